@@ -1,0 +1,258 @@
+"""A node's configuration: one TOML file, checked strictly, every key documented in configs/.
+
+Unknown keys, wrong types and values out of range are errors that name the key; nothing is silently unused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+
+from swarmd.core.events import BehindPolicy, CoordinatorSettings, Role, Settings
+from swarmd.errors import ConfigError, NotFoundError
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of all tables of the file."""
+
+
+class TaskConfig(Section, frozen=True):
+    """One reasoning-gym task of the mixture."""
+
+    name: str
+    weight: Positive = 1.0
+    config: dict[str, Any] = {}
+
+
+class SwarmConfig(Section, frozen=True):
+    """Which swarm this node belongs to and what is trained there."""
+
+    id: Name
+    coordinator: str = ""  # peer id whose announcements count; empty on the coordinator itself
+    kind: str = "reasoning-gym"
+    stages: AtLeastOne = 1
+    tasks: tuple[TaskConfig, ...] = ()  # empty: the embedded digit tasks
+
+
+class DhtConfig(Section, frozen=True):
+    """The node's place in the DHT."""
+
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    announce: tuple[str, ...] = ()  # multiaddrs told to others, when the listening ones cannot be reached
+    bootstrap: tuple[str, ...] = ()  # multiaddrs with /p2p/<peer id>; retried for ever
+    client_mode: bool = False  # dial only: behind a NAT without a relay
+    auto_relay: bool = False
+    call_s: Positive = 5.0  # every DHT operation ends within this
+    poll_s: Positive = 5.0  # slow fall-back poll; hints are pushed
+    record_s: Positive = 900.0  # how long records live; the owner republishes three times as often
+    members: tuple[str, ...] = ()  # peer ids allowed to write; empty admits all
+    identity: str = "identity.key"  # relative to the data directory
+
+
+class RoundConfig(Section, frozen=True):
+    """How this node behaves in rounds; meanings as in `swarmd.core.events.Settings`."""
+
+    behind: BehindPolicy = "finish-stage"
+    gather_s: Positive = 5.0
+    train_s: Positive = 600.0
+    publish_s: Positive = 30.0
+    clock_s: Positive = 20.0
+
+
+class CoordinatorConfig(Section, frozen=True):
+    """How the coordinator opens and closes stages; meanings as in `swarmd.core.events.CoordinatorSettings`."""
+
+    min_peers: AtLeastOne = 1
+    start_s: Positive = 60.0
+    stage_s: Positive = 300.0
+    quorum: Share = 1.0
+    rounds_max: Count = 0
+    resume_s: Positive = 15.0
+
+
+class TrainingConfig(Section, frozen=True):
+    """Model and GRPO."""
+
+    model: str = "embedded"  # "embedded", a Hugging Face model id, or the path of a model directory
+    device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    threads: Count = 0  # torch threads; 0 leaves it to torch
+    steps: AtLeastOne = 20  # optimiser steps in a stage
+    questions: AtLeastOne = 16  # questions (groups) in a step
+    generations: Annotated[int, msgspec.Meta(ge=2)] = 8  # completions of a question (G)
+    peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
+    completion_tokens: AtLeastOne = 10
+    prompt_tokens: AtLeastOne = 512
+    temperature: Positive = 1.0
+    learning_rate: Positive = 3e-4
+    beta: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # KL weight; 0 needs no reference model
+    clip_low: Positive = 0.2
+    clip_high: Positive = 0.28
+    format_reward: Annotated[float, msgspec.Meta(ge=0)] = 0.2
+    share_groups: Count = 16  # groups of a stage published for peers
+    staleness_rounds: Count = 1  # peers' rollouts older than this are refused
+    held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none
+    held_out_every: AtLeastOne = 1  # rounds between evaluations
+    checkpoints_kept: AtLeastOne = 2
+    seed: int = 0
+    recycle_rounds: Count = 0  # fresh trainer process after this many rounds; 0 for never
+
+
+class WorkersConfig(Section, frozen=True):
+    """Supervision of the two worker processes."""
+
+    ready_s: Positive = 180.0
+    ping_s: Positive = 5.0
+    silent_s: Positive = 60.0  # a worker that answers no ping for so long is killed and restarted
+    restarts_max: AtLeastOne = 8
+    restart_window_s: Positive = 300.0
+    stop_s: Positive = 10.0  # longest orderly stop
+
+
+class StorageConfig(Section, frozen=True):
+    """Bounds on what the node keeps on disk."""
+
+    segment_bytes: AtLeastOne = 64 * 1024 * 1024
+    log_bytes_max: AtLeastOne = 2 * 1024 * 1024 * 1024
+    blob_bytes_max: AtLeastOne = 512 * 1024 * 1024
+    free_bytes_min: Count = 32 * 1024 * 1024  # below this the node stops training instead of filling the disk
+
+
+class LogsConfig(Section, frozen=True):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, JSON otherwise
+
+
+class Config(Section, frozen=True):
+    """The whole file."""
+
+    swarm: SwarmConfig
+    name: str = ""  # shown to others; the peer id is what counts
+    role: Role = "follower"
+    data: str = "data"  # directory of log, blobs, checkpoints, identity; relative to the file
+    dht: DhtConfig = DhtConfig()
+    round: RoundConfig = RoundConfig()
+    coordinator: CoordinatorConfig = CoordinatorConfig()
+    training: TrainingConfig = TrainingConfig()
+    workers: WorkersConfig = WorkersConfig()
+    storage: StorageConfig = StorageConfig()
+    logs: LogsConfig = LogsConfig()
+
+
+def load_config(path: Path) -> Config:
+    """Read and check a configuration file.
+
+    Raises:
+        NotFoundError: there is no such file.
+        ConfigError: it is unreadable, no TOML, has an unknown key or a wrong value; the message names the key.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no configuration file {path}", "Copy one from configs/ and edit it") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration file {path} cannot be read: {error}") from error
+    return parse_config(text, str(path))
+
+
+def parse_config(text: str, origin: str) -> Config:
+    """Check configuration text; `origin` names it in errors. Raises ConfigError as `load_config` does."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{origin} is not valid TOML: {error}") from error
+    refuse_unknown_keys(tables, Config, "", origin)
+    try:
+        config = msgspec.convert(tables, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{origin}: {_named(str(error))}") from error
+    _check_together(config, origin)
+    return config
+
+
+def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: str) -> None:
+    """Raise ConfigError for the first key that `kind` does not have, naming the nearest that it has."""
+    hints = get_type_hints(kind)
+    for key, value in table.items():
+        full = f"{where}{key}"
+        if key not in hints:
+            near = difflib.get_close_matches(key, hints, n=1)
+            hint = f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
+            raise ConfigError(f"{origin}: unknown key {full!r}", hint)
+        inner = hints[key]
+        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, Section):
+            refuse_unknown_keys(value, inner, f"{full}.", origin)
+        if full == "swarm.tasks" and isinstance(value, list):
+            for index, task in enumerate(value):
+                if isinstance(task, dict):
+                    refuse_unknown_keys(task, TaskConfig, f"{full}[{index}].", origin)
+
+
+def _named(message: str) -> str:
+    """msgspec's message with the key in front: "training.steps: Expected `int`, got `str`"."""
+    match = re.search(r"^(.*?) - at `\$\.?(.*?)`$", message)
+    return f"{match[2]}: {match[1]}" if match else message
+
+
+def _check_together(config: Config, origin: str) -> None:
+    if config.role == "follower" and not config.swarm.coordinator:
+        raise ConfigError(
+            f"{origin}: a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
+            "The coordinator prints it at start, and `swarmd status` shows it",
+        )
+    if config.role == "follower" and not config.dht.bootstrap:
+        raise ConfigError(f"{origin}: a follower needs dht.bootstrap, the address of at least one node of the swarm")
+    if config.training.peer_questions >= config.training.questions:
+        raise ConfigError(
+            f"{origin}: training.peer_questions ({config.training.peer_questions}) must be below training.questions "
+            f"({config.training.questions})",
+            "At least one question of every step is this node's own",
+        )
+    if config.swarm.stages != 1 and config.swarm.kind == "reasoning-gym":
+        raise ConfigError(f"{origin}: the reasoning-gym swarm has one stage, swarm.stages is {config.swarm.stages}")
+
+
+def settings_of(config: Config, peer: str) -> Settings:
+    """The part that decides the core's behaviour, for `NodeStarted`."""
+    coordinating = config.role == "coordinator"
+    return Settings(
+        peer=peer,
+        swarm=config.swarm.id,
+        role=config.role,
+        coordinator=peer if coordinating else config.swarm.coordinator,
+        name=config.name,
+        stages=config.swarm.stages,
+        behind=config.round.behind,
+        gather_s=config.round.gather_s,
+        train_s=config.round.train_s,
+        publish_s=config.round.publish_s,
+        clock_s=config.round.clock_s,
+        ready_s=config.workers.ready_s,
+        restarts_max=config.workers.restarts_max,
+        restart_window_s=config.workers.restart_window_s,
+        coordination=CoordinatorSettings(**msgspec.structs.asdict(config.coordinator)) if coordinating else None,
+    )
+
+
+def encode(config: Config) -> bytes:
+    """The configuration as msgpack, for a worker's `Start` message."""
+    return msgspec.msgpack.encode(config)
+
+
+def decode(encoded: bytes) -> Config:
+    """What `encode` made. Raises ConfigError when it is not that."""
+    try:
+        return msgspec.msgpack.decode(encoded, type=Config)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"the worker got an unreadable configuration: {error}") from error

@@ -1,0 +1,165 @@
+"""What a node knows: the fold of its events.
+
+State is only ever made by `swarmd.core.step.step`. Everything in it is bounded; the bounds stand here by name.
+"""
+
+from __future__ import annotations
+
+from swarmd.core.commands import Command
+from swarmd.core.events import RolloutsRef, Settings, SkipCause, Standing, Value
+
+SKIPS_KEPT = 32  # most recent skips shown by status; the log has them all
+REWARDS_KEPT = 128  # most recent own stage rewards
+MEMBERS_MAX = 4096  # members a coordinator keeps count of; further ones are not counted towards quorum
+REJECTIONS_KEPT = 64  # distinct (reason) counters
+
+
+class Deadline(Value, frozen=True):
+    """A wait with an end. When it passes, the shell records `TimerFired(name, due_at)`."""
+
+    name: str
+    due_at: float
+
+
+class WorkerState(Value, frozen=True):
+    """The life of one worker process."""
+
+    attempt: int = 0
+    pid: int = 0
+    exits: tuple[float, ...] = ()  # times of recent unplanned exits, within the restart window
+    reason: str = ""  # of the last exit
+
+
+class Link(Value, frozen=True):
+    """The connection to the DHT; `chart` is a state of link.yaml."""
+
+    chart: str = "down"
+    since: float = 0.0
+    reason: str = ""
+    peers: int = 0
+    addresses: tuple[str, ...] = ()
+
+
+class Trainer(Value, frozen=True):
+    """The trainer worker; `chart` is a state of trainer.yaml."""
+
+    chart: str = "down"
+    since: float = 0.0
+    device: str = ""
+    model: str = ""
+    parameters: int = 0
+
+
+class Clock(Value, frozen=True):
+    """Where the swarm is, as last announced."""
+
+    round: int
+    stage: int
+    opened_at: float
+    deadline_at: float
+    final: bool = False
+
+
+class Result(Value, frozen=True):
+    """What training one stage gave."""
+
+    reward: float
+    rollouts: RolloutsRef
+    checkpoint: str = ""
+    seconds: float = 0.0
+    steps: int = 0
+    held_out: float | None = None
+
+
+class Work(Value, frozen=True):
+    """The stage this node works on, and how far it is."""
+
+    round: int
+    stage: int
+    joined_at: float
+    gathered: bool = False
+    rollouts: tuple[RolloutsRef, ...] = ()
+    result: Result | None = None
+    published: bool = False
+
+
+class Skip(Value, frozen=True):
+    first: int
+    last: int
+    cause: SkipCause
+    at: float
+
+
+class StageReward(Value, frozen=True):
+    round: int
+    stage: int
+    reward: float
+    held_out: float | None = None
+
+
+class Member(Value, frozen=True):
+    """A peer as the coordinator knows it."""
+
+    peer: str
+    name: str
+    since_round: int  # round that was open (or next) when it was first seen or came back
+    last_round: int = -1  # last round it reported in
+    rounds: int = 0
+    reward: float = 0.0
+    left: bool = False
+
+
+class Report(Value, frozen=True):
+    """A member's report of the stage that is open."""
+
+    peer: str
+    reward: float
+    record: bytes
+
+
+class Coordination(Value, frozen=True):
+    """The coordinator's side; `chart` is a state of coordinator.yaml."""
+
+    chart: str = "idle"
+    since: float = 0.0
+    round: int = 0
+    stage: int = 0
+    opened_at: float = 0.0
+    deadline_at: float = 0.0
+    members: tuple[Member, ...] = ()
+    reports: tuple[Report, ...] = ()  # of the open stage
+    round_reports: tuple[Report, ...] = ()  # of the earlier stages of the open round
+    standings: tuple[Standing, ...] = ()  # after the last closed round
+
+
+class State(Value, frozen=True):
+    """All of it. `chart` is a state of round.yaml."""
+
+    settings: Settings | None = None
+    run: str = ""
+    started_at: float = 0.0
+    chart: str = "stopped"
+    since: float = 0.0  # when `chart` was entered
+    clock: Clock | None = None
+    work: Work | None = None
+    done: tuple[int, int] = (-1, -1)  # last (round, stage) trained: never trained again
+    link: Link = Link()
+    network: WorkerState = WorkerState()
+    trainer: Trainer = Trainer()
+    training: WorkerState = WorkerState()
+    coordination: Coordination | None = None
+    pending: tuple[Command, ...] = ()  # issued or due, not yet answered; issued again when their port comes up
+    deadlines: tuple[Deadline, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    rounds_skipped: int = 0
+    rounds_joined: int = 0
+    rewards: tuple[StageReward, ...] = ()
+    reward_total: float = 0.0
+    rejections: tuple[tuple[str, int], ...] = ()
+    stop_reason: str = ""
+    exit_code: int = 0
+
+
+def next_deadline(state: State) -> Deadline | None:
+    """The deadline that passes first, if any."""
+    return min(state.deadlines, key=lambda deadline: deadline.due_at, default=None)

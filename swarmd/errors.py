@@ -1,0 +1,116 @@
+"""The errors swarmd raises on purpose: each names the thing and, where there is one, the fix.
+
+`exit_code` is what the command line and the daemon end with; the table stands in docs/OPERATING.md and the systemd unit
+follows it. Codes of 64 and more are permanent: a restart cannot help.
+"""
+
+from __future__ import annotations
+
+
+class ExitCode:
+    """Exit codes of all commands (sysexits.h where it has one)."""
+
+    OK = 0
+    FAILURE = 1  # unexpected; a restart may help
+    DIFFERENCE = 3  # replay --verify or log verify found a difference
+    USAGE = 64
+    BAD_DATA = 65  # event log damaged, foreign or newer
+    NO_INPUT = 66  # a named file does not exist
+    UNAVAILABLE = 69  # a worker's restart budget is spent
+    CANNOT_CREATE = 73  # no space left, read-only
+    IO_ERROR = 74  # a failed fsync: what is on disk is unknown
+    IN_USE = 75  # another daemon holds the data directory; a restart may help later
+    NO_PERMISSION = 77
+    BAD_CONFIG = 78
+    IDENTITY_CONFLICT = 79  # the same identity runs elsewhere
+
+
+class SwarmdError(Exception):
+    """Base of all deliberate errors.
+
+    Args:
+        message: what is wrong, naming the file, key, peer or value.
+        fix: what to do about it, as an instruction; empty when there is nothing to do.
+    """
+
+    exit_code = ExitCode.FAILURE
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.fix}" if self.fix else self.message
+
+
+class ConfigError(SwarmdError):
+    exit_code = ExitCode.BAD_CONFIG
+
+
+class NotFoundError(SwarmdError):
+    exit_code = ExitCode.NO_INPUT
+
+
+class LogDamaged(SwarmdError):
+    """The event log cannot be trusted: a bad frame before good ones, a broken chain, a foreign or newer file."""
+
+    exit_code = ExitCode.BAD_DATA
+
+
+class LogInUse(SwarmdError):
+    exit_code = ExitCode.IN_USE
+
+
+class LogWriteFailed(SwarmdError):
+    """Appending or syncing failed; the process must end, because what is on disk is unknown."""
+
+    exit_code = ExitCode.IO_ERROR
+
+
+class NoSpaceLeft(LogWriteFailed):
+    exit_code = ExitCode.CANNOT_CREATE
+
+
+class ReplayDifference(SwarmdError):
+    exit_code = ExitCode.DIFFERENCE
+
+
+class ChartError(SwarmdError):
+    exit_code = ExitCode.BAD_CONFIG
+
+
+class IdentityError(SwarmdError):
+    exit_code = ExitCode.NO_PERMISSION
+
+
+class IdentityInUse(SwarmdError):
+    exit_code = ExitCode.IDENTITY_CONFLICT
+
+
+class RecordRejected(SwarmdError):
+    """A peer's record failed validation; `reason` is the short word it is counted under."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class FrameError(SwarmdError):
+    """The byte stream between daemon and worker is broken."""
+
+
+class NetworkDown(SwarmdError):
+    """A DHT operation was asked for while the node is down, or the node died under it."""
+
+
+class ModelError(SwarmdError):
+    """A model or tokenizer cannot be loaded."""
+
+    exit_code = ExitCode.NO_INPUT
+
+
+class SwarmError(SwarmdError):
+    """A swarm or task is unknown or its settings are wrong."""
+
+    exit_code = ExitCode.BAD_CONFIG

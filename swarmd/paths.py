@@ -1,0 +1,42 @@
+"""Where things lie in a node's data directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+
+class DataPaths(msgspec.Struct, frozen=True):
+    """One node's data directory."""
+
+    root: Path
+
+    @property
+    def events(self) -> Path:
+        """Segments of the event log."""
+        return self.root / "events"
+
+    @property
+    def blobs(self) -> Path:
+        """Rollout bodies, one file per digest."""
+        return self.root / "blobs"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def peers(self) -> Path:
+        """Addresses of peers seen before, for a start without bootstrap peers."""
+        return self.root / "peers.json"
+
+    @property
+    def sockets(self) -> Path:
+        """p2pd's control sockets."""
+        return self.root / "run"
+
+    @property
+    def control(self) -> Path:
+        """The daemon's own socket, for `swarmd status`."""
+        return self.root / "run" / "control.sock"

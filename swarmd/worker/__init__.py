@@ -1,0 +1,1 @@
+"""How the daemon and its worker processes talk: messages, frames, and the loop a worker runs."""

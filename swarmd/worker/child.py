@@ -1,0 +1,103 @@
+"""The worker's end of the pipe: what a worker process runs instead of speaking frames itself.
+
+`serve` answers pings from the event loop, so a worker whose loop is stuck is seen as silent; long work therefore belongs
+in a thread. When the daemon goes away (end of file on stdin) the worker ends: workers never outlive their daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from swarmd.core.events import Event
+from swarmd.worker.frames import FrameReader, encode_frame
+from swarmd.worker.messages import (
+    Fault,
+    FromWorker,
+    Observed,
+    Perform,
+    Ping,
+    Pong,
+    Progress,
+    Start,
+    Stop,
+    ToWorker,
+)
+
+COMMANDS_QUEUED_MAX = 256  # beyond it the daemon's writes wait
+CHUNK_BYTES = 65536
+
+
+class Outbox:
+    """Sends messages to the daemon; may be used from any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def send(self, message: FromWorker) -> None:
+        """Write one frame. Raises BrokenPipeError when the daemon is gone, FrameError when the message is too large."""
+        frame = memoryview(encode_frame(message))
+        with self._lock:
+            while frame:
+                frame = frame[os.write(self._descriptor, frame) :]
+
+    def observe(self, event: Event) -> None:
+        """Hand a fact to the daemon's event log."""
+        self.send(Observed(event))
+
+    def progress(
+        self, what: str, done: int = 0, total: int = 0, note: str = "", figures: dict[str, float] | None = None
+    ) -> None:
+        """Tell how far a running command is."""
+        self.send(Progress(what, done, total, note, figures or {}))
+
+    def fault(self, reason: str, permanent: bool = False, exit_code: int = 0) -> None:
+        """Say why this worker is about to end."""
+        self.send(Fault(reason, permanent, exit_code))
+
+
+Inbox = MemoryObjectReceiveStream[Perform | Stop]
+WorkerMain = Callable[[Start, Outbox, Inbox], Awaitable[None]]
+
+
+def claim_stdout() -> int:
+    """Keep the real stdout for frames and send everything that is printed to stderr. Returns the frames' descriptor."""
+    frames = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return frames
+
+
+async def serve(main: WorkerMain) -> None:
+    """Run a worker: wait for `Start`, then `main(start, outbox, inbox)` until it returns or the daemon goes away.
+
+    `inbox` yields `Perform` and `Stop`; after `Stop`, `main` should return within its `grace_s`.
+    """
+    outbox = Outbox(claim_stdout())
+    reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
+    send, inbox = anyio.create_memory_object_stream[Perform | Stop](COMMANDS_QUEUED_MAX)
+    async with anyio.create_task_group() as tasks:
+
+        async def run(start: Start) -> None:
+            await main(start, outbox, inbox)
+            tasks.cancel_scope.cancel()
+
+        while chunk := await _read_stdin():
+            for message in reader.feed(chunk):
+                if isinstance(message, Ping):
+                    outbox.send(Pong(message.number))
+                elif isinstance(message, Start):
+                    tasks.start_soon(run, message)
+                else:
+                    await send.send(message)
+        tasks.cancel_scope.cancel()
+
+
+async def _read_stdin() -> bytes:
+    await anyio.wait_readable(sys.stdin.fileno())
+    return os.read(sys.stdin.fileno(), CHUNK_BYTES)
