@@ -81,6 +81,7 @@ class Work(Value, frozen=True):
     rollouts: tuple[RolloutsRef, ...] = ()
     result: Result | None = None
     published: bool = False
+    failures: int = 0  # times the trainer failed at it
 
 
 class Skip(Value, frozen=True):
@@ -130,6 +131,7 @@ class Coordination(Value, frozen=True):
     reports: tuple[Report, ...] = ()  # of the open stage
     round_reports: tuple[Report, ...] = ()  # of the earlier stages of the open round
     standings: tuple[Standing, ...] = ()  # after the last closed round
+    openings: int = 0  # announcements made, so that one made again after a restart has an id of its own
 
 
 class State(Value, frozen=True):
@@ -150,6 +152,8 @@ class State(Value, frozen=True):
     coordination: Coordination | None = None
     pending: tuple[Command, ...] = ()  # issued or due, not yet answered; issued again when their port comes up
     deadlines: tuple[Deadline, ...] = ()
+    faulted: bool = False  # something broke since a stage was last trained: the cause of rounds missed meanwhile
+    skipped_to: int = -1  # last round recorded as skipped
     skips: tuple[Skip, ...] = ()
     rounds_skipped: int = 0
     rounds_joined: int = 0

@@ -1,6 +1,6 @@
 """The worker's end of the pipe: what a worker process runs instead of speaking frames itself.
 
-`serve` answers pings from the event loop, so a worker whose loop is stuck is seen as silent; long work therefore belongs
+`serve` answers pings from the event loop, so a worker whose loop is stuck is seen as silent; long work belongs
 in a thread. When the daemon goes away (end of file on stdin) the worker ends: workers never outlive their daemon.
 """
 

@@ -1,0 +1,256 @@
+"""The coordinator: musters members, opens stages, closes them on quorum or deadline, keeps the leaderboard."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from swarmd.core.commands import Announce, CollectReports, PublishLeaderboard
+from swarmd.core.events import (
+    CoordinatorSettings,
+    LeaderboardPublished,
+    MemberLeft,
+    MemberSeen,
+    NodeStarted,
+    Registered,
+    ReportSeen,
+    RoundPublished,
+    Standing,
+)
+from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Report
+from swarmd.core.turn import Turn
+
+
+def settings_of(turn: Turn) -> CoordinatorSettings:
+    """The coordinator's part of the settings."""
+    settings = turn.settings.coordination
+    assert settings is not None
+    return settings
+
+
+def on_node_started(turn: Turn, event: NodeStarted) -> None:
+    """A swarm that had run its rounds goes on when it was given more."""
+    coordination = turn.coordination
+    if coordination.chart == "finished" and not _all_rounds_run(turn, coordination.round):
+        _open(turn, "extend", coordination.round, 0)
+
+
+def _all_rounds_run(turn: Turn, next_round: int) -> bool:
+    rounds_max = settings_of(turn).rounds_max
+    return rounds_max > 0 and next_round >= rounds_max
+
+
+def on_linked(turn: Turn) -> None:
+    """The DHT answers: begin the muster, or publish the clock again where it stood."""
+    coordination = turn.coordination
+    if turn.move_coordinator("linked"):
+        turn.arm("muster", turn.at + settings_of(turn).start_s)
+        _muster(turn)
+    elif coordination.chart == "finished":
+        _announce_end(turn)
+    else:
+        _resume(turn, coordination)
+
+
+def _resume(turn: Turn, coordination: Coordination) -> None:
+    """The network lost the clock or nobody heard it: the same stage, open for a while longer."""
+    turn.settle(_announce_id(coordination))
+    deadline_at = max(coordination.deadline_at, turn.at + settings_of(turn).resume_s)
+    if turn.move_coordinator("resume", deadline_at=deadline_at, openings=coordination.openings + 1):
+        turn.disarm("stage")
+        _announce(turn)
+
+
+def on_registered(turn: Turn, event: Registered) -> None:
+    """The coordinator is a member too."""
+    on_member_seen(turn, MemberSeen(turn.settings.peer, turn.settings.name))
+
+
+def on_member_seen(turn: Turn, event: MemberSeen) -> None:
+    """Count a member from the round that is open or comes next."""
+    coordination = turn.coordination
+    known = member_of(coordination, event.peer)
+    if known is None and len(coordination.members) >= MEMBERS_MAX:
+        turn.count_rejections("members-full", 1)
+        return
+    member = replace(known, left=False) if known else Member(event.peer, event.name, coordination.round)
+    if known is None or known.left:
+        member = replace(member, since_round=coordination.round)
+    if member != known:
+        _set_member(turn, member)
+    _muster(turn)
+
+
+def member_of(coordination: Coordination, peer: str) -> Member | None:
+    """The member with this peer id."""
+    return next((member for member in coordination.members if member.peer == peer), None)
+
+
+def _set_member(turn: Turn, member: Member) -> None:
+    others = tuple(other for other in turn.coordination.members if other.peer != member.peer)
+    turn.set(coordination=replace(turn.coordination, members=(*others, member)))
+
+
+def on_member_left(turn: Turn, event: MemberLeft) -> None:
+    """Expect nothing more from it; the stage may be complete without it."""
+    member = member_of(turn.coordination, event.peer)
+    if member is not None and not member.left:
+        _set_member(turn, replace(member, left=True))
+        _close_on_quorum(turn)
+
+
+def _muster(turn: Turn) -> None:
+    coordination = turn.coordination
+    present = sum(not member.left for member in coordination.members)
+    if coordination.chart == "mustering" and present >= settings_of(turn).min_peers:
+        begin(turn)
+
+
+def begin(turn: Turn) -> None:
+    """Open the first round of this life: the muster is complete or its time is over."""
+    if turn.coordination.chart != "mustering":
+        return
+    turn.disarm("muster")
+    if _all_rounds_run(turn, turn.coordination.round):
+        turn.move_coordinator("finish")
+        _announce_end(turn)
+    else:
+        _open(turn, "mustered", turn.coordination.round, 0)
+
+
+def _open(turn: Turn, trigger: str, round: int, stage: int) -> None:
+    coordination = turn.coordination
+    opened = turn.move_coordinator(
+        trigger,
+        round=round,
+        stage=stage,
+        opened_at=turn.at,
+        deadline_at=turn.at + settings_of(turn).stage_s,
+        reports=(),
+        round_reports=() if stage == 0 else (*coordination.round_reports, *coordination.reports),
+        openings=coordination.openings + 1,
+    )
+    if opened:
+        _announce(turn)
+
+
+def _announce_id(coordination: Coordination) -> str:
+    return f"announce/{coordination.round}/{coordination.stage}/{coordination.openings}"
+
+
+def _announce(turn: Turn) -> None:
+    clock = turn.coordination
+    turn.issue(Announce(_announce_id(clock), clock.round, clock.stage, clock.opened_at, clock.deadline_at))
+
+
+def _announce_end(turn: Turn) -> None:
+    clock = turn.coordination
+    turn.issue(Announce(f"announce/final/{clock.round}", clock.round, 0, turn.at, turn.at, final=True))
+
+
+def on_round_published(turn: Turn, event: RoundPublished) -> None:
+    """Everybody can read it: collect the reports."""
+    command = turn.settle(event.command)
+    coordination = turn.coordination
+    if not isinstance(command, Announce) or command.id != _announce_id(coordination):
+        return
+    if turn.move_coordinator("announced"):
+        turn.arm("stage", coordination.deadline_at)
+        turn.emit(CollectReports(f"collect/{event.round}/{event.stage}", event.round, event.stage))
+        _close_on_quorum(turn)
+
+
+def on_report_seen(turn: Turn, event: ReportSeen) -> None:
+    """Count a member's report of the open stage once."""
+    coordination = turn.coordination
+    current = (event.round, event.stage) == (coordination.round, coordination.stage)
+    counted = any(report.peer == event.peer for report in coordination.reports)
+    if not current or counted or coordination.chart not in ("announcing", "open.collecting"):
+        return
+    if member_of(coordination, event.peer) is None:
+        on_member_seen(turn, MemberSeen(event.peer))
+    report = Report(event.peer, event.reward, event.record)
+    turn.set(coordination=replace(turn.coordination, reports=(*turn.coordination.reports, report)))
+    _close_on_quorum(turn)
+
+
+def expected_of(coordination: Coordination) -> tuple[str, ...]:
+    """Peers whose reports the open stage waits for: present, and new or heard of in the round before."""
+    return tuple(
+        member.peer
+        for member in coordination.members
+        if not member.left and (member.since_round == coordination.round or member.last_round >= coordination.round - 1)
+    )
+
+
+def _close_on_quorum(turn: Turn) -> None:
+    coordination = turn.coordination
+    expected = expected_of(coordination)
+    reported = {report.peer for report in coordination.reports}
+    needed = max(1, math.ceil(settings_of(turn).quorum * len(expected)))
+    if len(reported) >= needed and sum(peer in reported for peer in expected) >= min(needed, len(expected)):
+        _close(turn, "quorum")
+
+
+def on_stage_overdue(turn: Turn) -> None:
+    """The stage's time is over, whoever has reported."""
+    _close(turn, "deadline")
+
+
+def _close(turn: Turn, trigger: str) -> None:
+    """Settle accounts and open what comes next."""
+    if not turn.move_coordinator(trigger):
+        return
+    turn.disarm("stage")
+    _credit(turn)
+    round, stage = turn.coordination.round, turn.coordination.stage
+    if stage + 1 < turn.settings.stages:
+        _open(turn, "next", round, stage + 1)
+        return
+    _publish_leaderboard(turn)
+    if _all_rounds_run(turn, round + 1):
+        turn.move_coordinator("finish", round=round + 1, stage=0, reports=(), round_reports=())
+        _announce_end(turn)
+    else:
+        _open(turn, "next", round + 1, 0)
+
+
+def _credit(turn: Turn) -> None:
+    """Add the stage's rewards to the members' accounts."""
+    coordination = turn.coordination
+    rewards = {report.peer: report.reward for report in coordination.reports}
+    members = tuple(
+        _credited(member, coordination.round, rewards[member.peer]) if member.peer in rewards else member
+        for member in coordination.members
+    )
+    turn.set(coordination=replace(coordination, members=members))
+
+
+def _credited(member: Member, round: int, reward: float) -> Member:
+    return replace(
+        member,
+        reward=member.reward + reward,
+        rounds=member.rounds + (member.last_round != round),
+        last_round=round,
+    )
+
+
+def _publish_leaderboard(turn: Turn) -> None:
+    coordination = turn.coordination
+    standings = tuple(
+        Standing(member.peer, member.name, member.reward, member.rounds, member.last_round)
+        for member in sorted(coordination.members, key=lambda member: (-member.reward, member.peer))
+        if member.rounds
+    )
+    turn.set(coordination=replace(coordination, standings=standings))
+    records = tuple(report.record for report in (*coordination.round_reports, *coordination.reports))
+    earlier = tuple(command for command in turn.state.pending if isinstance(command, PublishLeaderboard))
+    for command in earlier:
+        turn.settle(command.id)
+    turn.issue(PublishLeaderboard(f"leaderboard/{coordination.round}", coordination.round, standings, records))
+
+
+def on_leaderboard_published(turn: Turn, event: LeaderboardPublished) -> None:
+    """The standings are out."""
+    turn.settle(event.command)

@@ -1,0 +1,366 @@
+"""A node's way through rounds and stages: join, gather, train, publish, settle, skip."""
+
+from __future__ import annotations
+
+from swarmd.core.commands import CancelTraining, Gather, KillWorker, PublishReport, ReadClock, Register, Train
+from swarmd.core.events import (
+    CommandFailed,
+    NoRoundYet,
+    Registered,
+    ReportPublished,
+    RolloutsGathered,
+    RolloutsRef,
+    RoundAnnounced,
+    RoundsSkipped,
+    StageTrained,
+    TrainingCancelled,
+)
+from swarmd.core.state import REWARDS_KEPT, SKIPS_KEPT, Clock, Result, Skip, StageReward, Work
+from swarmd.core.turn import Turn
+
+RETRY_S = 2.0  # before a failed network command is sent again
+TRAIN_RETRY_S = 1.0
+TRAIN_FAILURES_MAX = 3  # failures of one stage before it is given up
+CANCEL_S = 30.0  # a trainer that has not stopped by then is killed
+CLOCK_REPEAT_MAX_S = 60.0
+
+
+def on_linked(turn: Turn) -> None:
+    """The link has just come up: register again, look at the clock, send what waits for an answer."""
+    turn.move_round("linked")
+    turn.issue(Register("register"))
+    if turn.state.chart not in ("registering", "starting"):
+        read_clock(turn)
+    for command in turn.state.pending:
+        if command.id != "register" and not isinstance(command, Train):
+            turn.send(command)
+    _publish_again(turn)
+
+
+def _publish_again(turn: Turn) -> None:
+    """A network worker that was restarted no longer keeps this stage's report alive: hand it over once more."""
+    work = turn.state.work
+    if work is not None and work.published and work.result is not None:
+        turn.emit(_report_of(work, work.result))
+
+
+def read_clock(turn: Turn) -> None:
+    """Ask where the swarm is."""
+    if turn.state.link.chart == "up":
+        turn.emit(ReadClock(f"clock/{turn.at:.3f}"))
+    turn.arm("clock", turn.at + min(turn.settings.clock_s, CLOCK_REPEAT_MAX_S))
+
+
+def on_registered(turn: Turn, event: Registered) -> None:
+    """The swarm knows this node; now find out where the swarm is."""
+    turn.settle(event.command)
+    if turn.move_round("registered"):
+        read_clock(turn)
+
+
+def on_no_round_yet(turn: Turn, event: NoRoundYet) -> None:
+    """Nothing was announced so far."""
+    turn.move_round("no_round")
+
+
+def on_round_announced(turn: Turn, event: RoundAnnounced) -> None:
+    """Move with the swarm's clock, never back."""
+    clock = turn.state.clock
+    if clock is not None and _place(event) < _place(clock):
+        return
+    moved = clock is None or _place(event) > _place(clock)
+    turn.set(clock=Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final))
+    if event.final:
+        turn.disarm("clock")
+    else:
+        turn.arm("clock", max(event.deadline_at, turn.at) + turn.settings.clock_s)
+    follow_clock(turn, moved)
+
+
+def _place(mark: RoundAnnounced | Clock) -> tuple[int, int, bool]:
+    """Order of announcements: a swarm that goes on after its final mark announces the same round, not final."""
+    return (mark.round, mark.stage, not mark.final)
+
+
+def follow_clock(turn: Turn, moved: bool) -> None:
+    """Do what the clock asks for in the present state."""
+    clock = turn.state.clock
+    if clock is None:
+        return
+    if turn.state.chart == "syncing":
+        _resume_or_enter(turn, clock)
+    elif not moved:
+        return
+    elif turn.state.chart == "round.training":
+        if turn.settings.behind == "abandon":
+            _abandon(turn)
+    elif turn.state.chart != "skipping":
+        enter_stage(turn, clock)
+
+
+def _resume_or_enter(turn: Turn, clock: Clock) -> None:
+    """After a start: take up the stage left undone if the swarm is still there, else join where it is."""
+    work = turn.state.work
+    if work is None or (work.round, work.stage) != (clock.round, clock.stage) or clock.final:
+        enter_stage(turn, clock)
+    elif work.published or (work.result is None and turn.state.done >= (work.round, work.stage)):
+        turn.move_round("resume_settling")
+    elif work.result is not None:
+        turn.move_round("resume_publishing")
+        turn.arm("publish", turn.at + turn.settings.publish_s)
+    elif work.gathered:
+        turn.move_round("resume_training")
+        _train(turn, work)
+    else:
+        turn.move_round("resume_gathering")
+        turn.arm("gather", turn.at + turn.settings.gather_s)
+
+
+def enter_stage(turn: Turn, clock: Clock) -> None:
+    """Begin the announced stage: one trained already is left alone, the end of the swarm leads to waiting."""
+    if clock.final:
+        turn.disarm("gather", "publish")
+        turn.move_round("closed")
+        return
+    if (clock.round, clock.stage) <= turn.state.done:
+        turn.move_round("resume_settling")
+        return
+    trigger = "abandoned" if turn.state.chart == "skipping" else "announced"
+    if not turn.move_round(trigger):
+        return
+    _drop_gathering(turn)
+    before = turn.state.work
+    joined = before is None or before.round != clock.round
+    work = Work(clock.round, clock.stage, joined_at=turn.at)
+    turn.set(work=work, rounds_joined=turn.state.rounds_joined + joined)
+    turn.disarm("publish")
+    _gather(turn, work)
+
+
+def _drop_gathering(turn: Turn) -> None:
+    """Gathering and training of an earlier stage have no use any more; its report is still to be delivered."""
+    kept = tuple(command for command in turn.state.pending if not isinstance(command, Gather | Train))
+    if len(kept) != len(turn.state.pending):
+        turn.set(pending=kept)
+    turn.disarm("gather", "train", "cancel")
+
+
+def _gather(turn: Turn, work: Work) -> None:
+    """Fetch what peers published at the preceding stage; at the very first there is nothing to fetch."""
+    source = preceding(work.round, work.stage, turn.settings.stages)
+    if source is None:
+        _begin_training(turn, ())
+        return
+    until_at = turn.at + turn.settings.gather_s
+    turn.issue(Gather(f"gather/{work.round}/{work.stage}", work.round, work.stage, *source, until_at))
+    turn.arm("gather", until_at)
+
+
+def preceding(round: int, stage: int, stages: int) -> tuple[int, int] | None:
+    """The stage before: in the same round, or the last one of the round before."""
+    if stage > 0:
+        return (round, stage - 1)
+    return (round - 1, stages - 1) if round > 0 else None
+
+
+def on_rollouts_gathered(turn: Turn, event: RolloutsGathered) -> None:
+    """Peers' rollouts are in the blob store."""
+    if turn.settle(event.command) is not None and turn.state.chart == "round.gathering":
+        _begin_training(turn, event.rollouts)
+
+
+def on_gather_overdue(turn: Turn) -> None:
+    """Train without what has not come."""
+    work = turn.state.work
+    if work is not None and turn.state.chart == "round.gathering":
+        turn.settle(f"gather/{work.round}/{work.stage}")
+        _begin_training(turn, ())
+
+
+def _begin_training(turn: Turn, rollouts: tuple[RolloutsRef, ...]) -> None:
+    turn.disarm("gather")
+    if turn.move_round("gathered"):
+        turn.work_on(gathered=True, rollouts=rollouts)
+        assert turn.state.work is not None
+        _train(turn, turn.state.work)
+
+
+def _train(turn: Turn, work: Work) -> None:
+    turn.issue(Train(f"train/{work.round}/{work.stage}", work.round, work.stage, work.rollouts))
+    turn.arm("train", turn.at + turn.settings.train_s)
+
+
+def on_stage_trained(turn: Turn, event: StageTrained) -> None:
+    """Keep the result, whatever else has happened meanwhile, and publish it."""
+    turn.move_trainer("done")
+    if turn.state.done >= (event.round, event.stage):
+        turn.settle(event.command)
+        return
+    _note_result(turn, event)
+    work = turn.state.work
+    if work is None or (work.round, work.stage) != (event.round, event.stage):
+        return
+    turn.disarm("train", "cancel")
+    result = Result(event.reward, event.rollouts, event.checkpoint, event.seconds, event.steps, event.held_out)
+    turn.work_on(result=result)
+    turn.issue(_report_of(work, result))
+    if turn.move_round("trained"):
+        turn.arm("publish", turn.at + turn.settings.publish_s)
+    elif turn.state.chart == "skipping" and turn.state.clock is not None:
+        enter_stage(turn, turn.state.clock)
+
+
+def _note_result(turn: Turn, event: StageTrained) -> None:
+    turn.settle(event.command)
+    reward = StageReward(event.round, event.stage, event.reward, event.held_out)
+    turn.set(
+        done=(event.round, event.stage),
+        faulted=False,
+        rewards=(*turn.state.rewards, reward)[-REWARDS_KEPT:],
+        reward_total=turn.state.reward_total + event.reward,
+    )
+    for reason, count in event.rejected:
+        turn.count_rejections(reason, count)
+
+
+def _report_of(work: Work, result: Result) -> PublishReport:
+    return PublishReport(f"report/{work.round}/{work.stage}", work.round, work.stage, result.reward, result.rollouts)
+
+
+def on_report_published(turn: Turn, event: ReportPublished) -> None:
+    """The report is out; with no chain there is nothing more to submit."""
+    turn.settle(event.command)
+    work = turn.state.work
+    if work is None or (work.round, work.stage) != (event.round, event.stage):
+        return
+    turn.work_on(published=True)
+    if turn.move_round("published"):
+        turn.disarm("publish")
+        turn.move_round("submitted")
+        settle_stage(turn)
+
+
+def settle_stage(turn: Turn) -> None:
+    """The stage is over for this node: go on at once if the swarm has moved on meanwhile."""
+    clock, work = turn.state.clock, turn.state.work
+    if clock is None or work is None:
+        return
+    if clock.final or (clock.round, clock.stage) > (work.round, work.stage):
+        enter_stage(turn, clock)
+
+
+def on_publish_overdue(turn: Turn) -> None:
+    """No answer to the report: send it again."""
+    work = turn.state.work
+    command = turn.pending(f"report/{work.round}/{work.stage}") if work else None
+    if command is not None:
+        if turn.port_is_up(command):
+            turn.send(command)
+        turn.arm("publish", turn.at + turn.settings.publish_s)
+
+
+def _abandon(turn: Turn) -> None:
+    """Leave the stage in training for the newer one that opened."""
+    if turn.move_round("abandon"):
+        _cancel(turn)
+        if turn.state.trainer.chart != "busy" and turn.state.clock is not None:
+            enter_stage(turn, turn.state.clock)
+
+
+def _cancel(turn: Turn) -> None:
+    """Ask the trainer to stop between two steps."""
+    work = turn.state.work
+    assert work is not None
+    turn.disarm("train")
+    train = f"train/{work.round}/{work.stage}"
+    turn.settle(train)
+    if turn.state.trainer.chart == "busy":
+        turn.emit(CancelTraining(f"cancel/{work.round}/{work.stage}", train))
+        turn.arm("cancel", turn.at + CANCEL_S)
+
+
+def on_train_overdue(turn: Turn) -> None:
+    """The stage has had its time on this node."""
+    if turn.state.chart == "round.training":
+        _cancel(turn)
+        _give_up_stage(turn)
+
+
+def on_cancel_overdue(turn: Turn) -> None:
+    """The trainer does not listen."""
+    life = turn.state.training
+    turn.emit(KillWorker(f"kill/trainer/{turn.state.run}/{life.attempt}", "trainer", "did not stop training when told"))
+
+
+def on_training_cancelled(turn: Turn, event: TrainingCancelled) -> None:
+    """The trainer is free. While leaving, the command stays pending: the next life trains the stage."""
+    turn.move_trainer("done")
+    turn.disarm("cancel")
+    free_after_skip(turn)
+
+
+def free_after_skip(turn: Turn) -> None:
+    """Nothing is training any more: a node that is skipping joins the newer stage."""
+    if turn.state.chart == "skipping" and turn.state.clock is not None:
+        enter_stage(turn, turn.state.clock)
+    elif turn.state.chart == "round.training":
+        for command in turn.state.pending:
+            if isinstance(command, Train) and turn.port_is_up(command):
+                turn.send(command)
+
+
+def on_command_failed(turn: Turn, event: CommandFailed) -> None:
+    """Send it again after a while; a stage that keeps failing is given up."""
+    command = turn.pending(event.command)
+    if event.command.startswith("train/"):
+        turn.move_trainer("done")
+        turn.disarm("cancel")
+    if command is None:
+        free_after_skip(turn)
+    elif isinstance(command, Train):
+        _retry_training(turn, command)
+    else:
+        turn.arm(f"retry/{command.id}", turn.at + RETRY_S)
+
+
+def _retry_training(turn: Turn, command: Train) -> None:
+    turn.set(faulted=True)
+    work = turn.state.work
+    if work is None or turn.state.chart != "round.training":
+        return
+    turn.work_on(failures=work.failures + 1)
+    if work.failures + 1 >= TRAIN_FAILURES_MAX:
+        turn.settle(command.id)
+        _give_up_stage(turn)
+    else:
+        turn.arm(f"retry/{command.id}", turn.at + TRAIN_RETRY_S)
+
+
+def _give_up_stage(turn: Turn) -> None:
+    turn.set(faulted=True)
+    turn.disarm("train")
+    if turn.move_round("training_failed"):
+        settle_stage(turn)
+
+
+def on_retry_due(turn: Turn, command_id: str) -> None:
+    """Send a command again that failed a while ago."""
+    command = turn.pending(command_id)
+    if command is not None and turn.port_is_up(command):
+        turn.send(command)
+
+
+def on_clock_overdue(turn: Turn) -> None:
+    """No announcement although one was due: look again."""
+    if turn.state.chart not in ("stopped", "failed", "draining", "starting", "joining", "registering"):
+        read_clock(turn)
+
+
+def on_rounds_skipped(turn: Turn, event: RoundsSkipped) -> None:
+    """Take note of rounds that this node has no part in."""
+    skip = Skip(event.first, event.last, event.cause, turn.at)
+    turn.set(
+        skipped_to=event.last,
+        skips=(*turn.state.skips, skip)[-SKIPS_KEPT:],
+        rounds_skipped=turn.state.rounds_skipped + event.last - event.first + 1,
+    )

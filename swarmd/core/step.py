@@ -1,0 +1,157 @@
+"""The one door: (state, envelope) → (state, commands). Pure: time, identity and randomness come in the envelope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from swarmd.core import coordination, rounds, workers
+from swarmd.core.chart import Charts, default_charts
+from swarmd.core.commands import Command
+from swarmd.core.events import (
+    CommandFailed,
+    Envelope,
+    LeaderboardPublished,
+    LinkDegraded,
+    LinkDown,
+    LinkUp,
+    MemberLeft,
+    MemberSeen,
+    NodeStarted,
+    NodeStopped,
+    NoRoundYet,
+    RecordsRejected,
+    Registered,
+    ReportPublished,
+    ReportSeen,
+    RolloutsGathered,
+    RoundAnnounced,
+    RoundPublished,
+    RoundsSkipped,
+    StageTrained,
+    StopRequested,
+    TimerFired,
+    TrainerReady,
+    TrainingCancelled,
+    WorkerExited,
+    WorkerStarted,
+    WorkerStartFailed,
+)
+from swarmd.core.state import State
+from swarmd.core.turn import Turn
+
+RULES = 1  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
+
+Rule = Callable[[Turn, Any], None]
+
+
+def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tuple[State, tuple[Command, ...]]:
+    """Take one event into account.
+
+    Args:
+        state: the fold of all events before.
+        envelope: the event, with its sequence number and commit time (POSIX seconds).
+        charts: the statecharts to follow, by default the shipped ones.
+
+    Returns:
+        The new state and the commands that the event causes, in the order in which they are to leave.
+    """
+    event = envelope.event
+    if state.settings is None and not isinstance(event, NodeStarted):
+        return state, ()
+    turn = Turn(state, envelope.at, charts or default_charts())
+    _RULES[type(event)](turn, event)
+    return turn.state, tuple(turn.commands)
+
+
+def _on_node_started(turn: Turn, event: NodeStarted) -> None:
+    workers.start_node(turn, event)
+    if turn.state.coordination is not None:
+        coordination.on_node_started(turn, event)
+
+
+def _on_timer_fired(turn: Turn, event: TimerFired) -> None:
+    """A timer counts only if its deadline still stands in the state."""
+    stands = any(deadline.name == event.name and deadline.due_at == event.due_at for deadline in turn.state.deadlines)
+    if not stands:
+        return
+    turn.disarm(event.name)
+    kind, _, rest = event.name.partition("/")
+    _TIMERS[kind](turn, rest)
+
+
+def _on_link_up(turn: Turn, event: LinkUp) -> None:
+    if not workers.on_link_up(turn, event):
+        return
+    rounds.on_linked(turn)
+    if turn.state.coordination is not None and turn.state.chart not in workers.LEAVING:
+        coordination.on_linked(turn)
+
+
+def _on_worker_exited(turn: Turn, event: WorkerExited) -> None:
+    workers.on_worker_exited(turn, event)
+    if event.worker == "trainer":
+        rounds.free_after_skip(turn)
+
+
+def _on_registered(turn: Turn, event: Registered) -> None:
+    rounds.on_registered(turn, event)
+    if turn.state.coordination is not None:
+        coordination.on_registered(turn, event)
+
+
+def _on_records_rejected(turn: Turn, event: RecordsRejected) -> None:
+    turn.count_rejections(event.reason, event.count)
+
+
+def _if_coordinating(rule: Rule) -> Rule:
+    """Followers see some of the coordinator's events too, and ignore them."""
+
+    def follow(turn: Turn, event: Any) -> None:
+        if turn.state.coordination is not None:
+            rule(turn, event)
+
+    return follow
+
+
+_RULES: dict[type, Rule] = {
+    NodeStarted: _on_node_started,
+    StopRequested: workers.on_stop_requested,
+    NodeStopped: workers.on_node_stopped,
+    TimerFired: _on_timer_fired,
+    WorkerStarted: workers.on_worker_started,
+    WorkerStartFailed: workers.on_worker_start_failed,
+    WorkerExited: _on_worker_exited,
+    LinkUp: _on_link_up,
+    LinkDegraded: workers.on_link_degraded,
+    LinkDown: workers.on_link_down,
+    Registered: _on_registered,
+    MemberSeen: _if_coordinating(coordination.on_member_seen),
+    MemberLeft: _if_coordinating(coordination.on_member_left),
+    RoundAnnounced: rounds.on_round_announced,
+    NoRoundYet: rounds.on_no_round_yet,
+    RoundsSkipped: rounds.on_rounds_skipped,
+    RolloutsGathered: rounds.on_rollouts_gathered,
+    ReportPublished: rounds.on_report_published,
+    ReportSeen: _if_coordinating(coordination.on_report_seen),
+    RoundPublished: _if_coordinating(coordination.on_round_published),
+    LeaderboardPublished: _if_coordinating(coordination.on_leaderboard_published),
+    RecordsRejected: _on_records_rejected,
+    CommandFailed: rounds.on_command_failed,
+    TrainerReady: workers.on_trainer_ready,
+    StageTrained: rounds.on_stage_trained,
+    TrainingCancelled: rounds.on_training_cancelled,
+}
+
+_TIMERS: dict[str, Callable[[Turn, Any], None]] = {
+    "ready": workers.on_ready_overdue,
+    "restart": workers.start_worker,
+    "retry": rounds.on_retry_due,
+    "gather": lambda turn, _: rounds.on_gather_overdue(turn),
+    "train": lambda turn, _: rounds.on_train_overdue(turn),
+    "cancel": lambda turn, _: rounds.on_cancel_overdue(turn),
+    "publish": lambda turn, _: rounds.on_publish_overdue(turn),
+    "clock": lambda turn, _: rounds.on_clock_overdue(turn),
+    "muster": lambda turn, _: coordination.begin(turn),
+    "stage": lambda turn, _: coordination.on_stage_overdue(turn),
+}

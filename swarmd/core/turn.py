@@ -1,0 +1,155 @@
+"""One step in the making: the state so far and the commands so far.
+
+The functions of rounds.py, workers.py and coordination.py work on a `Turn`; from outside, `step` stays a pure function
+of (state, envelope).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from swarmd.core.chart import Charts
+from swarmd.core.commands import NETWORK_COMMANDS, Command, Train
+from swarmd.core.events import Settings
+from swarmd.core.state import REJECTIONS_KEPT, Coordination, Deadline, Link, State, Trainer, Work
+
+PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given up beyond it
+
+
+class Turn:
+    """State and commands of one step."""
+
+    __slots__ = ("at", "charts", "commands", "state")
+
+    def __init__(self, state: State, at: float, charts: Charts) -> None:
+        self.state = state
+        self.at = at
+        self.charts = charts
+        self.commands: list[Command] = []
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this life. Only asked for after `NodeStarted`."""
+        assert self.state.settings is not None, "an event came before NodeStarted"
+        return self.state.settings
+
+    def set(self, **fields: Any) -> None:
+        """Replace fields of the state."""
+        self.state = replace(self.state, **fields)
+
+    # --- charts ---
+
+    def move_round(self, trigger: str) -> bool:
+        """Follow round.yaml. False, and nothing changed, when the chart does not list the trigger here."""
+        after = self.charts.round.table.get((self.state.chart, trigger))
+        if after is None:
+            return False
+        self.set(chart=after, since=self.at)
+        return True
+
+    def move_link(self, trigger: str, **fields: Any) -> bool:
+        """Follow link.yaml and replace fields of the link."""
+        after = self.charts.link.table.get((self.state.link.chart, trigger))
+        if after is None:
+            return False
+        link: Link = replace(self.state.link, chart=after, since=self.at, **fields)
+        self.set(link=link)
+        return True
+
+    def move_trainer(self, trigger: str, **fields: Any) -> bool:
+        """Follow trainer.yaml and replace fields of the trainer."""
+        after = self.charts.trainer.table.get((self.state.trainer.chart, trigger))
+        if after is None:
+            return False
+        trainer: Trainer = replace(self.state.trainer, chart=after, since=self.at, **fields)
+        self.set(trainer=trainer)
+        return True
+
+    def move_coordinator(self, trigger: str, **fields: Any) -> bool:
+        """Follow coordinator.yaml and replace fields of the coordination."""
+        coordination = self.coordination
+        after = self.charts.coordinator.table.get((coordination.chart, trigger))
+        if after is None:
+            return False
+        self.set(coordination=replace(coordination, chart=after, since=self.at, **fields))
+        return True
+
+    @property
+    def coordination(self) -> Coordination:
+        """The coordinator's side. Only asked for on a coordinator."""
+        assert self.state.coordination is not None, "this node does not coordinate"
+        return self.state.coordination
+
+    @property
+    def in_round(self) -> bool:
+        """Whether the node is in one of the states of a stage."""
+        return self.state.chart.startswith("round.")
+
+    # --- deadlines ---
+
+    def arm(self, name: str, due_at: float) -> None:
+        """Wait for `due_at` under this name, in place of an earlier wait of the same name."""
+        others = tuple(deadline for deadline in self.state.deadlines if deadline.name != name)
+        self.set(deadlines=(*others, Deadline(name, due_at)))
+
+    def disarm(self, *names: str) -> None:
+        """Wait no longer."""
+        kept = tuple(deadline for deadline in self.state.deadlines if deadline.name not in names)
+        if len(kept) != len(self.state.deadlines):
+            self.set(deadlines=kept)
+
+    # --- commands ---
+
+    def emit(self, command: Command) -> None:
+        """Send a command out without waiting for its answer."""
+        self.commands.append(command)
+
+    def issue(self, command: Command) -> None:
+        """Send a command as soon as its port is up, and again each time the port comes back, until it is answered."""
+        others = tuple(waiting for waiting in self.state.pending if waiting.id != command.id)
+        self.set(pending=(*others, command)[-PENDING_MAX:])
+        if self.port_is_up(command):
+            self.send(command)
+
+    def send(self, command: Command) -> None:
+        """Send a pending command now. A `Train` makes the trainer busy."""
+        if isinstance(command, Train) and not self.move_trainer("train"):
+            return
+        self.emit(command)
+
+    def port_is_up(self, command: Command) -> bool:
+        """Whether the worker that does this command can take it now."""
+        if isinstance(command, NETWORK_COMMANDS):
+            return self.state.link.chart == "up"
+        return self.state.trainer.chart == "idle"
+
+    def settle(self, command_id: str) -> Command | None:
+        """Take an answered command off the pending ones. None when it was not pending: an answer that came twice."""
+        for command in self.state.pending:
+            if command.id == command_id:
+                self.set(pending=tuple(waiting for waiting in self.state.pending if waiting is not command))
+                self.disarm(f"retry/{command_id}")
+                return command
+        return None
+
+    def pending(self, command_id: str) -> Command | None:
+        """The pending command with this id."""
+        return next((command for command in self.state.pending if command.id == command_id), None)
+
+    # --- odds ---
+
+    def work_on(self, **fields: Any) -> None:
+        """Replace fields of the work in hand."""
+        assert self.state.work is not None, "there is no work in hand"
+        work: Work = replace(self.state.work, **fields)
+        self.set(work=work)
+
+    def count_rejections(self, reason: str, count: int) -> None:
+        """Add to the counter of a reason."""
+        counts = dict(self.state.rejections)
+        if reason not in counts and len(counts) >= REJECTIONS_KEPT:
+            reason = "other"
+        counts[reason] = counts.get(reason, 0) + count
+        self.set(rejections=tuple(sorted(counts.items())))

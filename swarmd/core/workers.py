@@ -1,0 +1,186 @@
+"""The lives of the two worker processes: started, ready, gone, started again within a budget."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from swarmd.core.commands import KillWorker, StartWorker, StopWorkers, Train
+from swarmd.core.events import (
+    LinkDegraded,
+    LinkDown,
+    LinkUp,
+    NodeStarted,
+    NodeStopped,
+    StopRequested,
+    TrainerReady,
+    Worker,
+    WorkerExited,
+    WorkerStarted,
+    WorkerStartFailed,
+)
+from swarmd.core.state import Coordination, Link, State, Trainer, WorkerState
+from swarmd.core.turn import Turn
+from swarmd.errors import ExitCode
+
+BACKOFF_FIRST_S = 0.2
+BACKOFF_MAX_S = 10.0
+LEAVING = ("draining", "stopped", "failed")
+
+
+def start_node(turn: Turn, event: NodeStarted) -> None:
+    """Begin a life: keep what was learnt and left undone, forget what belonged to the process before."""
+    before = turn.state
+    turn.set(
+        settings=event.settings,
+        run=event.run,
+        started_at=turn.at,
+        link=Link(since=turn.at),
+        network=WorkerState(),
+        trainer=Trainer(since=turn.at),
+        training=WorkerState(),
+        coordination=_coordination(before, event),
+        deadlines=(),
+        faulted=before.faulted or before.work is not None,
+        stop_reason="",
+        exit_code=0,
+    )
+    turn.move_round("start")
+    start_worker(turn, "network")
+    start_worker(turn, "trainer")
+
+
+def _coordination(before: State, event: NodeStarted) -> Coordination | None:
+    if event.settings.coordination is None:
+        return None
+    kept = before.coordination or Coordination()
+    return replace(kept, chart="idle") if kept.chart == "mustering" else kept
+
+
+def start_worker(turn: Turn, worker: Worker) -> None:
+    """Ask for a worker process and wait no longer than `ready_s` for it to report ready."""
+    attempt = life_of(turn.state, worker).attempt + 1
+    set_life(turn, worker, replace(life_of(turn.state, worker), attempt=attempt))
+    turn.emit(StartWorker(f"start/{worker}/{turn.state.run}/{attempt}", worker, attempt))
+    turn.arm(f"ready/{worker}", turn.at + turn.settings.ready_s)
+
+
+def life_of(state: State, worker: Worker) -> WorkerState:
+    """The process state of a worker."""
+    return state.network if worker == "network" else state.training
+
+
+def set_life(turn: Turn, worker: Worker, life: WorkerState) -> None:
+    """Replace the process state of a worker."""
+    if worker == "network":
+        turn.set(network=life)
+    else:
+        turn.set(training=life)
+
+
+def on_worker_started(turn: Turn, event: WorkerStarted) -> None:
+    """The process runs; it is not ready yet."""
+    set_life(turn, event.worker, replace(life_of(turn.state, event.worker), pid=event.pid))
+    if event.worker == "network":
+        turn.move_link("started")
+        turn.move_round("network_started")
+    else:
+        turn.move_trainer("started")
+
+
+def on_worker_start_failed(turn: Turn, event: WorkerStartFailed) -> None:
+    """The process could not be executed: the same as an exit."""
+    on_worker_exited(turn, WorkerExited(event.worker, event.reason))
+
+
+def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
+    """Start the worker again after a back-off, or stop the node when the budget is spent or a restart cannot help."""
+    _note_exit(turn, event)
+    if turn.state.chart in LEAVING:
+        return
+    life = life_of(turn.state, event.worker)
+    if event.permanent:
+        stop_node(turn, f"{event.worker} worker: {event.reason}", event.exit_code or ExitCode.UNAVAILABLE)
+    elif len(life.exits) > turn.settings.restarts_max:
+        window_s = turn.settings.restart_window_s
+        reason = f"{event.worker} worker ended {len(life.exits)} times in {window_s:g} s, last: {event.reason}"
+        stop_node(turn, reason, ExitCode.UNAVAILABLE)
+    else:
+        wait_s = min(BACKOFF_FIRST_S * 2.0 ** (len(life.exits) - 1), BACKOFF_MAX_S)
+        turn.arm(f"restart/{event.worker}", turn.at + wait_s)
+
+
+def _note_exit(turn: Turn, event: WorkerExited) -> None:
+    life = life_of(turn.state, event.worker)
+    window_from = turn.at - turn.settings.restart_window_s
+    recent = tuple(time for time in life.exits if time > window_from)[-turn.settings.restarts_max :]
+    set_life(turn, event.worker, replace(life, pid=0, exits=(*recent, turn.at), reason=event.reason))
+    turn.disarm(f"ready/{event.worker}")
+    if event.worker == "network":
+        turn.move_link("exited", reason=event.reason, peers=0)
+    else:
+        turn.move_trainer("exited")
+        turn.disarm("cancel")
+    if turn.state.work is not None:
+        turn.set(faulted=True)
+
+
+def on_ready_overdue(turn: Turn, worker: Worker) -> None:
+    """The worker runs but never reported ready."""
+    life = life_of(turn.state, worker)
+    reason = f"not ready within {turn.settings.ready_s:g} s"
+    turn.emit(KillWorker(f"kill/{worker}/{turn.state.run}/{life.attempt}", worker, reason))
+
+
+def on_link_up(turn: Turn, event: LinkUp) -> bool:
+    """Note the peers. True when the link has just come up, and not only its number of peers changed."""
+    turn.disarm("ready/network")
+    fresh = turn.move_link("linked", peers=event.peers, addresses=event.addresses, reason="")
+    if not fresh and turn.state.link.chart == "up":
+        turn.set(link=replace(turn.state.link, peers=event.peers, addresses=event.addresses))
+    return fresh
+
+
+def on_link_degraded(turn: Turn, event: LinkDegraded) -> None:
+    """The DHT node runs alone."""
+    turn.disarm("ready/network")
+    turn.move_link("isolated", reason=event.reason, peers=0)
+
+
+def on_link_down(turn: Turn, event: LinkDown) -> None:
+    """p2pd died under the network worker, which starts it again by itself."""
+    turn.move_link("lost", reason=event.reason, peers=0)
+    if turn.state.work is not None:
+        turn.set(faulted=True)
+
+
+def on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
+    """The model is loaded: take up the stage that waits for it."""
+    turn.disarm("ready/trainer")
+    turn.move_trainer("ready", device=event.device, model=event.model, parameters=event.parameters)
+    resend_training(turn)
+
+
+def resend_training(turn: Turn) -> None:
+    """Send the pending `Train`, if the stage is at training and the trainer is free."""
+    if turn.state.chart != "round.training":
+        return
+    for command in turn.state.pending:
+        if isinstance(command, Train) and turn.port_is_up(command):
+            turn.send(command)
+
+
+def stop_node(turn: Turn, reason: str, code: int) -> None:
+    """Begin to leave: both workers are asked to end, then the shell records `NodeStopped`."""
+    if turn.move_round("drain"):
+        turn.set(stop_reason=reason, exit_code=code, deadlines=())
+        turn.emit(StopWorkers(f"stop/{turn.state.run}", reason, code))
+
+
+def on_stop_requested(turn: Turn, event: StopRequested) -> None:
+    """A signal or the operator."""
+    stop_node(turn, event.reason, event.code)
+
+
+def on_node_stopped(turn: Turn, event: NodeStopped) -> None:
+    """The workers are gone."""
+    turn.move_round("broke" if event.code else "drained")
