@@ -23,6 +23,7 @@ class ExitCode:
     NO_PERMISSION = 77
     BAD_CONFIG = 78
     IDENTITY_CONFLICT = 79  # the same identity runs elsewhere
+    INTERRUPTED = 130  # Ctrl-C
 
 
 class SwarmdError(Exception):

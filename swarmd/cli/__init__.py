@@ -1,0 +1,148 @@
+"""The command line, one module a verb.
+
+A verb's module is imported only when the verb is used, so `swarmd --help` stays quick and never loads torch, hivemind
+or what else a verb may need.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from swarmd import __version__
+from swarmd.errors import ExitCode, SwarmdError
+
+
+class Verb(NamedTuple):
+    """Where a verb is written: `target` in `module` is a function or a Typer app."""
+
+    module: str
+    target: str
+    summary: str
+
+
+VERBS = {
+    "run": Verb("swarmd.cli.run", "run", "Run a node."),
+    "status": Verb("swarmd.cli.status", "status", "Say how a node is: process, network, training, round."),
+    "local": Verb("swarmd.cli.local", "local", "Run a small swarm of real nodes on this machine."),
+    "replay": Verb("swarmd.cli.replay", "replay", "Replay a node's event log: show, step, verify, compare charts."),
+    "log": Verb("swarmd.cli.log", "app", "Print, follow, verify or export an event log."),
+    "chart": Verb("swarmd.cli.chart", "chart", "List the statecharts or draw one."),
+    "config": Verb("swarmd.cli.config", "app", "Check a configuration file or show what is in force."),
+    "model": Verb("swarmd.cli.model", "app", "Build the embedded model or look at it."),
+    "identity": Verb("swarmd.cli.identity", "app", "Make a node's identity or show its peer id."),
+}
+
+
+def load_verb(name: str) -> Any:
+    """The Typer command of a verb; imports the verb's module."""
+    verb = VERBS[name]
+    target = getattr(import_module(verb.module), verb.target)
+    if not isinstance(target, typer.Typer):
+        app = typer.Typer(add_completion=False)
+        app.command(name)(target)
+        target = app
+    command = get_command(target)
+    command.name = name
+    return command
+
+
+class VerbGroup(TyperGroup):
+    """Holds summaries of the verbs, and puts the real command in place of the one that is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in VERBS:
+            self.commands[args[0]] = load_verb(args[0])
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    name="swarmd",
+    cls=VerbGroup,
+    help="A node for swarms that train language models with reinforcement learning.",
+    epilog="`swarmd local` starts three nodes on this machine; every verb explains itself with --help.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"swarmd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """The options of swarmd itself; their callbacks do the work."""
+
+
+def _summary_only() -> None:
+    """Stands in the help for a verb that is not loaded; `VerbGroup` replaces it before any call."""
+
+
+for _name, _verb in VERBS.items():
+    app.command(_name, help=_verb.summary)(_summary_only)
+
+
+def run_command(args: Sequence[str]) -> int:
+    """Run one command line and return its exit code; errors are told on stderr."""
+    try:
+        outcome = get_command(app).main(list(args) or ["--help"], prog_name="swarmd", standalone_mode=False)
+        sys.stdout.flush()
+    except SwarmdError as error:
+        tell_error(error.message, error.fix)
+        return error.exit_code
+    except typer.TyperException as error:
+        return tell_usage(error)
+    except typer.Abort:
+        return ExitCode.INTERRUPTED
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        return close_stdout()
+    except Exception:
+        traceback.print_exc()
+        tell_error("swarmd met an error it does not know", "Please report it with the lines above")
+        return ExitCode.FAILURE
+    return outcome if isinstance(outcome, int) else ExitCode.OK
+
+
+def tell_error(message: str, fix: str = "") -> None:
+    """One line that says what is wrong and, where there is one, a line that says what to do."""
+    print(f"error: {message}", file=sys.stderr)
+    if fix:
+        print(f"fix: {fix}", file=sys.stderr)
+
+
+def tell_usage(error: typer.TyperException) -> int:
+    """A wrong command line: the parser's complaint and where help is."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "swarmd"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message(), file=sys.stderr)
+    else:
+        tell_error(error.format_message().rstrip("."), f"{path} --help lists what it takes")
+    return ExitCode.USAGE
+
+
+def close_stdout() -> int:
+    """The reader of our output has gone away, as `head` does: stop writing, quietly."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return ExitCode.OK
+
+
+def main() -> None:
+    """Entry point of the `swarmd` script."""
+    sys.exit(run_command(sys.argv[1:]))

@@ -1,0 +1,83 @@
+# `make run` starts a swarm, `make test` checks everything; both set up .venv first, once.
+#
+# torch: with the default package index a Linux machine gets torch's CUDA build (several GB). For the CPU build, set
+# PIP_EXTRA_INDEX_URL to the CPU index that PyTorch's installation page names, or PIP_FIND_LINKS to a directory that
+# holds the wheel, before the first make.
+
+ROUNDS ?= 8
+NODES  ?= 3
+DIR    ?= .swarmd
+SEEDS  ?= 200
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check lint types layers drift unit e2e charts bench soak lock format reset clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 16
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "swarmd needs Python 3.11 or newer, $(PYTHON) is older; try: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "setting up $(VENV) (a few minutes, once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(READY) ## make .venv with the pinned dependencies
+
+run: $(READY) ## run three nodes on this machine (ROUNDS=8, ROUNDS=0 until Ctrl-C)
+	@$(BIN)/swarmd local --rounds $(ROUNDS) --nodes $(NODES) --dir $(DIR)
+
+test: check unit e2e ## everything CI checks
+
+check: lint types layers drift ## what needs no running node: style, types, layers, generated files
+
+lint: $(READY) ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY) ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(READY) ## mypy, strict
+	$(BIN)/mypy
+
+layers: $(READY) ## imports run downwards only
+	$(BIN)/lint-imports --no-logo
+
+drift: $(READY) ## generated files are what their sources say
+	@rm -rf build/charts
+	$(BIN)/swarmd chart --write build/charts
+	diff -r build/charts docs/charts
+
+unit: $(READY) ## fast tests
+	$(BIN)/pytest -m 'not e2e' --durations=10
+
+e2e: $(READY) ## tests with whole nodes (minutes)
+	$(BIN)/pytest -m e2e --durations=10 -v
+
+charts: $(READY) ## draw the statecharts into docs/charts
+	$(BIN)/swarmd chart --write docs/charts
+
+bench: $(READY) ## the benchmarks, as tables
+	$(BIN)/python -m bench
+
+soak: $(READY) ## many seeds of the simulator (SEEDS=200)
+	$(BIN)/python -m swarmd.sim --seeds $(SEEDS)
+
+lock: $(READY) ## write constraints.txt from what is installed
+	@{ echo '# Exact versions of everything that swarmd installs, development tools included; `make lock` writes this file.'; \
+	  $(BIN)/python -m pip freeze --exclude-editable | grep -E '^[A-Za-z0-9._-]+==' | sed -E 's/\+[a-z0-9.]+$$//'; } > constraints.txt
+
+reset: ## forget the local swarm: its logs, checkpoints and identities
+	rm -rf $(DIR)
+
+clean: ## remove caches and built files; .venv and the nodes' data stay
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find swarmd tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

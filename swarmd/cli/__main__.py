@@ -1,0 +1,5 @@
+"""`python -m swarmd.cli` is the `swarmd` command."""
+
+from swarmd.cli import main
+
+main()

@@ -1,0 +1,77 @@
+"""`swarmd config`: check a configuration file, or show what is in force and where each value comes from."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import tomlkit
+import typer
+from tomlkit.container import Container
+from tomlkit.items import Item, Table
+
+from swarmd.config import Config, Section, SwarmConfig, load_config
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Check a configuration file or show what is in force."
+)
+
+DEFAULTS = Config(SwarmConfig(id="example"))
+
+
+@app.command()
+def check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
+    """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key."""
+    config = load_config(file)
+    typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}")
+
+
+@app.command()
+def show(file: Annotated[Path | None, typer.Argument(help="The TOML file; without it, the defaults.")] = None) -> None:
+    """Print the whole configuration as TOML, each value with its origin: the file or the default."""
+    if file is None:
+        typer.echo(render_config(DEFAULTS, {"swarm": {"id": ""}}, "required"), nl=False)
+        return
+    config = load_config(file)
+    typer.echo(render_config(config, tomllib.loads(file.read_text(encoding="utf-8")), file.name), nl=False)
+
+
+def render_config(config: Config, given: dict[str, Any], origin: str) -> str:
+    """All keys as TOML, the tables last; a value that stands in `given` is commented with `origin`."""
+    document = tomlkit.document()
+    _fill(document, config, given, origin)
+    return tomlkit.dumps(document)
+
+
+def _fill(table: Container | Table, section: Section, given: dict[str, Any], origin: str) -> None:
+    fields = msgspec.structs.asdict(section)
+    for key, value in fields.items():
+        if not isinstance(value, Section):
+            table.add(key, _commented(value, origin if key in given else "default"))
+    for key, value in fields.items():
+        if isinstance(value, Section):
+            inner = tomlkit.table()
+            _fill(inner, value, given.get(key, {}), origin)
+            table.add(key, inner)
+
+
+def _commented(value: Any, origin: str) -> Item:
+    plain = msgspec.to_builtins(value, builtin_types=())
+    item = tomlkit.item(_inline(plain) if isinstance(plain, (list, tuple)) else plain)
+    return item.comment(origin)
+
+
+def _inline(rows: Sequence[Any]) -> Any:
+    """Rows of the tasks as inline tables, so that an array stays one value with one origin."""
+    array = tomlkit.array()
+    for row in rows:
+        if isinstance(row, dict):
+            entry = tomlkit.inline_table()
+            entry.update(row)
+            array.append(entry)
+        else:
+            array.append(row)
+    return array
