@@ -21,13 +21,13 @@ from swarmd.errors import ChartError, NotFoundError
 NAMES = ("round", "link", "trainer", "coordinator")
 
 
-class DottedState(NestedState):  # type: ignore[misc]  # transitions has no types for its base
+class DottedState(NestedState):
     """Names nested states with a dot: round.training."""
 
     separator = "."
 
 
-class DottedMachine(HierarchicalMachine):  # type: ignore[misc]
+class DottedMachine(HierarchicalMachine):
     state_cls = DottedState
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmd.core.commands import CancelTraining, Gather, KillWorker, PublishReport, ReadClock, Register, Train
+from swarmd.core.commands import Announce, CancelTraining, Gather, KillWorker, PublishReport, ReadClock, Register, Train
 from swarmd.core.events import (
     CommandFailed,
     NoRoundYet,
@@ -32,7 +32,7 @@ def on_linked(turn: Turn) -> None:
     if turn.state.chart not in ("registering", "starting"):
         read_clock(turn)
     for command in turn.state.pending:
-        if command.id != "register" and not isinstance(command, Train):
+        if not isinstance(command, Register | Train | Announce):  # the coordinator announces anew by itself
             turn.send(command)
     _publish_again(turn)
 

@@ -81,10 +81,10 @@ def _on_timer_fired(turn: Turn, event: TimerFired) -> None:
 
 
 def _on_link_up(turn: Turn, event: LinkUp) -> None:
-    if not workers.on_link_up(turn, event):
+    if not workers.on_link_up(turn, event) or turn.state.chart in workers.LEAVING:
         return
     rounds.on_linked(turn)
-    if turn.state.coordination is not None and turn.state.chart not in workers.LEAVING:
+    if turn.state.coordination is not None:
         coordination.on_linked(turn)
 
 
