@@ -18,7 +18,7 @@ def expand(state: State, envelope: Envelope, charts: Charts | None = None) -> tu
     after, _ = step(state, envelope, charts)
     if after.work is None or (state.work is not None and after.work.round == state.work.round):
         return (envelope.event,)
-    first = max(state.done[0], state.skipped_to) + 1
+    first = max(after.done[0], state.skipped_to) + 1
     last = after.work.round - 1
     if first > last:
         return (envelope.event,)

@@ -1,0 +1,103 @@
+"""Tell a node what happens to it, event by event, and look at what it wants done."""
+
+from __future__ import annotations
+
+from swarmd.core.catchup import expand
+from swarmd.core.commands import Command
+from swarmd.core.events import (
+    CoordinatorSettings,
+    Envelope,
+    Event,
+    LinkUp,
+    NodeStarted,
+    Registered,
+    RolloutsGathered,
+    RolloutsRef,
+    RoundAnnounced,
+    Settings,
+    StageTrained,
+    TimerFired,
+    TrainerReady,
+    WorkerStarted,
+)
+from swarmd.core.state import State, next_deadline
+from swarmd.core.step import step
+
+
+def settings(**fields: object) -> Settings:
+    base: dict[str, object] = {"peer": "me", "swarm": "test", "role": "follower", "coordinator": "boss"}
+    return Settings(**(base | fields))  # type: ignore[arg-type]
+
+
+def coordinator_settings(**fields: object) -> Settings:
+    rules = CoordinatorSettings(**fields)  # type: ignore[arg-type]
+    return settings(role="coordinator", coordinator="me", coordination=rules)
+
+
+def announced(round: int, stage: int = 0, deadline_at: float = 1000.0, final: bool = False) -> RoundAnnounced:
+    return RoundAnnounced(round, stage, 0.0, deadline_at, final)
+
+
+def gathered(round: int, stage: int = 0, rollouts: tuple[RolloutsRef, ...] = ()) -> RolloutsGathered:
+    return RolloutsGathered(f"gather/{round}/{stage}", round, stage, rollouts)
+
+
+def trained(round: int, stage: int = 0, reward: float = 0.5) -> StageTrained:
+    reference = RolloutsRef("me", round, stage, "d" * 64, 100, 4)
+    return StageTrained(f"train/{round}/{stage}", round, stage, reward, reference)
+
+
+class Story:
+    """A node under test; `at` is the time of the next event."""
+
+    def __init__(self, node: Settings) -> None:
+        self.node = node
+        self.state = State()
+        self.at = 0.0
+        self.seq = 0
+        self.lives = 0
+        self.recorded: list[Event] = []
+
+    def tell(self, *events: Event) -> tuple[Command, ...]:
+        """Let events happen now; the commands that they cause."""
+        commands: tuple[Command, ...] = ()
+        for observed in events:
+            for event in expand(self.state, Envelope(self.seq, self.at, observed)):
+                self.state, caused = step(self.state, Envelope(self.seq, self.at, event))
+                self.seq += 1
+                self.recorded.append(event)
+                commands += caused
+        return commands
+
+    def start(self) -> tuple[Command, ...]:
+        """A new life begins."""
+        self.lives += 1
+        return self.tell(NodeStarted(self.node, run=f"run{self.lives}"))
+
+    def workers_run(self) -> tuple[Command, ...]:
+        return self.tell(WorkerStarted("network", 11, 1), WorkerStarted("trainer", 12, 1))
+
+    def join(self, peers: int = 1) -> tuple[Command, ...]:
+        """Start, with both workers ready and the node registered."""
+        return (
+            *self.start(),
+            *self.workers_run(),
+            *self.tell(LinkUp(peers), Registered("register"), TrainerReady("cpu", "tiny", 1)),
+        )
+
+    def wait(self, name: str) -> tuple[Command, ...]:
+        """Let time pass until the deadline of this name."""
+        deadline = next(deadline for deadline in self.state.deadlines if deadline.name == name)
+        self.at = deadline.due_at
+        return self.tell(TimerFired(name, deadline.due_at))
+
+    @property
+    def waits(self) -> list[str]:
+        """Names of the deadlines that stand."""
+        first = next_deadline(self.state)
+        assert first is None or first in self.state.deadlines
+        return [deadline.name for deadline in self.state.deadlines]
+
+
+def ids(commands: tuple[Command, ...]) -> list[str]:
+    return [command.id for command in commands]

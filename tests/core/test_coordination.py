@@ -1,0 +1,196 @@
+"""The coordinator opens and closes stages."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmd.core.commands import Announce, Command, PublishLeaderboard
+from swarmd.core.events import (
+    CommandFailed,
+    LeaderboardPublished,
+    LinkDown,
+    LinkUp,
+    MemberLeft,
+    MemberSeen,
+    ReportSeen,
+    RoundPublished,
+    Settings,
+)
+from swarmd.core.state import Coordination
+from tests.core.story import Story, coordinator_settings, ids
+
+
+def coordination(node: Story) -> Coordination:
+    assert node.state.coordination is not None
+    return node.state.coordination
+
+
+def announcement(commands: tuple[Command, ...]) -> Announce:
+    (announce,) = [command for command in commands if isinstance(command, Announce)]
+    return announce
+
+
+def publish(node: Story, announce: Announce) -> tuple[Command, ...]:
+    return node.tell(RoundPublished(announce.id, announce.round, announce.stage))
+
+
+def report(peer: str, round: int, stage: int = 0, reward: float = 1.0) -> ReportSeen:
+    return ReportSeen(peer, round, stage, reward, record=f"{peer}/{round}/{stage}".encode())
+
+
+@pytest.fixture
+def node() -> Story:
+    return Story(coordinator_settings(min_peers=3, start_s=30, stage_s=100, resume_s=15))
+
+
+def open_first(node: Story) -> Announce:
+    """Two more members come: the first round is announced and published."""
+    node.join()
+    node.tell(MemberSeen("a", "Ann"))
+    announce = announcement(node.tell(MemberSeen("b", "Ben")))
+    publish(node, announce)
+    return announce
+
+
+def test_the_first_round_waits_for_enough_members(node: Story) -> None:
+    node.join()
+    assert coordination(node).chart == "mustering"
+    assert ids(node.tell(MemberSeen("a"))) == []
+    announce = announcement(node.tell(MemberSeen("b")))
+    assert (announce.round, announce.stage, announce.deadline_at) == (0, 0, node.at + 100)
+    assert ids(publish(node, announce)) == ["collect/0/0"]
+    assert coordination(node).chart == "open.collecting"
+
+
+def test_the_muster_ends_at_its_deadline(node: Story) -> None:
+    node.join()
+    assert announcement(node.wait("muster")).round == 0
+
+
+def test_all_expected_reports_close_the_stage(node: Story) -> None:
+    open_first(node)
+    assert node.tell(report("me", 0), report("a", 0)) == ()
+    commands = node.tell(report("b", 0))
+    assert announcement(commands).round == 1
+    (board,) = [command for command in commands if isinstance(command, PublishLeaderboard)]
+    assert [(row.peer, row.reward, row.rounds) for row in board.standings] == [("a", 1, 1), ("b", 1, 1), ("me", 1, 1)]
+    assert board.reports == (b"me/0/0", b"a/0/0", b"b/0/0")
+
+
+def test_a_report_counts_once(node: Story) -> None:
+    open_first(node)
+    node.tell(report("a", 0), report("a", 0), report("a", 0))
+    assert coordination(node).chart == "open.collecting"
+    node.wait("stage")
+    assert [(row.peer, row.reward, row.rounds) for row in coordination(node).standings] == [("a", 1.0, 1)]
+
+
+def test_reports_of_other_stages_do_not_count(node: Story) -> None:
+    open_first(node)
+    node.tell(report("a", 1), report("b", 0, stage=1))
+    assert coordination(node).reports == ()
+
+
+def test_the_deadline_closes_the_stage_with_what_there_is(node: Story) -> None:
+    open_first(node)
+    node.tell(report("a", 0))
+    assert announcement(node.wait("stage")).round == 1
+
+
+def test_who_missed_the_last_round_is_not_waited_for(node: Story) -> None:
+    open_first(node)
+    node.tell(report("me", 0), report("a", 0))
+    publish(node, announcement(node.wait("stage")))
+    node.tell(report("me", 1))
+    assert announcement(node.tell(report("a", 1))).round == 2
+
+
+def test_who_comes_back_is_expected_again(node: Story) -> None:
+    open_first(node)
+    node.tell(report("me", 0), report("a", 0))
+    publish(node, announcement(node.wait("stage")))
+    node.tell(report("b", 1), report("me", 1))
+    publish(node, announcement(node.tell(report("a", 1))))
+    node.tell(report("me", 2), report("a", 2))
+    assert coordination(node).round == 2
+    assert announcement(node.tell(report("b", 2))).round == 3
+
+
+def test_a_leaving_member_is_not_waited_for(node: Story) -> None:
+    open_first(node)
+    node.tell(report("me", 0), report("a", 0))
+    assert announcement(node.tell(MemberLeft("b"))).round == 1
+
+
+def test_a_partial_quorum() -> None:
+    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
+    open_first(node)
+    node.tell(report("a", 0))
+    assert announcement(node.tell(report("b", 0))).round == 1
+
+
+def test_stages_follow_each_other_within_a_round() -> None:
+    rules: Settings = coordinator_settings(min_peers=1)
+    node = Story(Settings(**{field: getattr(rules, field) for field in rules.__struct_fields__} | {"stages": 3}))
+    announce = announcement(node.join())
+    for stage in range(3):
+        assert (announce.round, announce.stage) == (0, stage)
+        publish(node, announce)
+        commands = node.tell(report("me", 0, stage, reward=0.5))
+        announce = announcement(commands)
+    assert (announce.round, announce.stage) == (1, 0)
+    (row,) = coordination(node).standings
+    assert (row.reward, row.rounds) == (1.5, 1)
+    (board,) = [command for command in commands if isinstance(command, PublishLeaderboard)]
+    assert len(board.reports) == 3
+
+
+def test_the_swarm_ends_after_its_rounds_and_goes_on_with_more() -> None:
+    node = Story(coordinator_settings(min_peers=1, rounds_max=1))
+    publish(node, announcement(node.join()))
+    end = announcement(node.tell(report("me", 0)))
+    assert (end.round, end.final) == (1, True)
+    assert coordination(node).chart == "finished"
+    node.node = coordinator_settings(min_peers=1, rounds_max=2)
+    more = announcement(node.join())
+    assert (more.round, more.final) == (1, False)
+
+
+def test_a_finished_swarm_stays_finished_after_a_restart() -> None:
+    node = Story(coordinator_settings(min_peers=1, rounds_max=1))
+    publish(node, announcement(node.join()))
+    node.tell(report("me", 0))
+    assert announcement(node.join()).final
+
+
+def test_a_restarted_coordinator_goes_on_with_the_open_stage(node: Story) -> None:
+    first = open_first(node)
+    node.tell(report("a", 0))
+    node.at = first.deadline_at + 50
+    again = announcement(node.join())
+    assert (again.round, again.stage) == (0, 0)
+    assert again.id != first.id
+    assert again.deadline_at == node.at + 15
+    assert ids(publish(node, again)) == ["collect/0/0"]
+    assert [entry.peer for entry in coordination(node).reports] == ["a"]
+
+
+def test_the_clock_is_published_again_when_the_network_comes_back(node: Story) -> None:
+    first = open_first(node)
+    node.tell(LinkDown("p2pd died"))
+    again = announcement(node.tell(LinkUp(2)))
+    assert (again.round, again.deadline_at) == (first.round, first.deadline_at)
+
+
+def test_a_failed_announcement_is_tried_again(node: Story) -> None:
+    node.join()
+    node.tell(MemberSeen("a"))
+    announce = announcement(node.tell(MemberSeen("b")))
+    node.tell(CommandFailed(announce.id, "not read back"))
+    assert node.wait(f"retry/{announce.id}") == (announce,)
+
+
+def test_an_acknowledged_leaderboard_is_not_sent_again(node: Story) -> None:
+    open_first(node)
+    node.tell(report("me", 0), report("a", 0), report("b", 0), LeaderboardPublished("leaderboard/0", 0))
+    assert not [command for command in node.state.pending if isinstance(command, PublishLeaderboard)]

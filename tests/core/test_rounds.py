@@ -1,0 +1,256 @@
+"""A follower's way through rounds, told event by event."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmd.core.commands import Train
+from swarmd.core.events import (
+    CommandFailed,
+    LinkDown,
+    LinkUp,
+    NodeStopped,
+    NoRoundYet,
+    Registered,
+    ReportPublished,
+    RolloutsRef,
+    RoundsSkipped,
+    StopRequested,
+    TimerFired,
+    TrainerReady,
+    TrainingCancelled,
+    WorkerExited,
+    WorkerStarted,
+)
+from tests.core.story import Story, announced, gathered, ids, settings, trained
+
+
+@pytest.fixture
+def node() -> Story:
+    return Story(settings())
+
+
+def finish(node: Story, round: int) -> None:
+    node.tell(gathered(round), trained(round), ReportPublished(f"report/{round}/0", round, 0))
+
+
+def test_first_round_needs_no_gathering(node: Story) -> None:
+    node.join()
+    assert node.state.chart == "syncing"
+    node.tell(NoRoundYet())
+    assert node.state.chart == "waiting"
+    assert ids(node.tell(announced(0))) == ["train/0/0"]
+    assert node.state.chart == "round.training"
+
+
+def test_a_stage_from_announcement_to_settling(node: Story) -> None:
+    node.join()
+    peer = RolloutsRef("other", 3, 0, "a" * 64, 10, 2)
+    assert ids(node.tell(announced(4))) == ["gather/4/0"]
+    (train,) = node.tell(gathered(4, rollouts=(peer,)))
+    assert isinstance(train, Train)
+    assert train.rollouts == (peer,)
+    assert ids(node.tell(trained(4, reward=0.25))) == ["report/4/0"]
+    assert node.state.chart == "round.publishing"
+    node.tell(ReportPublished("report/4/0", 4, 0))
+    assert node.state.chart == "round.settling"
+    assert node.state.pending == ()
+    assert node.state.reward_total == 0.25
+
+
+def test_gathering_ends_at_its_deadline(node: Story) -> None:
+    node.join()
+    node.tell(announced(4))
+    assert ids(node.wait("gather")) == ["train/4/0"]
+    assert node.tell(gathered(4)) == ()
+
+
+def test_an_older_announcement_changes_nothing(node: Story) -> None:
+    node.join()
+    node.tell(announced(4))
+    before = node.state
+    assert node.tell(announced(3)) == ()
+    assert node.state == before
+
+
+def test_a_later_deadline_for_the_same_stage_is_noted(node: Story) -> None:
+    node.join()
+    node.tell(announced(4, deadline_at=100))
+    node.tell(announced(4, deadline_at=150))
+    assert node.state.clock is not None
+    assert node.state.clock.deadline_at == 150
+    assert node.state.chart == "round.gathering"
+
+
+def test_a_late_joiner_records_what_it_missed(node: Story) -> None:
+    node.join()
+    node.tell(announced(6))
+    assert node.recorded[-2] == RoundsSkipped(0, 5, "late")
+    assert node.state.rounds_skipped == 6
+    assert node.state.rounds_joined == 1
+
+
+def test_a_slow_node_finishes_its_stage_and_skips(node: Story) -> None:
+    node.join()
+    node.tell(announced(0))
+    assert node.tell(announced(1), announced(2), announced(3)) == ()
+    assert ids(node.tell(trained(0))) == ["report/0/0"]
+    assert ids(node.tell(ReportPublished("report/0/0", 0, 0))) == ["gather/3/0"]
+    skips = [event for event in node.recorded if isinstance(event, RoundsSkipped)]
+    assert skips == [RoundsSkipped(1, 2, "slow")]
+
+
+def test_a_node_that_abandons_joins_the_newer_stage() -> None:
+    node = Story(settings(behind="abandon"))
+    node.join()
+    node.tell(announced(0))
+    assert ids(node.tell(announced(2))) == ["cancel/0/0"]
+    assert node.state.chart == "skipping"
+    assert ids(node.tell(TrainingCancelled("train/0/0", 0, 0))) == ["gather/2/0"]
+    assert node.recorded[-2] == RoundsSkipped(0, 1, "slow")
+
+
+def test_a_trainer_that_ignores_cancelling_is_killed() -> None:
+    node = Story(settings(behind="abandon"))
+    node.join()
+    node.tell(announced(0), announced(1))
+    assert ids(node.wait("cancel")) == ["kill/trainer/run1/1"]
+    assert ids(node.tell(WorkerExited("trainer", "killed", signal=9))) == ["gather/1/0"]
+
+
+def test_a_stage_trained_although_cancelled_is_kept() -> None:
+    node = Story(settings(behind="abandon"))
+    node.join()
+    node.tell(announced(0), announced(1))
+    assert ids(node.tell(trained(0))) == ["report/0/0", "gather/1/0"]
+    assert node.state.done == (0, 0)
+    assert not [event for event in node.recorded if isinstance(event, RoundsSkipped)]
+
+
+def test_a_restarted_trainer_gets_the_same_command(node: Story) -> None:
+    node.join()
+    (before,) = node.tell(announced(0))
+    node.tell(WorkerExited("trainer", "killed", signal=9))
+    node.wait("restart/trainer")
+    node.tell(WorkerStarted("trainer", 13, 2))
+    assert node.tell(TrainerReady("cpu", "tiny", 1)) == (before,)
+
+
+def test_a_restarted_node_trains_the_same_stage(node: Story) -> None:
+    node.join()
+    node.tell(announced(2))
+    (before,) = node.tell(gathered(2))
+    node.join()
+    assert node.state.chart == "syncing"
+    assert node.tell(announced(2)) == (before,)
+
+
+def test_a_restarted_node_does_not_train_twice(node: Story) -> None:
+    node.join()
+    node.tell(announced(0), trained(0))
+    again = node.join()
+    assert "report/0/0" in ids(again)
+    assert node.tell(announced(0)) == ()
+    assert node.state.chart == "round.publishing"
+    node.tell(ReportPublished("report/0/0", 0, 0))
+    assert node.tell(trained(0)) == ()
+    assert node.state.reward_total == 0.5
+
+
+def test_a_settled_stage_stays_settled_after_a_restart(node: Story) -> None:
+    node.join()
+    node.tell(announced(0))
+    finish(node, 0)
+    node.join()
+    assert node.tell(announced(0)) == ()
+    assert node.state.chart == "round.settling"
+
+
+def test_rounds_missed_while_down_are_a_fault(node: Story) -> None:
+    node.join()
+    node.tell(announced(0))
+    finish(node, 0)
+    node.join()
+    node.tell(announced(5))
+    assert node.recorded[-2] == RoundsSkipped(1, 4, "fault")
+
+
+def test_a_stage_half_trained_when_the_node_stopped_is_taken_up_again(node: Story) -> None:
+    node.join()
+    node.tell(announced(0))
+    assert ids(node.tell(StopRequested("signal 15"))) == ["stop/run1"]
+    node.tell(TrainingCancelled("train/0/0", 0, 0), NodeStopped("signal 15"))
+    assert node.state.chart == "stopped"
+    node.join()
+    assert ids(node.tell(announced(0))) == ["train/0/0"]
+
+
+def test_a_lost_link_sends_the_report_again(node: Story) -> None:
+    node.join()
+    node.tell(announced(0), LinkDown("p2pd died"))
+    assert node.tell(trained(0)) == ()
+    assert "report/0/0" in ids(node.tell(LinkUp(1)))
+
+
+def test_an_unanswered_report_is_sent_again(node: Story) -> None:
+    node.join()
+    node.tell(announced(0), trained(0))
+    assert ids(node.wait("publish")) == ["report/0/0"]
+    assert "publish" in node.waits
+
+
+def test_a_failed_command_is_sent_again(node: Story) -> None:
+    node.join()
+    node.tell(announced(3))
+    assert node.tell(CommandFailed("gather/3/0", "timed out")) == ()
+    assert ids(node.wait("retry/gather/3/0")) == ["gather/3/0"]
+
+
+def test_a_stage_that_keeps_failing_is_given_up(node: Story) -> None:
+    node.join()
+    node.tell(announced(0))
+    for _ in range(2):
+        node.tell(CommandFailed("train/0/0", "out of memory"))
+        assert ids(node.wait("retry/train/0/0")) == ["train/0/0"]
+    node.tell(CommandFailed("train/0/0", "out of memory"))
+    assert node.state.chart == "round.settling"
+    node.tell(announced(1))
+    assert node.recorded[-2] == RoundsSkipped(0, 0, "fault")
+
+
+def test_training_ends_at_its_deadline(node: Story) -> None:
+    node.join()
+    node.tell(announced(0))
+    assert ids(node.wait("train")) == ["cancel/0/0"]
+    assert node.state.chart == "round.settling"
+
+
+def test_a_silent_clock_is_read_again(node: Story) -> None:
+    node.join()
+    node.tell(announced(0, deadline_at=50.0))
+    commands = node.wait("clock")
+    assert [command.id.split("/")[0] for command in commands] == ["clock"]
+    assert "clock" in node.waits
+
+
+def test_the_end_of_the_swarm_is_waited_out_and_may_be_extended(node: Story) -> None:
+    node.join()
+    node.tell(announced(0))
+    finish(node, 0)
+    node.tell(announced(1, final=True))
+    assert node.state.chart == "waiting"
+    assert "clock" not in node.waits
+    assert ids(node.tell(announced(1))) == ["gather/1/0"]
+
+
+def test_a_timer_that_no_longer_stands_is_ignored(node: Story) -> None:
+    node.join()
+    node.tell(announced(4), gathered(4))
+    before = node.state
+    assert node.tell(TimerFired("gather", 5.0)) == ()
+    assert node.state == before
+
+
+def test_nothing_happens_before_the_node_has_started(node: Story) -> None:
+    assert node.tell(announced(0), Registered("register")) == ()
+    assert node.state.settings is None
