@@ -138,9 +138,9 @@ def tell_usage(error: typer.TyperException) -> int:
 
 
 def close_stdout() -> int:
-    """The reader of our output has gone away, as `head` does: stop writing, quietly."""
+    """The reader of our output has gone away, as `head` does: stop writing, quietly, with the code Typer has for it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return ExitCode.OK
+    return ExitCode.FAILURE
 
 
 def main() -> None:

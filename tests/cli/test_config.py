@@ -1,0 +1,122 @@
+"""`swarmd config`, and the configuration files that are shipped."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmd.cli import run_command
+from swarmd.cli.config import DEFAULTS, render_config
+from swarmd.config import Config, Section, parse_config
+from swarmd.errors import ExitCode
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+SHIPPED = sorted(CONFIGS.rglob("*.toml"))
+EXAMPLES = {"role", "swarm.coordinator", "dht.bootstrap"}  # the reference cannot show their defaults and be valid
+
+
+def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key → value of all but the tables."""
+    rows: dict[str, Any] = {}
+    for key, value in table.items():
+        rows |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return rows
+
+
+def every_key(section: Section) -> dict[str, Any]:
+    return flat({field: _plain(getattr(section, field)) for field in section.__struct_fields__})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Section):
+        return {field: _plain(getattr(value, field)) for field in value.__struct_fields__}
+    return list(value) if isinstance(value, tuple) else value
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_every_shipped_file_is_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["config", "check", str(path)]) == ExitCode.OK
+    assert "valid" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_every_shipped_file_explains_itself(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# ")
+    keys = [line for line in lines if "=" in line and not line.startswith(("#", " "))]
+    assert sum("#" in key for key in keys) > len(keys) / 2
+
+
+def test_the_reference_names_every_key_with_its_default() -> None:
+    shown = flat(tomllib.loads((CONFIGS / "reference.toml").read_text(encoding="utf-8")))
+    expected = every_key(DEFAULTS)
+    assert sorted(shown) == sorted(expected)
+    assert {key: shown[key] for key in shown if key not in EXAMPLES} == {
+        key: expected[key] for key in expected if key not in EXAMPLES
+    }
+
+
+def test_show_without_a_file_prints_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["config", "show"]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert flat(tomllib.loads(shown)) == every_key(DEFAULTS)
+    assert 'id = "example" # required' in shown
+    assert "steps = 20 # default" in shown
+
+
+def test_show_tells_what_the_file_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        'role = "coordinator"\n[swarm]\nid = "s"\ntasks = [{name = "chain_sum", config = {min_terms = 2}}]\n'
+        "[training]\nsteps = 7\n"
+    )
+    assert run_command(["config", "show", str(file)]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "steps = 7 # node.toml" in shown
+    assert "generations = 8 # default" in shown
+    assert 'tasks = [{name = "chain_sum", config = {min_terms = 2}}] # node.toml' in shown
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_what_show_prints_is_the_same_configuration(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    config = parse_config(text, path.name)
+    assert parse_config(render_config(config, tomllib.loads(text), path.name), "shown") == config
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        ("", ExitCode.BAD_CONFIG, "swarm"),
+        ('rool = "follower"', ExitCode.BAD_CONFIG, "unknown key 'rool'\nfix: Did you mean role?"),
+        (
+            'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nstep = 1',
+            ExitCode.BAD_CONFIG,
+            "unknown key 'training.step'",
+        ),
+        (
+            'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nsteps = "1"',
+            ExitCode.BAD_CONFIG,
+            "training.steps: Expected `int`",
+        ),
+        ("role = ", ExitCode.BAD_CONFIG, "is not valid TOML"),
+    ],
+)
+def test_check_names_what_is_wrong(
+    text: str, code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(text)
+    assert run_command(["config", "check", str(file)]) == code
+    assert told in capsys.readouterr().err
+
+
+def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["config", "check", str(tmp_path / "none.toml")]) == ExitCode.NO_INPUT
+    assert "there is no configuration file" in capsys.readouterr().err
+
+
+def test_defaults_stay_what_the_struct_says() -> None:
+    assert msgspec.convert({"swarm": {"id": "example"}}, Config) == DEFAULTS

@@ -1,0 +1,130 @@
+"""The command line as a whole: quick, lazy, with one way to tell an error."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+import typer
+
+import swarmd.cli as cli
+from swarmd import __version__
+from swarmd.errors import ConfigError, ExitCode
+
+
+def swarmd(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "swarmd", *args], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Puts a verb "probe" on the command line that does what the test says."""
+
+    def install(action: Callable[[], object]) -> None:
+        module = ModuleType("probe_verb")
+        module.__dict__["probe"] = action
+        monkeypatch.setitem(sys.modules, "probe_verb", module)
+        monkeypatch.setitem(cli.VERBS, "probe", cli.Verb("probe_verb", "probe", "Do what the test says."))
+
+    return install
+
+
+def test_help_lists_every_verb() -> None:
+    shown = swarmd("--help")
+    assert shown.returncode == 0
+    assert [name for name in cli.VERBS if f" {name} " not in shown.stdout] == []
+
+
+def test_no_arguments_show_the_help() -> None:
+    assert swarmd().stdout == swarmd("--help").stdout
+
+
+def test_help_loads_no_verb_and_nothing_heavy() -> None:
+    program = (
+        "import sys; from swarmd.cli import run_command; run_command(['--help'])\n"
+        "watched = ('swarmd.', 'torch', 'hivemind', 'transformers')\n"
+        "print('LOADED', *(name for name in sys.modules if name.startswith(watched)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert set(shown.stdout.split("LOADED")[1].split()) == {"swarmd.cli", "swarmd.errors"}
+
+
+@pytest.mark.parametrize("name", sorted(cli.VERBS))
+def test_every_verb_loads_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command([name, "--help"]) == ExitCode.OK
+    assert f"swarmd {name}" in capsys.readouterr().out
+
+
+def test_version() -> None:
+    assert swarmd("--version").stdout == f"swarmd {__version__}\n"
+
+
+def test_an_unknown_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command(["repaly"]) == ExitCode.USAGE
+    error, fix = capsys.readouterr().err.splitlines()
+    assert error == "error: No such command 'repaly'. Did you mean 'replay'?"
+    assert fix == "fix: swarmd --help lists what it takes"
+
+
+def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command(["config", "check", "--nope"]) == ExitCode.USAGE
+    assert "swarmd config check --help" in capsys.readouterr().err
+
+
+def test_a_deliberate_error_is_two_lines_and_its_exit_code(
+    verb: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise ConfigError("the key x is wrong", "Remove it")
+
+    verb(refuse)
+    assert cli.run_command(["probe"]) == ExitCode.BAD_CONFIG
+    assert capsys.readouterr().err == "error: the key x is wrong\nfix: Remove it\n"
+
+
+def test_an_unexpected_error_shows_its_traceback(verb: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    def stumble() -> None:
+        raise RuntimeError("seven")
+
+    verb(stumble)
+    assert cli.run_command(["probe"]) == ExitCode.FAILURE
+    told = capsys.readouterr().err
+    assert "RuntimeError: seven" in told
+    assert "error: swarmd met an error it does not know" in told
+
+
+def test_control_c_ends_with_130(verb: Callable[..., None]) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    verb(interrupted)
+    assert cli.run_command(["probe"]) == 130
+
+
+def test_a_verb_chooses_its_exit_code(verb: Callable[..., None]) -> None:
+    def leave() -> None:
+        raise typer.Exit(3)
+
+    verb(leave)
+    assert cli.run_command(["probe"]) == 3
+
+
+@pytest.mark.parametrize("rows", [10, 100_000], ids=["at the end", "in the middle"])
+def test_a_reader_that_goes_away_is_told_nothing(rows: int) -> None:
+    program = (
+        "import sys, types, swarmd.cli as cli\n"
+        f"def probe() -> None:\n    sys.stdin.read()\n    for row in range({rows}): print(row)\n"
+        "module = types.ModuleType('probe_verb'); module.probe = probe; sys.modules['probe_verb'] = module\n"
+        "cli.VERBS['probe'] = cli.Verb('probe_verb', 'probe', ''); sys.exit(cli.run_command(['probe']))"
+    )
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    os.close(reader)
+    _, stderr = process.communicate(timeout=60)
+    assert stderr == b""
+    assert process.returncode == ExitCode.FAILURE

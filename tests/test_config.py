@@ -1,0 +1,109 @@
+"""The configuration file: strict, and its errors name the key and the fix."""
+
+from pathlib import Path
+
+import pytest
+
+from swarmd.config import Config, decode, encode, load_config, parse_config, settings_of
+from swarmd.errors import ConfigError, NotFoundError
+
+COORDINATOR = 'role = "coordinator"\n[swarm]\nid = "s"\n'
+FOLLOWER = '[swarm]\nid = "s"\ncoordinator = "peer-c"\n[dht]\nbootstrap = ["/ip4/127.0.0.1/tcp/1/p2p/peer-c"]\n'
+
+
+def refused(text: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "node.toml")
+    assert caught.value.message.startswith("node.toml")
+    return caught.value
+
+
+def test_the_least_a_file_needs() -> None:
+    assert parse_config(COORDINATOR, "node.toml").training.steps == 20
+    assert parse_config(FOLLOWER, "node.toml").role == "follower"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "fix"),
+    [
+        ('nam = "x"\n' + COORDINATOR, "'nam'", "Did you mean name?"),
+        (COORDINATOR + "[dht]\nlisten_on = []", "'dht.listen_on'", "Did you mean dht.listen?"),
+        (COORDINATOR + "[quux]\na = 1", "'quux'", "Valid keys here: "),
+        (COORDINATOR + 'tasks = [{name = "a", wait = 2}]', "'swarm.tasks[0].wait'", "swarm.tasks[0].weight"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str) -> None:
+    error = refused(text)
+    assert f"unknown key {key}" in error.message
+    assert fix in error.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (COORDINATOR + '[training]\nsteps = "many"', "training.steps: Expected `int`, got `str`"),
+        (COORDINATOR + "[training]\nsteps = 0", "training.steps: Expected `int` >= 1"),
+        (COORDINATOR + "[training]\ngenerations = 1", "training.generations: Expected `int` >= 2"),
+        (COORDINATOR + "[coordinator]\nquorum = 1.5", "coordinator.quorum: Expected `float` <= 1.0"),
+        (COORDINATOR + '[round]\nbehind = "panic"', "round.behind: Invalid enum value 'panic'"),
+        ('role = "coordinator"\n[swarm]\nid = "a b"', "swarm.id"),
+        ('role = "boss"\n[swarm]\nid = "s"', "role: Invalid enum value 'boss'"),
+        ('role = "coordinator"', "missing required field `swarm`"),
+    ],
+)
+def test_a_wrong_value_is_named(text: str, told: str) -> None:
+    assert told in refused(text).message
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (FOLLOWER.replace("coordinator", "#"), "a follower needs swarm.coordinator"),
+        (FOLLOWER.replace("bootstrap", "#"), "a follower needs dht.bootstrap"),
+        (COORDINATOR + "[training]\nquestions = 4\npeer_questions = 4", "must be below training.questions"),
+        (COORDINATOR + "stages = 2", "has one stage"),
+    ],
+)
+def test_values_that_do_not_go_together(text: str, told: str) -> None:
+    assert told in refused(text).message
+
+
+def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="there is no configuration file"):
+        load_config(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path)
+
+
+def test_a_file_that_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(file)
+
+
+@pytest.mark.parametrize("text", [COORDINATOR, FOLLOWER])
+def test_a_worker_gets_the_same_configuration(text: str) -> None:
+    config = parse_config(text, "node.toml")
+    assert decode(encode(config)) == config
+    with pytest.raises(ConfigError, match="unreadable configuration"):
+        decode(b"\xc1")
+
+
+def test_settings_carry_what_decides_behaviour() -> None:
+    coordinator = parse_config(COORDINATOR + "[coordinator]\nrounds_max = 5", "node.toml")
+    settings = settings_of(coordinator, "peer-c")
+    assert settings.coordinator == "peer-c"
+    assert settings.coordination is not None
+    assert settings.coordination.rounds_max == 5
+    follower = settings_of(parse_config(FOLLOWER + '[round]\nbehind = "abandon"', "node.toml"), "peer-f")
+    assert (follower.coordinator, follower.coordination, follower.behind) == ("peer-c", None, "abandon")
+
+
+def test_every_key_of_the_coordinator_reaches_the_core() -> None:
+    config: Config = parse_config(COORDINATOR, "node.toml")
+    settings = settings_of(config, "peer-c").coordination
+    assert settings is not None
+    assert {name: getattr(settings, name) for name in config.coordinator.__struct_fields__} == {
+        name: getattr(config.coordinator, name) for name in config.coordinator.__struct_fields__
+    }
