@@ -60,8 +60,9 @@ def _fill(table: Container | Table, section: Section, given: dict[str, Any], ori
 
 def _commented(value: Any, origin: str) -> Item:
     plain = msgspec.to_builtins(value, builtin_types=())
-    item = tomlkit.item(_inline(plain) if isinstance(plain, (list, tuple)) else plain)
-    return item.comment(origin)
+    item: Item = tomlkit.item(_inline(plain) if isinstance(plain, list | tuple) else plain)
+    item.comment(origin)
+    return item
 
 
 def _inline(rows: Sequence[Any]) -> Any:
