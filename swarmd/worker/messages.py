@@ -24,6 +24,7 @@ class Start(Message, frozen=True, tag="start"):
 
     config: bytes
     data_dir: str
+    peer: str = ""  # this node's peer id, which the daemon read from the identity
 
 
 class Perform(Message, frozen=True, tag="perform"):
