@@ -59,6 +59,24 @@ class LogDamaged(SwarmdError):
     exit_code = ExitCode.BAD_DATA
 
 
+class LogForeign(LogDamaged):
+    """The log, or one of its segments, belongs to another node."""
+
+
+class LogNewer(LogDamaged):
+    """The log was written by a newer swarmd: a newer format, newer rules, or events this one does not know."""
+
+
+class CommitTooLarge(SwarmdError):
+    """One commit's events together exceed what a frame may hold; nothing was written."""
+
+
+class BlobError(SwarmdError):
+    """A blob is damaged or too large."""
+
+    exit_code = ExitCode.BAD_DATA
+
+
 class LogInUse(SwarmdError):
     exit_code = ExitCode.IN_USE
 
@@ -115,3 +133,19 @@ class SwarmError(SwarmdError):
     """A swarm or task is unknown or its settings are wrong."""
 
     exit_code = ExitCode.BAD_CONFIG
+
+
+class CheckpointDamaged(SwarmdError):
+    """A checkpoint is not whole; the trainer falls back to the one before."""
+
+    exit_code = ExitCode.BAD_DATA
+
+
+class CheckpointFailed(SwarmdError):
+    """A checkpoint could not be written; earlier ones are untouched."""
+
+    exit_code = ExitCode.CANNOT_CREATE
+
+
+class ControlError(SwarmdError):
+    """The daemon's control socket cannot be made, reached or understood."""

@@ -1,0 +1,113 @@
+"""`swarmd log`: print, follow, verify or export an event log. Works with the daemon up or down, and on copies."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from swarmd.eventlog.commit import Commit
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Print, follow, verify or export an event log.")
+
+FOLLOW_S = 0.2  # how often `tail -f` looks for new events
+TAIL_EVENTS = 10
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A node's data directory, or its events directory.")]
+Text = Annotated[bool, typer.Option("--text", "-t", help="Short lines for people instead of JSON lines.")]
+
+
+@app.command()
+def cat(
+    directory: Directory,
+    first: Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="First event.")] = 0,
+    last: Annotated[int | None, typer.Option("--to", metavar="SEQ", min=0, help="Last event.")] = None,
+    text: Text = False,
+) -> None:
+    """Print events, one JSON line each: seq, at (POSIX seconds), type, and the event's fields; NaN is a string."""
+    from swarmd.eventlog.reader import read_commits
+    from swarmd.eventlog.segment import find_log
+
+    _print(read_commits(find_log(directory), first), first, last, text)
+
+
+@app.command()
+def tail(
+    directory: Directory,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended, until Ctrl-C.")] = False,
+    count: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last events.")] = TAIL_EVENTS,
+    text: Text = False,
+) -> None:
+    """Print the last events, and with -f the coming ones."""
+    from swarmd.eventlog.reader import end_of, follow_commits, read_commits
+    from swarmd.eventlog.segment import find_log
+
+    log = find_log(directory)
+    first = max(0, end_of(log) - count)
+    commits = follow_commits(log, first, _pause) if follow else read_commits(log, first)
+    _print(commits, first, None, text)
+
+
+@app.command()
+def verify(directory: Directory) -> None:
+    """Check every byte: frames, sequence, the chain of segments, snapshots. Commands: `swarmd replay --verify`."""
+    from swarmd.eventlog.check import check_log
+    from swarmd.eventlog.segment import find_log
+
+    found = check_log(find_log(directory))
+    typer.echo(
+        f"{directory}: sound: {found.events} events (seq {found.from_seq} to {found.next_seq - 1}) in {found.commits} "
+        f"commits, {found.segments} segments, {found.snapshots} snapshots; node {found.node}"
+    )
+    if found.torn_bytes:
+        typer.echo(
+            f"its last {found.torn_bytes} bytes are an unfinished append, which the next start of the node removes"
+        )
+
+
+@app.command()
+def export(
+    directory: Directory,
+    jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", metavar="OUT", help="Write a Parquet table.")] = None,
+) -> None:
+    """Write the whole log to a file, for jq, DuckDB and their like."""
+    from swarmd.eventlog.export import export_json_lines, export_parquet
+    from swarmd.eventlog.reader import read_commits
+    from swarmd.eventlog.segment import find_log
+
+    if jsonl is None and parquet is None:
+        raise typer.BadParameter("name what to write: --jsonl OUT or --parquet OUT")
+    log = find_log(directory)
+    if jsonl is not None:
+        typer.echo(f"{jsonl}: {export_json_lines(read_commits(log), jsonl)} events")
+    if parquet is not None:
+        typer.echo(f"{parquet}: {export_parquet(read_commits(log), parquet)} events")
+
+
+def _pause() -> bool:
+    """Wait before looking again; Ctrl-C ends it."""
+    sys.stdout.flush()
+    threading.Event().wait(FOLLOW_S)
+    return True
+
+
+def _print(commits: Iterable[Commit], first: int, last: int | None, text: bool) -> None:
+    from swarmd.eventlog.text import event_json, event_line
+
+    out = sys.stdout.buffer
+    for commit in commits:
+        for envelope in commit.envelopes():
+            if envelope.seq < first:
+                continue
+            if last is not None and envelope.seq > last:
+                return
+            row = (envelope.seq, envelope.at, envelope.event)
+            out.write((event_line(*row).encode() if text else event_json(*row)) + b"\n")
+    out.flush()

@@ -1,0 +1,126 @@
+"""Bodies too large for the log, each under the SHA-256 of its content; shared by the daemon and its workers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+from swarmd.errors import BlobError, NotFoundError
+from swarmd.eventlog.files import TEMPORARY, make_directory, write_durably
+
+BLOB_BYTES_MAX = 64 * 1024 * 1024  # one blob; a larger one is refused
+TEMPORARY_AGE_S = 3600.0  # an unfinished file older than this was left by a crash
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What a pruning removed, and what is left."""
+
+    blobs: int
+    size_bytes: int
+    left_bytes: int
+
+
+class Blobs:
+    """A directory of blobs, `<first two digits>/<digest>`. Safe to use from several processes at once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def put(self, content: bytes) -> str:
+        """Keep `content` durably. Returns its digest: SHA-256, lower-case hex.
+
+        Keeping it again makes it young again for `prune`, and mends a damaged copy.
+
+        Raises:
+            BlobError: it is larger than `BLOB_BYTES_MAX`.
+            NoSpaceLeft, LogWriteFailed: it could not be written.
+        """
+        if len(content) > BLOB_BYTES_MAX:
+            raise BlobError(f"a blob of {len(content)} bytes is over the limit of {BLOB_BYTES_MAX}")
+        digest = hashlib.sha256(content).hexdigest()
+        path = self._path(digest)
+        if not self._renewed(path, content):
+            if not path.parent.is_dir():
+                make_directory(path.parent)
+            write_durably(path, content)
+        return digest
+
+    def get(self, digest: str) -> bytes:
+        """The content under a digest, checked.
+
+        Raises:
+            NotFoundError: it is not here.
+            BlobError: the file is damaged; `put` of the right content mends it.
+        """
+        path = self._path(digest)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError as error:
+            raise NotFoundError(f"there is no blob {digest} in {self.directory}") from error
+        except OSError as error:
+            raise BlobError(f"the blob {path} cannot be read: {error.strerror}", "Check the disk") from error
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise BlobError(f"the blob {path} is damaged: its content has another digest", "Fetch or make it again")
+        return content
+
+    def has(self, digest: str) -> bool:
+        """Whether there is a blob of that digest; its content is not read."""
+        return self._path(digest).is_file()
+
+    def prune(self, keep: Collection[str], bytes_max: int) -> Pruned:
+        """Remove the oldest blobs until all together take at most `bytes_max`.
+
+        Args:
+            keep: digests that stay, whatever the budget.
+            bytes_max: sum of the sizes allowed.
+        """
+        found = sorted(self._found(), key=lambda blob: (blob[1].st_mtime_ns, blob[0].name))
+        left_bytes = sum(status.st_size for _, status in found)
+        removed = removed_bytes = 0
+        for path, status in found:
+            if left_bytes <= bytes_max:
+                break
+            if path.name in keep:
+                continue
+            path.unlink(missing_ok=True)
+            left_bytes -= status.st_size
+            removed_bytes += status.st_size
+            removed += 1
+        return Pruned(removed, removed_bytes, left_bytes)
+
+    def _path(self, digest: str) -> Path:
+        """Where a blob lies; the digest may come from a peer, so nothing else is let into a path."""
+        if not _DIGEST.fullmatch(digest):
+            raise NotFoundError(f"{digest[:80]!r} is no blob digest", "A digest has 64 lower-case hex digits")
+        return self.directory / digest[:2] / digest
+
+    def _renewed(self, path: Path, content: bytes) -> bool:
+        """Whether the same content lies there already; if so, its age begins anew."""
+        try:
+            if path.stat().st_size != len(content) or path.read_bytes() != content:
+                return False
+            os.utime(path)
+        except OSError:
+            return False
+        return True
+
+    def _found(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """Blobs and their status; files that a crash left unfinished are removed on the way."""
+        stale_before = time.time() - TEMPORARY_AGE_S
+        for path in self.directory.glob("??/*"):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            if _DIGEST.fullmatch(path.name):
+                yield path, status
+            elif path.name.endswith(TEMPORARY) and status.st_mtime < stale_before:
+                path.unlink(missing_ok=True)

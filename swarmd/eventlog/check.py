@@ -1,0 +1,57 @@
+"""Reading a log from end to end to see whether every byte is as it was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from swarmd.core.step import RULES
+from swarmd.eventlog.reader import LogReader
+from swarmd.eventlog.segment import first_seq_of, list_segments
+from swarmd.eventlog.snapshot import list_snapshots, read_snapshot
+
+
+class Soundness(msgspec.Struct, frozen=True):
+    """What was checked.
+
+    Attributes:
+        torn_bytes: at the end, of an append that was interrupted or is in progress.
+    """
+
+    node: str
+    from_seq: int
+    next_seq: int
+    events: int
+    commits: int
+    segments: int
+    snapshots: int
+    torn_bytes: int
+
+
+def check_log(directory: Path) -> Soundness:
+    """Check frames, sequence numbers, the chain of segments, and snapshots.
+
+    Raises:
+        LogDamaged, LogForeign, LogNewer: naming the file and, for a frame, the offset.
+    """
+    segments = list_segments(directory)
+    from_seq = first_seq_of(segments[0]) if segments else 0
+    events = commits = 0
+    with LogReader(directory) as reader:
+        for commit in reader.read():
+            events += len(commit.events)
+            commits += 1
+        snapshots = list_snapshots(directory)
+        for path in snapshots:
+            read_snapshot(path, reader.node, RULES)
+        return Soundness(
+            reader.node,
+            from_seq,
+            reader.next_seq,
+            events,
+            commits,
+            reader.segments,
+            len(snapshots),
+            reader.torn_bytes,
+        )

@@ -1,0 +1,76 @@
+"""A commit: the events that were made durable together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from swarmd.core.events import Envelope, Event
+from swarmd.errors import CommitTooLarge, LogNewer
+
+COMMIT_BYTES_MAX = 16 * 1024 * 1024  # one encoded commit; a larger one is refused before anything is written
+
+
+class Commit(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What one frame holds, as a msgpack array in this order; fields may only be added behind, with defaults.
+
+    Attributes:
+        seq: sequence number of the first event; the others follow without gaps.
+        at: POSIX seconds at which the node took the events up, the same for all of them.
+        rules: version of the core's behaviour that made the commands (`swarmd.core.step.RULES`).
+        events: at least one.
+        commands_digest: `digest_commands` of all commands these events caused, in order.
+    """
+
+    seq: int
+    at: float
+    rules: int
+    events: tuple[Event, ...]
+    commands_digest: bytes
+
+    @property
+    def end_seq(self) -> int:
+        """Sequence number of the first event after this commit."""
+        return self.seq + len(self.events)
+
+    def envelopes(self) -> list[Envelope]:
+        """The events, each with its place and time."""
+        at = self.at
+        return [Envelope(seq, at, event) for seq, event in enumerate(self.events, self.seq)]
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(Commit)
+
+
+def encode_commit(commit: Commit) -> bytes:
+    """The payload of a frame. Raises CommitTooLarge beyond `COMMIT_BYTES_MAX`."""
+    assert commit.events, "a commit holds at least one event"
+    payload = _encoder.encode(commit)
+    if len(payload) > COMMIT_BYTES_MAX:
+        raise CommitTooLarge(
+            f"a commit of {len(commit.events)} events takes {len(payload)} bytes, the limit is {COMMIT_BYTES_MAX}",
+            "Commit fewer events at once",
+        )
+    return payload
+
+
+def decode_commit(payload: bytes, rules_max: int, path: Path) -> Commit:
+    """The commit of a valid frame; `path` names its file in errors.
+
+    Raises:
+        LogNewer: its rules are beyond `rules_max`, or it holds events that this swarmd does not know.
+    """
+    try:
+        commit = _decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise LogNewer(
+            f"{path} holds a valid frame that this swarmd cannot read: {error}", "Use the newer swarmd that wrote it"
+        ) from error
+    if commit.rules > rules_max:
+        raise LogNewer(
+            f"{path} was written under rules {commit.rules}, this swarmd knows rules up to {rules_max}",
+            "Use the newer swarmd that wrote it",
+        )
+    return commit

@@ -1,0 +1,120 @@
+"""The log as JSON lines, or as a Parquet table for DuckDB and its like."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from swarmd.core.events import Envelope, tag_of
+from swarmd.errors import SwarmdError
+from swarmd.eventlog.commit import Commit
+from swarmd.eventlog.files import TEMPORARY, write_failure
+from swarmd.eventlog.text import event_body, event_json
+
+ROWS_PER_GROUP = 65536
+PARQUET_COMMITS = 4096  # commits turned into rows at a time
+
+
+def write_json_lines(commits: Iterable[Commit], out: BinaryIO) -> int:
+    """One line an event: seq, at, type and the event's fields. Returns the number of events."""
+    events = 0
+    for commit in commits:
+        lines = [event_json(seq, commit.at, event) for seq, event in enumerate(commit.events, commit.seq)]
+        out.write(b"\n".join(lines) + b"\n")
+        events += len(lines)
+    return events
+
+
+def export_json_lines(commits: Iterable[Commit], path: Path) -> int:
+    """Write JSON lines to a file, whole or not at all. Returns the number of events.
+
+    Raises:
+        NoSpaceLeft, LogWriteFailed: the file could not be written.
+    """
+    temporary = _temporary(path)
+    try:
+        with temporary.open("wb") as out:
+            events = write_json_lines(commits, out)
+        temporary.replace(path)
+    except OSError as error:
+        raise write_failure(error, path, "export") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return events
+
+
+def export_parquet(commits: Iterable[Commit], path: Path) -> int:
+    """Write a Parquet table, whole or not at all. Returns the number of events.
+
+    Columns: seq (int64), at (timestamp, UTC), type, round, stage, peer, command (null where the event has none), rules,
+    commands_digest (hex, of the event's commit) and event (the whole event as JSON).
+
+    Raises:
+        SwarmdError: pyarrow is not installed.
+        NoSpaceLeft, LogWriteFailed: the file could not be written.
+    """
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SwarmdError("Parquet export needs pyarrow", "pip install 'swarmd[parquet]'") from error
+    schema = _schema(arrow)
+    temporary = _temporary(path)
+    events = 0
+    try:
+        with parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
+            source = iter(commits)
+            while batch := list(islice(source, PARQUET_COMMITS)):
+                rows = [_row(commit, envelope) for commit in batch for envelope in commit.envelopes()]
+                writer.write_table(arrow.Table.from_pylist(rows, schema), row_group_size=ROWS_PER_GROUP)
+                events += len(rows)
+        temporary.replace(path)
+    except OSError as error:
+        raise write_failure(error, path, "export") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return events
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
+
+
+def _schema(arrow: Any) -> Any:
+    text = arrow.string()
+    return arrow.schema(
+        [
+            ("seq", arrow.int64()),
+            ("at", arrow.timestamp("us", tz="UTC")),
+            ("type", text),
+            ("round", arrow.int64()),
+            ("stage", arrow.int64()),
+            ("peer", text),
+            ("command", text),
+            ("rules", arrow.int32()),
+            ("commands_digest", text),
+            ("event", text),
+        ]
+    )
+
+
+def _row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
+    event = envelope.event
+    return {
+        "seq": envelope.seq,
+        "at": round(envelope.at * 1_000_000),
+        "type": tag_of(event),
+        "round": getattr(event, "round", None),
+        "stage": getattr(event, "stage", None),
+        "peer": getattr(event, "peer", None),
+        "command": getattr(event, "command", None),
+        "rules": commit.rules,
+        "commands_digest": commit.commands_digest.hex(),
+        "event": event_body(event).decode(),
+    }

@@ -1,0 +1,76 @@
+"""Writing files so that they are there, whole, after a power cut; and what a failed write is called."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+from swarmd.errors import LogWriteFailed, NoSpaceLeft
+
+TEMPORARY = ".tmp"  # suffix of files being written
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def write_failure(error: OSError, path: Path, doing: str) -> LogWriteFailed:
+    """The error to raise for a failed write, sync or rename: NoSpaceLeft or LogWriteFailed."""
+    if error.errno in _FULL:
+        return NoSpaceLeft(f"no space left for {path} ({doing})", "Free space on that file system, then start again")
+    return LogWriteFailed(f"{doing} of {path} failed: {error.strerror or error}", "Check the disk, then start again")
+
+
+def sync_directory(path: Path) -> None:
+    """Make creations, renames and removals in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents, durably. Raises NoSpaceLeft or LogWriteFailed."""
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        for place in missing:
+            sync_directory(place.parent)
+    except OSError as error:
+        raise write_failure(error, path, "creation") from error
+
+
+def write_all(descriptor: int, content: bytes, offset: int) -> None:
+    """Write at `offset` until all of it is written. Raises OSError."""
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        offset += written
+        view = view[written:]
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Put a whole file in place or none: temporary file, fsync, rename, fsync of the directory.
+
+    Raises:
+        NoSpaceLeft, LogWriteFailed: it could not be written; an earlier file of that name is untouched unless the very
+            last step, the sync of the directory, failed.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{TEMPORARY}")
+    try:
+        _write_and_sync(temporary, content)
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise write_failure(error, path, "writing") from error
+
+
+def _write_and_sync(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        write_all(descriptor, content, 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,120 @@
+"""The fold: from commits to states and commands, without doing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from swarmd.core.commands import Command
+from swarmd.core.events import Envelope, Event
+from swarmd.core.state import State
+from swarmd.core.step import RULES, step
+from swarmd.errors import LogDamaged
+from swarmd.eventlog.commit import Commit
+from swarmd.eventlog.reader import LogReader, read_commits
+from swarmd.eventlog.segment import first_seq_of, list_segments
+from swarmd.eventlog.snapshot import list_snapshots, read_snapshot, snapshot_seq
+
+Step = Callable[[State, Envelope], tuple[State, tuple[Command, ...]]]
+
+
+class Applied(msgspec.Struct, frozen=True, gc=False):
+    """One event and what came of it."""
+
+    seq: int
+    at: float
+    event: Event
+    before: State
+    after: State
+    commands: tuple[Command, ...]
+
+
+class Base(msgspec.Struct, frozen=True):
+    """Where a fold starts: `state` is the fold of all events before `seq`."""
+
+    state: State = State()
+    seq: int = 0
+
+
+def fold(commits: Iterable[Commit], state: State | None = None, step: Step = step) -> Iterator[Applied]:
+    """Apply commits event by event.
+
+    Args:
+        commits: without gaps, from the event that `state` is the fold up to.
+        state: to start from, by default the empty state before event 0.
+        step: the rule to follow, by default the core's own.
+    """
+    now = State() if state is None else state
+    for commit in commits:
+        at = commit.at
+        for seq, event in enumerate(commit.events, commit.seq):
+            after, commands = step(now, Envelope(seq, at, event))
+            yield Applied(seq, at, event, now, after, commands)
+            now = after
+
+
+def load(directory: Path, step: Step = step) -> tuple[State, int]:
+    """The state after the whole log, and the sequence number that the next event gets.
+
+    Starts from the newest snapshot made under the present rules, where there is one; segments before it are not read.
+
+    Raises:
+        NotFoundError, LogDamaged, LogForeign, LogNewer: as reading raises them, or the log's beginning is gone and no
+            snapshot stands in for it.
+    """
+    base = newest_base(directory)
+    state = base.state
+    with LogReader(directory, base.seq) as reader:
+        for commit in reader.read():
+            at = commit.at
+            for seq, event in enumerate(commit.events, commit.seq):
+                state, _ = step(state, Envelope(seq, at, event))
+        return state, max(reader.next_seq, base.seq)
+
+
+def newest_base(directory: Path) -> Base:
+    """The latest point a fold can start from under the present rules: a snapshot, or else `oldest_base`."""
+    node = node_of(directory)
+    for path in reversed(list_snapshots(directory)):
+        try:
+            snapshot = read_snapshot(path, node, RULES)
+        except LogDamaged:
+            continue  # a cache: an older snapshot or the log itself does as well, and log verify names the bad one
+        if snapshot.rules == RULES:
+            return Base(snapshot.state, snapshot.seq)
+    return oldest_base(directory)
+
+
+def oldest_base(directory: Path) -> Base:
+    """The earliest point a fold can start from: the empty state before event 0, or the oldest snapshot.
+
+    Raises:
+        LogDamaged: the log begins later than at event 0 and no sound snapshot stands in for what is gone.
+    """
+    segments = list_segments(directory)
+    first_seq = first_seq_of(segments[0]) if segments else 0
+    if first_seq == 0:
+        return Base()
+    node = node_of(directory)
+    for path in list_snapshots(directory):
+        if snapshot_seq(path) >= first_seq:
+            snapshot = read_snapshot(path, node, RULES)
+            return Base(snapshot.state, snapshot.seq)
+    raise LogDamaged(
+        f"the event log in {directory} begins at seq {first_seq}, and no snapshot holds the state before it",
+        "Restore the missing segments or a snapshot from a copy",
+    )
+
+
+def node_of(directory: Path) -> str:
+    """Peer id of the node whose log it is; empty when there is none yet."""
+    with LogReader(directory) as reader:
+        next(reader.read(), None)
+        return reader.node
+
+
+def commits_from(directory: Path, base: Base) -> Iterator[Commit]:
+    """The commits that follow on a base."""
+    return read_commits(directory, base.seq)

@@ -1,0 +1,198 @@
+"""Reading a log without a lock: from a data directory, a copy of one, or under a running daemon.
+
+A reader may see the newest commit a moment before its sync; everything the daemon has acted on is durable.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+
+from swarmd.core.step import RULES
+from swarmd.errors import LogDamaged, LogForeign
+from swarmd.eventlog.commit import Commit, decode_commit
+from swarmd.eventlog.digest import digest_file
+from swarmd.eventlog.frame import judge_tail, read_frames
+from swarmd.eventlog.segment import Opening, damaged, first_seq_of, list_segments, read_header
+
+
+class LogReader:
+    """Reads a log in order and remembers where it is, so that `read` can be called again for what came since.
+
+    Args:
+        directory: of the segments.
+        from_seq: the first event wanted; a commit that holds it is given whole. When the log begins later (old segments
+            were removed), reading begins where the log does.
+        rules_max: the newest rules that are understood.
+
+    Attributes:
+        next_seq: the event that comes next.
+        torn_bytes: what an interrupted append, or one in progress, has left at the end, as of the last `read`.
+    """
+
+    def __init__(self, directory: Path, from_seq: int = 0, rules_max: int = RULES) -> None:
+        self.next_seq = from_seq
+        self.torn_bytes = 0
+        self.segments = 0
+        self._directory = directory
+        self._from_seq = from_seq
+        self._rules_max = rules_max
+        self._known: list[Path] = list_segments(directory)
+        self._path: Path | None = None
+        self._file: FileIO | None = None
+        self._opening: Opening
+        self._offset = 0
+        self._node = ""
+
+    def read(self) -> Iterator[Commit]:
+        """Commits from where reading stopped up to the log's present end.
+
+        Raises:
+            LogDamaged: a bad frame that is not the end of the last segment, a gap, a broken chain, an unreadable file.
+            LogForeign: a segment is of another node than those before it.
+            LogNewer: something was written by a newer swarmd.
+        """
+        if not self._enter():
+            return
+        while True:
+            successor = self._successor()  # looked up before draining: if there is one, this segment is complete
+            yield from self._drain()
+            if successor is None:
+                yield from self._finish()
+                return
+            self._open(successor, digest=self._sealed_digest())
+
+    def close(self) -> None:
+        """Close the file that is being read."""
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def node(self) -> str:
+        """Peer id of the node whose log it is; empty before the first segment was read."""
+        return self._node
+
+    def _enter(self) -> bool:
+        """Have a segment open, if there is any."""
+        if self._path is None:
+            self._known = self._known or list_segments(self._directory)
+            if not self._known:
+                return False
+            firsts = [first_seq_of(path) for path in self._known]
+            self._open(self._known[max(0, bisect_right(firsts, self._from_seq) - 1)])
+        elif self._offset == self._opening.size_bytes:
+            self._open(self._path)  # an empty segment is replaced when a new life begins
+        return True
+
+    def _successor(self) -> Path | None:
+        assert self._path is not None
+        if self._path == self._known[-1]:
+            self._known = list_segments(self._directory)
+        index = bisect_right(self._known, self._path)
+        return self._known[index] if index < len(self._known) else None
+
+    def _open(self, path: Path, digest: bytes | None = None) -> None:
+        """Begin with a segment; `digest` is the SHA-256 of the one before it, when that was read."""
+        try:
+            file = path.open("rb", buffering=0)
+        except FileNotFoundError as error:
+            raise LogDamaged(f"{path} was removed while the log was read", "Read the log again") from error
+        except OSError as error:
+            raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
+        self.close()
+        self._file = file
+        self._opening = read_header(file, path)
+        header = self._opening.header
+        if self._node and header.node != self._node:
+            raise LogForeign(
+                f"{path} is of node {header.node}, the segments before it are of node {self._node}",
+                "Take the foreign segments out of the directory",
+            )
+        if digest is not None:
+            if header.first_seq != self.next_seq:
+                raise damaged(path, 0, f"it begins at seq {header.first_seq}, the one before ends at {self.next_seq}")
+            if header.previous != digest:
+                raise damaged(path, 0, "the segment before it is not the one that it was written after")
+        self.segments += path != self._path
+        self._path, self._node, self._offset = path, header.node, self._opening.size_bytes
+        self.next_seq = header.first_seq
+
+    def _drain(self) -> Iterator[Commit]:
+        """Valid frames of the open segment from the present offset on."""
+        assert self._file is not None and self._path is not None
+        next_seq, from_seq, rules_max, path = self.next_seq, self._from_seq, self._rules_max, self._path
+        try:
+            for offset, payload in read_frames(self._file, self._offset, self._opening.seed):
+                commit = decode_commit(payload, rules_max, path)
+                if commit.seq != next_seq or not commit.events:
+                    raise damaged(path, self._offset, f"seq {next_seq} is expected, seq {commit.seq} stands there")
+                self._offset, self.next_seq = offset, (next_seq := commit.end_seq)
+                if next_seq > from_seq:
+                    yield commit
+        except OSError as error:
+            raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
+
+    def _finish(self) -> Iterator[Commit]:
+        """At the log's end: take what was completed meanwhile, and refuse damage.
+
+        A writer that cut a torn frame off and wrote over it can look damaged for one reading, so damage must be seen
+        twice at the same place.
+        """
+        assert self._file is not None and self._path is not None
+        suspect = -1
+        while (tail := judge_tail(self._file, self._offset, self._opening.seed)) in ("whole", "damaged"):
+            if tail == "damaged" and suspect == self._offset:
+                raise damaged(self._path, self._offset, "a broken frame with valid ones after it")
+            suspect = self._offset if tail == "damaged" else -1
+            yield from self._drain()
+        self.torn_bytes = os.fstat(self._file.fileno()).st_size - self._offset if tail == "torn" else 0
+
+    def _sealed_digest(self) -> bytes:
+        """Check that the segment was read to its very end. Returns its SHA-256."""
+        assert self._file is not None and self._path is not None
+        try:
+            size_bytes = os.fstat(self._file.fileno()).st_size
+            digest = digest_file(self._file)
+        except OSError as error:
+            raise LogDamaged(f"{self._path} cannot be read: {error.strerror}") from error
+        if size_bytes != self._offset:
+            raise damaged(self._path, self._offset, "a broken frame in a sealed segment")
+        return digest
+
+
+def read_commits(directory: Path, from_seq: int = 0, rules_max: int = RULES) -> Iterator[Commit]:
+    """All commits from `from_seq` on to the log's present end; arguments and errors as of `LogReader`."""
+    with LogReader(directory, from_seq, rules_max) as reader:
+        yield from reader.read()
+
+
+def follow_commits(directory: Path, from_seq: int, pause: Callable[[], bool]) -> Iterator[Commit]:
+    """As `read_commits`, and then what is appended, until `pause` says False; it is called whenever nothing is left."""
+    with LogReader(directory, from_seq) as reader:
+        yield from reader.read()
+        while pause():
+            yield from reader.read()
+
+
+def end_of(directory: Path) -> int:
+    """Sequence number after the last event; reads only the last segment."""
+    segments = list_segments(directory)
+    if not segments:
+        return 0
+    with LogReader(directory, first_seq_of(segments[-1])) as reader:
+        for _ in reader.read():
+            continue
+        return reader.next_seq

@@ -1,0 +1,207 @@
+"""Replay: does the log still give the commands it gave, and what would other charts have done with it?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from swarmd.core.commands import Command
+from swarmd.core.events import Envelope, Event, tag_of
+from swarmd.core.state import State
+from swarmd.core.step import RULES, step
+from swarmd.errors import ReplayDifference, SwarmdError
+from swarmd.eventlog.changes import Change, changes_between
+from swarmd.eventlog.commit import Commit
+from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.fold import Base, Step, commits_from, node_of, oldest_base
+from swarmd.eventlog.snapshot import encode_state, list_snapshots, read_snapshot, snapshot_seq
+from swarmd.eventlog.text import command_line
+
+Watch = Callable[[Iterator[Commit]], Iterator[Commit]]
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What a verification covered.
+
+    Attributes:
+        from_seq: where the fold began; above 0 when older segments were removed.
+        unchecked: commits of older rules, which were folded but whose commands cannot be compared.
+        snapshots: snapshots that were compared with the fold.
+    """
+
+    events: int
+    commits: int
+    from_seq: int = 0
+    unchecked: int = 0
+    snapshots: int = 0
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """The first commit whose commands come out otherwise than they did."""
+
+    seq: int
+    events: tuple[Event, ...]
+    expected: bytes  # digest in the log
+    got: bytes  # digest of `commands`
+    commands: tuple[Command, ...]
+
+
+def verify(directory: Path, watch: Watch = iter) -> Verified:
+    """Fold the whole log and compare every commit's commands, and every snapshot's state, with what is on disk.
+
+    Args:
+        directory: of the segments.
+        watch: wraps the commits, to show progress.
+
+    Raises:
+        ReplayDifference: naming the first difference.
+        LogDamaged and its kin: as reading raises them.
+    """
+    base = oldest_base(directory)
+    snapshots = _snapshot_states(directory, base)
+    state, events, commits, unchecked, compared = base.state, 0, 0, 0, 0
+    for commit in watch(commits_from(directory, base)):
+        if commit.seq in snapshots:
+            _compare_snapshot(directory, commit.seq, snapshots[commit.seq], state)
+            compared += 1
+        state, commands = apply_commit(state, commit, step)
+        if commit.rules != RULES:
+            unchecked += 1
+        elif (got := digest_commands(commands)) != commit.commands_digest:
+            raise CommitDiffers(Difference(commit.seq, commit.events, commit.commands_digest, got, commands))
+        events += len(commit.events)
+        commits += 1
+    return Verified(events, commits, base.seq, unchecked, compared)
+
+
+def apply_commit(state: State, commit: Commit, step: Step) -> tuple[State, tuple[Command, ...]]:
+    """State after a commit and all commands it causes, in order."""
+    at = commit.at
+    if len(commit.events) == 1:
+        return step(state, Envelope(commit.seq, at, commit.events[0]))
+    commands: list[Command] = []
+    for seq, event in enumerate(commit.events, commit.seq):
+        state, caused = step(state, Envelope(seq, at, event))
+        commands += caused
+    return state, tuple(commands)
+
+
+class CommitDiffers(ReplayDifference):
+    """A commit's commands come out otherwise than they did."""
+
+    def __init__(self, difference: Difference) -> None:
+        tags = ", ".join(map(tag_of, difference.events))
+        issued = "; ".join(map(command_line, difference.commands)) or "none"
+        count = len(difference.events)
+        span = f"seq {difference.seq}" if count == 1 else f"seqs {difference.seq} to {difference.seq + count - 1}"
+        super().__init__(
+            f"the replay differs first at {span} ({tags}): the log has commands digest {difference.expected.hex()}, "
+            f"the replay gives {difference.got.hex()} for these commands: {issued}",
+            "Replay with the swarmd that wrote it; if it is this one, the core was changed without new rules",
+        )
+        self.difference = difference
+
+
+def _snapshot_states(directory: Path, base: Base) -> dict[int, bytes]:
+    """Encoded states of the snapshots behind `base` that the present rules made, by seq."""
+    node = node_of(directory)
+    states: dict[int, bytes] = {}
+    for path in list_snapshots(directory):
+        if snapshot_seq(path) > base.seq and (snapshot := read_snapshot(path, node, RULES)).rules == RULES:
+            states[snapshot.seq] = encode_state(snapshot.state)
+    return states
+
+
+def _compare_snapshot(directory: Path, seq: int, kept: bytes, state: State) -> None:
+    if kept != encode_state(state):
+        raise ReplayDifference(
+            f"the snapshot of seq {seq} in {directory} is not the state that the events before it give",
+            "Delete the snapshot while the log before it is whole",
+        )
+
+
+# --- other charts ---
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one set of charts made of an event; `refused` says why it could not."""
+
+    changes: tuple[Change, ...] = ()
+    commands: tuple[Command, ...] = ()
+    refused: str = ""
+
+
+class Divergence(msgspec.Struct, frozen=True):
+    """The first event at which the two sets of charts part."""
+
+    seq: int
+    at: float
+    event: Event
+    here: Outcome
+    there: Outcome
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A log under the present charts ("here") and under others ("there").
+
+    Attributes:
+        events: events folded under both; fewer than the log has when the other charts refused one.
+        first: where they part; None when nothing differs.
+        here, there: commands by kind.
+        changes: how the final states differ, here → there.
+    """
+
+    events: int
+    first: Divergence | None
+    here: dict[str, int]
+    there: dict[str, int]
+    changes: tuple[Change, ...]
+
+
+class _Side:
+    """One of the two folds."""
+
+    def __init__(self, state: State, step: Step) -> None:
+        self.state = state
+        self.step = step
+        self.commands: Counter[str] = Counter()
+
+    def apply(self, envelope: Envelope) -> Outcome:
+        before = self.state
+        try:
+            self.state, commands = self.step(before, envelope)
+        except (SwarmdError, AssertionError, LookupError) as error:
+            return Outcome(refused=f"{type(error).__name__}: {error}")
+        self.commands.update(str(type(command).__struct_config__.tag) for command in commands)
+        return Outcome((), commands) if self.state is before else Outcome(changes_between(before, self.state), commands)
+
+
+def compare(directory: Path, other: Step, watch: Watch = iter) -> Comparison:
+    """Fold a log under the present charts and under others.
+
+    Args:
+        directory: of the segments.
+        other: the core's step with the other charts bound.
+        watch: wraps the commits, to show progress.
+    """
+    base = oldest_base(directory)
+    here, there = _Side(base.state, step), _Side(base.state, other)
+    first: Divergence | None = None
+    events = 0
+    for commit in watch(commits_from(directory, base)):
+        for envelope in commit.envelopes():
+            ours, theirs = here.apply(envelope), there.apply(envelope)
+            if first is None and ours != theirs:
+                first = Divergence(envelope.seq, envelope.at, envelope.event, ours, theirs)
+            if theirs.refused or ours.refused:
+                return _comparison(events, first, here, there)
+            events += 1
+    return _comparison(events, first, here, there)
+
+
+def _comparison(events: int, first: Divergence | None, here: _Side, there: _Side) -> Comparison:
+    changes = changes_between(here.state, there.state)
+    return Comparison(events, first, dict(here.commands), dict(there.commands), changes)

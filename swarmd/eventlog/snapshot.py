@@ -1,0 +1,133 @@
+"""Snapshots of the state, from which a fold can start where the log before it is gone (or long).
+
+`snapshots/<seq, 20 digits>.snap` beside the segments holds the state after all events before `seq`. A snapshot is a
+cache: while the log is whole, all of them may be deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from pathlib import Path
+
+import msgspec
+
+from swarmd.core.state import State
+from swarmd.errors import LogDamaged, LogForeign, LogNewer
+from swarmd.eventlog.files import make_directory, write_durably
+from swarmd.eventlog.segment import damaged
+
+MAGIC = b"SWRMSNP1"
+FORMAT = 1
+SUFFIX = ".snap"
+PREFIX = struct.Struct("<8sII")  # magic, format, length of the payload; the SHA-256 over both follows
+DIGEST_BYTES = 32
+
+_NAME = re.compile(r"(\d{20})\.snap")
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What a snapshot file holds, as a msgpack map.
+
+    Attributes:
+        node: peer id of the node.
+        run: id of the process life that took it.
+        seq: the first event that is not in it.
+        rules: version of the core's behaviour that folded it.
+        state: the state itself.
+    """
+
+    node: str
+    run: str
+    seq: int
+    rules: int
+    state: State
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+def encode_state(state: State) -> bytes:
+    """The state in a form in which equal states are equal bytes, NaN included."""
+    return _encoder.encode(state)
+
+
+def snapshot_directory(directory: Path) -> Path:
+    """Where the snapshots of a log lie."""
+    return directory / "snapshots"
+
+
+def list_snapshots(directory: Path) -> list[Path]:
+    """Snapshot files of a log, the oldest first."""
+    place = snapshot_directory(directory)
+    if not place.is_dir():
+        return []
+    return sorted(path for path in place.iterdir() if _NAME.fullmatch(path.name))
+
+
+def snapshot_seq(path: Path) -> int:
+    """The sequence number in the file's name."""
+    return int(path.name.removesuffix(SUFFIX))
+
+
+def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
+    """Write a snapshot durably and read it back.
+
+    Raises:
+        NoSpaceLeft, LogWriteFailed: it could not be written; the log itself is untouched.
+        LogDamaged: what was written does not read back.
+    """
+    payload = _encoder.encode(snapshot)
+    prefix = PREFIX.pack(MAGIC, FORMAT, len(payload))
+    make_directory(snapshot_directory(directory))
+    path = snapshot_directory(directory) / f"{snapshot.seq:020d}{SUFFIX}"
+    write_durably(path, prefix + hashlib.sha256(prefix + payload).digest() + payload)
+    if encode_state(read_snapshot(path, snapshot.node, snapshot.rules).state) != encode_state(snapshot.state):
+        raise damaged(path, 0, "the state does not read back as it was written")
+    return path
+
+
+def read_snapshot(path: Path, node: str, rules_max: int) -> Snapshot:
+    """Read and check a snapshot of `node`.
+
+    Raises:
+        LogNewer: its format or rules are newer than this swarmd's.
+        LogForeign: it is of another node.
+        LogDamaged: its digest is wrong, or its state is none that this swarmd can read.
+    """
+    payload = _checked_payload(path)
+    try:
+        snapshot = msgspec.msgpack.decode(payload, type=Snapshot)
+    except msgspec.DecodeError as error:
+        raise LogNewer(
+            f"the snapshot {path} holds a state that this swarmd cannot read: {error}",
+            "Use the swarmd that wrote it; while the log is whole, the snapshot may be deleted",
+        ) from error
+    if snapshot.node != node:
+        raise LogForeign(f"the snapshot {path} is of node {snapshot.node}, not of {node}", "Remove it from this log")
+    if snapshot.rules > rules_max:
+        raise LogNewer(
+            f"the snapshot {path} was made under rules {snapshot.rules}, this swarmd knows rules up to {rules_max}",
+            "Use the newer swarmd that wrote it",
+        )
+    if path.name != f"{snapshot.seq:020d}{SUFFIX}":
+        raise damaged(path, 0, f"it says that it is of seq {snapshot.seq}")
+    return snapshot
+
+
+def _checked_payload(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise LogDamaged(f"the snapshot {path} cannot be read: {error.strerror}") from error
+    if content[: len(MAGIC)] != MAGIC or len(content) < PREFIX.size + DIGEST_BYTES:
+        raise damaged(path, 0, "it does not begin as a snapshot of a swarmd event log")
+    _, version, length = PREFIX.unpack_from(content)
+    if version > FORMAT:
+        raise LogNewer(f"the snapshot {path} has format {version}, this swarmd reads formats up to {FORMAT}")
+    prefix, digest = content[: PREFIX.size], content[PREFIX.size : PREFIX.size + DIGEST_BYTES]
+    payload = content[PREFIX.size + DIGEST_BYTES :]
+    if len(payload) != length or hashlib.sha256(prefix + payload).digest() != digest:
+        raise damaged(path, 0, "its digest is wrong")
+    return payload

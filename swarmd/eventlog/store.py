@@ -1,0 +1,247 @@
+"""The log as its one writer has it: open and recover, append, seal, keep within bounds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from swarmd.core.events import Event
+from swarmd.core.state import State
+from swarmd.core.step import RULES
+from swarmd.errors import LogDamaged, LogForeign, LogWriteFailed, NoSpaceLeft
+from swarmd.eventlog.commit import Commit, decode_commit, encode_commit
+from swarmd.eventlog.digest import digest_file
+from swarmd.eventlog.files import TEMPORARY, make_directory, write_failure
+from swarmd.eventlog.frame import judge_tail, read_frames
+from swarmd.eventlog.lock import take_lock
+from swarmd.eventlog.retention import retain
+from swarmd.eventlog.segment import Header, Opening, damaged, first_seq_of, list_segments, read_header
+from swarmd.eventlog.segment_writer import SegmentWriter
+from swarmd.eventlog.snapshot import Snapshot, list_snapshots, snapshot_directory, snapshot_seq, write_snapshot
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+LOG_BYTES_MAX = 2 * 1024 * 1024 * 1024
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """The remains of an append that was interrupted, removed when the log was opened."""
+
+    path: Path
+    offset: int
+    size_bytes: int
+
+
+class End(msgspec.Struct, frozen=True):
+    """Where the last segment ends: what the next one needs to know."""
+
+    next_seq: int = 0
+    digest: bytes = b""
+    cut: Cut | None = None
+
+
+class EventLog:
+    """A node's event log, open for writing. Not for use from several threads at once.
+
+    Attributes:
+        next_seq: sequence number that the next event will get.
+        cut: what recovery removed, or None.
+    """
+
+    def __init__(self, directory: Path, node: str, run: str, segment_bytes: int, bytes_max: int, lock: int) -> None:
+        self.directory = directory
+        self._node = node
+        self._run = run
+        self._segment_bytes = segment_bytes
+        self._bytes_max = bytes_max
+        self._lock = lock
+        self._segment: SegmentWriter | None = None
+        self._broken = False
+        end = recover(directory, node)
+        self.next_seq = end.next_seq
+        self.cut = end.cut
+        self._chain = end.digest
+        self._loose_bytes = _bytes_since_snapshot(directory)
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        node: str,
+        run: str,
+        segment_bytes: int = SEGMENT_BYTES,
+        bytes_max: int = LOG_BYTES_MAX,
+    ) -> EventLog:
+        """Lock the log, recover its end, and be ready to append. The segment of this life begins with the first append.
+
+        Args:
+            directory: of the segments; created when missing.
+            node: this node's peer id.
+            run: id of this process's life.
+            segment_bytes: a segment that has reached it is sealed.
+            bytes_max: what the log may take on disk; see `swarmd.eventlog.retention.retain`.
+
+        Raises:
+            LogInUse: another process writes it.
+            LogForeign: it belongs to another node.
+            LogNewer: the last segment was written by a newer swarmd.
+            LogDamaged: the last segment is damaged otherwise than by one interrupted append.
+            NoSpaceLeft, LogWriteFailed: the directory or the lock cannot be written.
+        """
+        make_directory(directory)
+        lock = take_lock(directory)
+        try:
+            return cls(directory, node, run, segment_bytes, bytes_max, lock)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes, rules: int = RULES) -> Commit:
+        """Make events durable as one frame; they are on disk when this returns.
+
+        Raises:
+            CommitTooLarge: nothing was written.
+            NoSpaceLeft: nothing was written, and the log may be appended to again once there is space.
+            LogWriteFailed: the write or the sync failed; all further appends fail.
+        """
+        commit = Commit(self.next_seq, at, rules, tuple(events), commands_digest)
+        payload = encode_commit(commit)
+        segment = self._segment
+        if segment is None or segment.size_bytes >= self._segment_bytes:
+            segment = self._begin_segment()
+        before = segment.size_bytes
+        segment.append(payload)
+        self._loose_bytes += segment.size_bytes - before
+        self.next_seq = commit.end_seq
+        return commit
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether a snapshot should be taken now: a segment's worth of events has none, and a segment begins here."""
+        at_boundary = self._segment is None or self._segment.size_bytes >= self._segment_bytes
+        return at_boundary and self._loose_bytes >= self._segment_bytes
+
+    def write_snapshot(self, state: State, rules: int = RULES) -> Path:
+        """Keep `state`, the fold of all events so far, and remove what the log need not keep any more.
+
+        The next append begins a new segment, so that a fold can start there.
+
+        Raises:
+            NoSpaceLeft, LogWriteFailed: the snapshot could not be written; the log goes on without it.
+        """
+        path = write_snapshot(self.directory, Snapshot(self._node, self._run, self.next_seq, rules, state))
+        self._loose_bytes = 0
+        self._seal()
+        retain(self.directory, self._node, rules, self._bytes_max)
+        return path
+
+    def close(self) -> None:
+        """Release file and lock; nothing needs flushing."""
+        if self._segment:
+            self._segment.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin_segment(self) -> SegmentWriter:
+        if self._lock < 0 or self._broken:
+            raise LogWriteFailed(f"the event log in {self.directory} takes no more events", "Start the node again")
+        self._seal()
+        header = Header(self._node, self._run, self.next_seq, self._chain)
+        try:
+            self._segment = SegmentWriter.create(self.directory, header)
+        except LogWriteFailed as error:
+            self._broken = not isinstance(error, NoSpaceLeft)
+            raise
+        retain(self.directory, self._node, RULES, self._bytes_max)
+        return self._segment
+
+    def _seal(self) -> None:
+        if self._segment:
+            self._chain = self._segment.digest
+            self._segment.close()
+            self._segment = None
+
+
+def recover(directory: Path, node: str) -> End:
+    """Remove unfinished files, cut what one interrupted append left behind, and say where the log ends.
+
+    Only the last segment is read here; reading the log checks the others. Raises as `EventLog.open` does.
+    """
+    for path in (*directory.glob(f"*{TEMPORARY}"), *snapshot_directory(directory).glob(f"*{TEMPORARY}")):
+        path.unlink(missing_ok=True)
+    segments = list_segments(directory)
+    if not segments:
+        return _end_without_segments(directory)
+    path = segments[-1]
+    with path.open("rb", buffering=0) as file:
+        opening = read_header(file, path)
+        if opening.header.node != node:
+            raise LogForeign(
+                f"the event log in {directory} belongs to node {opening.header.node}, this node is {node}",
+                "Give this node a data directory of its own, or restore the identity that the log belongs to",
+            )
+        next_seq, offset = _scan(file, path, opening)
+        if judge_tail(file, offset, opening.seed) == "damaged":
+            raise damaged(path, offset, "a broken frame with valid ones after it")
+    cut = _cut_back(path, offset)
+    if offset == opening.size_bytes:
+        return End(next_seq, opening.header.previous, cut)  # empty: the next segment takes its name and place
+    with path.open("rb", buffering=0) as file:
+        return End(next_seq, digest_file(file), cut)
+
+
+def _scan(file: FileIO, path: Path, opening: Opening) -> tuple[int, int]:
+    """Sequence number after the last valid frame of a segment, and the offset behind that frame."""
+    offset = opening.size_bytes
+    last: bytes | None = None
+    for end, payload in read_frames(file, offset, opening.seed):
+        offset, last = end, payload
+    if last is None:
+        return opening.header.first_seq, offset
+    return decode_commit(last, RULES, path).end_seq, offset
+
+
+def _cut_back(path: Path, offset: int) -> Cut | None:
+    """Shorten a segment to its valid part, durably."""
+    excess_bytes = path.stat().st_size - offset
+    if not excess_bytes:
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            os.ftruncate(descriptor, offset)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise write_failure(error, path, "recovery") from error
+    return Cut(path, offset, excess_bytes)
+
+
+def _end_without_segments(directory: Path) -> End:
+    if list_snapshots(directory):
+        raise LogDamaged(
+            f"the event log in {directory} has snapshots but no segments: its events are lost",
+            "Restore the segments from a copy, or move the data directory away and let the node begin anew",
+        )
+    return End()
+
+
+def _bytes_since_snapshot(directory: Path) -> int:
+    """Bytes in segments that begin at or behind the newest snapshot."""
+    seqs = [snapshot_seq(path) for path in list_snapshots(directory)]
+    newest = max(seqs, default=0)
+    return sum(path.stat().st_size for path in list_segments(directory) if first_seq_of(path) >= newest)

@@ -1,0 +1,109 @@
+"""Events, commands and changes as text: JSON lines for programs, short lines for people."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from swarmd.core.commands import Command
+from swarmd.core.events import Event, tag_of
+from swarmd.eventlog.changes import Change
+
+VALUE_CHARS_MAX = 60  # of one value in a line for people
+DIGEST_CHARS = 12
+
+_json = msgspec.json.Encoder(order="deterministic")
+
+
+def event_json(seq: int, at: float, event: Event) -> bytes:
+    """One JSON line: seq, at, type and the event's fields; NaN and infinities as strings, bytes as base64."""
+    body = event_body(event)
+    return b'{"seq":%d,"at":%s,%s' % (seq, _json.encode(at), body[1:])
+
+
+def event_body(event: Event) -> bytes:
+    """The event alone as JSON."""
+    body = _json.encode(event)
+    return _json.encode(plain(event)) if b"null" in body else body  # msgspec writes NaN as null
+
+
+def to_json(value: Any) -> bytes:
+    """Any value made of Structs as JSON, NaN and infinities as strings."""
+    return _json.encode(plain(value))
+
+
+def plain(value: Any) -> Any:
+    """Dicts, lists and scalars that every JSON reader takes."""
+    return _finite(msgspec.to_builtins(value, builtin_types=(bytes,)))
+
+
+def full(value: Any) -> Any:
+    """As `plain`, but with the fields that have their defaults."""
+    if isinstance(value, msgspec.Struct):
+        tag = value.__struct_config__.tag
+        fields = {name: full(getattr(value, name)) for name in value.__struct_fields__}
+        return {"type": tag, **fields} if tag else fields
+    if isinstance(value, tuple):
+        return [full(inner) for inner in value]
+    return _finite(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
+
+
+def event_line(seq: int, at: float, event: Event) -> str:
+    """One line for people: seq, UTC time, type and the fields that differ from their defaults."""
+    return f"{seq:>8}  {clock(at)}  {tag_of(event):<22}{fields_of(event)}"
+
+
+def command_line(command: Command) -> str:
+    """A command and its fields."""
+    return f"{type(command).__struct_config__.tag} {fields_of(command)}"
+
+
+def change_line(change: Change) -> str:
+    """A changed field, before → after."""
+    return f"{change.path}: {short(change.before)} → {short(change.after)}"
+
+
+def fields_of(struct: msgspec.Struct) -> str:
+    """The fields that differ from their defaults, as name=value."""
+    fields = msgspec.structs.fields(struct)
+    shown = [(field.name, getattr(struct, field.name)) for field in fields]
+    defaults = {field.name: field.default for field in fields}
+    return " ".join(f"{name}={short(value)}" for name, value in shown if value != defaults[name])
+
+
+def short(value: Any) -> str:
+    """A value on little room."""
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e6 else clock(value)
+    if isinstance(value, msgspec.Struct):
+        name = value.__struct_config__.tag or type(value).__name__
+        return f"{name}({fields_of(value)})"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(short, value))}]"
+    text = str(value)
+    if len(text) == 64 and all(letter in "0123456789abcdef" for letter in text):
+        return text[:DIGEST_CHARS]
+    return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}…"
+
+
+def clock(at: float) -> str:
+    """POSIX seconds as UTC date and time with milliseconds."""
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    except (ValueError, OverflowError, OSError):
+        return f"{at:.3f}"
