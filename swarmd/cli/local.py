@@ -1,0 +1,177 @@
+"""`swarmd local`: a swarm of real nodes on this machine, with a live table and the rewards at the end."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from swarmd.cli.daemons import Daemon
+from swarmd.cli.layout import parse_setting
+from swarmd.cli.swarm import LocalSwarm, read_skips
+from swarmd.errors import LocalSwarmFailed
+from swarmd.observe.table import NodeRow, held_out_table, plain_line, rewards_table, swarm_table
+
+REFRESH_S = 0.5
+LAGGARDS_S = 60.0  # how long the others may take once one node has heard that the rounds are over
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Show = Callable[[tuple[NodeRow, ...]], None]
+
+
+def local(
+    rounds: Annotated[int, typer.Option(min=0, help="Rounds to run on top of those already run; 0: until Ctrl-C.")] = 8,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes, the coordinator included.")] = 3,
+    directory: Annotated[Path, typer.Option("--dir", help="Where the nodes live; run again to continue.")] = Path(
+        ".swarmd"
+    ),
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps in a round.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, for every node.")
+    ] = None,
+) -> None:
+    """Run a small swarm of real nodes on this machine.
+
+    One coordinator and its followers, each a daemon with its own directory, joined through hivemind's DHT on loopback.
+    Run again to continue; Ctrl-C ends all of them.
+    """
+    chosen: dict[str, Any] = dict(parse_setting(setting) for setting in settings or [])
+    if steps is not None:
+        chosen["training.steps"] = steps
+    swarm = LocalSwarm(directory, nodes)
+    swarm.lay_out(rounds, chosen)
+    console = Console()
+    with ending_signals() as ending:
+        try:
+            swarm.start()
+            watch(swarm, ending, console)
+        finally:
+            begun = time.monotonic()
+            ended_early = swarm.ended
+            codes = swarm.stop()
+    console.print(f"all nodes ended in {time.monotonic() - begun:.1f} s")
+    print_report(swarm, directory, console)
+    check_ends(ended_early, codes, swarm.leftovers())
+    if ending.signal and rounds:
+        raise typer.Exit(128 + ending.signal)
+
+
+class Ending(threading.Event):
+    """Set by the signal that asks for the end; `signal` is its number, 0 before."""
+
+    signal = 0
+
+
+@contextmanager
+def ending_signals() -> Iterator[Ending]:
+    """Notes the signals that ask for the end instead of dying of them."""
+    ending = Ending()
+
+    def note(number: int, _: object) -> None:
+        ending.signal = number
+        ending.set()
+
+    before = {number: signal.signal(number, note) for number in ENDING_SIGNALS}
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> None:
+    """Show the nodes until the rounds are over, a node has ended, or a signal came."""
+    begun = time.monotonic()
+    with showing(swarm, console, begun) as show:
+        show(swarm.rows())
+        over_at = 0.0
+        while not (ending.wait(REFRESH_S) or swarm.ended):
+            show(swarm.rows())
+            over = swarm.rounds_over
+            over_at = over_at or (time.monotonic() if any(over) else 0.0)
+            if all(over) or (over_at and time.monotonic() - over_at > LAGGARDS_S):
+                return
+
+
+@contextmanager
+def showing(swarm: LocalSwarm, console: Console, begun: float) -> Iterator[Show]:
+    """How the rows are shown: a live table on a terminal, a line for every change elsewhere."""
+    if not console.is_terminal:
+        yield line_printer(console)
+        return
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+
+        def show(rows: tuple[NodeRow, ...]) -> None:
+            live.update(swarm_table(rows, title(swarm, rows, time.monotonic() - begun), "Ctrl-C ends it"), refresh=True)
+
+        yield show
+
+
+def title(swarm: LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str:
+    """How many rounds are done, of how many, and for how long it has run."""
+    done = max((row.round for row in rows if row.round is not None), default=0)
+    of = f" of {swarm.rounds_max}" if swarm.rounds_max else ""
+    return f"{len(rows)} nodes, {done}{of} rounds done, {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
+
+
+def line_printer(console: Console) -> Show:
+    """Prints a node's line when something other than its progress has changed."""
+    shown: dict[str, str] = {}
+
+    def show(rows: tuple[NodeRow, ...]) -> None:
+        for row in rows:
+            line = plain_line(row)
+            if shown.get(row.name) != line:
+                shown[row.name] = line
+                console.print(line, highlight=False, soft_wrap=True)
+
+    return show
+
+
+def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
+    """What the nodes' event logs say of all rounds so far, and where to read on."""
+    histories = swarm.histories()
+    if any(histories.values()):
+        console.print(rewards_table(histories), held_out_table(histories))
+    for place in swarm.places:
+        for skip in read_skips(place.paths.events):
+            console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
+    first = directory / swarm.places[0].name
+    console.print(f"event logs:   {directory}/node-*/events", highlight=False, soft_wrap=True)
+    console.print(f"daemons' own: {directory}/node-*/daemon.log", highlight=False, soft_wrap=True)
+    console.print(f"replay one:   {command()} replay {first}", highlight=False, soft_wrap=True)
+    console.print("continue:     the same command again", highlight=False)
+
+
+def command() -> str:
+    """How to call swarmd from here, as a line that can be pasted."""
+    if shutil.which("swarmd"):
+        return "swarmd"
+    script = Path(sys.argv[0])
+    here = Path.cwd()
+    return str(script.relative_to(here) if script.is_absolute() and script.is_relative_to(here) else script)
+
+
+def check_ends(ended_early: tuple[Daemon, ...], codes: dict[str, int], leftovers: list[int]) -> None:
+    """Nodes must end when asked, with code 0, and leave nothing. Raises LocalSwarmFailed."""
+    for daemon in ended_early:
+        name, said = daemon.place.name, "\n  ".join(daemon.last_lines())
+        raise LocalSwarmFailed(
+            f"{name} ended by itself with exit code {codes[name]}; it said last:\n  {said}",
+            f"Read {daemon.place.output}",
+        )
+    wrong = [f"{name}: {code}" for name, code in codes.items() if code != 0]
+    if wrong:
+        raise LocalSwarmFailed(f"not every node ended in order; exit codes {', '.join(wrong)}")
+    if leftovers:
+        raise LocalSwarmFailed(f"processes were left behind: {', '.join(map(str, leftovers))}", "End them with kill")

@@ -1,0 +1,155 @@
+"""Pictures of a swarm in a terminal: a row per node while it runs, a row per round when it is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+SPARKS = "▁▂▃▄▅▆▇█"
+BAR_CELLS = 24
+ROUND_ROWS_MAX = 24  # more rounds are shown as means over equal spans
+STATE_STYLES = {"round.training": "green", "waiting": "cyan", "skipping": "yellow", "failed": "red", "exited": "red"}
+
+
+class Trained(msgspec.Struct, frozen=True):
+    """What one node made of one round: mean reward of its completions, held-out accuracy where measured."""
+
+    round: int
+    reward: float
+    held_out: float | None = None
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """One node as the live table shows it."""
+
+    name: str
+    state: str
+    round: int | None = None
+    stage: int | None = None
+    done: int = 0  # of the running command
+    total: int = 0
+    what: str = ""  # the running command
+    rewards: tuple[float, ...] = ()  # by round, the newest last
+    held_out: float | None = None
+    peers: int = 0
+    skipped: int = 0  # rounds
+    restarts: int = 0  # of workers, recent
+    note: str = ""
+
+
+def spark(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
+    """One character per value, its height between `low` and `high` (by default of the values); NaN is a gap."""
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return " " * len(values)
+    low = min(known) if low is None else low
+    high = max(known) if high is None else high
+    return "".join(" " if math.isnan(value) else SPARKS[_height(value, low, high)] for value in values)
+
+
+def _height(value: float, low: float, high: float) -> int:
+    share = (value - low) / (high - low) if high > low else 0.5
+    return round(min(1.0, max(0.0, share)) * (len(SPARKS) - 1))
+
+
+def bar(value: float, high: float, cells: int = BAR_CELLS) -> str:
+    """A bar of at most `cells` characters, full at `high`."""
+    share = min(1.0, max(0.0, value / high)) if high > 0 else 0.0
+    return "█" * round(share * cells)
+
+
+def number(value: float | None) -> str:
+    """Three decimals, or a dash for what is not known."""
+    return "-" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def swarm_table(rows: Sequence[NodeRow], title: str, caption: str = "") -> RenderableType:
+    """The live table."""
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", expand=False)
+    for name in ("node", "state", "round", "progress", "reward", "held-out", "peers", "restarts"):
+        table.add_column(name, no_wrap=True, justify="right" if name in ("round", "peers", "restarts") else "left")
+    for row in rows:
+        table.add_row(*_cells(row))
+    notes = [Text(f"{row.name}: {row.note}", style="yellow") for row in rows if row.note]
+    return Group(table, *notes)
+
+
+def _cells(row: NodeRow) -> list[RenderableType]:
+    round = "-" if row.round is None else str(row.round) + (f".{row.stage}" if row.stage else "")
+    latest = f"{number(row.rewards[-1])} {spark(row.rewards[-12:], low=0.0)}" if row.rewards else "-"
+    state = Text(row.state.removeprefix("round."), style=STATE_STYLES.get(row.state, ""))
+    restarts = f"{row.restarts}" + (f" (skipped {row.skipped})" if row.skipped else "")
+    return [row.name, state, round, _progress(row), latest, number(row.held_out), str(row.peers), restarts]
+
+
+def _progress(row: NodeRow) -> RenderableType:
+    if not row.total:
+        return Text(row.what, style="dim")
+    cells = Table.grid(padding=(0, 1))
+    cells.add_row(ProgressBar(total=row.total, completed=row.done, width=12), f"{row.done}/{row.total}")
+    return cells
+
+
+def plain_line(row: NodeRow) -> str:
+    """One node in one line, for what is no terminal."""
+    parts = [f"{row.name:8} {row.state}"]
+    parts += [f"round {row.round}"] if row.round is not None else []
+    parts += [f"reward {number(row.rewards[-1])}"] if row.rewards else []
+    parts += [f"held-out {number(row.held_out)}"] if row.held_out is not None else []
+    parts += [f"peers {row.peers}"]
+    parts += [f"skipped {row.skipped}"] if row.skipped else []
+    parts += [f"restarts {row.restarts}"] if row.restarts else []
+    parts += [row.note] if row.note else []
+    return "  ".join(parts)
+
+
+def rewards_table(histories: Mapping[str, Sequence[Trained]]) -> Table:
+    """Mean reward by round and node, with the mean over the nodes as a bar."""
+    by_round = {name: {row.round: row.reward for row in rows} for name, rows in histories.items()}
+    rounds = sorted({round for rewards in by_round.values() for round in rewards})
+    spans = [rounds[at : at + _span(len(rounds))] for at in range(0, len(rounds), _span(len(rounds)))]
+    means = [
+        [_mean([rewards.get(round, math.nan) for round in span]) for rewards in by_round.values()] for span in spans
+    ]
+    high = max((_mean(row) for row in means), default=0.0)
+    table = Table(title="reward by round", title_justify="left")
+    for name in ("round", *by_round):
+        table.add_column(name, justify="right")
+    table.add_column("mean")
+    for span, row in zip(spans, means, strict=True):
+        label = str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}"
+        table.add_row(label, *map(number, row), f"{number(_mean(row))} {bar(_mean(row), high)}")
+    return table
+
+
+def _span(rounds: int) -> int:
+    return max(1, math.ceil(rounds / ROUND_ROWS_MAX))
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def held_out_table(histories: Mapping[str, Sequence[Trained]]) -> Table:
+    """Held-out accuracy by node, from the first measurement to the last."""
+    table = Table(title="held-out accuracy: questions never trained on", title_justify="left")
+    for name in ("node", "first", "last", "by round"):
+        table.add_column(name)
+    for name, rows in histories.items():
+        measured = [row for row in rows if row.held_out is not None]
+        if measured:
+            first, last = measured[0], measured[-1]
+            accuracies = [row.held_out or 0.0 for row in measured]
+            table.add_row(name, _measured(first), _measured(last), spark(accuracies[-40:], low=0.0, high=1.0))
+    return table
+
+
+def _measured(row: Trained) -> str:
+    return f"{number(row.held_out)} (round {row.round})"

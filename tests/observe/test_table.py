@@ -1,0 +1,92 @@
+"""The pictures of a swarm: what is known is shown, what is not is a dash."""
+
+import math
+
+from rich.console import Console, RenderableType
+
+from swarmd.observe.table import (
+    ROUND_ROWS_MAX,
+    NodeRow,
+    Trained,
+    bar,
+    held_out_table,
+    number,
+    plain_line,
+    rewards_table,
+    spark,
+    swarm_table,
+)
+
+
+def drawn(picture: RenderableType) -> str:
+    console = Console(width=120, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(picture)
+    return captured.get()
+
+
+def test_a_spark_rises_with_its_values() -> None:
+    assert spark([0.0, 0.5, 1.0]) == "▁▅█"
+    assert spark([0.2, math.nan, 0.4], low=0.0, high=0.4) == "▅ █"
+    assert spark([0.3, 0.3]) == "▅▅"
+    assert spark([math.nan]) == " "
+    assert spark([]) == ""
+
+
+def test_a_bar_is_full_at_its_height_and_never_longer() -> None:
+    assert bar(1.0, 1.0, 10) == "█" * 10
+    assert bar(0.5, 1.0, 10) == "█" * 5
+    assert bar(7.0, 1.0, 10) == "█" * 10
+    assert bar(-1.0, 1.0, 10) == bar(1.0, 0.0, 10) == ""
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    assert number(None) == number(math.nan) == "-"
+    assert number(0.25) == "0.250"
+
+
+def test_the_live_table_shows_a_node() -> None:
+    row = NodeRow(
+        "node-2", "round.training", 3, 0, 12, 20, "training", (0.2, 0.6), 0.41, 2, 4, 1, "the trainer was killed"
+    )
+    shown = drawn(swarm_table([row, NodeRow("node-3", "starting")], "a swarm"))
+    line = next(line for line in shown.splitlines() if "node-2" in line)
+    for part in ("training", " 3 ", "12/20", "0.600", "0.410", "1 (skipped 4)"):
+        assert part in line
+    assert "node-2: the trainer was killed" in shown
+    assert "starting" in next(line for line in shown.splitlines() if "node-3" in line)
+
+
+def test_the_plain_line_says_the_same() -> None:
+    row = NodeRow("node-2", "waiting", 3, rewards=(0.6,), held_out=0.41, peers=2, skipped=4, restarts=1, note="late")
+    line = plain_line(row)
+    assert line == "node-2   waiting  round 3  reward 0.600  held-out 0.410  peers 2  skipped 4  restarts 1  late"
+
+
+def test_rewards_are_shown_by_round_with_the_mean_as_a_bar() -> None:
+    histories = {"node-1": [Trained(0, 0.1), Trained(1, 0.5)], "node-2": [Trained(1, 0.3)]}
+    lines = drawn(rewards_table(histories)).splitlines()
+    first, second = (next(line for line in lines if line.strip("│ ").startswith(number)) for number in "01")
+    assert first.split("│")[1:4] == ["     0 ", "  0.100 ", "      - "]
+    assert "0.400 " + "█" * 24 in second
+    assert "0.100 " + "█" * 6 + " " in first
+
+
+def test_many_rounds_are_shown_as_spans() -> None:
+    rows = [Trained(round, round / 100) for round in range(100)]
+    lines = drawn(rewards_table({"node-1": rows})).splitlines()
+    shown = [line for line in lines if "█" in line or "0-" in line]
+    assert len(shown) <= ROUND_ROWS_MAX
+    assert any("0-4" in line and "0.020" in line for line in shown)
+    assert any("95-99" in line and "0.970" in line for line in shown)
+
+
+def test_no_rounds_at_all_is_an_empty_table() -> None:
+    assert "reward by round" in drawn(rewards_table({"node-1": []}))
+
+
+def test_held_out_accuracy_from_first_to_last() -> None:
+    rows = [Trained(0, 0.1, 0.2), Trained(1, 0.1), Trained(2, 0.5, 0.7)]
+    line = next(line for line in drawn(held_out_table({"node-1": rows, "node-2": []})).splitlines() if "node-1" in line)
+    assert "0.200 (round 0)" in line
+    assert "0.700 (round 2)" in line
