@@ -123,6 +123,12 @@ class NetworkDown(SwarmdError):
     """A DHT operation was asked for while the node is down, or the node died under it."""
 
 
+class AddressInUse(SwarmdError):
+    """Another process listens on the address that this node is to listen on."""
+
+    exit_code = ExitCode.BAD_CONFIG
+
+
 class ModelError(SwarmdError):
     """A model or tokenizer cannot be loaded."""
 
@@ -149,3 +155,7 @@ class CheckpointFailed(SwarmdError):
 
 class ControlError(SwarmdError):
     """The daemon's control socket cannot be made, reached or understood."""
+
+
+class LocalSwarmFailed(SwarmdError):
+    """A node of a local swarm ended by itself, does not end, or does not do what was waited for."""
