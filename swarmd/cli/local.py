@@ -100,7 +100,8 @@ def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> None:
             over = swarm.rounds_over
             over_at = over_at or (time.monotonic() if any(over) else 0.0)
             if all(over) or (over_at and time.monotonic() - over_at > LAGGARDS_S):
-                return
+                break
+        show(swarm.rows())
 
 
 @contextmanager

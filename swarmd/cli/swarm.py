@@ -166,7 +166,7 @@ def _trouble(status: Status) -> str:
     layers = {"network": status.network, "training": status.training, "round": status.round}
     for name, layer in layers.items():
         if not layer.healthy and layer.age_s > NOTE_AFTER_S:
-            return f"{name} {layer.state} for {layer.age_s:.0f} s: {layer.reason}"
+            return f"{name} {layer.state}: {layer.reason}"
     return ""
 
 
