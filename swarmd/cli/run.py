@@ -1,0 +1,37 @@
+"""`swarmd run`: run a node in the foreground, as systemd or a person starts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmd.config import load_config
+from swarmd.errors import SwarmdError
+from swarmd.paths import DataPaths
+
+
+def run(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The node's configuration, a TOML file.")],
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The data directory, in place of the one the file names.")
+    ] = None,
+) -> int:
+    """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once."""
+    from swarmd.daemon.service import run_node
+    from swarmd.observe.logs import configure, tell_fatal
+
+    loaded = load_config(config)
+    configure(loaded.logs.level, loaded.logs.format)
+    paths = DataPaths(data or data_directory(config, loaded.data))
+    try:
+        return run_node(loaded, paths)
+    except SwarmdError as error:
+        tell_fatal(error)
+        return error.exit_code
+
+
+def data_directory(config: Path, named: str) -> Path:
+    """The data directory that a configuration file names, relative to the file."""
+    return config.parent / named

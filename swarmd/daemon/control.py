@@ -1,0 +1,173 @@
+"""The daemon's own socket, `run/control.sock`: one JSON line asks, one JSON line answers.
+
+`{"verb": "status"}` gives the status; `{"verb": "stop"}` asks for an orderly stop. Only this node's user may connect
+(mode 0600). A socket path longer than the kernel allows is reached through a descriptor of its directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import anyio
+import msgspec
+import structlog
+from anyio.abc import SocketListener, SocketStream
+
+from swarmd.core.events import Event, StopRequested
+from swarmd.errors import ControlError
+
+ADDRESS_BYTES_MAX = 107  # sun_path without its terminating zero
+REQUEST_BYTES_MAX = 4096
+REPLY_BYTES_MAX = 4 * 1024 * 1024
+CONNECTIONS_MAX = 16  # at once; further ones are closed unanswered
+CALL_S = 5.0  # longest exchange, on either side
+
+log = structlog.get_logger("swarmd.control")
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What may be asked."""
+
+    verb: str
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """The answer to what cannot be done."""
+
+    error: str
+
+
+@contextlib.contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """An address for `path` that fits the kernel's limit; valid inside the `with` only."""
+    if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def bind_control(path: Path) -> socket.socket:
+    """A listening socket that only this user may use; one left by a dead daemon is replaced.
+
+    Whoever calls this holds the event log's lock, so no living daemon can own what lies there.
+
+    Raises:
+        ControlError: the socket cannot be made.
+    """
+    endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        with short_address(path) as address:
+            os.fchmod(endpoint.fileno(), 0o600)  # the file takes this mode at bind, so it is never open to others
+            endpoint.bind(address)
+        path.chmod(0o600)
+        endpoint.listen(CONNECTIONS_MAX)
+    except OSError as error:
+        endpoint.close()
+        raise ControlError(f"the control socket {path} cannot be made: {error.strerror or error}") from error
+    return endpoint
+
+
+class Control:
+    """Answers on the socket.
+
+    Args:
+        path: of the socket.
+        status: gives the status as JSON.
+        observe: takes the operator's stop request.
+    """
+
+    def __init__(self, path: Path, status: Callable[[], bytes], observe: Callable[[Event], Awaitable[None]]) -> None:
+        self._path = path
+        self._status = status
+        self._observe = observe
+        self._connections = 0
+
+    async def serve(self, endpoint: socket.socket) -> None:
+        """Answer until cancelled, then remove the socket."""
+        try:
+            listener = await SocketListener.from_socket(endpoint)
+            async with listener:
+                await listener.serve(self._answer)
+        finally:
+            self._path.unlink(missing_ok=True)
+
+    async def _answer(self, stream: SocketStream) -> None:
+        async with stream:
+            if self._connections >= CONNECTIONS_MAX:
+                return
+            self._connections += 1
+            try:
+                with anyio.move_on_after(CALL_S):
+                    await stream.send(await self._reply(await read_line(stream, REQUEST_BYTES_MAX)) + b"\n")
+            except (anyio.BrokenResourceError, anyio.EndOfStream, ControlError) as error:
+                log.debug("a control connection ended early", error=str(error))
+            finally:
+                self._connections -= 1
+
+    async def _reply(self, line: bytes) -> bytes:
+        try:
+            request = msgspec.json.decode(line, type=Request)
+        except msgspec.DecodeError as error:
+            return msgspec.json.encode(Refusal(f"not a request: {error}"))
+        if request.verb == "status":
+            return self._status()
+        if request.verb == "stop":
+            await self._observe(StopRequested("the operator asked for it"))
+            return b'{"stopping":true}'
+        return msgspec.json.encode(Refusal(f"unknown verb {request.verb!r}; there are status and stop"))
+
+
+async def read_line(stream: SocketStream, bytes_max: int) -> bytes:
+    """One line, without its end. Raises ControlError beyond `bytes_max`, EndOfStream when there is none."""
+    line = b""
+    while b"\n" not in line:
+        line += await stream.receive()
+        if len(line) > bytes_max:
+            raise ControlError(f"a line of more than {bytes_max} bytes")
+    return line.partition(b"\n")[0]
+
+
+def ask(path: Path, verb: str, within_s: float = CALL_S) -> bytes:
+    """Ask a running daemon. Blocks at most about `within_s`.
+
+    Returns:
+        Its answer, one JSON document.
+
+    Raises:
+        NoDaemon: nobody listens there.
+        ControlError: somebody listens and does not answer, or answers with an error.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as endpoint, short_address(path) as address:
+            endpoint.settimeout(within_s)
+            endpoint.connect(address)
+            endpoint.sendall(msgspec.json.encode(Request(verb)) + b"\n")
+            return _receive_line(endpoint)
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
+        raise NoDaemon(f"no daemon listens at {path}") from error
+    except OSError as error:
+        raise ControlError(f"the daemon at {path} does not answer: {error.strerror or error}") from error
+
+
+def _receive_line(endpoint: socket.socket) -> bytes:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        chunk = endpoint.recv(65536)
+        if not chunk or len(line) > REPLY_BYTES_MAX:
+            raise ControlError("the daemon broke off in the middle of its answer")
+        line += chunk
+    return bytes(line[:-1])
+
+
+class NoDaemon(ControlError):
+    """Nobody listens on the control socket."""

@@ -1,0 +1,54 @@
+"""Processes that an earlier life of this node left behind.
+
+A daemon that is killed outright cannot end its workers. They end by themselves when their stdin closes; one that hangs
+does not. Every worker and what it starts carries the node's tag in its environment, so the next life, once it holds the
+event log's lock, can find them and no others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+import anyio
+
+from swarmd.daemon.process import TAG_VARIABLE
+
+GONE_S = 5.0  # longest wait for a killed process to be gone
+
+
+def node_tag(peer: str, data_dir: Path) -> str:
+    """What marks the processes of one node."""
+    return f"{peer}@{data_dir.resolve()}"
+
+
+def find_leftovers(tag: str, proc: Path = Path("/proc")) -> list[int]:
+    """Pids of processes that carry the tag; none where there is no /proc."""
+    wanted = f"{TAG_VARIABLE}={tag}".encode()
+    found = []
+    for entry in proc.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return sorted(pid for pid in found if pid != os.getpid())
+
+
+async def kill_leftovers(tag: str) -> list[int]:
+    """End the processes of an earlier life. Returns their pids."""
+    if sys.platform != "linux":
+        return []
+    killed = []
+    for pid in find_leftovers(tag):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                killed.append(pid)
+                with anyio.move_on_after(GONE_S):
+                    await anyio.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+    return killed

@@ -1,0 +1,75 @@
+"""Telling the service manager how the node is: sd_notify(3), by datagram to $NOTIFY_SOCKET."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+import structlog
+
+log = structlog.get_logger("swarmd.notify")
+
+
+class Notifier:
+    """Speaks to systemd; does nothing when there is none.
+
+    Args:
+        address: path of the datagram socket, "@name" for one in the abstract namespace, empty for none.
+        watchdog_s: systemd's limit between two signs of life, 0 for no watchdog.
+    """
+
+    def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._status = ""
+        self._alive_at = 0.0
+        self._failed = False
+        self.watchdog_s = watchdog_s
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Notifier:
+        """What systemd asks for; a watchdog meant for another process is none of ours."""
+        mine = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        microseconds = environ.get("WATCHDOG_USEC", "")
+        watchdog_s = int(microseconds) / 1e6 if mine and microseconds.isdigit() else 0.0
+        return cls(environ.get("NOTIFY_SOCKET", ""), watchdog_s)
+
+    @property
+    def pulse_s(self) -> float:
+        """How often `alive` must be called: twice within the watchdog's limit; without one, never."""
+        return self.watchdog_s / 2 if self.watchdog_s else float("inf")
+
+    def ready(self, status: str) -> None:
+        """The log is open and the first commit is durable."""
+        self._status = status
+        self._send(f"READY=1\nSTATUS={status}")
+
+    def status(self, status: str) -> None:
+        """One line for `systemctl status`; sent when it changes."""
+        if status != self._status:
+            self._status = status
+            self._send(f"STATUS={status}")
+
+    def alive(self) -> None:
+        """A sign of life, from the engine's loop and nowhere else; called more often than needed, it is thinned."""
+        now = time.monotonic()
+        if self.watchdog_s and now - self._alive_at >= self.watchdog_s / 4:
+            self._alive_at = now
+            self._send("WATCHDOG=1")
+
+    def stopping(self, longest_s: float) -> None:
+        """The orderly stop has begun and takes at most `longest_s`."""
+        self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(longest_s * 1e6)}")
+
+    def _send(self, text: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as endpoint:
+                endpoint.setblocking(False)
+                endpoint.sendto(text.replace("\0", " ").encode(), self._address)
+        except OSError as error:
+            if not self._failed:  # once: without a service manager the node still does its work
+                log.warning("the service manager cannot be reached", error=str(error))
+            self._failed = True

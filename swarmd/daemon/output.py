@@ -1,0 +1,100 @@
+"""What workers print: cut into lines, given a level, kept for the reason of an exit, and put into the log."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+LINE_CHARACTERS_MAX = 4096  # the rest of a longer line is dropped, and said so
+LINES_KEPT = 20  # last lines, for the reason of an exit
+REASON_CHARACTERS_MAX = 2000
+TRACEBACK_LINES_MAX = 100
+
+_LEVELS = {
+    "DEBUG": "debug",
+    "INFO": "info",
+    "NOTICE": "info",
+    "WARN": "warning",
+    "WARNING": "warning",
+    "ERROR": "error",
+    "FATAL": "error",
+    "PANIC": "error",
+    "CRITICAL": "error",
+}
+# In capitals, or as the value of a "level" key (Go's JSON logs, structlog's).
+_LEVEL = re.compile(r"(?:\b|\"level\": ?\")(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|PANIC|CRITICAL)\b")
+_LEVEL_AMONG_CHARACTERS = 64  # a level stands near the front; further back it is part of the text
+_TRACEBACK_STARTS = ("Traceback (most recent call last):", "Fatal Python error", "  + Exception Group Traceback")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a worker's output."""
+
+    level: str  # debug, info, warning or error
+    text: str
+
+
+class LineReader:
+    """Turns stderr's bytes into lines of bounded length, and remembers the last of them.
+
+    A traceback comes out as one line with line breaks in it.
+    """
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._dropped = 0
+        self._traceback: list[str] = []
+        self.last: deque[str] = deque(maxlen=LINES_KEPT)
+
+    def feed(self, chunk: bytes) -> Iterator[Line]:
+        """Whole lines that `chunk` completes."""
+        *whole, rest = (self._rest + chunk.decode("utf-8", "replace")).replace("\r", "\n").split("\n")
+        self._rest = rest[:LINE_CHARACTERS_MAX]
+        for text in whole:
+            yield from self._take(text)
+        self._dropped += len(rest) - len(self._rest)
+
+    def end(self) -> Iterator[Line]:
+        """What is left when the output ends."""
+        rest, self._rest = self._rest, ""
+        yield from self._take(rest)
+        yield from self._end_traceback()
+
+    def tail(self) -> str:
+        """The last lines, newest kept, within what a reason may take."""
+        return "\n".join(self.last)[-REASON_CHARACTERS_MAX:]
+
+    def _take(self, text: str) -> Iterator[Line]:
+        text = self._bounded(_COLOUR.sub("", text).rstrip())
+        if not text:
+            return
+        self.last.append(text)
+        if text.startswith(_TRACEBACK_STARTS):
+            yield from self._end_traceback()
+            self._traceback.append(text)
+        elif self._traceback:
+            self._traceback.append(text)
+            if not text.startswith(" ") or len(self._traceback) >= TRACEBACK_LINES_MAX:
+                yield from self._end_traceback()
+        else:
+            yield Line(level_of(text), text)
+
+    def _bounded(self, text: str) -> str:
+        dropped, self._dropped = self._dropped + max(0, len(text) - LINE_CHARACTERS_MAX), 0
+        text = text[:LINE_CHARACTERS_MAX]
+        return f"{text} ... ({dropped} more characters)" if dropped else text
+
+    def _end_traceback(self) -> Iterator[Line]:
+        if self._traceback:
+            yield Line("error", "\n".join(self._traceback))
+        self._traceback = []
+
+
+def level_of(text: str) -> str:
+    """The level that a line names near its front; "info" without one."""
+    found = _LEVEL.search(text[:_LEVEL_AMONG_CHARACTERS])
+    return _LEVELS[found[1].upper()] if found else "info"

@@ -1,0 +1,267 @@
+"""A whole node: opens the log, wires engine, supervisors, signals, socket and service manager, runs until it stops."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+
+import anyio
+import msgspec
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from swarmd import __version__
+from swarmd.config import Config, encode, settings_of
+from swarmd.core.commands import NETWORK_COMMANDS, TRAINER_COMMANDS, Command, KillWorker, StartWorker, StopWorkers
+from swarmd.core.events import NodeStarted, NodeStopped, RolloutsRef, StopRequested, Worker
+from swarmd.core.state import State
+from swarmd.daemon.clock import Clock, SystemClock
+from swarmd.daemon.control import Control, bind_control
+from swarmd.daemon.engine import Engine, Plan
+from swarmd.daemon.identity import node_identity
+from swarmd.daemon.leftovers import kill_leftovers, node_tag
+from swarmd.daemon.notify import Notifier
+from swarmd.daemon.process import worker_environment
+from swarmd.daemon.signals import HEEDED, heed_signals
+from swarmd.daemon.space import check_space, guard_space
+from swarmd.daemon.supervisor import Supervisor
+from swarmd.errors import ExitCode, SwarmdError
+from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.fold import load
+from swarmd.eventlog.retention import log_bytes
+from swarmd.eventlog.store import EventLog
+from swarmd.observe.live import Live
+from swarmd.observe.logs import log_event
+from swarmd.observe.status import LogStatus, Status, headline, status_of
+from swarmd.paths import DataPaths
+from swarmd.worker.messages import Start
+
+WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
+    "network": (sys.executable, "-m", "swarmd.dht.worker"),
+    "trainer": (sys.executable, "-m", "swarmd.training.worker"),
+}
+STOP_SLACK_S = 5.0  # beyond two orderly worker stops; then the daemon ends at once
+
+log = structlog.get_logger("swarmd.daemon")
+
+
+def run_node(config: Config, data: DataPaths, programs: Mapping[Worker, Sequence[str]] = WORKER_PROGRAMS) -> int:
+    """Run a node until it stops. Blocks.
+
+    Args:
+        config: the node's configuration.
+        data: its data directory; created when missing.
+        programs: what to execute for each worker.
+
+    Returns:
+        The exit code, as in docs/OPERATING.md.
+
+    Raises:
+        SwarmdError: the node could not start, or its log could not be written; workers have been ended.
+    """
+    try:
+        return anyio.run(serve_node, config, data, programs, SystemClock())
+    except BaseExceptionGroup as group:
+        raise single_error(group) from None
+
+
+def single_error(group: BaseExceptionGroup) -> BaseException:
+    """The error to tell: a deliberate one first, else any."""
+    flat: list[BaseException] = []
+    waiting: list[BaseException] = [group]
+    while waiting:
+        error = waiting.pop(0)
+        waiting += error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+        flat += () if isinstance(error, BaseExceptionGroup) else (error,)
+    return next((error for error in flat if isinstance(error, SwarmdError)), flat[0])
+
+
+async def serve_node(config: Config, data: DataPaths, programs: Mapping[Worker, Sequence[str]], clock: Clock) -> int:
+    """As `run_node`, inside an event loop."""
+    data.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_space(data.root, config.storage.free_bytes_min)
+    peer = node_identity(config, data).peer_id
+    run = secrets.token_hex(8)
+    with (
+        EventLog.open(data.events, peer, run, config.storage.segment_bytes, config.storage.log_bytes_max) as event_log,
+        contextlib.closing(bind_control(data.control)) as endpoint,
+    ):
+        if event_log.cut is not None:
+            log.warning("an interrupted write was cut off the log", size_bytes=event_log.cut.size_bytes)
+        state = load(data.events)[0] if event_log.next_seq else State()
+        tag = node_tag(peer, data.root)
+        if killed := await kill_leftovers(tag):
+            log.warning("processes of an earlier life were ended", pids=killed)
+        node = Node(config, data, peer, event_log, state, clock, Notifier.from_environment(os.environ))
+        async with anyio.create_task_group() as tasks:
+            with anyio.open_signal_receiver(*HEEDED) as signals:
+                node.wire(tasks, tag, programs)
+                tasks.start_soon(heed_signals, signals, node.engine.observe, node.end_at_once, tasks)
+                tasks.start_soon(Control(data.control, node.status_json, node.engine.observe).serve, endpoint)
+                tasks.start_soon(guard_space, data.root, config.storage.free_bytes_min, node.engine.observe)
+                stopped = await node.run(NodeStarted(settings_of(config, peer), run, __version__))
+                tasks.cancel_scope.cancel()
+    return stopped.code
+
+
+class Node:
+    """The parts of a running daemon and the wires between them."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: DataPaths,
+        peer: str,
+        event_log: EventLog,
+        state: State,
+        clock: Clock,
+        notifier: Notifier,
+    ) -> None:
+        self._config = config
+        self._data = data
+        self._peer = peer
+        self._clock = clock
+        self._notifier = notifier
+        self._blobs = Blobs(data.blobs)
+        self._pruning = False
+        self._stopping = False
+        self._supervisors: dict[Worker, Supervisor] = {}
+        self._tasks: TaskGroup
+        self.engine = Engine(
+            event_log,
+            state,
+            clock,
+            self.dispatch,
+            (self._log_lines, self._tell_manager, self._keep_in_bounds),
+            notifier.alive,
+            notifier.pulse_s,
+        )
+
+    def wire(self, tasks: TaskGroup, tag: str, programs: Mapping[Worker, Sequence[str]]) -> None:
+        """Make the supervisors. `tag` marks the node's processes."""
+        self._tasks = tasks
+        environment = worker_environment(os.environ, tag)
+        start = Start(encode(self._config), str(self._data.root.resolve()), self._peer)
+        for worker, argv in programs.items():
+            self._supervisors[worker] = Supervisor(
+                worker, argv, environment, start, self._config.workers, self.engine.observe, tasks
+            )
+
+    async def run(self, started: NodeStarted) -> NodeStopped:
+        """Take up the log, say so, and work until the node has stopped."""
+        await self.engine.commit([started])
+        self._notifier.ready(headline(self.engine.state))
+        log.info("ready", pid=os.getpid(), version=__version__, data=str(self._data.root))
+        return await self.engine.run()
+
+    # --- commands ---
+
+    def dispatch(self, command: Command) -> None:
+        """Hand a command to whom it is for. Never waits."""
+        log.debug("command", command=command.id)
+        if isinstance(command, StartWorker):
+            self._supervisors[command.worker].start(command.attempt)
+        elif isinstance(command, KillWorker):
+            self._supervisors[command.worker].kill(command.reason)
+        elif isinstance(command, StopWorkers):
+            self._begin_stop(command)
+        elif isinstance(command, NETWORK_COMMANDS):
+            self._supervisors["network"].perform(command)
+        else:
+            assert isinstance(command, TRAINER_COMMANDS), command
+            self._supervisors["trainer"].perform(command)
+
+    def _begin_stop(self, command: StopWorkers) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._notifier.stopping(self._config.workers.stop_s + STOP_SLACK_S)
+            self._tasks.start_soon(self._stop, command)
+
+    async def _stop(self, command: StopWorkers) -> None:
+        """End both workers at the same time, then record that the node has stopped."""
+        async with anyio.create_task_group() as stopping:
+            for supervisor in self._supervisors.values():
+                stopping.start_soon(supervisor.stop)
+        await self.engine.observe(NodeStopped(command.reason, command.code))
+
+    async def _limit_stop(self) -> None:
+        """An orderly stop that does not come to its end is ended."""
+        await anyio.sleep(2 * self._config.workers.stop_s + STOP_SLACK_S)
+        log.error("the orderly stop took too long, ending at once")
+        self.end_at_once(ExitCode.FAILURE)
+
+    def end_at_once(self, code: int) -> None:
+        """Kill the workers and end this process without another write; the log is whole, as after any crash."""
+        for supervisor in self._supervisors.values():
+            supervisor.kill_now()
+        with contextlib.suppress(OSError):
+            self._data.control.unlink(missing_ok=True)
+        sys.stderr.flush()
+        os._exit(code)
+
+    # --- listeners ---
+
+    def _log_lines(self, plan: Plan) -> None:
+        for stepped in plan.steps:
+            log_event(stepped.envelope, stepped.before, stepped.after)
+
+    def _tell_manager(self, plan: Plan) -> None:
+        self._notifier.status(headline(plan.state))
+        if any(isinstance(event, StopRequested) for event in plan.events):
+            self._tasks.start_soon(self._limit_stop)
+
+    def _keep_in_bounds(self, plan: Plan) -> None:
+        """When the swarm's clock moves on, prune what earlier stages left."""
+        before, after = plan.steps[0].before.clock, plan.state.clock
+        if after is not None and before != after and not self._pruning:
+            self._pruning = True
+            self._tasks.start_soon(self._prune)
+
+    async def _prune(self) -> None:
+        keep = digests_in_use(self.engine.state)
+        try:
+            pruned = await to_thread.run_sync(self._blobs.prune, keep, self._config.storage.blob_bytes_max)
+        finally:
+            self._pruning = False
+        if pruned.blobs:
+            log.info("old rollouts removed", blobs=pruned.blobs, size_bytes=pruned.size_bytes)
+
+    # --- status ---
+
+    def status(self) -> Status:
+        """How the node is, now."""
+        live = Live(
+            os.getpid(),
+            resident_bytes(),
+            self._supervisors["network"].live(),
+            self._supervisors["trainer"].live(),
+        )
+        log_status = LogStatus(str(self._data.events), self.engine.next_seq, log_bytes(self._data.events))
+        return status_of(self.engine.state, self._clock.now(), log_status, live, __version__)
+
+    def status_json(self) -> bytes:
+        """The status for the control socket."""
+        return msgspec.json.encode(self.status())
+
+
+def digests_in_use(state: State) -> frozenset[str]:
+    """Blobs that the work in hand or a pending command still needs."""
+    needed: list[RolloutsRef] = []
+    if state.work is not None:
+        needed += state.work.rollouts
+        needed += [state.work.result.rollouts] if state.work.result else []
+    for command in state.pending:
+        rollouts = getattr(command, "rollouts", ())
+        needed += rollouts if isinstance(rollouts, tuple) else (rollouts,)
+    return frozenset(reference.digest for reference in needed)
+
+
+def resident_bytes() -> int:
+    """This process's resident memory, 0 where it cannot be told."""
+    with contextlib.suppress(OSError, IndexError, ValueError), open("/proc/self/statm") as statm:  # noqa: PTH123
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

@@ -1,0 +1,143 @@
+"""The log that people and machines read: structlog on stderr, text on a terminal, JSON elsewhere.
+
+Under systemd each line carries its priority, so that `journalctl -p warning` works.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, TextIO
+
+import msgspec
+import structlog
+
+from swarmd.core.events import Envelope
+from swarmd.core.state import State
+from swarmd.errors import SwarmdError
+from swarmd.observe.folding import LEVELS
+from swarmd.observe.lines import line_of
+from swarmd.observe.redaction import redact
+
+PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+FIRST = ("timestamp", "level", "message", "logger", "seq", "event", "round", "stage", "peer")
+
+events_log = structlog.get_logger("swarmd.events")
+
+
+def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
+    """Set up logging for this process.
+
+    Args:
+        level: least level that is written: debug, info, warning or error.
+        format: "json", "text", or "auto" for text on a terminal and JSON otherwise.
+        stream: where lines go, by default stderr.
+    """
+    stream = stream or sys.stderr
+    text = format == "text" or (format == "auto" and stream.isatty())
+    structlog.configure(
+        processors=[
+            structlog.stdlib.add_log_level,
+            _add_name,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _message_first,
+            redact,
+            *(_text_form(stream) if text else _json_form(stream)),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=lambda *names: _NamedLogger(stream, names[0] if names else ""),
+        cache_logger_on_first_use=False,
+    )
+    _take_over_stdlib()
+
+
+def log_event(envelope: Envelope, before: State, after: State) -> None:
+    """One line about an event, with its sequence number, round, stage and peer."""
+    line = line_of(envelope, before, after)
+    fields = {("tag" if name == "event" else name): value for name, value in line.fields.items()}
+    events_log.log(LEVELS[line.level], line.message, **fields)
+
+
+def tell_fatal(error: SwarmdError) -> None:
+    """The last line of a process that ends with a deliberate error."""
+    structlog.get_logger("swarmd").critical(
+        error.message, error=type(error).__name__, fix=error.fix, exit_code=error.exit_code
+    )
+
+
+class _NamedLogger(structlog.PrintLogger):
+    def __init__(self, stream: TextIO, name: str) -> None:
+        super().__init__(stream)
+        self.name = name
+
+
+def _add_name(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    fields.setdefault("logger", getattr(logger, "name", ""))
+    return fields
+
+
+def _message_first(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """structlog calls the text "event"; here that word is the event's tag."""
+    fields["message"] = fields.pop("event", "")
+    if "tag" in fields:
+        fields["event"] = fields.pop("tag")
+    return fields
+
+
+def _order(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    front = {name: fields[name] for name in FIRST if name in fields}
+    return front | {name: value for name, value in fields.items() if name not in front}
+
+
+class _JsonRenderer:
+    def __init__(self, journal: bool) -> None:
+        self._journal = journal
+
+    def __call__(self, logger: Any, method: str, fields: MutableMapping[str, Any]) -> str:
+        text = msgspec.json.encode(_json_ready(fields)).decode()
+        return f"<{PRIORITIES.get(str(fields.get('level')), 6)}>{text}" if self._journal else text
+
+
+def _json_ready(value: Any) -> Any:
+    """NaN and infinities as text: JSON has no numbers for them."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {name: _json_ready(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_ready(inner) for inner in value]
+    return value
+
+
+def _text_form(stream: TextIO) -> list[Any]:
+    return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), event_key="message", pad_event_to=40)]
+
+
+def _json_form(stream: TextIO) -> list[Any]:
+    return [_order, _JsonRenderer(in_journal(stream, os.environ))]
+
+
+def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether the stream goes straight to systemd's journal."""
+    wanted = environ.get("JOURNAL_STREAM", "")
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return bool(wanted) and wanted == f"{status.st_dev}:{status.st_ino}"
+
+
+def _take_over_stdlib() -> None:
+    """What libraries say through `logging` goes the same way, from warnings on; below, some tell every step."""
+    root = logging.getLogger()
+    root.handlers[:] = [_Forward()]
+    root.setLevel(logging.WARNING)
+
+
+class _Forward(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        level = min(LEVELS.values(), key=lambda known: abs(known - record.levelno))
+        structlog.get_logger(record.name).log(level, record.getMessage(), exc_info=record.exc_info)

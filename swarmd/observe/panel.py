@@ -1,0 +1,166 @@
+"""The status for a person: one screen."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from swarmd.observe.status import (
+    CoordinatorStatus,
+    Layer,
+    RoundStatus,
+    Status,
+    TrainingStatus,
+    WorkerStatus,
+    first_line,
+)
+from swarmd.observe.table import spark
+
+BAR_CELLS = 20
+STANDINGS_PRINTED = 8
+ADDRESSES_PRINTED = 2
+
+
+def panel_of(status: Status) -> RenderableType:
+    """All of it."""
+    source = "running" if status.source == "daemon" else "no daemon answers; this is what its log says"
+    title = f"{status.name or status.peer[-12:] or 'node'} · {status.role or 'no role yet'} · {source}"
+    parts: list[RenderableType] = [_layers(status)]
+    if status.rewards:
+        parts.append(_rewards(status))
+    if status.coordinator is not None:
+        parts.append(_coordinator(status.coordinator))
+    if status.rejections:
+        counts = ", ".join(f"{reason} {times}" for reason, times in status.rejections.items())
+        parts.append(Text(f"records refused: {counts}", style="yellow"))
+    parts.append(
+        Text(f"log {status.log.directory}: {status.log.next_seq} events, {size(status.log.size_bytes)}", "dim")
+    )
+    border = "green" if status.healthy else "yellow" if status.source == "daemon" else "red"
+    return Panel(
+        Group(*parts), title=escape(title), title_align="left", subtitle=status.peer, border_style=border, padding=0
+    )
+
+
+def _layers(status: Status) -> Table:
+    table = Table(box=None, padding=(0, 1), show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    rows: tuple[tuple[str, Layer, list[str]], ...] = (
+        ("process", status.process, _process_words(status)),
+        ("network", status.network, _network_words(status)),
+        ("training", status.training, _training_words(status.training)),
+        ("round", status.round, _round_words(status.round)),
+    )
+    for name, layer, words in rows:
+        mark = Text("● ", "green" if layer.healthy else "red") + Text(layer.state)
+        said = [layer.reason] if layer.reason else []
+        table.add_row(name, mark, span(layer.age_s), Text("; ".join(first_line(text) for text in said + words)))
+    return table
+
+
+def _process_words(status: Status) -> list[str]:
+    process = status.process
+    words = [f"pid {process.pid}"] if process.pid else []
+    words += [f"version {process.version}"] if process.version else []
+    words += [size(process.rss_bytes)] if process.rss_bytes else []
+    return words + ([f"exit code {process.exit_code}"] if process.exit_code is not None else [])
+
+
+def _network_words(status: Status) -> list[str]:
+    network = status.network
+    return [count(network.peers, "peer"), *_worker_words(network.worker), *network.addresses[:ADDRESSES_PRINTED]]
+
+
+def _training_words(training: TrainingStatus) -> list[str]:
+    words = []
+    if training.doing and training.total:
+        words.append(
+            f"{training.doing} {progress_bar(training.done / training.total)} {training.done}/{training.total}"
+        )
+    words += [f"{name} {value:,.4g}" for name, value in training.figures.items()]
+    if training.model:
+        words.append(f"{training.model} ({training.parameters:,} parameters) on {training.device}")
+    return words + _worker_words(training.worker)
+
+
+def _worker_words(worker: WorkerStatus) -> list[str]:
+    words = [f"pid {worker.pid}"] if worker.pid else []
+    if worker.restarts:
+        words.append(f"{count(worker.restarts, 'exit')} lately, last: {first_line(worker.last_exit)}")
+    return words
+
+
+def _round_words(status: RoundStatus) -> list[str]:
+    words = []
+    if status.round >= 0:
+        words.append(f"swarm at round {status.round} stage {status.stage}")
+    if status.deadline_in_s is not None and status.deadline_in_s > 0:
+        words.append(f"deadline in {span(status.deadline_in_s)}")
+    if status.working_round >= 0:
+        words.append(f"this node at round {status.working_round} stage {status.working_stage}")
+    words.append(f"{count(status.joined, 'round')} joined, {status.skipped} skipped")
+    words += [f"skipped {skip.first}-{skip.last} ({skip.cause}, {span(skip.age_s)} ago)" for skip in status.skips[-2:]]
+    return words + ([f"when behind: {status.policy}"] if status.policy else [])
+
+
+def _rewards(status: Status) -> Text:
+    rewards = [reward.reward for reward in status.rewards]
+    last = status.rewards[-1]
+    text = Text(f"rewards  {spark(rewards)}  last {last.reward:.3f}, sum {status.reward_total:.3f}")
+    held_out = [reward.held_out for reward in status.rewards if reward.held_out is not None]
+    if held_out:
+        text.append(f"   held out  {spark(held_out)}  {held_out[0]:.2f} → {held_out[-1]:.2f}")
+    return text
+
+
+def _coordinator(view: CoordinatorStatus) -> RenderableType:
+    head = Text(
+        f"coordinator: {view.state} for {span(view.age_s)}, round {view.round} stage {view.stage}, "
+        f"{count(view.members, 'member')}, {view.reports} of {view.expected} reports in"
+    )
+    if not view.standings:
+        return head
+    table = Table(box=None, padding=(0, 1))
+    for column in ("standing", "peer"):
+        table.add_column(column)
+    for column in ("reward", "rounds", "last round"):
+        table.add_column(column, justify="right")
+    for row in view.standings[:STANDINGS_PRINTED]:
+        table.add_row(row.name or "-", row.peer[-12:], f"{row.reward:.3f}", str(row.rounds), str(row.last_round))
+    return Group(head, table)
+
+
+def progress_bar(share: float) -> str:
+    """A progress bar of fixed width."""
+    filled = round(min(max(share, 0.0), 1.0) * BAR_CELLS)
+    return "█" * filled + "░" * (BAR_CELLS - filled)
+
+
+def span(seconds: float) -> str:
+    """A time span in at most two units."""
+    seconds = max(0.0, seconds)
+    for unit_s, unit, below_s, below in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if seconds >= unit_s:
+            return f"{int(seconds // unit_s)}{unit} {int(seconds % unit_s // below_s)}{below}"
+    return f"{seconds:.0f}s"
+
+
+def count(number: int, thing: str) -> str:
+    """A number of things."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def size(size_bytes: int) -> str:
+    """A number of bytes for people."""
+    amount = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} GiB"

@@ -1,0 +1,382 @@
+"""How a node is, in layers, each with its state, age and a reason in words.
+
+Made from the folded state alone, so it can be made from the log of a node that is down; a running daemon adds what only
+it knows (`swarmd.observe.live`). Ages are seconds; an age is counted from when the layer came into its state.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarmd.core.state import Coordination, State, WorkerState
+from swarmd.observe.live import Live, WorkerLive
+
+SKIPS_SHOWN = 5
+REWARDS_SHOWN = 32
+STANDINGS_SHOWN = 32
+LEFT = ("stopped", "failed", "draining")
+
+_ROUND_REASONS = {
+    "starting": "waiting for the network worker",
+    "joining": "waiting for the DHT to answer",
+    "registering": "writing the membership record",
+    "syncing": "reading the coordinator's clock",
+    "waiting": "no stage is open for this node",
+    "round.gathering": "fetching what peers published",
+    "round.training": "training the stage",
+    "round.publishing": "publishing rollouts and report",
+    "round.submitting": "submitting the result",
+    "round.settling": "done with this stage, waiting for the next",
+    "skipping": "a newer stage opened, training is being cancelled",
+}
+_TRAINER_REASONS = {
+    "down": "the trainer worker does not run",
+    "loading": "loading the model",
+    "idle": "ready for a stage",
+    "busy": "at work",
+}
+_LINK_REASONS = {
+    "down": "the network worker does not run",
+    "connecting": "connecting to the DHT",
+    "up": "",
+    "degraded": "the node runs but reaches nobody",
+}
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """Common to all layers."""
+
+    state: str
+    healthy: bool
+    age_s: float
+    reason: str = ""
+
+
+class ProcessStatus(Layer, frozen=True, kw_only=True):
+    """The daemon. `age_s` is its uptime when it runs."""
+
+    pid: int = 0
+    run: str = ""
+    version: str = ""
+    rss_bytes: int = 0
+    exit_code: int | None = None
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker process."""
+
+    pid: int = 0
+    restarts: int = 0  # unplanned exits within the restart window
+    last_exit: str = ""
+    silent_s: float | None = None
+    answering: bool | None = None  # unknown when the daemon is down
+
+
+class NetworkStatus(Layer, frozen=True, kw_only=True):
+    """The DHT."""
+
+    peers: int = 0
+    addresses: tuple[str, ...] = ()
+    worker: WorkerStatus
+
+
+class TrainingStatus(Layer, frozen=True, kw_only=True):
+    """The trainer."""
+
+    device: str = ""
+    model: str = ""
+    parameters: int = 0
+    doing: str = ""
+    done: int = 0
+    total: int = 0
+    figures: dict[str, float] = {}  # tokens_per_s, eta_s, ... as the trainer reports them
+    worker: WorkerStatus
+
+
+class SkipStatus(msgspec.Struct, frozen=True):
+    """Rounds that were skipped as one."""
+
+    first: int
+    last: int
+    cause: str
+    age_s: float
+
+
+class RoundStatus(Layer, frozen=True, kw_only=True):
+    """Where the swarm is and where this node is in it. Rounds and stages are -1 when nothing is open."""
+
+    round: int = -1
+    stage: int = -1
+    deadline_in_s: float | None = None  # negative when it has passed
+    overdue_s: float = 0.0
+    working_round: int = -1
+    working_stage: int = -1
+    joined: int = 0
+    skipped: int = 0
+    skips: tuple[SkipStatus, ...] = ()
+    policy: str = ""
+    waits: tuple[tuple[str, float], ...] = ()  # deadlines: (name, seconds from now)
+
+
+class RewardStatus(msgspec.Struct, frozen=True):
+    """One stage's own reward."""
+
+    round: int
+    stage: int
+    reward: float
+    held_out: float | None = None
+
+
+class StandingStatus(msgspec.Struct, frozen=True):
+    """One row of the coordinator's leaderboard."""
+
+    peer: str
+    name: str
+    reward: float
+    rounds: int
+    last_round: int
+
+
+class CoordinatorStatus(Layer, frozen=True, kw_only=True):
+    """What only the coordinator sees."""
+
+    round: int
+    stage: int
+    members: int
+    reports: int
+    expected: int
+    standings: tuple[StandingStatus, ...] = ()
+
+
+class LogStatus(msgspec.Struct, frozen=True):
+    """The event log."""
+
+    directory: str
+    next_seq: int
+    size_bytes: int
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Everything `swarmd status` says."""
+
+    at: float
+    source: str  # "daemon" or "log"
+    healthy: bool
+    peer: str
+    name: str
+    swarm: str
+    role: str
+    process: ProcessStatus
+    network: NetworkStatus
+    training: TrainingStatus
+    round: RoundStatus
+    reward_total: float
+    rewards: tuple[RewardStatus, ...]
+    rejections: dict[str, int]
+    log: LogStatus
+    coordinator: CoordinatorStatus | None = None
+
+
+def status_of(
+    state: State, now: float, log: LogStatus, live: Live | None = None, version: str = "", mute: str = ""
+) -> Status:
+    """Say how a node is.
+
+    Args:
+        state: the fold of its log.
+        now: POSIX seconds.
+        log: what is known of the log's files.
+        live: what the running daemon adds, None when it is down.
+        version: of the running daemon.
+        mute: why a daemon that seems to run does not answer.
+    """
+    settings = state.settings
+    process = _process(state, now, live, version) if not mute else _mute_process(state, now, mute)
+    network = _network(state, now, live)
+    training = _training(state, now, live)
+    round_status = _round(state, now)
+    layers: tuple[Layer, ...] = (process, network, training, round_status)
+    return Status(
+        at=now,
+        source="daemon" if live else "log",
+        healthy=all(layer.healthy for layer in layers),
+        peer=settings.peer if settings else "",
+        name=settings.name if settings else "",
+        swarm=settings.swarm if settings else "",
+        role=settings.role if settings else "",
+        process=process,
+        network=network,
+        training=training,
+        round=round_status,
+        reward_total=state.reward_total,
+        rewards=tuple(RewardStatus(r.round, r.stage, r.reward, r.held_out) for r in state.rewards[-REWARDS_SHOWN:]),
+        rejections=dict(state.rejections),
+        log=log,
+        coordinator=_coordinator(state.coordination, now) if state.coordination else None,
+    )
+
+
+def _process(state: State, now: float, live: Live | None, version: str) -> ProcessStatus:
+    if live is not None:
+        draining = state.chart in LEFT
+        return ProcessStatus(
+            state="stopping" if draining else "running",
+            healthy=not draining,
+            age_s=now - state.started_at,
+            reason=state.stop_reason if draining else "",
+            pid=live.pid,
+            run=state.run,
+            version=version,
+            rss_bytes=live.rss_bytes,
+        )
+    ended = state.chart in ("stopped", "failed")
+    if not state.settings:
+        reason = "it has never run here"
+    elif ended:
+        reason = state.stop_reason or "it stopped"
+    else:
+        reason = "no daemon runs, and the log holds no orderly stop: it was killed or crashed"
+    return ProcessStatus(
+        state="stopped" if ended else "dead",
+        healthy=False,
+        age_s=now - state.since if state.since else 0.0,
+        reason=reason,
+        run=state.run,
+        exit_code=state.exit_code if ended and state.settings else None,
+    )
+
+
+def _mute_process(state: State, now: float, why: str) -> ProcessStatus:
+    age_s = now - state.started_at if state.started_at else 0.0
+    return ProcessStatus(state="mute", healthy=False, age_s=age_s, reason=why, run=state.run)
+
+
+def _worker(life: WorkerState, live: Live | None, worker: WorkerLive | None) -> WorkerStatus:
+    return WorkerStatus(
+        pid=worker.pid if worker else 0,
+        restarts=len(life.exits),
+        last_exit=life.reason,
+        silent_s=worker.silent_s if worker else None,
+        answering=(worker is not None and worker.answering) if live else None,
+    )
+
+
+def _silence(worker: WorkerLive | None) -> str:
+    """Why a running process does not count as healthy, empty when it does."""
+    if worker is None or worker.answering:
+        return ""
+    return f"the worker (pid {worker.pid}) has been silent for {worker.silent_s:.0f} s"
+
+
+def _network(state: State, now: float, live: Live | None) -> NetworkStatus:
+    link = state.link
+    process = live.network if live else None
+    reason = link.reason or _LINK_REASONS.get(link.chart, link.chart)
+    if link.chart == "down" and state.network.reason:
+        reason = f"the network worker is down: {first_line(state.network.reason)}"
+    silence = _silence(process)
+    return NetworkStatus(
+        state=link.chart if live else "down",
+        healthy=live is not None and link.chart == "up" and process is not None and not silence,
+        age_s=now - link.since if link.since else 0.0,
+        reason=(silence or reason) if live else "the daemon does not run",
+        peers=link.peers if live else 0,
+        addresses=link.addresses,
+        worker=_worker(state.network, live, process),
+    )
+
+
+def _training(state: State, now: float, live: Live | None) -> TrainingStatus:
+    trainer = state.trainer
+    process = live.trainer if live else None
+    progress = process.progress if process and trainer.chart != "idle" else None
+    reason = _TRAINER_REASONS.get(trainer.chart, trainer.chart)
+    if trainer.chart == "down" and state.training.reason:
+        reason = f"the trainer worker is down: {first_line(state.training.reason)}"
+    silence = _silence(process)
+    return TrainingStatus(
+        state=trainer.chart if live else "down",
+        healthy=live is not None and trainer.chart in ("idle", "busy") and process is not None and not silence,
+        age_s=now - trainer.since if trainer.since else 0.0,
+        reason=(silence or (progress.note if progress else "") or reason) if live else "the daemon does not run",
+        device=trainer.device,
+        model=trainer.model,
+        parameters=trainer.parameters,
+        doing=progress.what if progress else "",
+        done=progress.done if progress else 0,
+        total=progress.total if progress else 0,
+        figures=dict(progress.figures) if progress else {},
+        worker=_worker(state.training, live, process),
+    )
+
+
+def _round(state: State, now: float) -> RoundStatus:
+    clock, work, settings = state.clock, state.work, state.settings
+    overdue_s = max(0.0, now - clock.deadline_at) if clock and not clock.final else 0.0
+    patience_s = settings.clock_s if settings else 0.0
+    stalled = overdue_s > 2 * patience_s
+    in_swarm = state.chart == "waiting" or state.chart.startswith("round.") or state.chart == "skipping"
+    return RoundStatus(
+        state=state.chart,
+        healthy=in_swarm and not stalled,
+        age_s=now - state.since if state.since else 0.0,
+        reason=_round_reason(state, overdue_s),
+        round=clock.round if clock else -1,
+        stage=clock.stage if clock else -1,
+        deadline_in_s=clock.deadline_at - now if clock else None,
+        overdue_s=overdue_s,
+        working_round=work.round if work else -1,
+        working_stage=work.stage if work else -1,
+        joined=state.rounds_joined,
+        skipped=state.rounds_skipped,
+        skips=tuple(SkipStatus(s.first, s.last, s.cause, now - s.at) for s in state.skips[-SKIPS_SHOWN:]),
+        policy=settings.behind if settings else "",
+        waits=tuple(sorted(((d.name, d.due_at - now) for d in state.deadlines), key=lambda wait: wait[1])),
+    )
+
+
+def _round_reason(state: State, overdue_s: float) -> str:
+    if state.chart in LEFT:
+        return state.stop_reason or "the node has stopped"
+    if state.clock is not None and state.clock.final:
+        return "the swarm has run its rounds"
+    reason = _ROUND_REASONS.get(state.chart, state.chart)
+    if overdue_s > 0:
+        reason += f"; the stage's deadline passed {overdue_s:.0f} s ago and the coordinator has announced nothing newer"
+    return reason
+
+
+def _coordinator(coordination: Coordination, now: float) -> CoordinatorStatus:
+    present = [member for member in coordination.members if not member.left]
+    expected = [member for member in present if member.since_round <= coordination.round]
+    standings = sorted(coordination.standings, key=lambda row: -row.reward)[:STANDINGS_SHOWN]
+    return CoordinatorStatus(
+        state=coordination.chart,
+        healthy=True,
+        age_s=now - coordination.since if coordination.since else 0.0,
+        round=coordination.round,
+        stage=coordination.stage,
+        members=len(present),
+        reports=len(coordination.reports),
+        expected=len(expected),
+        standings=tuple(StandingStatus(r.peer, r.name, r.reward, r.rounds, r.last_round) for r in standings),
+    )
+
+
+def first_line(text: str) -> str:
+    """The headline of a reason that carries output."""
+    return text.partition("\n")[0].removesuffix("; last output:")
+
+
+def headline(state: State) -> str:
+    """One line for the service manager."""
+    parts = [state.chart]
+    if state.clock is not None:
+        parts.append(f"round {state.clock.round} stage {state.clock.stage}")
+    parts.append(f"network {state.link.chart} ({state.link.peers} peers)")
+    parts.append(f"trainer {state.trainer.chart}")
+    if state.rewards:
+        parts.append(f"last reward {state.rewards[-1].reward:.3f}")
+    if state.chart in LEFT and state.stop_reason:
+        parts.append(first_line(state.stop_reason))
+    return ", ".join(parts)
