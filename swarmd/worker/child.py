@@ -1,12 +1,15 @@
 """The worker's end of the pipe: what a worker process runs instead of speaking frames itself.
 
 `serve` answers pings from the event loop, so a worker whose loop is stuck is seen as silent; long work belongs
-in a thread. When the daemon goes away (end of file on stdin) the worker ends: workers never outlive their daemon.
+in a thread. When the daemon goes away (end of file on stdin) the worker ends, and with it all that it started: workers
+never outlive their daemon, not even with a stuck loop.
 """
 
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -15,6 +18,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from swarmd.core.events import Event
+from swarmd.errors import ExitCode, SwarmdError
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import (
     Fault,
@@ -31,6 +35,7 @@ from swarmd.worker.messages import (
 
 COMMANDS_QUEUED_MAX = 256  # beyond it the daemon's writes wait
 CHUNK_BYTES = 65536
+ORPHAN_S = 5.0  # longest life of a worker after its daemon
 
 
 class Outbox:
@@ -76,15 +81,26 @@ def claim_stdout() -> int:
 async def serve(main: WorkerMain) -> None:
     """Run a worker: wait for `Start`, then `main(start, outbox, inbox)` until it returns or the daemon goes away.
 
-    `inbox` yields `Perform` and `Stop`; after `Stop`, `main` should return within its `grace_s`.
+    `inbox` yields `Perform` and `Stop`; after `Stop`, `main` should return within its `grace_s`. A SwarmdError from
+    `main` is told to the daemon as a `Fault` and becomes the exit status; any other error also leaves its traceback.
     """
     outbox = Outbox(claim_stdout())
+    threading.Thread(target=_outlive_by, args=(ORPHAN_S,), name="orphan-watch", daemon=True).start()
     reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
     send, inbox = anyio.create_memory_object_stream[Perform | Stop](COMMANDS_QUEUED_MAX)
+    failure: SwarmdError | None = None
+    orphaned = False
     async with anyio.create_task_group() as tasks:
 
         async def run(start: Start) -> None:
-            await main(start, outbox, inbox)
+            nonlocal failure
+            try:
+                await main(start, outbox, inbox)
+            except SwarmdError as error:
+                failure = error
+            except Exception as error:
+                outbox.fault(f"{type(error).__name__}: {error}")
+                raise
             tasks.cancel_scope.cancel()
 
         while chunk := await _read_stdin():
@@ -95,9 +111,37 @@ async def serve(main: WorkerMain) -> None:
                     tasks.start_soon(run, message)
                 else:
                     await send.send(message)
+        orphaned = True
         tasks.cancel_scope.cancel()
+    if orphaned:
+        end_group()
+    if failure is not None:
+        tell_failure(outbox, failure)
+
+
+def tell_failure(outbox: Outbox, failure: SwarmdError) -> None:
+    """Report a deliberate error and end with its exit status."""
+    permanent = failure.exit_code >= ExitCode.USAGE and failure.exit_code != ExitCode.IN_USE
+    outbox.fault(str(failure), permanent, failure.exit_code)
+    sys.exit(failure.exit_code)
 
 
 async def _read_stdin() -> bytes:
     await anyio.wait_readable(sys.stdin.fileno())
     return os.read(sys.stdin.fileno(), CHUNK_BYTES)
+
+
+def _outlive_by(seconds: float) -> None:
+    """Wait in a thread for the daemon's end of stdin to close; then leave the event loop `seconds` to end by itself."""
+    hang_up = select.poll()
+    hang_up.register(sys.stdin.fileno(), 0)  # POLLHUP comes unasked, and nothing else wakes this thread
+    hang_up.poll()
+    threading.Event().wait(seconds)
+    end_group()
+
+
+def end_group() -> None:
+    """Kill this process and what it started. Away from a daemon, where it leads no group, it spares its neighbours."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(ExitCode.FAILURE)
