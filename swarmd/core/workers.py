@@ -113,7 +113,8 @@ def _note_exit(turn: Turn, event: WorkerExited) -> None:
     life = life_of(turn.state, event.worker)
     window_from = turn.at - turn.settings.restart_window_s
     recent = tuple(time for time in life.exits if time > window_from)[-turn.settings.restarts_max :]
-    set_life(turn, event.worker, replace(life, pid=0, exits=(*recent, turn.at), reason=event.reason))
+    counted = () if turn.state.chart in LEAVING else (turn.at,)  # the exits of an orderly stop are planned
+    set_life(turn, event.worker, replace(life, pid=0, exits=recent + counted, reason=event.reason))
     turn.disarm(f"ready/{event.worker}")
     if event.worker == "network":
         turn.move_link("exited", reason=event.reason, peers=0)
