@@ -14,6 +14,7 @@ from swarmd.eventlog.changes import Change
 
 VALUE_CHARS_MAX = 60  # of one value in a line for people
 DIGEST_CHARS = 12
+TIMES_S = (1e8, 1e11)  # floats between are taken for POSIX seconds
 
 _json = msgspec.json.Encoder(order="deterministic")
 
@@ -89,7 +90,7 @@ def short(value: Any) -> str:
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     if isinstance(value, float):
-        return f"{value:.6g}" if abs(value) < 1e6 else clock(value)
+        return clock(value).replace(" ", "T") if TIMES_S[0] < value < TIMES_S[1] else f"{value:.6g}"
     if isinstance(value, msgspec.Struct):
         name = value.__struct_config__.tag or type(value).__name__
         return f"{name}({fields_of(value)})"

@@ -1,0 +1,102 @@
+"""The log for other tools: JSON lines any reader takes, and a Parquet table."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import sys
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from swarmd.core.events import Event, ReportSeen, tag_of
+from swarmd.errors import LogDamaged, LogWriteFailed, SwarmdError
+from swarmd.eventlog.commit import Commit
+from swarmd.eventlog.export import export_json_lines, export_parquet, write_json_lines
+from swarmd.eventlog.reader import read_commits
+from tests.core.story import trained
+from tests.eventlog.making import EVENTS, follower_story, write_groups
+
+
+def refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+@settings(max_examples=150, deadline=None)
+@given(EVENTS)
+def test_every_event_is_one_line_of_strict_json(event) -> None:
+    out = io.BytesIO()
+    assert write_json_lines([Commit(3, 1.5, 1, (event,), b"")], out) == 1
+    assert out.getvalue().count(b"\n") == 1
+    line = json.loads(out.getvalue(), parse_constant=refuse_constant)
+    assert (line["seq"], line["at"], line["type"]) == (3, 1.5, tag_of(event))
+
+
+def test_no_event_has_fields_that_its_line_needs() -> None:
+    assert len(get_args(Event)) > 20
+    for kind in get_args(Event):
+        assert {"seq", "at", "type"}.isdisjoint(kind.__struct_fields__)
+
+
+@pytest.mark.parametrize(("reward", "written"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")])
+def test_what_is_no_number_is_a_string(reward: float, written: str) -> None:
+    out = io.BytesIO()
+    write_json_lines([Commit(0, 0.0, 1, (trained(0, reward=reward),), b"")], out)
+    line = json.loads(out.getvalue(), parse_constant=refuse_constant)
+    assert line["reward"] == written
+    assert line["rollouts"]["groups"] == 4
+
+
+def test_bytes_are_base64(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    write_json_lines([Commit(0, 0.0, 1, (ReportSeen("p", 0, 0, math.nan, record=b"\0\xff"),), b"")], out)
+    assert json.loads(out.getvalue())["record"] == "AP8="
+
+
+def test_json_lines_hold_the_whole_log(tmp_path: Path) -> None:
+    events = follower_story()
+    write_groups(tmp_path / "events", [events[:5], events[5:]])
+    out = tmp_path / "log.jsonl"
+    assert export_json_lines(read_commits(tmp_path / "events"), out) == len(events)
+    lines = out.read_text().splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == list(range(len(events)))
+    assert [msgspec.json.decode(line, type=Event) for line in lines] == events
+
+
+def test_a_parquet_table_holds_the_whole_log(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    events = [*follower_story(), trained(9, reward=math.nan)]
+    write_groups(tmp_path / "events", [events[:5], events[5:]])
+    out = tmp_path / "log.parquet"
+    assert export_parquet(read_commits(tmp_path / "events"), out) == len(events)
+    table = parquet.read_table(out)
+    assert table.column_names[:4] == ["seq", "at", "type", "round"]
+    assert table["seq"].to_pylist() == list(range(len(events)))
+    assert table["type"].to_pylist() == [tag_of(event) for event in events]
+    assert table["round"].to_pylist() == [getattr(event, "round", None) for event in events]
+    assert table["at"].to_pylist()[5].timestamp() == 1.0
+    bodies = table["event"].to_pylist()
+    assert json.loads(bodies[-1])["reward"] == "NaN"
+    assert msgspec.json.decode(bodies[0], type=Event) == events[0]
+
+
+def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    write_groups(tmp_path / "events", [follower_story()[:2]])
+    path = next((tmp_path / "events").glob("*.seg"))
+    path.write_bytes(path.read_bytes()[:30] + b"\0" + path.read_bytes()[31:])
+    for export, out in ((export_json_lines, tmp_path / "a.jsonl"), (export_parquet, tmp_path / "a.parquet")):
+        with pytest.raises(LogDamaged):
+            export(read_commits(tmp_path / "events"), out)
+        with pytest.raises(LogWriteFailed, match="No such file"):
+            export(iter(()), tmp_path / "missing" / out.name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["events"]
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SwarmdError, match=r"needs pyarrow.*swarmd\[parquet\]"):
+        export_parquet(iter(()), tmp_path / "out.parquet")

@@ -1,0 +1,179 @@
+"""The fold gives back the state; a changed digest, a changed core and other charts are named where they first tell."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swarmd.core import step as core
+from swarmd.core.chart import default_charts
+from swarmd.core.events import Envelope, WorkerStarted, tag_of
+from swarmd.core.state import State
+from swarmd.core.step import RULES, step
+from swarmd.errors import ExitCode, LogNewer, ReplayDifference
+from swarmd.eventlog.changes import Change
+from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.fold import fold, load
+from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.replay import CommitDiffers, apply_commit, compare, verify
+from swarmd.eventlog.snapshot import encode_state
+from tests.core.story import gathered
+from tests.eventlog.making import coordinator_story, follower_story, members, open_log, write_groups, write_story
+
+
+@pytest.mark.parametrize("story", [follower_story, coordinator_story])
+@pytest.mark.parametrize("group", [1, 3, 64])
+def test_a_log_folds_to_the_state_the_node_had(tmp_path: Path, story, group: int) -> None:
+    events = story()
+    with open_log(tmp_path) as log:
+        state = write_story(log, events, State(), group)
+    loaded, next_seq = load(tmp_path)
+    assert (encode_state(loaded), next_seq) == (encode_state(state), len(events))
+    found = verify(tmp_path)
+    assert (found.events, found.commits) == (len(events), -(-len(events) // group))
+
+
+def test_the_fold_shows_each_event_between_its_states(tmp_path: Path) -> None:
+    events = follower_story()
+    with open_log(tmp_path) as log:
+        write_story(log, events, State())
+    state = State()
+    for seq, applied in enumerate(fold(read_commits(tmp_path))):
+        assert (applied.seq, applied.event, applied.before) == (seq, events[seq], state)
+        state, commands = step(state, Envelope(seq, applied.at, events[seq]))
+        assert (applied.after, applied.commands) == (state, commands)
+    assert state.done == (2, 0)
+
+
+def test_a_log_goes_on_over_lives(tmp_path: Path) -> None:
+    state = State()
+    for life in range(3):
+        with open_log(tmp_path, f"run{life}") as log:
+            before, next_seq = load(tmp_path)
+            assert (encode_state(before), next_seq) == (encode_state(state), log.next_seq)
+            state = write_story(log, follower_story(), before)
+    assert verify(tmp_path).events == 3 * len(follower_story())
+
+
+def test_the_first_commit_with_another_digest_is_named(tmp_path: Path) -> None:
+    events = follower_story()
+    changed = events.index(gathered(1))
+    with open_log(tmp_path) as log:
+        state = State()
+        for index, event in enumerate(events):
+            state, commands = step(state, Envelope(index, 5.0, event))
+            log.append(5.0, [event], b"\xaa" * 16 if index >= changed else digest_commands(commands))
+    with pytest.raises(ReplayDifference) as caught:
+        verify(tmp_path)
+    assert caught.value.exit_code == ExitCode.DIFFERENCE
+    assert isinstance(caught.value, CommitDiffers)
+    difference = caught.value.difference
+    assert (difference.seq, difference.events) == (changed, (events[changed],))
+    assert difference.expected == b"\xaa" * 16
+    assert difference.got == digest_commands(difference.commands)
+    message = str(caught.value)
+    for part in (f"seq {changed} (rollouts_gathered)", "aa" * 16, difference.got.hex(), "train id=train/1/0"):
+        assert part in message
+
+
+def test_a_changed_core_is_found_at_its_first_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant that forgets the first command of a gathering."""
+    events = follower_story()
+    with open_log(tmp_path) as log:
+        write_story(log, events, State(), group=1)
+    first = events.index(gathered(1))
+
+    def forgetful(state: State, envelope: Envelope) -> object:
+        after, commands = core.step(state, envelope)
+        return after, commands[1:] if tag_of(envelope.event) == "rollouts_gathered" else commands
+
+    monkeypatch.setattr("swarmd.eventlog.replay.step", forgetful)
+    with pytest.raises(CommitDiffers) as caught:
+        verify(tmp_path)
+    assert caught.value.difference.seq == first
+
+
+def test_commits_of_older_rules_are_folded_and_counted(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append(0.0, follower_story()[:3], b"\0" * 16, rules=RULES - 1)
+        state, _ = load(tmp_path)
+        write_story(log, follower_story(), state)
+    found = verify(tmp_path)
+    assert found.unchecked == 1 and found.events == 3 + len(follower_story())
+
+
+def test_newer_rules_are_not_replayed(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.append(0.0, follower_story()[:1], b"\0" * 16, rules=RULES + 1)
+    for attempt in (load, verify):
+        with pytest.raises(LogNewer, match=f"rules {RULES + 1}"):
+            attempt(tmp_path)
+
+
+def test_the_same_charts_make_no_difference(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        write_story(log, follower_story(), State())
+    found = compare(tmp_path, partial(step, charts=default_charts()))
+    assert found.first is None and found.changes == ()
+    assert found.here == found.there and found.here["train"] == 3
+
+
+def test_other_charts_part_at_the_first_event_that_they_take_otherwise(tmp_path: Path) -> None:
+    events = follower_story()
+    with open_log(tmp_path) as log:
+        write_story(log, events, State())
+    charts = default_charts()
+    link = msgspec.structs.replace(charts.link, table={})  # a link that never comes up
+    found = compare(tmp_path, partial(step, charts=msgspec.structs.replace(charts, link=link)))
+    assert found.first is not None
+    assert found.first.event == WorkerStarted("network", 11, 1)
+    assert Change("link.chart", "down", "connecting") in found.first.here.changes
+    assert found.first.there.changes != found.first.here.changes
+    assert any(change.path == "link.chart" and change.after == "down" for change in found.changes)
+    assert found.events == len(events)
+
+
+def test_charts_that_cannot_take_an_event_say_so(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        write_story(log, follower_story(), State())
+
+    def refusing(state: State, envelope: Envelope) -> object:
+        if tag_of(envelope.event) == "trainer_ready":
+            raise KeyError("no such state")
+        return step(state, envelope)
+
+    found = compare(tmp_path, refusing)
+    assert found.first is not None and found.first.there.refused == "KeyError: 'no such state'"
+    assert found.events == found.first.seq
+
+
+def test_a_group_causes_what_its_events_cause_one_by_one(tmp_path: Path) -> None:
+    commits = write_groups(tmp_path, [follower_story()])
+    state, commands = apply_commit(State(), commits[0], step)
+    one_by_one = list(fold(commits))
+    assert state == one_by_one[-1].after
+    assert commands == tuple(command for applied in one_by_one for command in applied.commands)
+
+
+def test_ten_thousand_events_load_well_within_two_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
+    story = follower_story(rounds=300)
+    with open_log(tmp_path) as log:
+        state = State()
+        while log.next_seq < 10_000:
+            state = write_story(log, story, state, group=1)
+    begun = os.times()
+    _, next_seq = load(tmp_path)
+    ended = os.times()
+    assert next_seq >= 10_000
+    assert ended.user + ended.system - begun.user - begun.system < 2.0
+
+
+def test_a_log_of_no_node_folds_to_nothing(tmp_path: Path) -> None:
+    assert load(tmp_path) == (State(), 0)
+    write_groups(tmp_path, members(3))
+    assert load(tmp_path) == (State(), 3), "events before the first NodeStarted change nothing"

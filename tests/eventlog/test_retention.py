@@ -1,0 +1,141 @@
+"""Snapshots, and the segments they let go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swarmd.core.state import State
+from swarmd.core.step import RULES
+from swarmd.errors import LogDamaged, LogForeign, LogNewer, ReplayDifference
+from swarmd.eventlog.fold import load, newest_base, oldest_base
+from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.replay import verify
+from swarmd.eventlog.retention import log_bytes
+from swarmd.eventlog.segment import first_seq_of, list_segments
+from swarmd.eventlog.snapshot import (
+    Snapshot,
+    encode_state,
+    list_snapshots,
+    read_snapshot,
+    snapshot_seq,
+    write_snapshot,
+)
+from tests.eventlog.making import ANY_BYTES, NODE, follower_story, open_log, write_story
+
+SEGMENT_BYTES = 4096
+
+
+def write_lives(directory: Path, lives: int, bytes_max: int = ANY_BYTES, rounds: int = 20) -> State:
+    """The same story told by several lives; the state it comes to."""
+    state = State()
+    for life in range(lives):
+        with open_log(directory, f"run{life}", segment_bytes=SEGMENT_BYTES, bytes_max=bytes_max) as log:
+            state = write_story(log, follower_story(rounds), state)
+    return state
+
+
+def test_snapshots_lie_where_segments_begin(tmp_path: Path) -> None:
+    state = write_lives(tmp_path, 3)
+    firsts = {first_seq_of(path) for path in list_segments(tmp_path)}
+    snapshots = list_snapshots(tmp_path)
+    assert len(snapshots) >= 3
+    assert {snapshot_seq(path) for path in snapshots[:-1]} <= firsts
+    loaded, _ = load(tmp_path)
+    assert encode_state(loaded) == encode_state(state)
+    assert newest_base(tmp_path).seq == snapshot_seq(snapshots[-1])
+    assert oldest_base(tmp_path).seq == 0
+
+
+def test_a_log_within_its_budget_keeps_everything(tmp_path: Path) -> None:
+    write_lives(tmp_path, 4)
+    assert first_seq_of(list_segments(tmp_path)[0]) == 0
+
+
+def test_a_log_over_its_budget_sheds_its_oldest_segments_and_still_folds(tmp_path: Path) -> None:
+    bounded, whole = tmp_path / "bounded", tmp_path / "whole"
+    bytes_max = 20 * SEGMENT_BYTES
+    state = write_lives(bounded, 14, bytes_max)
+    write_lives(whole, 14)
+    first = first_seq_of(list_segments(bounded)[0])
+    assert first > 0
+    assert log_bytes(bounded) <= bytes_max + 3 * SEGMENT_BYTES < log_bytes(whole)
+    assert oldest_base(bounded).seq == first, "a fold starts at the first event that is left"
+    assert snapshot_seq(list_snapshots(bounded)[0]) == first
+    assert list(read_commits(bounded)) == list(read_commits(whole, first))
+    loaded, next_seq = load(bounded)
+    assert encode_state(loaded) == encode_state(state) == encode_state(load(whole)[0])
+    assert next_seq == load(whole)[1]
+    found = verify(bounded)
+    assert found.from_seq == first and found.snapshots >= 1
+
+
+def test_without_a_snapshot_nothing_is_shed(tmp_path: Path) -> None:
+    with open_log(tmp_path, segment_bytes=500, bytes_max=1000) as log:
+        for index, event in enumerate(follower_story(20)):
+            log.append(float(index), [event], b"")
+    assert first_seq_of(list_segments(tmp_path)[0]) == 0
+    assert log_bytes(tmp_path) > 1000
+
+
+def test_a_damaged_snapshot_lets_nothing_go(tmp_path: Path) -> None:
+    write_lives(tmp_path, 3)
+    for path in list_snapshots(tmp_path):
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    before = list_segments(tmp_path)
+    with open_log(tmp_path, "next", segment_bytes=SEGMENT_BYTES, bytes_max=1) as log:
+        log.append(0.0, follower_story(1)[:1], b"")
+    assert list_segments(tmp_path)[: len(before)] == before
+
+
+def test_a_damaged_snapshot_is_passed_over_while_the_log_is_whole(tmp_path: Path) -> None:
+    state = write_lives(tmp_path, 2)
+    newest = list_snapshots(tmp_path)[-1]
+    newest.write_bytes(newest.read_bytes()[:-3])
+    assert encode_state(load(tmp_path)[0]) == encode_state(state)
+    with pytest.raises(LogDamaged, match=f"{newest.name} is damaged.*digest is wrong"):
+        read_snapshot(newest, NODE, RULES)
+
+
+def test_a_log_whose_beginning_is_gone_is_refused(tmp_path: Path) -> None:
+    write_lives(tmp_path, 2)
+    for path in list_snapshots(tmp_path):
+        path.unlink()
+    list_segments(tmp_path)[0].unlink()
+    for attempt in (load, verify):
+        with pytest.raises(LogDamaged, match="no snapshot holds the state before it"):
+            attempt(tmp_path)
+
+
+def test_a_snapshot_that_the_fold_does_not_give_is_a_difference(tmp_path: Path) -> None:
+    write_lives(tmp_path, 2)
+    path = list_snapshots(tmp_path)[0]
+    snapshot = read_snapshot(path, NODE, RULES)
+    wrong = msgspec.structs.replace(snapshot, state=msgspec.structs.replace(snapshot.state, rounds_joined=999))
+    write_snapshot(tmp_path, wrong)
+    with pytest.raises(ReplayDifference, match=f"snapshot of seq {snapshot.seq}"):
+        verify(tmp_path)
+
+
+def test_a_snapshot_says_whose_it_is_and_under_which_rules(tmp_path: Path) -> None:
+    path = write_snapshot(tmp_path, Snapshot(NODE, "run", 5, 2, State(run="a")))
+    assert read_snapshot(path, NODE, 2).state == State(run="a")
+    with pytest.raises(LogForeign, match="of node 12D3KooWAlice, not of bob"):
+        read_snapshot(path, "bob", 2)
+    with pytest.raises(LogNewer, match="rules 2"):
+        read_snapshot(path, NODE, 1)
+
+
+def test_no_flipped_bit_in_a_snapshot_goes_unnoticed(tmp_path: Path) -> None:
+    path = write_snapshot(tmp_path, Snapshot(NODE, "run", 5, 1, State(run="a")))
+    content = path.read_bytes()
+    for bit in (8 * byte + byte % 8 for byte in range(len(content))):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(LogDamaged):
+            read_snapshot(path, NODE, 1)

@@ -1,0 +1,68 @@
+"""What people are shown: short lines, and only what differs."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from swarmd.core.commands import Register, StartWorker, Train
+from swarmd.core.events import ReportSeen
+from swarmd.core.state import Link, Member, Skip, State
+from swarmd.eventlog.changes import Change, changes_between
+from swarmd.eventlog.text import change_line, clock, command_line, event_line, full, plain, short
+from tests.core.story import announced, trained
+
+
+def test_an_event_is_one_line_with_what_is_not_default() -> None:
+    line = event_line(7, 0.0, announced(3, 1, deadline_at=60.0))
+    assert line.split() == (
+        ["7", "1970-01-01", "00:00:00.000", "round_announced", "round=3", "stage=1", "opened_at=0", "deadline_at=60"]
+    )
+    assert "digest=dddddddddddd " in event_line(0, 0.0, trained(0))
+    assert "record=<3 bytes>" in event_line(0, 0.0, ReportSeen("p", 0, 0, 0.5, record=b"abc"))
+
+
+def test_a_command_names_itself() -> None:
+    assert command_line(Train("train/1/0", 1, 0)) == "train id=train/1/0 round=1 stage=0"
+
+
+def test_values_take_little_room() -> None:
+    assert short("x" * 500) == "x" * 60 + "…"
+    assert short(math.nan) == "nan"
+    assert short(1e9) == "2001-09-09T01:46:40.000"
+    assert short((Skip(1, 2, "late", 3.0),)) == "[Skip(first=1 last=2 cause=late at=3)]"
+    assert clock(1e300).startswith("1000000")
+
+
+def test_states_that_are_equal_have_no_changes() -> None:
+    state = State(run="a", reward_total=math.nan, link=Link(since=math.nan))
+    assert changes_between(state, state) == ()
+    assert changes_between(state, replace(state, reward_total=float("nan"), link=Link(since=float("nan")))) == ()
+
+
+def test_changes_name_the_field_that_changed() -> None:
+    before = State(chart="joining", done=(0, 0))
+    after = replace(before, chart="round.training", done=(1, 0), link=Link(chart="up", peers=2))
+    assert changes_between(before, after) == (
+        Change("chart", "joining", "round.training"),
+        Change("done", (0, 0), (1, 0)),
+        Change("link.chart", "down", "up"),
+        Change("link.peers", 0, 2),
+    )
+    assert change_line(Change("chart", "joining", "round.training")) == "chart: joining → round.training"
+
+
+def test_of_a_list_only_what_differs_is_shown() -> None:
+    one, two, three = Register("a"), StartWorker("b", "trainer", 1), Register("c")
+    before = State(pending=(one, two, three))
+    assert changes_between(before, replace(before, pending=(one, three))) == (Change("pending", (two,), ()),)
+    assert changes_between(before, replace(before, pending=(one, two, three, one))) == (Change("pending", (), (one,)),)
+    assert changes_between(State(), before) == (Change("pending", (), (one, two, three)),)
+
+
+def test_json_of_a_state_can_be_whole_or_without_defaults() -> None:
+    member = Member("p", "n", 0, reward=math.inf)
+    assert plain(member) == {"peer": "p", "name": "n", "since_round": 0, "reward": "Infinity"}
+    assert full(member)["last_round"] == -1
+    assert full(State(pending=(Register("a"),)))["pending"] == [{"type": "register", "id": "a"}]
