@@ -32,6 +32,11 @@ class DataPaths(msgspec.Struct, frozen=True):
         return self.root / "peers.json"
 
     @property
+    def records(self) -> Path:
+        """The node's own records in the DHT, to be published again after a restart."""
+        return self.root / "records.bin"
+
+    @property
     def sockets(self) -> Path:
         """p2pd's control sockets."""
         return self.root / "run"

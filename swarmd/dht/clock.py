@@ -1,0 +1,81 @@
+"""The swarm's clock: announced by the coordinator, followed by everybody, itself included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from swarmd.core.commands import Announce, ReadClock
+from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
+from swarmd.dht import names
+from swarmd.dht.lookup import lookup
+from swarmd.dht.records import ClockRecord, Signed
+from swarmd.dht.session import Session
+from swarmd.dht.watch import Watch
+from swarmd.errors import NetworkDown
+
+
+class SwarmClock:
+    """Announces and follows.
+
+    Args:
+        session: where all this happens.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._name = names.clock(session.swarm)
+        self._latest: Signed | None = None
+        self._told: ClockRecord | None = None
+
+    def follow(self) -> None:
+        """Watch the clock for the rest of the session."""
+        session = self._session
+        session.watch(Watch(session.node, self._name, session.config.dht.poll_s, self._see))
+
+    async def announce(self, command: Announce) -> None:
+        """Publish where the swarm is. Raises NetworkDown."""
+        content = ClockRecord(
+            swarm=self._session.swarm,
+            round=command.round,
+            stage=command.stage,
+            opened_at=command.opened_at,
+            deadline_at=command.deadline_at,
+            final=command.final,
+        )
+        await self._session.publisher.publish(content)
+        self._session.emit(RoundPublished(command.id, command.round, command.stage))
+
+    async def read(self, command: ReadClock) -> None:
+        """Read the clock and tell it, whatever was told before.
+
+        Raises:
+            NetworkDown: nobody answered; that is not the same as no round.
+        """
+        found = await self._session.node.call(lambda life: lookup(life, self._name))
+        self._take(found.records)
+        if self._latest is not None:
+            self._tell(self._latest)
+        elif found.answered or self._session.coordinating:
+            self._session.emit(NoRoundYet())
+        else:
+            raise NetworkDown("no peer answered when the clock was read")
+
+    def _see(self, records: Mapping[str, Signed]) -> None:
+        if self._take(records) and self._latest is not None and self._latest.content != self._told:
+            self._tell(self._latest)
+
+    def _take(self, records: Mapping[str, Signed]) -> bool:
+        """Keep the coordinator's record if it is later than the one known. True when it is."""
+        signed = records.get(self._session.coordinator)
+        if signed is None or (self._latest is not None and signed.expiration <= self._latest.expiration):
+            return False
+        self._latest = signed
+        return True
+
+    def _tell(self, signed: Signed) -> None:
+        content = signed.content
+        assert isinstance(content, ClockRecord)
+        self._told = content
+        self._session.policy.round = content.round
+        place = (content.round, content.stage, content.opened_at, content.deadline_at, content.final)
+        self._session.emit(RoundAnnounced(*place))

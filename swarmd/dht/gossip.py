@@ -1,0 +1,92 @@
+"""Hints over gossipsub: the writer of a record tells everybody that it is there. The DHT remains the truth.
+
+A hint says only where to look: kind, key, owner and expiration. It is believed only from the owner itself, whose peer
+id p2pd has authenticated, and it leads to nothing but one bounded read of a key that is watched anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from swarmd.dht.background import spawn
+from swarmd.dht.node import Life, Node
+from swarmd.dht.quota import Quota
+from swarmd.dht.records import Signed
+from swarmd.errors import NetworkDown
+
+HINT_BYTES_MAX = 512
+HINTS_BURST, HINTS_PER_S = 20.0, 5.0  # one sender's
+PUBLISH_S = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Hint(msgspec.Struct, frozen=True, gc=False):
+    """The message, as a msgpack map."""
+
+    kind: str
+    key: str
+    expiration: float
+    sender: str
+
+
+class Gossip:
+    """Sends and receives hints.
+
+    Args:
+        node: whose p2pd gossips.
+        topic: of the swarm.
+        peer_id: this node's; its own hints come back and are ignored.
+        admits: may this peer's hints count?
+        hinted: called with (key, owner, expiration) of a hint that may count.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        topic: str,
+        peer_id: str,
+        admits: Callable[[str], bool],
+        hinted: Callable[[str, str, float], None],
+    ) -> None:
+        self._node = node
+        self._topic = topic
+        self._peer_id = peer_id
+        self._admits = admits
+        self._hinted = hinted
+        self._quota = Quota(HINTS_BURST, HINTS_PER_S, time.monotonic)
+        node.attendants.append(self.listen)
+
+    async def listen(self, life: Life) -> None:
+        """Take hints for as long as p2pd lives."""
+        async for sender, message in life.p2p.subscribe(self._topic):
+            self._take(sender, message)
+
+    def _take(self, sender: str, message: bytes) -> None:
+        if sender == self._peer_id or not self._admits(sender):
+            return
+        if len(message) > HINT_BYTES_MAX or not self._quota.take(sender):
+            return
+        try:
+            hint = msgspec.msgpack.decode(message, type=Hint)
+        except msgspec.DecodeError:
+            return
+        if hint.sender == sender:
+            self._hinted(hint.key, sender, hint.expiration)
+
+    def tell(self, signed: Signed) -> None:
+        """Hint at an own record, in the background; a lost hint costs time, nothing else."""
+        content = signed.content
+        kind = str(type(content).__struct_config__.tag)
+        spawn(self._send(Hint(kind, content.key, signed.expiration, self._peer_id)))
+
+    async def _send(self, hint: Hint) -> None:
+        message = msgspec.msgpack.encode(hint)
+        try:
+            await self._node.call(lambda life: life.p2p.publish(self._topic, message), PUBLISH_S)
+        except NetworkDown as error:
+            log.debug("the hint at %s was not sent: %s", hint.key, error)

@@ -1,0 +1,53 @@
+"""The parts of hivemind that swarmd uses, in one place. Import them from here, so that `lean` comes first."""
+
+from __future__ import annotations
+
+import swarmd.dht.lean  # isort: skip  # before anything of hivemind
+
+import hivemind.dht.node as node_module
+import hivemind.dht.protocol as protocol_module
+import hivemind.utils.timed_storage as time_module
+from hivemind.dht.node import DHTNode
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p import P2P, P2PContext, PeerID
+from hivemind.p2p.p2p_daemon_bindings.utils import (
+    P2PDaemonError,
+    P2PHandlerError,
+    raise_if_failed,
+    read_pbmsg_safe,
+    write_pbmsg,
+)
+from hivemind.proto import dht_pb2, p2pd_pb2
+from hivemind.utils.logging import use_hivemind_log_handler
+from hivemind.utils.multiaddr import Multiaddr
+from hivemind.utils.serializer import MSGPackSerializer
+from hivemind.utils.timed_storage import ValueWithExpiration
+
+__all__ = [
+    "DHTID",
+    "P2P",
+    "DHTLocalStorage",
+    "DHTNode",
+    "DHTRecord",
+    "DictionaryDHTValue",
+    "MSGPackSerializer",
+    "Multiaddr",
+    "P2PContext",
+    "P2PDaemonError",
+    "P2PHandlerError",
+    "PeerID",
+    "RecordValidatorBase",
+    "ValueWithExpiration",
+    "dht_pb2",
+    "node_module",
+    "p2pd_pb2",
+    "protocol_module",
+    "raise_if_failed",
+    "read_pbmsg_safe",
+    "swarmd",
+    "time_module",
+    "use_hivemind_log_handler",
+    "write_pbmsg",
+]

@@ -1,0 +1,70 @@
+"""Telling the daemon how the link is: up, degraded, down; changes only, and not too often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from swarmd.core.events import Event, LinkDegraded, LinkDown, LinkUp
+from swarmd.dht.node import Node
+from swarmd.dht.peers import Rejoin
+
+LOOK_S = 0.1
+CALM_S = 2.0  # between two reports of a changed number of peers, and before the loss of the last peer is believed
+
+
+class LinkReporter:
+    """Watches the node and reports.
+
+    Args:
+        node: watched.
+        rejoin: tells whether peers have been looked for at all.
+        alone: the coordinator's link is up without peers.
+        emit: takes the events.
+    """
+
+    def __init__(self, node: Node, rejoin: Rejoin, alone: bool, emit: Callable[[Event], None]) -> None:
+        self._node = node
+        self._rejoin = rejoin
+        self._alone = alone
+        self._emit = emit
+        self._told: LinkUp | LinkDegraded | LinkDown | None = None
+        self._told_at = 0.0
+        self._seen_at = 0.0  # when the last peer was in the table
+
+    def down(self, reason: str) -> None:
+        """p2pd is lost or does not start; the same reason is told once."""
+        event = LinkDown(reason)
+        if self._told != event:
+            self._tell(event)
+
+    async def run(self) -> None:
+        """Look and report until cancelled."""
+        while True:
+            await self._node.wait_up()
+            await self._look()
+            await anyio.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        peers, now = self._node.peers, anyio.current_time()
+        if peers:
+            self._seen_at = now
+        up = self._told if isinstance(self._told, LinkUp) else None
+        if peers or self._alone:
+            if up is None or (up.peers != peers and now - self._told_at > CALM_S):
+                addresses = await self._node.addresses()
+                if self._node.life is not None:
+                    self._tell(LinkUp(self._node.peers, addresses))
+        elif self._is_lonely(up is not None, now):
+            self._tell(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
+
+    def _is_lonely(self, was_up: bool, now: float) -> bool:
+        """Long enough without a peer, after looking for one, to say so."""
+        if isinstance(self._told, LinkDegraded):
+            return False
+        return now - self._seen_at > CALM_S if was_up else self._rejoin.rounds > 0
+
+    def _tell(self, event: LinkUp | LinkDegraded | LinkDown) -> None:
+        self._told, self._told_at = event, anyio.current_time()
+        self._emit(event)

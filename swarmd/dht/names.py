@@ -1,0 +1,45 @@
+"""Names of the DHT's keys. Every key carries the swarm, and where it has one, the round and the stage.
+
+hivemind finds a key by its id, the SHA-1 of the name's msgpack encoding; so do other implementations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgpack  # type: ignore[import-untyped]
+
+
+def members(swarm: str) -> str:
+    """Who takes part."""
+    return f"swarmd/{swarm}/members"
+
+
+def clock(swarm: str) -> str:
+    """Where the swarm is; written by the coordinator."""
+    return f"swarmd/{swarm}/clock"
+
+
+def reports(swarm: str, round: int, stage: int) -> str:
+    """What each peer's stage gave."""
+    return f"swarmd/{swarm}/reports/{round}/{stage}"
+
+
+def rollouts(swarm: str, round: int, stage: int) -> str:
+    """What each peer shares of a stage."""
+    return f"swarmd/{swarm}/rollouts/{round}/{stage}"
+
+
+def leaderboard(swarm: str, round: int) -> str:
+    """Standings after a round; written by the coordinator."""
+    return f"swarmd/{swarm}/leaderboard/{round}"
+
+
+def hints(swarm: str) -> str:
+    """The gossip topic on which writers say what they have just written."""
+    return f"swarmd/{swarm}/hints"
+
+
+def key_id(name: str) -> bytes:
+    """The 20-byte id under which hivemind stores a name."""
+    return hashlib.sha1(msgpack.packb(name), usedforsecurity=False).digest()

@@ -1,0 +1,206 @@
+"""The libp2p daemon (p2pd) as swarmd runs it: sockets in our own directory, gossip on, its last words kept."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from swarmd.dht.hive import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe, write_pbmsg
+from swarmd.errors import AddressInUse, SwarmdError
+
+SOCKET_PATH_BYTES_MAX = 107  # sun_path without its final zero
+SOCKET_NAME_BYTES = len("/p2pclient-") + 11 + len(".sock")
+LINES_KEPT = 20
+LINE_LENGTH_MAX = 400
+START_S = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class Daemon(P2P):  # type: ignore[misc]
+    """hivemind's P2P with gossipsub, and with what p2pd last said."""
+
+    DHT_MODE_MAPPING = {  # noqa: RUF012 - as in hivemind
+        mode: {**flags, "pubsub": 1, "gossipsubHeartbeatInterval": "500ms"}
+        for mode, flags in P2P.DHT_MODE_MAPPING.items()
+    }
+
+    began: Callable[[Daemon], None] | None = None  # told of every start, so that a cancelled one can be ended
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        began = type(self).began
+        if began is not None:
+            began(self)
+
+    def _log_p2pd_message(self, line: str) -> None:
+        line = line[:LINE_LENGTH_MAX]
+        self.lines.append(line)
+        log.debug("p2pd: %s", line)
+
+    @property
+    def pid(self) -> int:
+        """Process id of p2pd."""
+        return int(self._child.pid)
+
+    async def wait_gone(self) -> int:
+        """Wait until p2pd has ended; its exit status, negative for a signal."""
+        return int(await self._child.wait())
+
+    @property
+    def returncode(self) -> int | None:
+        """p2pd's exit status, None while it runs."""
+        status: int | None = self._child.returncode
+        return status
+
+    def last_words(self) -> str:
+        """What p2pd said last, shortened, for a reason."""
+        spoken = [line for line in self.lines if "error" in line.lower() or "panic" in line.lower()]
+        return (spoken or list(self.lines) or ["(no output)"])[-1]
+
+    async def _ask(self, request: Any) -> tuple[Any, Any, Any]:
+        reader, writer = await self._client.control.daemon_connector.open_connection()
+        try:
+            await write_pbmsg(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.PUBSUB, pubsub=request))
+            response = p2pd_pb2.Response()
+            await read_pbmsg_safe(reader, response)
+            raise_if_failed(response)
+        except BaseException:
+            writer.close()
+            raise
+        return response, reader, writer
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        """Gossip a message."""
+        request = p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.PUBLISH, topic=topic, data=message)
+        _, _, writer = await self._ask(request)
+        writer.close()
+
+    async def subscribe(self, topic: str) -> AsyncIterator[tuple[str, bytes]]:
+        """(sender's peer id, message) of everything gossiped on a topic; ends when p2pd does."""
+        _, reader, writer = await self._ask(p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.SUBSCRIBE, topic=topic))
+        try:
+            while True:
+                message = p2pd_pb2.PSMessage()
+                await read_pbmsg_safe(reader, message)
+                yield PeerID(getattr(message, "from")).to_base58(), message.data
+        except asyncio.IncompleteReadError:
+            return
+        finally:
+            writer.close()
+
+
+class SocketDirectory:
+    """Where p2pd's sockets lie: in the data directory, or in a short private place when that path is too long.
+
+    Args:
+        preferred: the data directory's own place.
+    """
+
+    def __init__(self, preferred: Path) -> None:
+        self.preferred = preferred
+        self.path = _usable(preferred)
+        self._note = self.path / "p2pd.json"
+
+    def open(self) -> None:
+        """Make the directory and clear away what a killed predecessor left, its p2pd included."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = self.path.stat()
+        if status.st_uid != os.geteuid():
+            raise SwarmdError(f"the socket directory {self.path} belongs to another user", "Remove it")
+        self._end_leftover()
+        self.clear()
+
+    def daemon_class(self) -> type[Daemon]:
+        """`Daemon` with its sockets here."""
+        return type("Daemon", (Daemon,), {"_UNIX_SOCKET_PREFIX": f"/unix{self.path}/"})
+
+    def note(self, pid: int) -> None:
+        """Write down which p2pd runs."""
+        self._note.write_text(json.dumps({"pid": pid}), encoding="ascii")
+
+    def clear(self) -> None:
+        """Remove sockets and the note."""
+        for path in (*self.path.glob("p2pd-*.sock"), *self.path.glob("p2pclient-*.sock"), self._note):
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove sockets, and the directory when it is not the data directory's."""
+        self.clear()
+        if self.path != self.preferred:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def _end_leftover(self) -> None:
+        """A p2pd whose worker was killed ends by itself after some seconds; make it at once."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            pid = int(json.loads(self._note.read_text(encoding="ascii"))["pid"])
+            if str(self.path).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+                log.info("ended the p2pd of a killed predecessor, process %d", pid)
+
+
+def _usable(preferred: Path) -> Path:
+    preferred = preferred.absolute()
+    if len(os.fsencode(preferred)) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES_MAX:
+        return preferred
+    mark = hashlib.sha256(os.fsencode(preferred)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"swarmd-{os.geteuid()}-{mark}"
+
+
+async def await_ports(listen: Sequence[str], patience_s: float) -> None:
+    """Wait until the listening ports are free: p2pd itself would silently share a port with another p2pd.
+
+    Raises:
+        AddressInUse: a port is still taken after `patience_s`.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    for address in listen:
+        while not is_free(address):
+            if loop.time() > deadline:
+                fix = "Stop what listens there (`ss -ltnp` shows it) or choose another port in dht.listen"
+                raise AddressInUse(f"the address {address} is taken", fix)
+            await asyncio.sleep(0.2)
+
+
+def is_free(address: str) -> bool:
+    """Could one listen at this multiaddr? True also for what is not plain TCP over IP."""
+    place = tcp_place(address)
+    if place is None or place[1] == 0:
+        return True
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(place)
+            probe.listen(1)
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
+
+
+def tcp_place(address: str) -> tuple[str, int] | None:
+    """(host, port) of a multiaddr that is plain TCP over IP or DNS, else None."""
+    parts = address.strip("/").split("/")
+    if len(parts) < 4 or parts[2] != "tcp" or parts[0] not in ("ip4", "ip6", "dns", "dns4", "dns6"):
+        return None
+    return (parts[1], int(parts[3])) if parts[3].isdecimal() else None
+
+
+def is_loopback(address: str) -> bool:
+    """Is this multiaddr of this host only?"""
+    return address.startswith(("/ip4/127.", "/ip6/::1/"))

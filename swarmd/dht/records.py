@@ -1,0 +1,343 @@
+"""Signed records: what peers write into the DHT, and the checks that every reader and every storer makes.
+
+A record belongs to one peer and only that peer can write it: its subkey is the owner's peer id, which is the public
+key itself. The value is a msgpack payload followed by a 64-byte Ed25519 signature over key, owner, payload and
+expiration. The payload names its swarm, round and stage, so its key can be computed from it: a record counts under its
+own key only, and can be checked by anyone, anywhere. docs/PROTOCOL.md has the format in full.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import msgpack  # type: ignore[import-untyped]
+import msgspec
+
+from swarmd.dht import names
+from swarmd.dht.identity import Identity, is_peer_id, public_key_of
+from swarmd.dht.plain import check_plain
+from swarmd.errors import RecordRejected
+
+DOMAIN = b"swarmd-record-v1\x00"
+SIGNATURE_BYTES = 64
+VALUE_BYTES_MAX = 64 * 1024 + SIGNATURE_BYTES
+SUBKEY_BYTES_MAX = 120
+PAST_S = 60.0  # an expiration may lie this far back: clocks differ
+TTL_MAX_S = 3600.0  # and no further ahead
+ROUND_MAX = 2**31 - 1
+STAGE_MAX = 1023
+ROUNDS_AHEAD = 2  # records of rounds beyond the clock's that are still taken
+ROUNDS_BEHIND = 64
+BODY_BYTES_MAX = 16 * 1024 * 1024  # rollouts or leaderboard, decompressed
+NAME_LENGTH_MAX = 64
+ADDRESSES_MAX = 8
+ADDRESS_LENGTH_MAX = 256
+
+
+class Content(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind"):
+    """Base of all payloads."""
+
+    swarm: str
+
+
+class Membership(Content, frozen=True, tag="membership"):
+    """The owner takes part, or (leaving) did so until now."""
+
+    name: str
+    nonce: str  # random, of one process's life: tells twins apart
+    joined_at: float
+    leaving: bool = False
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return names.members(self.swarm)
+
+
+class ClockRecord(Content, frozen=True, tag="clock"):
+    """Where the swarm is. Counts from the coordinator only."""
+
+    round: int
+    stage: int
+    opened_at: float
+    deadline_at: float
+    final: bool = False
+
+    @property
+    def key(self) -> str:
+        return names.clock(self.swarm)
+
+
+class ReportRecord(Content, frozen=True, tag="report"):
+    """What the owner's stage gave; `digest` names its rollouts."""
+
+    round: int
+    stage: int
+    reward: float
+    digest: str = ""
+    size_bytes: int = 0
+    groups: int = 0
+
+    @property
+    def key(self) -> str:
+        return names.reports(self.swarm, self.round, self.stage)
+
+
+class RolloutsRecord(Content, frozen=True, tag="rollouts"):
+    """The owner's rollouts: small ones come along as a zlib stream, larger ones are fetched from the owner."""
+
+    round: int
+    stage: int
+    digest: str
+    size_bytes: int
+    groups: int
+    body: bytes = b""
+
+    @property
+    def key(self) -> str:
+        return names.rollouts(self.swarm, self.round, self.stage)
+
+
+class LeaderboardRecord(Content, frozen=True, tag="leaderboard"):
+    """Standings and the reports they add up from, as a body. Counts from the coordinator only."""
+
+    round: int
+    digest: str
+    size_bytes: int
+    body: bytes = b""
+
+    @property
+    def key(self) -> str:
+        return names.leaderboard(self.swarm, self.round)
+
+
+Payload = Membership | ClockRecord | ReportRecord | RolloutsRecord | LeaderboardRecord
+
+_decoder: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
+
+
+class Signed(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A record as it travels outside the DHT: an array of owner, payload, expiration and signature."""
+
+    owner: str
+    payload: bytes
+    expiration: float
+    signature: bytes
+
+    @property
+    def value(self) -> bytes:
+        """What the DHT stores under the owner's subkey."""
+        return self.payload + self.signature
+
+    @property
+    def content(self) -> Payload:
+        """The decoded payload."""
+        return _decoder.decode(self.payload)
+
+    def encode(self) -> bytes:
+        """For `ReportSeen.record` and leaderboards; `decode_signed` reads it."""
+        return msgspec.msgpack.encode(self)
+
+
+def decode_signed(encoded: bytes) -> Signed:
+    """What `Signed.encode` made, not yet verified. Raises RecordRejected("malformed")."""
+    try:
+        return msgspec.msgpack.decode(encoded, type=Signed)
+    except msgspec.DecodeError as error:
+        raise RecordRejected("malformed", f"no signed record: {error}") from error
+
+
+def signed_message(key: bytes, owner: str, payload: bytes, expiration: float) -> bytes:
+    """The bytes under the signature."""
+    return DOMAIN + bytes(msgpack.packb([key, owner, payload, expiration], use_bin_type=True))
+
+
+def sign(identity: Identity, content: Payload, expiration: float) -> Signed:
+    """A record of `identity`, valid until `expiration` (POSIX seconds).
+
+    Raises:
+        RecordRejected: "oversized" when the payload is larger than a record may be.
+    """
+    payload = msgspec.msgpack.encode(content)
+    if len(payload) > VALUE_BYTES_MAX - SIGNATURE_BYTES:
+        raise RecordRejected("oversized", f"a payload of {len(payload)} bytes fits in no record")
+    message = signed_message(names.key_id(content.key), identity.peer_id, payload, expiration)
+    return Signed(identity.peer_id, payload, expiration, identity.sign(message))
+
+
+class Policy:
+    """Whose records count in this swarm.
+
+    Args:
+        swarm: swarm id.
+        coordinator: peer id whose clock and leaderboard count.
+        members: peer ids that may write; empty admits all. The coordinator and `own` always may.
+        own: peer id of this node.
+        now: the clock, POSIX seconds.
+    """
+
+    def __init__(
+        self,
+        swarm: str,
+        coordinator: str,
+        members: tuple[str, ...] = (),
+        own: str = "",
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.swarm = swarm
+        self.coordinator = coordinator
+        self.own = own
+        self.now = now
+        self.round: int | None = None  # of the coordinator's clock, once known: far rounds are refused
+        self._members = frozenset((*members, coordinator, own)) if members else None
+
+    def admits(self, peer: str) -> bool:
+        """May this peer write, or fetch bodies?"""
+        return self._members is None or peer in self._members
+
+
+def check_record(policy: Policy, key: bytes, subkey: bytes, value: bytes, expiration: float) -> Signed:
+    """All that is asked of a record found under (`key`, `subkey`), cheapest first.
+
+    Args:
+        key: the 20-byte key id.
+        subkey: as encoded by hivemind (msgpack).
+        value: payload and signature.
+
+    Raises:
+        RecordRejected: with one of the reasons of docs/PROTOCOL.md.
+    """
+    _check_size(value)
+    _check_expiration(expiration, policy.now())
+    owner = owner_of(subkey)
+    if not policy.admits(owner):
+        raise RecordRejected("not-a-member", f"{owner} is not on the members list")
+    signed = Signed(owner, value[:-SIGNATURE_BYTES], expiration, value[-SIGNATURE_BYTES:])
+    _check_signature(signed, key, value)
+    content = check_payload(signed.payload)
+    if names.key_id(content.key) != key:
+        raise RecordRejected("wrong-key", f"a record of {content.key} lies under another key")
+    check_rights(policy, owner, content)
+    return signed
+
+
+def _check_size(value: object) -> None:
+    if not isinstance(value, bytes):
+        raise RecordRejected("malformed", "the value is not bytes")
+    if len(value) > VALUE_BYTES_MAX:
+        raise RecordRejected("oversized", f"{len(value)} bytes, the limit is {VALUE_BYTES_MAX}")
+    if len(value) <= SIGNATURE_BYTES:
+        raise RecordRejected("unsigned", "too short to be signed")
+
+
+def _check_expiration(expiration: float, now: float) -> None:
+    if not math.isfinite(expiration) or expiration > now + TTL_MAX_S + PAST_S:
+        raise RecordRejected("far-expiration", f"expires at {expiration}")
+    if expiration < now - PAST_S:
+        raise RecordRejected("stale", f"expired {now - expiration:.0f} s ago")
+
+
+def owner_of(subkey: bytes) -> str:
+    """The peer id that a subkey is. Plain values have an empty or nil subkey and belong to nobody."""
+    if len(subkey) > SUBKEY_BYTES_MAX:
+        raise RecordRejected("oversized", f"a subkey of {len(subkey)} bytes")
+    try:
+        owner = msgspec.msgpack.decode(subkey, type=str)
+    except msgspec.DecodeError as error:
+        raise RecordRejected("unowned", "the subkey is no peer id") from error
+    if not is_peer_id(owner):
+        raise RecordRejected("unowned", "the subkey is no peer id")
+    return owner
+
+
+def _check_signature(signed: Signed, key: bytes, value: bytes) -> None:
+    if verifies(signed, key):
+        return
+    try:
+        check_payload(value)
+    except RecordRejected:
+        raise RecordRejected("bad-signature", f"not signed by {signed.owner} for this key and expiration") from None
+    raise RecordRejected("unsigned", "a payload without a signature")
+
+
+def verifies(signed: Signed, key: bytes) -> bool:
+    """True when the owner signed exactly this payload, for this key and expiration."""
+    from cryptography.exceptions import InvalidSignature
+
+    message = signed_message(key, signed.owner, signed.payload, signed.expiration)
+    try:
+        public_key_of(signed.owner).verify(signed.signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def check_payload(payload: bytes) -> Payload:
+    """Decode a payload and check every value in it.
+
+    Raises:
+        RecordRejected: "nested", "malformed", "oversized" or "non-finite".
+    """
+    check_plain(payload)
+    try:
+        content = _decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise RecordRejected("malformed", f"no payload: {error}") from error
+    _check_values(content)
+    return content
+
+
+def _check_values(content: Payload) -> None:
+    if isinstance(content, Membership):
+        _check_membership(content)
+        return
+    if not 0 <= content.round <= ROUND_MAX:
+        raise RecordRejected("malformed", f"round {content.round}")
+    if not isinstance(content, LeaderboardRecord) and not 0 <= content.stage <= STAGE_MAX:
+        raise RecordRejected("malformed", f"stage {content.stage}")
+    if isinstance(content, ClockRecord):
+        _check_finite(content.opened_at, content.deadline_at)
+    elif isinstance(content, ReportRecord):
+        _check_finite(content.reward)
+        _check_body(content.digest, content.size_bytes, needed=False)
+    else:
+        _check_body(content.digest, content.size_bytes)
+
+
+def _check_membership(content: Membership) -> None:
+    _check_finite(content.joined_at)
+    short = len(content.name) <= NAME_LENGTH_MAX and len(content.nonce) <= NAME_LENGTH_MAX
+    if not short or len(content.addresses) > ADDRESSES_MAX:
+        raise RecordRejected("oversized", "a name, nonce or list of addresses is too long")
+    texts = (content.name, content.nonce, *content.addresses)
+    if not all(text.isprintable() for text in texts):
+        raise RecordRejected("malformed", "control characters in a name or address")
+    if not all(text.startswith("/") and len(text) <= ADDRESS_LENGTH_MAX for text in content.addresses):
+        raise RecordRejected("malformed", "an address is no multiaddr")
+
+
+def _check_finite(*numbers: float) -> None:
+    if not all(math.isfinite(number) for number in numbers):
+        raise RecordRejected("non-finite", "a number is infinite or NaN")
+
+
+def _check_body(digest: str, size_bytes: int, needed: bool = True) -> None:
+    whole = len(digest) == 64 and set(digest) <= set("0123456789abcdef")
+    if not whole and (digest or needed):
+        raise RecordRejected("malformed", "a digest is no lower-case sha256")
+    if not 0 <= size_bytes <= BODY_BYTES_MAX:
+        raise RecordRejected("oversized", f"a body of {size_bytes} bytes, the limit is {BODY_BYTES_MAX}")
+
+
+def check_rights(policy: Policy, owner: str, content: Payload) -> None:
+    """Is this the owner's to write, here and now? Raises RecordRejected."""
+    if content.swarm != policy.swarm:
+        raise RecordRejected("wrong-swarm", f"swarm {content.swarm!r}")
+    if isinstance(content, ClockRecord | LeaderboardRecord) and owner != policy.coordinator:
+        raise RecordRejected("not-the-coordinator", f"{owner} is not the coordinator")
+    if policy.round is None or isinstance(content, Membership | ClockRecord):
+        return
+    if not policy.round - ROUNDS_BEHIND <= content.round <= policy.round + ROUNDS_AHEAD:
+        raise RecordRejected("wrong-round", f"round {content.round} while the swarm is in {policy.round}")

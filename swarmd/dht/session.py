@@ -1,0 +1,175 @@
+"""All that one life of the network worker is made of, put together."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+
+from swarmd.config import Config
+from swarmd.core.events import Event
+from swarmd.dht import names
+from swarmd.dht.bodies import BlobStore
+from swarmd.dht.fetch import BodyServer
+from swarmd.dht.gossip import Gossip
+from swarmd.dht.identity import Identity
+from swarmd.dht.link import LinkReporter
+from swarmd.dht.node import Node, NodeSettings
+from swarmd.dht.peers import AddressBook, Rejoin
+from swarmd.dht.publisher import Publisher
+from swarmd.dht.records import TTL_MAX_S, Policy, Signed
+from swarmd.dht.rejections import Rejections
+from swarmd.dht.shelf import Shelf
+from swarmd.dht.validator import Validator, install_guards
+from swarmd.dht.watch import Watch
+from swarmd.errors import ConfigError
+from swarmd.paths import DataPaths
+
+TELL_REJECTIONS_S = 2.0
+RECORD_MIN_S = 5.0
+WATCHED_SLOWLY = 6  # polls left out between two reads of what only the coordinator needs promptly
+
+log = logging.getLogger(__name__)
+
+
+class Emitter(Protocol):
+    """What is used of `swarmd.worker.child.Outbox`."""
+
+    def observe(self, event: Event) -> None:
+        """Hand a fact to the daemon."""
+
+
+class Session:
+    """The parts, wired; `run` keeps them going.
+
+    Args:
+        config: the node's configuration.
+        paths: its data directory.
+        identity: its key, held by this process.
+        blobs: rollout bodies.
+        outbox: takes the events.
+    """
+
+    def __init__(self, config: Config, paths: DataPaths, identity: Identity, blobs: BlobStore, outbox: Emitter) -> None:
+        _check(config)
+        install_guards()
+        self.config = config
+        self.swarm = config.swarm.id
+        self.identity = identity
+        self.peer_id = identity.peer_id
+        self.coordinating = config.role == "coordinator"
+        self.coordinator = self.peer_id if self.coordinating else config.swarm.coordinator
+        self.nonce = secrets.token_hex(8)
+        self.started_at = time.time()
+        self.blobs = blobs
+        self.emit = outbox.observe
+        self.watches: dict[str, Watch] = {}
+        self.members = 1  # present, this node included; decides how much of a body goes into a record
+        self.book = AddressBook(paths.peers, config.dht.bootstrap, self.peer_id)
+        self._build(paths)
+        self._tasks: TaskGroup | None = None
+
+    def _build(self, paths: DataPaths) -> None:
+        dht = self.config.dht
+        self.policy = Policy(self.swarm, self.coordinator, dht.members, self.peer_id)
+        self.rejections = Rejections(time.monotonic)
+        validator = Validator(self.policy, self.rejections, self._accepted)
+        self.node = Node(_node_settings(self.config, paths, self.peer_id), validator, self._down)
+        self.node.port = self.book.port
+        self.rejoin = Rejoin(self.node, self.book)
+        self.gossip = Gossip(self.node, names.hints(self.swarm), self.peer_id, self.policy.admits, self._hinted)
+        self.publisher = Publisher(
+            self.node, self.identity, Shelf(paths.records, self.swarm), dht.record_s, self.coordinating, self._told
+        )
+        self.bodies = BodyServer(self.node, self.blobs, self.policy.admits)
+        self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit)
+
+    def _down(self, reason: str) -> None:
+        log.warning("%s", reason)
+        self.link.down(reason)
+
+    def _hinted(self, key: str, owner: str, expiration: float) -> None:
+        watch = self.watches.get(key)
+        if watch is not None:
+            watch.want(owner, expiration)
+
+    def _accepted(self, signed: Signed) -> None:
+        """A peer stored a record with this node: as good as a hint."""
+        self._hinted(signed.content.key, signed.owner, signed.expiration)
+
+    def _told(self, signed: Signed) -> None:
+        """An own record is out: hint at it, and look at it like everybody else."""
+        self.gossip.tell(signed)
+        self._accepted(signed)
+
+    def start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Run something for the rest of the session."""
+        assert self._tasks is not None, "the session does not run"
+        self._tasks.start_soon(task, *args)
+
+    def watch(self, watch: Watch) -> None:
+        """Begin to watch a key."""
+        self.watches[watch.name] = watch
+        self.start(self._run_watch, watch)
+
+    async def _run_watch(self, watch: Watch) -> None:
+        with watch.scope:
+            await watch.run()
+
+    def unwatch(self, name: str) -> None:
+        """Stop watching a key."""
+        watch = self.watches.pop(name, None)
+        if watch is not None:
+            watch.scope.cancel()
+
+    async def run(self, body: Callable[[], Awaitable[None]]) -> None:
+        """Run the parts around `body`; when it returns, end them.
+
+        Raises:
+            AddressInUse: the node cannot listen where it should.
+        """
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            for part in (self.node.run, self.link.run, self.publisher.run, self._tell_rejections):
+                tasks.start_soon(part)
+            await body()
+            tasks.cancel_scope.cancel()
+
+    async def _tell_rejections(self) -> None:
+        while True:
+            await anyio.sleep(TELL_REJECTIONS_S)
+            for event in self.rejections.due():
+                self.emit(event)
+
+
+def _check(config: Config) -> None:
+    if not RECORD_MIN_S <= config.dht.record_s <= TTL_MAX_S:
+        raise ConfigError(
+            f"dht.record_s is {config.dht.record_s:g}, it must lie between {RECORD_MIN_S:g} and {TTL_MAX_S:g}"
+        )
+
+
+def _node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSettings:
+    dht = config.dht
+    return NodeSettings(
+        identity=identity_path(config, paths),
+        sockets=paths.sockets,
+        peer_id=peer_id,
+        listen=dht.listen,
+        announce=dht.announce,
+        relays=dht.bootstrap,
+        client_mode=dht.client_mode,
+        auto_relay=dht.auto_relay,
+        call_s=dht.call_s,
+    )
+
+
+def identity_path(config: Config, paths: DataPaths) -> Path:
+    """The key file: `dht.identity`, relative to the data directory."""
+    return paths.root / config.dht.identity

@@ -1,0 +1,331 @@
+"""Where foreign bytes enter: the serializer's depth guard, the record validator, and hivemind's protocol made careful.
+
+hivemind decodes what peers send before it validates it, drops a whole dictionary for one bad record, believes the
+expiration a peer states for a dictionary, and has no bounds. `GuardedProtocol` takes the place of its `DHTProtocol`:
+every record is checked by itself, refusals are counted under the peer that sent them, and every request has a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+from swarmd.dht.background import spawn
+from swarmd.dht.hive import (
+    DHTID,
+    DHTRecord,
+    DictionaryDHTValue,
+    MSGPackSerializer,
+    P2PContext,
+    PeerID,
+    RecordValidatorBase,
+    ValueWithExpiration,
+    dht_pb2,
+    node_module,
+    protocol_module,
+)
+from swarmd.dht.quota import Quota
+from swarmd.dht.records import PAST_S, Policy, Signed, check_record
+from swarmd.dht.rejections import Rejections
+from swarmd.dht.storage import KEY_BYTES_MAX, BoundedStorage, size_of
+from swarmd.errors import RecordRejected
+
+EXT_DEPTH_MAX = 8  # honest values have 2
+CHECKED_MAX = 2048  # records whose signature need not be verified again
+KEYS_PER_FIND_MAX = 64
+BATCH_BYTES_MAX = 2 * 1024 * 1024  # of one store request
+RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # one sender's
+BYTES_BURST, BYTES_PER_S = 32.0 * 1024 * 1024, 2.0 * 1024 * 1024
+YIELD_EVERY = 16  # records checked before the loop may do something else
+
+Accepted = Callable[[Signed], None]
+
+
+def guard_serializer() -> None:
+    """Bound the nesting of extension types: about 200 levels, in 2 KB, end the process with SIGSEGV otherwise.
+
+    Extension types that hivemind does not know are refused instead of being passed on with a log line each. To be
+    called before any node is made; a second call changes nothing.
+    """
+    if getattr(MSGPackSerializer, "swarmd_guarded", False):
+        return
+    decode = MSGPackSerializer._decode_ext_types.__func__
+    depth = 0
+
+    def decode_guarded(cls: Any, type_code: int, encoded: bytes) -> Any:
+        nonlocal depth
+        if depth >= EXT_DEPTH_MAX:
+            raise ValueError("extension types are nested too deeply")
+        if type_code not in cls._ext_type_codes and type_code != cls._TUPLE_EXT_TYPE_CODE:
+            raise ValueError(f"unknown extension type {type_code}")
+        depth += 1
+        try:
+            return decode(cls, type_code, encoded)
+        finally:
+            depth -= 1
+
+    MSGPackSerializer._decode_ext_types = classmethod(decode_guarded)
+    MSGPackSerializer.swarmd_guarded = True
+
+
+def load_dictionary(encoded: bytes) -> DictionaryDHTValue:
+    """Decode a dictionary of records. Raises RecordRejected for whatever else it is."""
+    if len(encoded) > KEY_BYTES_MAX + KEY_BYTES_MAX // 4:
+        raise RecordRejected("oversized", f"a dictionary of {len(encoded)} bytes")
+    try:
+        value = MSGPackSerializer.loads(encoded)
+    except Exception as error:
+        reason = "nested" if "nested" in str(error) or isinstance(error, RecursionError) else "malformed"
+        raise RecordRejected(reason, f"no dictionary: {error!r:.200}") from error
+    if not isinstance(value, DictionaryDHTValue):
+        raise RecordRejected("malformed", "no dictionary")
+    return value
+
+
+class Validator(RecordValidatorBase):  # type: ignore[misc]
+    """hivemind's view of `check_record`. Records are signed before they get here, so it only unwraps and wraps them.
+
+    Args:
+        policy: whose records count.
+        rejections: where refusals are counted.
+        accepted: called with every record that a peer stored here.
+    """
+
+    def __init__(self, policy: Policy, rejections: Rejections, accepted: Accepted | None = None) -> None:
+        self.policy = policy
+        self.rejections = rejections
+        self.accepted = accepted
+        self.records_quota = Quota(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
+        self.bytes_quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
+        self._checked: OrderedDict[tuple[bytes, bytes, float, bytes], Signed] = OrderedDict()
+
+    def judge(self, key: bytes, subkey: bytes, value: bytes, expiration: float) -> Signed:
+        """The record, if it counts. Raises RecordRejected."""
+        place = (key, subkey, expiration, value[-64:] if isinstance(value, bytes) else b"")
+        known = self._checked.get(place)
+        if known is not None and known.value == value:
+            return self._judge_again(known)
+        signed = check_record(self.policy, key, subkey, value, expiration)
+        self._checked[place] = signed
+        if len(self._checked) > CHECKED_MAX:
+            self._checked.popitem(last=False)
+        return signed
+
+    def _judge_again(self, known: Signed) -> Signed:
+        """The signature stands; whether it is too old is a question of now."""
+        if known.expiration < self.policy.now() - PAST_S:
+            raise RecordRejected("stale", "expired")
+        return known
+
+    def validate(self, record: DHTRecord) -> bool:
+        """hivemind asks this of the node's own records."""
+        try:
+            self.judge(record.key, record.subkey, record.value, record.expiration_time)
+        except RecordRejected as error:
+            self.rejections.count("", error.reason, error.message)
+            return False
+        return True
+
+    def sign_value(self, record: DHTRecord) -> bytes:
+        """The value that was given to hivemind's `store`, without its wrapping: it is signed already."""
+        return bytes(msgpack.unpackb(record.value))
+
+    def strip_value(self, record: DHTRecord) -> bytes:
+        """The whole value, signature included, as bytes for the reader."""
+        return bytes(msgpack.packb(record.value))
+
+
+class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
+    """hivemind's protocol on the wire, with bounds and with every record judged by itself."""
+
+    record_validator: Validator
+    _rpc_handlers = None
+    _stub_type = None
+
+    @classmethod
+    async def create(cls, *args: Any, **kwargs: Any) -> GuardedProtocol:
+        """As hivemind's, with the bounded storage."""
+        self: GuardedProtocol = await super().create(*args, **kwargs)
+        self.storage = BoundedStorage()
+        return self
+
+    @classmethod
+    def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
+        """The name on the wire is that of hivemind's class."""
+        name = f"DHTProtocol.{method_name}"
+        return f"{namespace}::{name}" if namespace else name
+
+    def _refuse(self, sender: str, error: RecordRejected) -> None:
+        self.record_validator.rejections.count(sender, error.reason, error.message)
+
+    async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+        """A peer wants records to be kept here."""
+        if request.peer:
+            spawn(self.rpc_ping(dht_pb2.PingRequest(peer=request.peer), context))
+        sender = context.remote_id.to_base58()
+        answers = []
+        columns = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
+        for number, (key, tag, value, expiration) in enumerate(columns):
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+            answers.append(await self._store(sender, key, tag, value, expiration))
+        return dht_pb2.StoreResponse(store_ok=answers, peer=self.node_info)
+
+    async def _store(self, sender: str, key: bytes, tag: bytes, value: bytes, expiration: float) -> bool:
+        try:
+            self._charge(sender, len(value))
+            if tag == self.IS_DICTIONARY:
+                return await self._store_dictionary(sender, key, value)
+            return self._store_one(sender, key, tag, value, expiration, replayed="duplicate")
+        except RecordRejected as error:
+            self._refuse(sender, error)
+            return False
+
+    def _charge(self, sender: str, size_bytes: int) -> None:
+        validator = self.record_validator
+        if not validator.records_quota.take(sender) or not validator.bytes_quota.take(sender, size_bytes):
+            raise RecordRejected("quota", "too many records or bytes from one peer")
+
+    async def _store_dictionary(self, sender: str, key: bytes, encoded: bytes) -> bool:
+        """Another holder hands on all records of a key, which a peer does when it meets a new one."""
+        stored = True
+        for number, (subkey, value, expiration) in enumerate(_entries(load_dictionary(encoded))):
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+            try:
+                if number:
+                    self._charge(sender, 0)
+                stored &= self._store_one(sender, key, subkey, value, expiration, replayed="")
+            except RecordRejected as error:
+                stored = False
+                self._refuse(sender, error)
+        return stored
+
+    def _store_one(
+        self, sender: str, key: bytes, subkey: bytes, value: bytes, expiration: float, replayed: str
+    ) -> bool:
+        signed = self.record_validator.judge(key, subkey, value, expiration)
+        key_id = DHTID.from_bytes(key)
+        if self.storage.has_exactly(key_id, signed):
+            if replayed and sender != signed.owner:
+                raise RecordRejected(replayed, f"a record of {signed.owner} that is held already")
+            return True
+        stored: bool = self.storage.admit(key_id, signed)
+        if stored and self.record_validator.accepted is not None:
+            self.record_validator.accepted(signed)
+        return stored
+
+    async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+        """A peer looks for keys; only so many at once."""
+        del request.keys[KEYS_PER_FIND_MAX:]
+        return await super().rpc_find(request, context)
+
+    async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, Any] | None:
+        """Ask a peer for keys: for each, what it holds of it (only what counts) and the peers it knows nearby."""
+        keys = list(keys)
+        request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
+        try:
+            async with self.rpc_semaphore:
+                response = await self.get_stub(peer).rpc_find(request, timeout=self.wait_timeout)
+        except Exception as error:
+            protocol_module.logger.debug(f"find at {peer} failed: {error!r}")
+            self._note(self.routing_table.get(peer_id=peer), peer, responded=False)
+            return None
+        if response.peer and response.peer.node_id:
+            self._note(DHTID.from_bytes(response.peer.node_id), peer, responded=True)
+        if len(response.results) != len(keys):
+            return None
+        sender = peer.to_base58()
+        return {key: self._open_result(sender, key, result) for key, result in zip(keys, response.results, strict=True)}
+
+    def _note(self, node_id: DHTID | None, peer: PeerID, responded: bool) -> None:
+        spawn(self.update_routing_table(node_id, peer, responded=responded))
+
+    def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
+        nearest_ids = map(DHTID.from_bytes, result.nearest_node_ids)
+        nearest = dict(zip(nearest_ids, map(PeerID, result.nearest_peer_ids), strict=False))
+        if result.type == dht_pb2.NOT_FOUND:
+            return None, nearest
+        try:
+            if result.type != dht_pb2.FOUND_DICTIONARY:
+                raise RecordRejected("unowned", "a plain value")
+            entries = _entries(load_dictionary(result.value))
+        except RecordRejected as error:
+            self._refuse(sender, error)
+            return None, nearest
+        return self._keep_genuine(sender, key, entries), nearest
+
+    def _keep_genuine(self, sender: str, key: DHTID, entries: Iterable[tuple[bytes, bytes, float]]) -> Any:
+        """The dictionary of those records that count. Its expiration is theirs, not the one the peer states."""
+        kept = DictionaryDHTValue()
+        key_bytes = key.to_bytes()
+        for subkey, value, expiration in entries:
+            try:
+                signed = self.record_validator.judge(key_bytes, subkey, value, expiration)
+                kept.store(signed.owner, value, expiration)
+            except RecordRejected as error:
+                self._refuse(sender, error)
+        if not len(kept):
+            return None
+        return ValueWithExpiration(kept, kept.latest_expiration_time)
+
+    async def call_store(
+        self,
+        peer: PeerID,
+        keys: Sequence[DHTID],
+        values: Sequence[Any],
+        expiration_time: Any,
+        subkeys: Any = None,
+        in_cache: Any = None,
+    ) -> list[bool] | None:
+        """As hivemind's, but what it hands on when it meets a new peer goes out in batches that fit in a message."""
+        if len(keys) <= 1 or subkeys is not None:
+            stored: list[bool] | None = await super().call_store(
+                peer, keys, values, expiration_time, subkeys=subkeys, in_cache=in_cache
+            )
+            return stored
+        answers: list[bool] = []
+        for batch in _batches(values):
+            columns = ([column[index] for index in batch] for column in (keys, values, expiration_time))
+            answer = await super().call_store(peer, *columns, in_cache=in_cache)
+            if answer is None:
+                return None
+            answers += answer
+        return answers
+
+
+def _entries(dictionary: DictionaryDHTValue) -> list[tuple[bytes, bytes, float]]:
+    """(encoded subkey, value, expiration) of the unexpired entries. Raises RecordRejected("malformed")."""
+    try:
+        return [
+            (MSGPackSerializer.dumps(subkey), entry.value, float(entry.expiration_time))
+            for subkey, entry in dictionary.items()
+        ]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordRejected("malformed", f"a dictionary with odd entries: {error!r:.200}") from error
+
+
+def _batches(values: Sequence[Any]) -> Iterable[list[int]]:
+    """Indices of the values in groups of at most `BATCH_BYTES_MAX`, or of one larger value."""
+    batch: list[int] = []
+    size = 0
+    for index, value in enumerate(values):
+        more = size_of(value)
+        if batch and size + more > BATCH_BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+        batch.append(index)
+        size += more
+    if batch:
+        yield batch
+
+
+def install_guards() -> None:
+    """Make every `DHTNode` of this process a guarded one: it names its protocol class in its own module."""
+    guard_serializer()
+    node_module.DHTProtocol = GuardedProtocol

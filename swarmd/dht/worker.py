@@ -1,0 +1,181 @@
+"""The network worker: `python -m swarmd.dht.worker`, spoken to over frames (`swarmd.worker`).
+
+Commands are done side by side, each once at a time under its id; one that fails is answered with `CommandFailed`, and
+the daemon's core sends it again. The process ends by itself only for what no retry can help: an identity that is not
+this node's alone, an address that is taken, a configuration that makes no sense.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from swarmd.config import Config, decode
+from swarmd.core.commands import (
+    Announce,
+    CollectReports,
+    Command,
+    Gather,
+    PublishLeaderboard,
+    PublishReport,
+    ReadClock,
+    Register,
+)
+from swarmd.core.events import CommandFailed
+from swarmd.dht.clock import SwarmClock
+from swarmd.dht.gather import gather
+from swarmd.dht.hive import use_hivemind_log_handler
+from swarmd.dht.identity import Identity, hold_identity, load_identity
+from swarmd.dht.membership import Members
+from swarmd.dht.session import Session, identity_path
+from swarmd.dht.stages import Stages
+from swarmd.errors import IdentityInUse, SwarmdError
+from swarmd.eventlog.blobs import Blobs
+from swarmd.paths import DataPaths
+from swarmd.worker.child import Inbox, Outbox, serve
+from swarmd.worker.messages import Start, Stop
+
+HOLD_S = 5.0  # for a predecessor that is just ending to let go of the identity
+COMMANDS_MAX = 64  # done at once; one more is refused, and comes again
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Takes commands and does them.
+
+    Args:
+        session: the network.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._running: set[str] = set()
+        self.members = Members(session)
+        self.clock = SwarmClock(session)
+        stages = Stages(session)
+        self._actions: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
+            Register: self.members.register,
+            ReadClock: self.clock.read,
+            Announce: self.clock.announce,
+            Gather: lambda command: gather(session, command),
+            PublishReport: stages.publish_report,
+            CollectReports: stages.collect,
+            PublishLeaderboard: stages.publish_leaderboard,
+        }
+
+    async def run(self, inbox: Inbox) -> None:
+        """Until `Stop`; the leaving is announced then."""
+        self._session.start(self.members.watch_for_twin)
+        self.clock.follow()
+        async for message in inbox:
+            if isinstance(message, Stop):
+                break
+            self._begin(message.command)
+        await self.members.leave()
+
+    def _begin(self, command: Command) -> None:
+        if command.id in self._running:
+            return
+        if type(command) not in self._actions:
+            self._fail(command, "this is no command for the network worker")
+        elif len(self._running) >= COMMANDS_MAX:
+            self._fail(command, f"{COMMANDS_MAX} commands are being done already")
+        else:
+            self._running.add(command.id)
+            self._session.start(self._perform, command)
+
+    async def _perform(self, command: Command) -> None:
+        try:
+            await self._actions[type(command)](command)
+        except (SwarmdError, OSError) as error:
+            self._fail(command, str(error))
+        except Exception as error:
+            log.exception("%s failed", command.id)
+            self._fail(command, f"{type(error).__name__}: {error}")
+        finally:
+            self._running.discard(command.id)
+
+    def _fail(self, command: Command, reason: str) -> None:
+        log.info("%s: %s", command.id, reason)
+        self._session.emit(CommandFailed(command.id, reason))
+
+
+async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
+    """What `serve` runs.
+
+    Raises:
+        SwarmdError: no restart, or no restart soon, can help; its exit code says so.
+    """
+    config = decode(start.config)
+    log_to_stderr(config)
+    paths = DataPaths(Path(start.data_dir))
+    outbox.progress("connecting")
+    try:
+        with ExitStack() as held:
+            identity = await _take_identity(identity_path(config, paths), held)
+            session = Session(config, paths, identity, Blobs(paths.blobs), outbox)
+            await session.run(lambda: Worker(session).run(inbox))
+    except BaseExceptionGroup as errors:
+        raise _first_of(errors) from None
+
+
+async def _take_identity(path: Path, held: ExitStack) -> Identity:
+    """Load the key and hold it for this process; a predecessor that is just ending gets a few seconds."""
+    identity = load_identity(path)
+    deadline = anyio.current_time() + HOLD_S
+    while True:
+        try:
+            held.enter_context(hold_identity(path))
+            return identity
+        except IdentityInUse:
+            if anyio.current_time() > deadline:
+                raise
+        await anyio.sleep(0.1)
+
+
+def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The deliberate error among those of a task group, or else the first."""
+    flat: list[BaseException] = []
+    queue: list[BaseException] = [errors]
+    while queue:
+        error = queue.pop(0)
+        if isinstance(error, BaseExceptionGroup):
+            queue.extend(error.exceptions)
+        else:
+            flat.append(error)
+    return next((error for error in flat if isinstance(error, SwarmdError)), flat[0])
+
+
+class OneLine(logging.Formatter):
+    """A record on one line, tracebacks included: the daemon takes a worker's output line by line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\n", " | ")
+
+
+def log_to_stderr(config: Config) -> None:
+    """Log to stderr; hivemind's own handler is put away and its complaints about a dead p2pd with it."""
+    use_hivemind_log_handler("nowhere")
+    target = logging.StreamHandler(sys.stderr)
+    target.setFormatter(OneLine("%(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers = [target]
+    root.setLevel(config.logs.level.upper())
+    logging.getLogger("hivemind").setLevel(logging.ERROR)
+    logging.getLogger("asyncio").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for asyncio's complaint that nobody looked at a task's error: hivemind leaves such tasks when p2pd dies."""
+    return "never retrieved" not in record.getMessage()
+
+
+if __name__ == "__main__":
+    anyio.run(serve, main)
