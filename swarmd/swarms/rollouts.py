@@ -1,0 +1,119 @@
+"""Rollouts on the wire: what a node publishes of a stage and what it accepts from others.
+
+A group names its question by (task, config digest, seed, index); the receiver generates question and truth again by
+itself. Completions are text, so that nodes with different models and tokenizers understand each other.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from swarmd.core.events import RolloutsRef, Value
+from swarmd.errors import RecordRejected
+
+VERSION = 1
+BODY_BYTES_MAX = 1024 * 1024  # a larger body is refused unread
+GROUPS_MAX = 256
+COMPLETIONS_MAX = 64  # of a group
+COMPLETION_CHARACTERS_MAX = 16384
+NAME_CHARACTERS_MAX = 128
+SEED_MAX = 2**31 - 1  # numpy takes 32 bits, and tasks add the index to the seed
+INDEX_MAX = 20_000 - 1
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
+Completion = Annotated[str, msgspec.Meta(max_length=COMPLETION_CHARACTERS_MAX)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Reference(Value, frozen=True, forbid_unknown_fields=True):
+    """Names a question so that anyone with the same task and configuration can generate it."""
+
+    task: Name
+    config_digest: Name
+    seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]
+    index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+
+
+class Group(Value, frozen=True, forbid_unknown_fields=True):
+    """One question and the completions that a node gave to it."""
+
+    task: Name
+    config_digest: Name
+    seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]
+    index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+    completions: Annotated[tuple[Completion, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)]
+    cut: Annotated[tuple[Count, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # those that ran out of tokens
+
+    @property
+    def reference(self) -> Reference:
+        return Reference(self.task, self.config_digest, self.seed, self.index)
+
+
+class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
+    """What one peer publishes of one stage."""
+
+    version: Count
+    swarm: Name
+    peer: Name
+    round: Count
+    stage: Count
+    groups: Annotated[tuple[Group, ...], msgspec.Meta(max_length=GROUPS_MAX)]
+
+
+class _Version(msgspec.Struct):
+    version: Count
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(Rollouts)
+_version_decoder = msgspec.msgpack.Decoder(_Version)
+
+
+def encode_rollouts(rollouts: Rollouts) -> bytes:
+    """The body as it lies in the blob store. Drops groups from the end until it fits `BODY_BYTES_MAX`."""
+    body = _encoder.encode(rollouts)
+    while len(body) > BODY_BYTES_MAX and rollouts.groups:
+        rollouts = msgspec.structs.replace(rollouts, groups=rollouts.groups[: len(rollouts.groups) * 3 // 4])
+        body = _encoder.encode(rollouts)
+    return body
+
+
+def decode_rollouts(body: bytes) -> Rollouts:
+    """Read a body from anyone.
+
+    Raises:
+        RecordRejected: `oversize`, `malformed`, `version`, `group-size` (a group without completions or with a cut mark
+            that names none) or `duplicate` (a question occurs twice).
+    """
+    if len(body) > BODY_BYTES_MAX:
+        raise RecordRejected("oversize", f"a rollouts body has {len(body)} bytes, the limit is {BODY_BYTES_MAX}")
+    try:
+        version = _version_decoder.decode(body).version
+        if version != VERSION:
+            raise RecordRejected("version", f"a rollouts body has version {version}, this node reads {VERSION}")
+        rollouts = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordRejected("malformed", f"a rollouts body cannot be read: {error}") from error
+    _check_groups(rollouts)
+    return rollouts
+
+
+def _check_groups(rollouts: Rollouts) -> None:
+    seen = set()
+    for group in rollouts.groups:
+        if not group.completions or any(index >= len(group.completions) for index in group.cut):
+            raise RecordRejected("group-size", f"{rollouts.peer} sent a group whose completions do not add up")
+        key = (group.task, group.seed, group.index)
+        if key in seen:
+            raise RecordRejected("duplicate", f"{rollouts.peer} sent the question {key} twice")
+        seen.add(key)
+
+
+def check_origin(rollouts: Rollouts, ref: RolloutsRef, swarm: str) -> None:
+    """Raise RecordRejected(`swarm` or `origin`) unless the body is of this swarm and of the peer and stage in `ref`."""
+    if rollouts.swarm != swarm:
+        raise RecordRejected("swarm", f"rollouts of swarm {rollouts.swarm!r} reached swarm {swarm!r}")
+    if (rollouts.peer, rollouts.round, rollouts.stage) != (ref.peer, ref.round, ref.stage):
+        raise RecordRejected("origin", f"rollouts of {rollouts.peer} were published under {ref.peer}")

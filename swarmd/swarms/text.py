@@ -1,0 +1,41 @@
+"""Answer tags in completions, and how text that nobody vouches for is made harmless."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+OPENING = "<answer>"
+CLOSING = "</answer>"
+TAGS = ("<think>", "</think>", OPENING, CLOSING)
+ANSWER_CHARACTERS_MAX = 4096  # a longer answer counts as none: scorers may be slow on long text
+
+_ANSWER = re.compile(re.escape(OPENING) + r"(.*?)" + re.escape(CLOSING), re.DOTALL)
+
+
+def extract_answer(completion: str) -> str | None:
+    """What stands between the last pair of answer tags, stripped; None where there is no pair or it is too long."""
+    found = _ANSWER.findall(completion)
+    if not found or len(found[-1]) > ANSWER_CHARACTERS_MAX:
+        return None
+    return str(found[-1]).strip()
+
+
+def is_well_formed(completion: str) -> bool:
+    """Whether the completion holds exactly one pair of answer tags and ends with it."""
+    text = completion.rstrip()
+    return (
+        text.count(OPENING) == 1 and text.count(CLOSING) == 1 and bool(_ANSWER.search(text)) and text.endswith(CLOSING)
+    )
+
+
+def escape_markers(text: str, markers: Iterable[str] = TAGS) -> str:
+    """Text in which no marker is left: a blank is put behind its first character.
+
+    A tokenizer turns a marker in a question into the control token of that name, so a question could end its own turn
+    or open an answer. The text stays readable: `<answer>` becomes `< answer>`.
+    """
+    for marker in sorted(set(markers), key=len, reverse=True):
+        if len(marker) > 1 and marker in text:
+            text = text.replace(marker, f"{marker[0]} {marker[1:]}")
+    return text
