@@ -273,6 +273,7 @@ class StageTrained(Fact, frozen=True, tag="stage_trained"):
     peer_groups: int = 0  # peers' groups trained on
     held_out: float | None = None  # accuracy on held-out questions, where measured
     rejected: tuple[tuple[str, int], ...] = ()  # peers' groups refused by the trainer: (reason, count)
+    held_out_before: float | None = None  # accuracy before the node's very first step; in its first stage only
 
 
 class TrainingCancelled(Fact, frozen=True, tag="training_cancelled"):

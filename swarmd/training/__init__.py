@@ -1,0 +1,1 @@
+"""The trainer worker: TRL's GRPO on a swarm's questions, checkpoints, evaluation, the embedded model."""

@@ -1,0 +1,226 @@
+"""Checkpoints that are there whole or not at all.
+
+A checkpoint is a directory `r<round>-s<stage>` with the weights, the optimiser, the published rollouts and `meta.json`.
+It is written under a temporary name, every file and directory is synced, and it gets its name by one rename. Its digest
+is the SHA-256 of `meta.json`, which holds the SHA-256 of every other file.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+import torch
+from safetensors.torch import load_file, save_file
+
+from swarmd.core.events import StageTrained
+from swarmd.errors import CheckpointDamaged, CheckpointFailed
+
+FORMAT = 1
+META = "meta.json"
+WEIGHTS = "model.safetensors"
+OPTIMIZER = "optimizer.pt"
+ROLLOUTS = "rollouts.msgpack"
+TEMPORARY = ".saving-"
+
+_NAME = re.compile(r"r(\d{9})-s(\d{4})")
+_log = structlog.get_logger(__name__)
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """`meta.json`."""
+
+    format: int
+    model: str  # digest of the weights the node began with
+    steps: int  # optimiser steps since the node began
+    event: StageTrained  # without the checkpoint's digest, which covers this file
+    files: dict[str, str]  # name → sha256
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A whole checkpoint on disk, verified."""
+
+    directory: Path
+    meta: Meta
+    digest: str
+
+    @property
+    def event(self) -> StageTrained:
+        """The report of the stage, as it was or should have been sent."""
+        return msgspec.structs.replace(self.meta.event, checkpoint=self.digest)
+
+    def read_weights(self) -> dict[str, torch.Tensor]:
+        return dict(load_file(self.directory / WEIGHTS))
+
+    def read_optimizer(self) -> dict[str, Any]:
+        """State of optimiser and random generator, as given to `Checkpoints.save`."""
+        return dict(torch.load(self.directory / OPTIMIZER, map_location="cpu", weights_only=True))
+
+    def read_rollouts(self) -> bytes:
+        return (self.directory / ROLLOUTS).read_bytes()
+
+
+class Checkpoints:
+    """The checkpoints of one node.
+
+    Args:
+        directory: made when missing; what an interrupted save left there is removed.
+        kept: how many of the newest stay.
+    """
+
+    def __init__(self, directory: Path, kept: int) -> None:
+        self.directory = directory
+        self._kept = kept
+        directory.mkdir(parents=True, exist_ok=True)
+        for leftover in directory.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def save(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        optimizer: Mapping[str, Any],
+        rollouts: bytes,
+        event: StageTrained,
+        steps: int,
+        model: str,
+    ) -> Checkpoint:
+        """Write the checkpoint of a finished stage and drop the oldest ones.
+
+        Raises:
+            CheckpointFailed: no space left, or another I/O error; earlier checkpoints are untouched.
+        """
+        temporary = self.directory / f"{TEMPORARY}{os.getpid()}-{event.round}-{event.stage}"
+        try:
+            meta = self._write(temporary, weights, optimizer, rollouts, event, steps, model)
+            final = self.directory / f"r{event.round:09d}-s{event.stage:04d}"
+            self._put_in_place(temporary, final)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise self._explain(error) from error
+        except Exception as error:  # safetensors reports a full disk in an error type of its own
+            shutil.rmtree(temporary, ignore_errors=True)
+            if "No space left" in str(error) or "os error 28" in str(error):
+                raise self._explain(OSError(errno.ENOSPC, "no space left on device")) from error
+            raise
+        self._prune()
+        return Checkpoint(final, meta, hashlib.sha256((final / META).read_bytes()).hexdigest())
+
+    def _write(
+        self,
+        directory: Path,
+        weights: Mapping[str, torch.Tensor],
+        optimizer: Mapping[str, Any],
+        rollouts: bytes,
+        event: StageTrained,
+        steps: int,
+        model: str,
+    ) -> Meta:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        save_file(_without_aliases(weights), directory / WEIGHTS, metadata={"format": "pt"})
+        torch.save(dict(optimizer), directory / OPTIMIZER)
+        (directory / ROLLOUTS).write_bytes(rollouts)
+        files = {name: hash_file(directory / name) for name in (WEIGHTS, OPTIMIZER, ROLLOUTS)}
+        meta = Meta(FORMAT, model, steps, event, files)
+        (directory / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
+        for file in directory.iterdir():
+            sync(file)
+        sync(directory)
+        return meta
+
+    def _put_in_place(self, temporary: Path, final: Path) -> None:
+        """Rename; a damaged checkpoint of the same stage is moved out of the way first."""
+        if final.exists():
+            old = self.directory / f"{TEMPORARY}old-{final.name}"
+            shutil.rmtree(old, ignore_errors=True)
+            final.rename(old)
+        temporary.rename(final)
+        sync(self.directory)
+        shutil.rmtree(self.directory / f"{TEMPORARY}old-{final.name}", ignore_errors=True)
+
+    def _explain(self, error: OSError) -> CheckpointFailed:
+        free = shutil.disk_usage(self.directory).free
+        return CheckpointFailed(
+            f"the checkpoint cannot be written to {self.directory}: {error.strerror or error}, {free} bytes free",
+            "Free space there; the previous checkpoint is whole, and the stage will be trained again",
+        )
+
+    def _prune(self) -> None:
+        for directory in self._newest_first()[self._kept :]:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _newest_first(self) -> list[Path]:
+        return sorted((path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
+
+    def whole(self) -> Iterator[Checkpoint]:
+        """Verified checkpoints, newest first; a damaged one is passed over with a warning."""
+        for directory in self._newest_first():
+            try:
+                yield read_checkpoint(directory)
+            except CheckpointDamaged as error:
+                _log.warning(
+                    "checkpoint damaged, falling back to the one before", path=str(directory), reason=str(error)
+                )
+
+    def newest(self) -> Checkpoint | None:
+        return next(self.whole(), None)
+
+    def find(self, round: int, stage: int) -> Checkpoint | None:
+        """The checkpoint of a stage, if it is there and whole."""
+        name = f"r{round:09d}-s{stage:04d}"
+        return next((found for found in self.whole() if found.directory.name == name), None)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the newest checkpoint: about what the next will take."""
+        newest = self._newest_first()[:1]
+        return sum(file.stat().st_size for directory in newest for file in directory.iterdir())
+
+
+def read_checkpoint(directory: Path) -> Checkpoint:
+    """Verify a checkpoint. Raises CheckpointDamaged naming the file."""
+    path = directory / META
+    try:
+        encoded = path.read_bytes()
+        meta = msgspec.json.decode(encoded, type=Meta)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
+    if meta.format != FORMAT:
+        raise CheckpointDamaged(f"{path} has format {meta.format}, this version reads {FORMAT}")
+    for name, expected in meta.files.items():
+        if Path(name).name != name or not (directory / name).is_file() or hash_file(directory / name) != expected:
+            raise CheckpointDamaged(f"{directory / name} is missing or does not match its digest")
+    return Checkpoint(directory, meta, hashlib.sha256(encoded).hexdigest())
+
+
+def hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """fsync a file or directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each storage once (tied embeddings share theirs), on the CPU; safetensors refuses shared memory."""
+    kept: dict[str, torch.Tensor] = {}
+    seen = set()
+    for name, tensor in weights.items():
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            kept[name] = tensor.detach().contiguous().cpu()
+    return kept

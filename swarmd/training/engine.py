@@ -1,0 +1,286 @@
+"""The engine: trains stages on one persistent trainer and makes each durable before it is reported."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import structlog
+import torch
+
+from swarmd.config import Config
+from swarmd.core.commands import Train
+from swarmd.core.events import RolloutsRef, StageTrained
+from swarmd.errors import CheckpointFailed, ModelError
+from swarmd.eventlog.blobs import Blobs
+from swarmd.paths import DataPaths
+from swarmd.swarms.plan import Plan, hash_number
+from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.checkpoint import Checkpoint, Checkpoints
+from swarmd.training.evaluation import evaluate, mean_accuracy
+from swarmd.training.generation import Sampler
+from swarmd.training.groups import Deal, PeerGroups, PeerLimits, Scorer
+from swarmd.training.model import LIGHT_PARAMETERS_MAX, Policy, digest_weights, load_policy
+from swarmd.training.stage import Figures, Stage, StageKey
+from swarmd.training.trainer import Pace, make_trainer
+
+_log = structlog.get_logger(__name__)
+
+
+def _no_figures(done: int, total: int, figures: dict[str, float]) -> None:
+    """Nobody is listening."""
+
+
+class Engine:
+    """Everything a trainer process holds.
+
+    Args:
+        config: of the node.
+        paths: of its data directory.
+        peer: this node's peer id, under which its rollouts are published and its questions drawn.
+        plan: the swarm.
+
+    Raises:
+        ModelError: the model cannot be loaded or is too small for the configured lengths.
+    """
+
+    def __init__(self, config: Config, paths: DataPaths, peer: str, plan: Plan) -> None:
+        self._config = config
+        self._training = config.training
+        self._plan = plan
+        self._peer = peer
+        self._blobs = Blobs(paths.blobs)
+        self.policy = load_policy(config.training)
+        check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
+        self._sampler = Sampler(
+            self.policy.model, self.policy.stop_ids, self.policy.tokenizer.pad_token_id, self.policy.autocast
+        )
+        self._scorer = Scorer(plan, config.training.format_reward)
+        self._checkpoints = Checkpoints(paths.checkpoints, config.training.checkpoints_kept)
+        self._pace = Pace(config.training.learning_rate)
+        self._stage: Stage | None = None
+        self._trainer = make_trainer(
+            self.policy, config.training, paths.checkpoints, lambda prompts, trainer: self._next_batch(), self._pace
+        )
+        self._fresh_optimizer = self._trainer.optimizer.state_dict()
+        self._base = self._copy_weights() if self.policy.parameters <= LIGHT_PARAMETERS_MAX else None
+        self.abandoned_steps = 0  # step count when the last stage was given up
+        self._restore()
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps since the node began."""
+        return self._pace.steps
+
+    @property
+    def weights_digest(self) -> str:
+        """Of the weights as they are now."""
+        return digest_weights(self.policy.model)
+
+    def train(self, order: Train, cancellation: Cancellation, report: Figures = _no_figures) -> StageTrained:
+        """Train a stage, write its checkpoint and its rollouts, and return the report of it.
+
+        A stage whose checkpoint exists is not trained again. When anything goes wrong, or it is cancelled, the model is
+        what the last checkpoint holds: a stage counts whole or not at all.
+
+        Raises:
+            Cancelled: it was cancelled.
+            CheckpointFailed: no space; nothing was lost but the stage.
+            SwarmError: the tasks do not fit the configuration.
+        """
+        done = self._checkpoints.find(order.round, order.stage)
+        if done is not None:
+            return self._answer_again(done, order)
+        self._check_space()
+        try:
+            return self._train_anew(order, cancellation, report)
+        except BaseException:
+            self.abandoned_steps = self.steps
+            self._restore()
+            raise
+        finally:
+            self._stage = None
+            release_memory()
+
+    def _answer_again(self, checkpoint: Checkpoint, order: Train) -> StageTrained:
+        self._blobs.put(checkpoint.read_rollouts())
+        _log.info("stage answered from its checkpoint", round=order.round, stage=order.stage)
+        return msgspec.structs.replace(checkpoint.event, command=order.id)
+
+    def _train_anew(self, order: Train, cancellation: Cancellation, report: Figures) -> StageTrained:
+        before = self._measure(cancellation) if self.steps == 0 else None
+        stage, rejected = self._open_stage(order, cancellation)
+        self._stage = stage
+        self._pace.cancellation = cancellation
+        first = self.steps
+        self._pace.report = lambda: report(self.steps - first, self._training.steps, self._figures(stage, first))
+        self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
+        trained_s = stage.seconds
+        due = (order.round + 1) % self._training.held_out_every == 0
+        held_out = self._measure(cancellation) if due else None
+        body = encode_rollouts(stage.make_rollouts())
+        digest = self._blobs.put(body)
+        shared = len(decode_rollouts(body).groups)
+        event = StageTrained(
+            command=order.id,
+            round=order.round,
+            stage=order.stage,
+            reward=stage.reward,
+            rollouts=RolloutsRef(self._peer, order.round, order.stage, digest, len(body), shared),
+            steps=self._training.steps,
+            tokens=stage.tokens,
+            seconds=trained_s,
+            peer_groups=stage.peer_groups,
+            held_out=held_out,
+            held_out_before=before,
+            rejected=tuple(sorted(rejected.items())),
+        )
+        self._report_scorers()
+        return self._save(event, body)
+
+    def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, dict[str, int]]:
+        training = self._training
+        limits = PeerLimits(
+            swarm=self._config.swarm.id,
+            generations=training.generations,
+            groups_max=max(training.share_groups, 1),
+            staleness_rounds=training.staleness_rounds,
+            prompt_tokens=training.prompt_tokens,
+            completion_tokens=training.completion_tokens,
+        )
+        peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
+        groups, rejected = (
+            peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
+            if training.peer_questions
+            else ([], {})
+        )
+        stage = Stage(
+            StageKey(self._config.swarm.id, self._peer, order.round, order.stage),
+            training,
+            self.policy,
+            self._sampler,
+            self._scorer,
+            self._plan.draw(self._peer, order.round, order.stage),
+            Deal(groups, training.steps, training.peer_questions),
+            self._seed("sampling", order),
+            cancellation,
+        )
+        return stage, dict(rejected)
+
+    def _next_batch(self) -> dict[str, Any]:
+        assert self._stage is not None
+        return self._stage.next_batch()
+
+    def _measure(self, cancellation: Cancellation) -> float | None:
+        """Mean accuracy on held-out questions, None where none are configured."""
+        count = self._training.held_out_questions
+        if not count:
+            return None
+        questions = {task: self._plan.hold_out(task, count) for task in self._plan.tasks}
+        training = self._training
+        result = evaluate(
+            self.policy,
+            self._sampler,
+            self._plan,
+            questions,
+            training.completion_tokens,
+            training.temperature,
+            seed=training.seed,
+            cancellation=cancellation,
+        )
+        return mean_accuracy(result)
+
+    def _figures(self, stage: Stage, first: int) -> dict[str, float]:
+        done = max(self.steps - first, 1)
+        return {
+            "tokens_per_s": stage.tokens / max(stage.seconds, 1e-6),
+            "eta_s": stage.seconds / done * (self._training.steps - done),
+            "reward": stage.reward,
+            "step_reward": stage.last_reward,
+        }
+
+    def _seed(self, purpose: str, order: Train) -> int:
+        return hash_number(
+            purpose, self._config.swarm.id, self._peer, order.round, order.stage, self._training.seed, bits=63
+        )
+
+    def _save(self, event: StageTrained, body: bytes) -> StageTrained:
+        optimizer = {"optimizer": self._trainer.optimizer.state_dict(), "rng": torch.get_rng_state()}
+        saved = self._checkpoints.save(
+            self.policy.model.state_dict(), optimizer, body, event, self.steps, self.policy.digest
+        )
+        return saved.event
+
+    def _check_space(self) -> None:
+        """Raise CheckpointFailed when there is no room for the stage's checkpoint."""
+        free = shutil.disk_usage(self._checkpoints.directory).free
+        needed = self._config.storage.free_bytes_min + self._checkpoints.size_bytes
+        if free < needed:
+            raise CheckpointFailed(
+                f"no space for a checkpoint in {self._checkpoints.directory}: {free} bytes free, {needed} needed",
+                "Free space there or lower storage.free_bytes_min; the stage will be trained then",
+            )
+
+    def _restore(self) -> None:
+        """Put model, optimiser and step count where the newest whole checkpoint has them, or at the beginning."""
+        checkpoint = next((c for c in self._checkpoints.whole() if c.meta.model == self.policy.digest), None)
+        if checkpoint is None:
+            self._load_base()
+            self._trainer.optimizer.load_state_dict(self._fresh_optimizer)
+            self._pace.steps = 0
+            return
+        load_weights(self.policy, checkpoint.read_weights())
+        state = checkpoint.read_optimizer()
+        self._trainer.optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"])
+        self._pace.steps = checkpoint.meta.steps
+        _log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self.steps)
+
+    def _load_base(self) -> None:
+        if self._stage is None:  # nothing was trained yet
+            return
+        weights = self._base if self._base is not None else load_policy(self._training).model.state_dict()
+        load_weights(self.policy, weights)
+
+    def _copy_weights(self) -> dict[str, torch.Tensor]:
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.policy.model.state_dict().items()}
+
+    def _report_scorers(self) -> None:
+        failed = {task: count for task, count in self._scorer.failures.items() if count}
+        if failed:
+            _log.warning("scorers failed, the completions count as wrong", failures=failed)
+        self._scorer.failures.clear()
+
+
+def load_weights(policy: Policy, weights: dict[str, torch.Tensor]) -> None:
+    """Put weights into the model; tied ones may be left out. Raises ModelError when others are missing or foreign."""
+    problems = policy.model.load_state_dict(weights, strict=False)
+    policy.model.tie_weights()
+    tied = set(getattr(policy.model, "all_tied_weights_keys", None) or ())
+    missing = [name for name in problems.missing_keys if name not in tied]
+    if missing or problems.unexpected_keys:
+        raise ModelError(f"the checkpoint does not fit {policy.name}: {(missing + problems.unexpected_keys)[:3]}")
+
+
+def check_context(policy: Policy, prompt_tokens: int, completion_tokens: int) -> None:
+    """Raise ModelError when the model cannot hold a prompt and a completion of the configured lengths."""
+    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    if context is not None and prompt_tokens + completion_tokens > context:
+        raise ModelError(
+            f"{policy.name} reads {context} tokens, training.prompt_tokens + training.completion_tokens is "
+            f"{prompt_tokens + completion_tokens}",
+            "Lower one of the two",
+        )
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system, where the C library can."""
+    gc.collect()
+    trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,56 @@
+"""Accuracy on held-out questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import torch
+
+from swarmd.swarms.plan import Plan, Question, hash_number
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.generation import Sampler
+from swarmd.training.model import Policy
+
+CORRECT_SCORE = 0.99  # from here on an answer counts as correct: partial credit is no answer
+BATCH_QUESTIONS = 128
+
+
+class Accuracy(msgspec.Struct, frozen=True):
+    """Shares of one task's questions, one completion each."""
+
+    correct: float
+    formatted: float
+    questions: int
+
+
+def evaluate(
+    policy: Policy,
+    sampler: Sampler,
+    plan: Plan,
+    questions: Mapping[str, Sequence[Question]],
+    tokens_max: int,
+    temperature: float = 1.0,
+    seed: int = 0,
+    cancellation: Cancellation | None = None,
+) -> dict[str, Accuracy]:
+    """One completion for each question; the seed fixes the draws. Temperature 0 takes the likeliest tokens."""
+    generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
+    result = {}
+    for task, asked in questions.items():
+        marks = []
+        for start in range(0, len(asked), BATCH_QUESTIONS):
+            batch = asked[start : start + BATCH_QUESTIONS]
+            prompts = [policy.encode_prompt(question.messages) for question in batch]
+            drawn = sampler.sample(prompts, 1, tokens_max, temperature, generator, cancellation or Cancellation())
+            for question, tokens in zip(batch, drawn, strict=True):
+                marks.append(plan.score(question, policy.decode_completion(tokens), 0))
+        if marks:
+            correct = sum(mark.accuracy >= CORRECT_SCORE for mark in marks) / len(marks)
+            result[task] = Accuracy(correct, sum(mark.format for mark in marks) / len(marks), len(marks))
+    return result
+
+
+def mean_accuracy(result: Mapping[str, Accuracy]) -> float | None:
+    """Mean over tasks, each counting the same; None without questions."""
+    return sum(accuracy.correct for accuracy in result.values()) / len(result) if result else None

@@ -1,0 +1,222 @@
+"""Completions, sampled with the prompt computed once for its whole group.
+
+The prompts of a batch are padded on the left and run through the model once; the key-value cache is then repeated for
+the completions of each prompt, and one token is drawn at a time. The caller may cancel between any two tokens. Models
+whose cache does not allow this generate through transformers' own `generate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
+
+from swarmd.training.cancellation import Cancellation
+
+CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached and uncached computation
+
+
+class Sampler:
+    """Draws completions from one model.
+
+    Args:
+        model: a causal language model; it is put into evaluation mode while it generates.
+        stop_ids: token ids that end a completion; the id stays in the completion, so that ending is trained too.
+        pad_id: id used for padding.
+        autocast: context manager factory for the forward passes.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        stop_ids: Sequence[int],
+        pad_id: int,
+        autocast: Callable[[], Any],
+    ) -> None:
+        self._model = model
+        self._stop_ids = torch.tensor(sorted(set(stop_ids)), device=model.device)
+        self._pad_id = pad_id
+        self._autocast = autocast
+        self._shared: bool | None = None
+
+    @property
+    def shares_prefill(self) -> bool:
+        """Whether the model's cache can be repeated; tried out once, on two short prompts of different length."""
+        if self._shared is None:
+            self._shared = self._try_cache()
+        return self._shared
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        tokens_max: int,
+        temperature: float,
+        generator: torch.Generator,
+        cancellation: Cancellation,
+    ) -> list[list[int]]:
+        """`group` completions of each prompt, prompt by prompt: token ids ending in a stop id or cut at `tokens_max`.
+
+        Raises Cancelled (a BaseException) when the cancellation is asked for.
+        """
+        training = self._model.training
+        self._model.eval()
+        try:
+            with torch.no_grad(), self._autocast():
+                draw = self._draw_shared if self.shares_prefill else self._draw_plainly
+                return draw(prompts, group, tokens_max, temperature, generator, cancellation)
+        finally:
+            self._model.train(training)
+
+    def _draw_shared(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        tokens_max: int,
+        temperature: float,
+        generator: torch.Generator,
+        cancellation: Cancellation,
+    ) -> list[list[int]]:
+        batch = Batch(self._model, prompts, self._pad_id)
+        batch.repeat(group)
+        drawn: list[list[int]] = [[] for _ in range(len(prompts) * group)]
+        for step in range(tokens_max):
+            cancellation.check()
+            tokens = _draw_tokens(batch.logits, temperature, generator)
+            stopped = torch.isin(tokens, self._stop_ids).tolist()
+            for row, token in zip(batch.rows, tokens.tolist(), strict=True):
+                drawn[row].append(token)
+            if step + 1 == tokens_max or not batch.keep([not ended for ended in stopped], tokens):
+                break
+        return drawn
+
+    def _draw_plainly(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        tokens_max: int,
+        temperature: float,
+        generator: torch.Generator,
+        cancellation: Cancellation,
+    ) -> list[list[int]]:
+        ids, mask = pad_left(prompts, self._pad_id, self._model.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator, device=generator.device)))
+            output = self._model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=tokens_max,
+                do_sample=temperature > 0,
+                temperature=temperature or None,
+                top_k=0 if temperature > 0 else None,
+                top_p=1.0 if temperature > 0 else None,
+                num_return_sequences=group,
+                eos_token_id=self._stop_ids.tolist(),
+                pad_token_id=self._pad_id,
+                stopping_criteria=StoppingCriteriaList([_Check(cancellation)]),
+            )
+        return [cut_at(row, self._stop_ids.tolist()) for row in output[:, ids.shape[1] :].tolist()]
+
+    def _try_cache(self) -> bool:
+        """Compare two cached steps with the plain forward pass."""
+        prompts = [[self._pad_id + 1, self._pad_id + 2, self._pad_id + 3], [self._pad_id + 4]]
+        limit = self._model.get_input_embeddings().num_embeddings
+        prompts = [[token % limit for token in prompt] for prompt in prompts]
+        try:
+            batch = Batch(self._model, prompts, self._pad_id)
+            batch.repeat(2)
+            tokens = torch.tensor([7, 8, 9, 10], device=self._model.device) % limit
+            batch.keep([True] * 4, tokens)
+            cached = torch.log_softmax(batch.logits.float(), -1)
+            whole = [prompts[row // 2] + [int(token)] for row, token in enumerate(tokens)]
+            plain = [self._model(input_ids=torch.tensor([ids], device=tokens.device)).logits[0, -1] for ids in whole]
+        except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
+            return False
+        difference = (cached - torch.log_softmax(torch.stack(plain).float(), -1)).abs().max()
+        return bool(difference < CACHE_TOLERANCE * (1 if cached.dtype == self._model.dtype else 10))
+
+
+class Batch:
+    """Sequences that are being extended: their cache, their mask, and the logits of the next token."""
+
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], pad_id: int) -> None:
+        self._model = model
+        ids, self._mask = pad_left(prompts, pad_id, model.device)
+        self._cache = DynamicCache(config=model.config)
+        positions = (self._mask.cumsum(1) - 1).clamp(min=0)
+        self.logits = self._forward(ids, positions)
+        self._next = self._mask.sum(1)
+        self.rows = list(range(len(prompts)))  # of each sequence, its place in the caller's list
+
+    def repeat(self, group: int) -> None:
+        """Make `group` sequences of each one."""
+        if group > 1:
+            self._cache.batch_repeat_interleave(group)
+            self.logits = self.logits.repeat_interleave(group, 0)
+            self._mask = self._mask.repeat_interleave(group, 0)
+            self._next = self._next.repeat_interleave(group, 0)
+        self.rows = list(range(len(self.rows) * group))
+
+    def keep(self, still: Sequence[bool], tokens: torch.Tensor) -> bool:
+        """Append a token to each sequence, leaving out finished ones; False when none is left."""
+        kept = [place for place, goes_on in enumerate(still) if goes_on]
+        if not kept:
+            return False
+        if len(kept) < len(self.rows):
+            index = torch.tensor(kept, device=tokens.device)
+            self._cache.batch_select_indices(index)
+            self._mask, self._next, tokens = self._mask[index], self._next[index], tokens[index]
+            self.rows = [self.rows[place] for place in kept]
+        self._mask = torch.cat([self._mask, self._mask.new_ones(len(self.rows), 1)], 1)
+        self.logits = self._forward(tokens[:, None], self._next[:, None])
+        self._next = self._next + 1
+        return True
+
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        output = self._model(
+            input_ids=ids,
+            attention_mask=self._mask,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+
+class _Check(StoppingCriteria):
+    """Lets `generate` be cancelled between tokens."""
+
+    def __init__(self, cancellation: Cancellation) -> None:
+        self._cancellation = cancellation
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
+        self._cancellation.check()
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids (batch, longest) and their mask, padded on the left."""
+    longest = max(map(len, sequences))
+    ids = [[pad_id] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
+    mask = [[0] * (longest - len(sequence)) + [1] * len(sequence) for sequence in sequences]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def cut_at(tokens: Sequence[int], stop_ids: Sequence[int]) -> list[int]:
+    """The tokens up to and with the first stop id."""
+    for place, token in enumerate(tokens):
+        if token in stop_ids:
+            return list(tokens[: place + 1])
+    return list(tokens)
+
+
+def _draw_tokens(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> torch.Tensor:
+    """One token for each row; the likeliest at temperature 0."""
+    if temperature == 0:
+        return logits.argmax(-1)
+    weights = torch.softmax(logits.float() / temperature, -1)
+    return torch.multinomial(weights, 1, generator=generator).squeeze(1)

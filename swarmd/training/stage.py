@@ -1,0 +1,151 @@
+"""One stage in the making: what is generated, what is trained on, and what is published of it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import torch
+
+from swarmd.config import TrainingConfig
+from swarmd.errors import SwarmError
+from swarmd.swarms.plan import Question
+from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Rollouts
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.generation import Sampler
+from swarmd.training.groups import Deal, Scorer, TrainingGroup
+from swarmd.training.model import Policy
+from swarmd.training.trainer import REWARD_KEY
+
+LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit the tasks
+
+
+class StageKey(msgspec.Struct, frozen=True):
+    """Which stage, of whom."""
+
+    swarm: str
+    peer: str
+    round: int
+    stage: int
+
+
+class Stage:
+    """Feeds the trainer one batch a step and keeps what is to be published."""
+
+    def __init__(
+        self,
+        key: StageKey,
+        training: TrainingConfig,
+        policy: Policy,
+        sampler: Sampler,
+        scorer: Scorer,
+        questions: Iterator[Question],
+        deal: Deal,
+        seed: int,
+        cancellation: Cancellation,
+    ) -> None:
+        self.key = key
+        self._training = training
+        self._policy = policy
+        self._sampler = sampler
+        self._scorer = scorer
+        self._questions = questions
+        self._deal = deal
+        self._cancellation = cancellation
+        self._generator = torch.Generator(policy.device).manual_seed(seed)
+        shared = min(training.share_groups, GROUPS_MAX)
+        self._telling: deque[TrainingGroup] = deque(maxlen=shared)
+        self._flat: deque[TrainingGroup] = deque(maxlen=shared)
+        self._started = time.perf_counter()
+        self._reward_sum = 0.0
+        self._completions = 0
+        self.last_reward = 0.0  # mean over the own completions of the last step
+        self.tokens = 0
+
+    @property
+    def reward(self) -> float:
+        """Mean reward of the own completions so far."""
+        return self._reward_sum / max(self._completions, 1)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    @property
+    def peer_groups(self) -> int:
+        """Peers' groups trained on."""
+        return self._deal.dealt
+
+    def next_batch(self) -> dict[str, Any]:
+        """What TRL's rollout function returns: `questions` groups of `generations`, own and peers', with rewards."""
+        share = self._deal.next_share()
+        own = self._generate(self._training.questions - len(share))
+        spare = self._deal.spare(sum(group.is_flat for group in own))
+        telling = [group for group in own if not group.is_flat]
+        flat = [group for group in own if group.is_flat]
+        groups = [*telling, *share, *spare, *flat[len(spare) :]]
+        return {
+            "prompt_ids": [group.prompt for group in groups for _ in group.completions],
+            "completion_ids": [tokens for group in groups for tokens in group.completions],
+            "logprobs": None,  # TRL takes the policy's own; there is one step on each batch, so the ratio is 1
+            REWARD_KEY: [reward for group in groups for reward in group.rewards],
+        }
+
+    def _generate(self, count: int) -> list[TrainingGroup]:
+        asked = [self._next_question() for _ in range(count)]
+        generations = self._training.generations
+        drawn = self._sampler.sample(
+            [prompt for _, prompt in asked],
+            generations,
+            self._training.completion_tokens,
+            self._training.temperature,
+            self._generator,
+            self._cancellation,
+        )
+        groups = []
+        for place, (question, prompt) in enumerate(asked):
+            completions = drawn[place * generations : (place + 1) * generations]
+            texts = [self._policy.decode_completion(tokens) for tokens in completions]
+            groups.append(self._scorer.make_group(question, prompt, completions, texts, self.key.stage))
+        self._count(groups)
+        return groups
+
+    def _next_question(self) -> tuple[Question, list[int]]:
+        """The next question that is short enough, with its prompt. Raises SwarmError when none comes."""
+        for _ in range(LONG_QUESTIONS_MAX):
+            question = next(self._questions)
+            prompt = self._policy.encode_prompt(question.messages)
+            if len(prompt) <= self._training.prompt_tokens:
+                return question, prompt
+        raise SwarmError(
+            f"the questions of {question.task} take more than training.prompt_tokens = {self._training.prompt_tokens}",
+            "Raise training.prompt_tokens or give the task smaller settings",
+        )
+
+    def _count(self, groups: list[TrainingGroup]) -> None:
+        rewards = [reward for group in groups for reward in group.rewards]
+        self.last_reward = sum(rewards) / len(rewards)
+        self._reward_sum += sum(rewards)
+        self._completions += len(rewards)
+        self.tokens += sum(len(tokens) for group in groups for tokens in group.completions)
+        for group in groups:
+            (self._flat if group.is_flat else self._telling).append(group)
+
+    def make_rollouts(self) -> Rollouts:
+        """What is published: the latest informative groups, filled up with flat ones."""
+        shared = min(self._training.share_groups, GROUPS_MAX)
+        chosen = [*reversed(self._telling), *reversed(self._flat)][:shared]
+        groups = tuple(self._to_wire(group) for group in chosen)
+        return Rollouts(VERSION, self.key.swarm, self.key.peer, self.key.round, self.key.stage, groups)
+
+    def _to_wire(self, group: TrainingGroup) -> Group:
+        stops = self._policy.stop_ids
+        cut = tuple(place for place, tokens in enumerate(group.completions) if tokens[-1] not in stops)
+        reference = group.question.reference
+        return Group(reference.task, reference.config_digest, reference.seed, reference.index, tuple(group.texts), cut)
+
+
+Figures = Callable[[int, int, dict[str, float]], None]  # steps done, steps in all, figures by name

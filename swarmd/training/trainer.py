@@ -1,0 +1,260 @@
+"""TRL's `GRPOTrainer` as one engine for all stages, and the three things done differently at the seams it offers.
+
+* A stage is one call of `train()` on the same trainer, so the optimiser lives on; what TRL keeps between calls and must
+  not reach the next stage is cleared.
+* Groups whose rewards are all equal teach nothing; they leave the batch before the forward pass.
+* The prompt is computed once for its group in training too, not once for every completion.
+
+Written against TRL 1.16: `_generate_and_score_completions`, `_get_per_token_logps_and_entropies`, `_buffered_inputs`
+and `_step` are private there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+import torch
+from datasets import Dataset
+from transformers import DynamicCache, PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_callback import PrinterCallback
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from swarmd.config import TrainingConfig
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.model import LIGHT_PARAMETERS_MAX, Policy
+
+ADAM_BETAS = (0.9, 0.99)
+GRADIENT_NORM_MAX = 1.0
+WARMUP_STEPS = 10  # optimiser steps in the node's life until the learning rate is reached
+CHECKPOINTING_PARAMETERS = 100_000_000  # from here on activations are computed twice to save memory
+SHARED_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary up to which logits are held whole
+SHARED_TOLERANCE = 1e-2  # largest difference of log-probabilities between the shared and TRL's own computation
+REWARD_KEY = "swarm_reward"
+
+RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
+_log = structlog.get_logger(__name__)
+
+
+def make_trainer(
+    policy: Policy, training: TrainingConfig, directory: Path, rollout: RolloutFunc, pace: Pace
+) -> SwarmTrainer:
+    """The one trainer of this process.
+
+    Args:
+        directory: TRL wants one; nothing is written there.
+        rollout: gives the groups of the next batch, see `swarmd.training.stage.Stage.next_batch`.
+        pace: reports steps and cancels between them.
+    """
+    batch = training.questions * training.generations
+    light = policy.parameters <= LIGHT_PARAMETERS_MAX
+    arguments = GRPOConfig(
+        output_dir=str(directory),
+        per_device_train_batch_size=batch if light else training.generations,
+        gradient_accumulation_steps=1 if light else training.questions,
+        steps_per_generation=1 if light else training.questions,
+        num_generations=training.generations,
+        max_completion_length=training.completion_tokens,
+        temperature=training.temperature,
+        learning_rate=training.learning_rate,
+        lr_scheduler_type="constant",
+        adam_beta1=ADAM_BETAS[0],
+        adam_beta2=ADAM_BETAS[1],
+        max_grad_norm=GRADIENT_NORM_MAX,
+        beta=training.beta,
+        epsilon=training.clip_low,
+        epsilon_high=training.clip_high,
+        loss_type="dapo",
+        max_steps=1,
+        use_cpu=policy.device == "cpu",
+        bf16=policy.mixed,
+        fp16=False,
+        gradient_checkpointing=policy.parameters >= CHECKPOINTING_PARAMETERS,
+        shuffle_dataset=False,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        seed=training.seed,
+    )
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is used knowingly
+    trainer = SwarmTrainer(
+        model=policy.model,
+        processing_class=policy.tokenizer,
+        args=arguments,
+        reward_funcs=read_reward,
+        train_dataset=Dataset.from_list([{"prompt": ""}]),
+        rollout_func=rollout,
+        callbacks=[pace],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.create_optimizer()
+    pace.optimizer = trainer.optimizer
+    return trainer
+
+
+def read_reward(completions: Sequence[str], **columns: Any) -> list[float | None]:
+    """TRL's reward function: the rewards were computed with the groups and travel beside them."""
+    return list(columns[REWARD_KEY])
+
+
+class Pace(TrainerCallback):
+    """Warms the learning rate up over the node's life, counts steps, and stops between them when cancelled."""
+
+    def __init__(self, learning_rate: float) -> None:
+        self._learning_rate = learning_rate
+        self.optimizer: Any = None
+        self.steps = 0  # optimiser steps in the node's life
+        self.cancellation = Cancellation()
+        self.report: Callable[[], None] = lambda: None
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        rate = self._learning_rate * min(1.0, (self.steps + 1) / WARMUP_STEPS)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.steps += 1
+        self.report()
+        self.cancellation.check()
+
+
+class SwarmTrainer(GRPOTrainer):
+    """`GRPOTrainer` for stages; see the module's text."""
+
+    args: Any  # a GRPOConfig
+    optimizer: Any
+    _shared: bool | None = None  # whether the shared computation agrees with TRL's; None until tried
+
+    def run_stage(self, steps: int, seed: int) -> None:
+        """Take optimiser steps on what the rollout function gives.
+
+        Args:
+            steps: how many.
+            seed: of the global generator, which TRL uses to shuffle completions.
+
+        Raises whatever the rollout function raises, Cancelled included; the trainer can be used again afterwards.
+        """
+        self._buffered_inputs = None
+        self._step = 0
+        self.train_dataset = [{"prompt": ""}] * (steps * self.args.generation_batch_size // self.num_generations)
+        self.args.max_steps = steps
+        torch.manual_seed(seed)
+        try:
+            self.train()
+        finally:
+            self._buffered_inputs = None
+            self._metrics["train"].clear()
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        chunks: int = self.args.steps_per_generation
+        group: Any = self.num_generations
+        return batch if self.beta else drop_flat_groups(batch, group, chunks)
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """TRL's own computation, or the shared one where it applies and has been found to agree."""
+        plain = super()._get_per_token_logps_and_entropies
+        if not self._may_share(model, input_ids, logits_to_keep, args, kwargs):
+            return plain(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
+        if self._shared is None:
+            with torch.no_grad():
+                expected = plain(model, input_ids, attention_mask, logits_to_keep, compute_entropy=True)
+                self._shared = self._agrees(expected, model, input_ids, attention_mask, logits_to_keep)
+        if not self._shared:
+            return plain(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
+        return *compute_shared(model, input_ids, attention_mask, logits_to_keep, self.temperature), None
+
+    def _may_share(self, model: Any, input_ids: torch.Tensor, logits_to_keep: int, args: Any, kwargs: Any) -> bool:
+        plain_text = not args and all(
+            value is None or key in ("batch_size", "compute_entropy") or value is False for key, value in kwargs.items()
+        )
+        logits = input_ids.size(0) * logits_to_keep * getattr(model.config, "vocab_size", 1 << 30)
+        small = logits <= SHARED_LOGITS_MAX and not self.args.gradient_checkpointing
+        return plain_text and small and self._shared is not False and isinstance(model, PreTrainedModel)
+
+    def _agrees(
+        self, expected: Any, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int
+    ) -> bool:
+        """Compare once with TRL's own log-probabilities and entropies on a real batch."""
+        mask = attention_mask[:, -logits_to_keep:].bool()
+        try:
+            got = compute_shared(model, input_ids, attention_mask, logits_to_keep, self.temperature)
+        except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            _log.info("prompts are not shared in training", reason=str(error)[:200])
+            return False
+        difference = max(float((a - b)[mask].abs().max()) for a, b in zip(got, expected[:2], strict=True))
+        if not difference <= SHARED_TOLERANCE:
+            _log.info("prompts are not shared in training", difference=difference)
+        return difference <= SHARED_TOLERANCE
+
+
+def drop_flat_groups(batch: dict[str, Any], group: int, chunks: int) -> dict[str, Any]:
+    """The batch without groups whose advantages are all zero.
+
+    So many flat groups stay that the rest splits into `chunks` equal parts, one at the least.
+    """
+    advantages = batch["advantages"]
+    telling = (advantages.view(-1, group).abs() > 0).any(1)
+    wanted = max(math.ceil(int(telling.sum()) / chunks), 1) * chunks
+    order = torch.argsort(telling.int(), descending=True, stable=True)[: min(wanted, len(telling))]
+    if len(order) == len(telling):
+        return batch
+    rows = (order.sort().values[:, None] * group + torch.arange(group, device=order.device)).flatten()
+    kept = {
+        key: value[rows] if isinstance(value, torch.Tensor) and value.ndim and len(value) == len(advantages) else value
+        for key, value in batch.items()
+    }
+    kept["num_items_in_batch"] = kept["completion_mask"].sum()
+    return kept
+
+
+def compute_shared(
+    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies (batch, keep) of the last `keep` tokens, each distinct prompt computed once.
+
+    Gradients flow through the prompt's keys and values. Prompts are padded on the left, completions on the right.
+    """
+    width = input_ids.size(1) - keep
+    prompts = torch.cat([input_ids[:, :width], attention_mask[:, :width]], 1)
+    distinct, place = torch.unique(prompts, dim=0, return_inverse=True)
+    ids, mask = distinct[:, :width], distinct[:, width:]
+    cache = DynamicCache(config=model.config)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    backbone = model.base_model
+    first = backbone(
+        input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+    ).last_hidden_state[place, -1:]
+    cache.batch_select_indices(place)
+    completion = input_ids[:, width:]
+    hidden = first
+    if keep > 1:
+        ahead = mask.sum(1)[place, None] + torch.arange(keep - 1, device=ids.device)
+        rest = backbone(
+            input_ids=completion[:, :-1],
+            attention_mask=attention_mask[:, :-1],
+            position_ids=ahead,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        hidden = torch.cat([first, rest], 1)
+    logs = torch.log_softmax(model.get_output_embeddings()(hidden).float() / temperature, -1)
+    entropies = -(logs.detach().exp() * logs.detach()).sum(-1)
+    return logs.gather(2, completion[..., None]).squeeze(2), entropies

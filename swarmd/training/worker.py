@@ -1,0 +1,165 @@
+"""The trainer worker: `python -m swarmd.training.worker`, spoken to over frames (`swarmd.worker`).
+
+It trains one stage at a time in a thread, so the loop answers pings meanwhile. What cannot be helped by another try or
+a restart ends the process with a permanent fault; everything else is a failed command, and the core decides.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import structlog
+from anyio.abc import TaskGroup
+
+from swarmd.config import Config, decode
+from swarmd.core.commands import CancelTraining, Command, Train
+from swarmd.core.events import CommandFailed, TrainerReady, TrainingCancelled
+from swarmd.errors import ConfigError, ModelError, SwarmdError, SwarmError
+from swarmd.paths import DataPaths
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.worker.child import Inbox, Outbox, serve
+from swarmd.worker.messages import Start, Stop
+
+if TYPE_CHECKING:
+    from swarmd.training.engine import Engine
+
+PERMANENT = (ConfigError, ModelError, SwarmError)
+PROGRESS_S = 0.25  # least time between two progress messages of a stage
+
+_log = structlog.get_logger(__name__)
+
+
+class Trainer:
+    """Takes commands from the inbox and runs them on the engine."""
+
+    def __init__(self, engine: Engine, config: Config, outbox: Outbox) -> None:
+        self._engine = engine
+        self._config = config
+        self._outbox = outbox
+        self._running: tuple[str, Cancellation] | None = None
+        self._rounds: set[int] = set()
+        self._told_at = 0.0
+
+    async def run(self, inbox: Inbox) -> None:
+        """Until `Stop` or the planned end of this process; a stage in training is cancelled then."""
+        async with anyio.create_task_group() as tasks:
+            try:
+                async for message in inbox:
+                    if isinstance(message, Stop):
+                        break
+                    self._perform(message.command, tasks)
+            finally:  # also when the daemon has gone: the thread looks at the flag, nothing else can end it
+                if self._running is not None:
+                    self._running[1].ask()
+
+    def _perform(self, command: Command, tasks: TaskGroup) -> None:
+        if isinstance(command, CancelTraining):
+            self._cancel(command)
+        elif isinstance(command, Train) and self._is_new(command):
+            cancellation = Cancellation()
+            self._running = (command.id, cancellation)
+            tasks.start_soon(self._train, command, cancellation, tasks)
+
+    def _is_new(self, command: Train) -> bool:
+        """Whether a stage can begin. The same command twice is one; another one meanwhile is refused."""
+        if self._running is None:
+            return True
+        if self._running[0] != command.id:
+            reason = f"the trainer is busy with {self._running[0]}"
+            self._outbox.observe(CommandFailed(command.id, reason))
+        return False
+
+    def _cancel(self, command: CancelTraining) -> None:
+        if self._running is not None and self._running[0] == command.train:
+            self._running[1].ask()
+        else:
+            _log.info("nothing to cancel", command=command.id, train=command.train)
+
+    async def _train(self, command: Train, cancellation: Cancellation, tasks: TaskGroup) -> None:
+        await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
+        self._running = None
+        recycle = self._config.training.recycle_rounds
+        if recycle and len(self._rounds) >= recycle:
+            self._outbox.fault(f"recycled after {recycle} rounds, as training.recycle_rounds says")
+            tasks.cancel_scope.cancel()
+
+    def _train_in_thread(self, command: Train, cancellation: Cancellation) -> None:
+        """Run the command and send what comes of it."""
+        first = self._engine.steps
+        self._told_at = 0.0
+        try:
+            event = self._engine.train(command, cancellation, self._tell)
+            self._rounds.add(command.round)
+            self._outbox.observe(event)
+        except Cancelled:
+            taken = max(self._engine.abandoned_steps - first, 0)
+            self._outbox.observe(TrainingCancelled(command.id, command.round, command.stage, taken))
+        except PERMANENT:
+            raise
+        except SwarmdError as error:
+            self._outbox.observe(CommandFailed(command.id, str(error)))
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            _log.exception("a stage failed", command=command.id)
+            self._outbox.observe(CommandFailed(command.id, f"{type(error).__name__}: {error}"))
+
+    def _tell(self, done: int, total: int, figures: dict[str, float]) -> None:
+        now = time.monotonic()
+        if done == total or now - self._told_at >= PROGRESS_S:
+            self._told_at = now
+            self._outbox.progress("training", done, total, figures=figures)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, the machine's or the accelerator's: only a fresh process has it back."""
+    return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "AcceleratorError")
+
+
+def load_engine(start: Start, config: Config) -> Engine:
+    """Import torch and all that, and load model and plan. Raises what `Engine` and `make_plan` raise."""
+    if config.training.threads:
+        os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
+    from swarmd.swarms.registry import make_plan
+    from swarmd.training.engine import Engine
+    from swarmd.training.quiet import quieten
+
+    quieten()
+    plan = make_plan(config.swarm)
+    return Engine(config, DataPaths(Path(start.data_dir)), start.peer, plan)
+
+
+async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
+    """What `serve` runs; it turns a SwarmdError into a fault and an exit code, permanent ones from 64 on.
+
+    Raises:
+        ModelError, SwarmError, ConfigError: no restart can help.
+        SwarmdError and anything else: this process must end, another may do better.
+    """
+    config = decode(start.config)
+    outbox.progress("loading", note=config.training.model)
+    engine = await anyio.to_thread.run_sync(load_engine, start, config, abandon_on_cancel=True)
+    policy = engine.policy
+    outbox.observe(TrainerReady(policy.device, policy.name, policy.parameters, engine.weights_digest))
+    try:
+        await Trainer(engine, config, outbox).run(inbox)
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+
+
+def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error in it that is no group."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+if __name__ == "__main__":
+    anyio.run(serve, main)
