@@ -87,8 +87,8 @@ class TrainingConfig(Section, frozen=True):
     model: str = "embedded"  # "embedded", a Hugging Face model id, or the path of a model directory
     device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    threads: Count = 0  # torch threads; 0 leaves it to torch
-    steps: AtLeastOne = 20  # optimiser steps in a stage
+    threads: Count = 0  # torch threads; 0: one for small models, else as many as torch likes
+    steps: AtLeastOne = 40  # optimiser steps in a stage
     questions: AtLeastOne = 16  # questions (groups) in a step
     generations: Annotated[int, msgspec.Meta(ge=2)] = 8  # completions of a question (G)
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)

@@ -19,7 +19,7 @@ def refused(text: str) -> ConfigError:
 
 
 def test_the_least_a_file_needs() -> None:
-    assert parse_config(COORDINATOR, "node.toml").training.steps == 20
+    assert parse_config(COORDINATOR, "node.toml").training.steps == 40
     assert parse_config(FOLLOWER, "node.toml").role == "follower"
 
 

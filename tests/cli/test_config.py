@@ -63,7 +63,7 @@ def test_show_without_a_file_prints_the_defaults(capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().out
     assert flat(tomllib.loads(shown)) == every_key(DEFAULTS)
     assert 'id = "example" # required' in shown
-    assert "steps = 20 # default" in shown
+    assert "steps = 40 # default" in shown
 
 
 def test_show_tells_what_the_file_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
