@@ -110,4 +110,3 @@ def _print(commits: Iterable[Commit], first: int, last: int | None, text: bool) 
                 return
             row = (envelope.seq, envelope.at, envelope.event)
             out.write((event_line(*row).encode() if text else event_json(*row)) + b"\n")
-    out.flush()

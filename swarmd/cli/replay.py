@@ -76,6 +76,8 @@ def replay(
 
     if state + step + verify + (against is not None) > 1:
         raise typer.BadParameter("--state, --step, --verify and --against exclude each other")
+    if (state or verify or against) and (types or first or round_ is not None or stage is not None):
+        raise typer.BadParameter("--type, --round, --stage and --from choose what is listed; here only --to counts")
     log = find_log(directory)
     if verify:
         show_verified(directory, log, last, json)

@@ -1,0 +1,135 @@
+"""`swarmd log`: on a data directory or the events alone, with the daemon up or down."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli import run_command
+from swarmd.core.events import MemberSeen
+from swarmd.errors import ExitCode
+from swarmd.eventlog.digest import NO_COMMANDS
+from swarmd.eventlog.segment import list_segments
+from tests.eventlog.making import NODE, follower_story, members, open_log, write_groups
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory whose log has 40 events in several segments."""
+    write_groups(tmp_path / "events", members(40), segment_bytes=500)
+    return tmp_path
+
+
+def lines_of(capsys: pytest.CaptureFixture[str], *args: str) -> list[str]:
+    assert run_command(args) == ExitCode.OK
+    return capsys.readouterr().out.splitlines()
+
+
+def seqs_of(lines: list[str]) -> list[int]:
+    return [json.loads(line)["seq"] for line in lines]
+
+
+def test_cat_prints_json_lines(data: Path, capsys) -> None:
+    for place in (data, data / "events"):
+        lines = lines_of(capsys, "log", "cat", str(place))
+        assert seqs_of(lines) == list(range(40))
+    assert json.loads(lines[3]) == {"seq": 3, "at": 3.0, "type": "member_seen", "peer": "peer3", "name": "xxx"}
+
+
+def test_cat_prints_a_part(data: Path, capsys) -> None:
+    assert seqs_of(lines_of(capsys, "log", "cat", str(data), "--from", "7", "--to", "9")) == [7, 8, 9]
+    assert seqs_of(lines_of(capsys, "log", "cat", str(data), "--from", "99")) == []
+
+
+def test_text_is_for_people(data: Path, capsys) -> None:
+    (line,) = lines_of(capsys, "log", "tail", str(data), "-n", "1", "--text")
+    assert line.split() == ["39", "1970-01-01", "00:00:39.000", "member_seen", "peer=peer39", "name=xxxxx"]
+
+
+@pytest.mark.parametrize(("count", "first"), [("3", 37), ("0", 40), ("99", 0)])
+def test_tail_prints_the_last_events(data: Path, capsys, count: str, first: int) -> None:
+    assert seqs_of(lines_of(capsys, "log", "tail", str(data), "-n", count)) == list(range(first, 40))
+
+
+def test_tail_follows_a_running_daemon(data: Path) -> None:
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "swarmd.cli", "log", "tail", "-f", "-n", "2", str(data)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert follower.stdout is not None
+    try:
+        assert seqs_of([follower.stdout.readline() for _ in range(2)]) == [38, 39]
+        with open_log(data / "events", "next", segment_bytes=200) as log:
+            for seq in range(40, 45):
+                log.append(0.0, [MemberSeen(f"peer{seq}")], NO_COMMANDS)
+                assert seqs_of([follower.stdout.readline()]) == [seq]
+    finally:
+        follower.send_signal(signal.SIGINT)
+        _, errors = follower.communicate(timeout=20)
+    assert "Traceback" not in errors
+
+
+def test_verify_says_what_it_checked(data: Path, capsys) -> None:
+    (line,) = lines_of(capsys, "log", "verify", str(data))
+    segments = len(list_segments(data / "events"))
+    assert "40 events (seq 0 to 39) in 40 commits" in line
+    assert f"{segments} segments, 0 snapshots; node {NODE}" in line
+
+
+def test_verify_counts_an_unfinished_append(data: Path, capsys) -> None:
+    last = list_segments(data / "events")[-1]
+    last.write_bytes(last.read_bytes() + b"abc")
+    assert "last 3 bytes are an unfinished append" in lines_of(capsys, "log", "verify", str(data))[1]
+
+
+def test_verify_names_file_and_offset_of_damage(data: Path, capsys) -> None:
+    first = list_segments(data / "events")[0]
+    content = bytearray(first.read_bytes())
+    content[-1] ^= 1
+    first.write_bytes(content)
+    for verb in ("verify", "cat"):
+        assert run_command(["log", verb, str(data)]) == ExitCode.BAD_DATA
+        errors = capsys.readouterr().err
+        assert f"{first} is damaged at byte" in errors and "fix: Restore" in errors
+
+
+def test_a_directory_without_a_log_is_named(tmp_path: Path, capsys) -> None:
+    for verb in ("cat", "tail", "verify"):
+        assert run_command(["log", verb, str(tmp_path / "nothing")]) == ExitCode.NO_INPUT
+        assert f"no event log in {tmp_path / 'nothing'}" in capsys.readouterr().err
+
+
+def test_export_writes_files(tmp_path: Path, capsys) -> None:
+    events = follower_story()
+    write_groups(tmp_path / "events", [events])
+    lines, table = tmp_path / "out.jsonl", tmp_path / "out.parquet"
+    assert run_command(["log", "export", str(tmp_path), "--jsonl", str(lines), "--parquet", str(table)]) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines() == [f"{out}: {len(events)} events" for out in (lines, table)]
+    assert len(lines.read_text().splitlines()) == len(events)
+    assert table.read_bytes()[:4] == b"PAR1"
+
+
+def test_export_asks_for_a_file(data: Path, capsys) -> None:
+    assert run_command(["log", "export", str(data)]) == ExitCode.USAGE
+    assert "--jsonl OUT or --parquet OUT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["log cat", "replay"])
+@pytest.mark.parametrize("events", [40, 4000])
+def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path, verb: str, events: int) -> None:
+    """Whether the output fits into the pipe's buffer or not."""
+    write_groups(tmp_path / "events", [[event] * (events // 40) for (event,) in members(40)])
+    piped = subprocess.run(
+        ["bash", "-c", f'"$0" -m swarmd.cli {verb} "$1" | head -n 1', sys.executable, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (piped.returncode, len(piped.stdout.splitlines()), piped.stderr) == (0, 1, "")

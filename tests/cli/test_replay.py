@@ -1,0 +1,205 @@
+"""`swarmd replay`: from the log alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli import run_command
+from swarmd.core.chart import shipped_directory
+from swarmd.core.events import RoundsSkipped
+from swarmd.core.state import State
+from swarmd.errors import ExitCode
+from swarmd.eventlog.digest import NO_COMMANDS
+from tests.eventlog.making import follower_story, members, open_log, write_groups, write_story
+
+EVENTS = follower_story()
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory in which a follower has lived through three rounds."""
+    with open_log(tmp_path / "events") as log:
+        write_story(log, EVENTS, State(), group=2)
+    return tmp_path
+
+
+def output_of(capsys: pytest.CaptureFixture[str], *args: str, code: int = ExitCode.OK) -> str:
+    assert run_command(["replay", *args]) == code
+    return capsys.readouterr().out
+
+
+def json_lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_replay_lists_events_chart_states_and_commands(data: Path, capsys) -> None:
+    for place in (data, data / "events"):
+        text = output_of(capsys, str(place))
+        assert text.count("stage_trained") == 3
+        assert "chart: round.gathering → round.training" in text
+        assert "▶ train id=train/2/0 round=2 stage=0" in text
+        assert text.endswith(f"{len(EVENTS)} events, {len(EVENTS)} shown; the node is in round.publishing\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("--type", "stage_trained"), [8, 11, 14]),
+        (("--type", "stage_trained", "--type", "registered"), [4, 8, 11, 14]),
+        (("--round", "1"), [9, 10, 11]),
+        (("--round", "1", "--stage", "1"), []),
+        (("--from", "3", "--to", "5"), [3, 4, 5]),
+    ],
+)
+def test_filters_choose_what_is_shown(data: Path, capsys, args, expected) -> None:
+    shown = json_lines(output_of(capsys, str(data), "--json", *args))
+    assert [line["seq"] for line in shown] == expected
+
+
+def test_a_round_filter_finds_rounds_skipped(tmp_path: Path, capsys) -> None:
+    write_groups(tmp_path / "events", [[RoundsSkipped(3, 6, "late"), *follower_story(1)]])
+    assert len(json_lines(output_of(capsys, str(tmp_path), "--json", "--round", "5"))) == 1
+    assert output_of(capsys, str(tmp_path), "--json", "--round", "7") == ""
+
+
+def test_json_holds_event_changes_and_commands(data: Path, capsys) -> None:
+    (line,) = json_lines(output_of(capsys, str(data), "--json", "--from", "10", "--to", "10"))
+    assert line["event"]["type"] == "rollouts_gathered"
+    assert {"path": "chart", "before": "round.gathering", "after": "round.training"} in line["changes"]
+    assert [command["id"] for command in line["commands"]] == ["train/1/0"]
+
+
+def test_state_is_the_fold_up_to_an_event(data: Path, capsys) -> None:
+    early = json.loads(output_of(capsys, str(data), "--state", "--to", "6"))
+    late = json.loads(output_of(capsys, str(data), "--state", "--json"))
+    assert (early["chart"], early["done"]) == ("round.training", [-1, -1])
+    assert (late["chart"], late["done"], late["exit_code"]) == ("round.publishing", [2, 0], 0)
+
+
+def test_steps_show_every_changed_field(data: Path, capsys) -> None:
+    text = output_of(capsys, str(data), "--step", "--from", "8", "--to", "8")
+    assert "done: [-1, -1] → [0, 0]" in text
+    assert "trainer.chart: busy → idle" in text
+    assert "▶ publish_report id=report/0/0" in text
+
+
+def test_steps_wait_for_the_operator_on_a_terminal(data: Path) -> None:
+    ours, theirs = pty.openpty()
+    stepping = subprocess.Popen(
+        [sys.executable, "-m", "swarmd.cli", "replay", str(data), "--step"],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    os.write(ours, b"\n4\ns\nq\n")
+    text, _ = stepping.communicate(timeout=30)
+    os.close(ours)
+    os.close(theirs)
+    assert stepping.returncode == ExitCode.OK
+    assert [seq for seq in range(len(EVENTS)) if f"\n{seq:>8}  19" in "\n" + text] == [0, 1, 2, 3, 4]
+    assert '"chart": "syncing"' in text
+
+
+def test_verify_passes_and_says_how_much(data: Path, capsys) -> None:
+    commits = -(-len(EVENTS) // 2)
+    assert f"all {commits} commits ({len(EVENTS)} events)" in output_of(capsys, str(data), "--verify")
+    assert json.loads(output_of(capsys, str(data), "--verify", "--json"))["commits"] == commits
+
+
+def test_verify_names_the_first_difference(tmp_path: Path, capsys) -> None:
+    write_groups(tmp_path / "events", [[event] for event in EVENTS])
+    assert run_command(["replay", str(tmp_path), "--verify", "--json"]) == ExitCode.DIFFERENCE
+    captured = capsys.readouterr()
+    assert "differs first at seq 0 (node_started)" in captured.err
+    assert NO_COMMANDS.hex() in captured.err and "start_worker" in captured.err
+    assert json.loads(captured.out)["seq"] == 0
+
+
+def other_charts(place: Path, name: str, old: str, new: str) -> Path:
+    shutil.copytree(shipped_directory(), place)
+    path = place / f"{name}.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return place
+
+
+def test_the_shipped_charts_go_the_same_way(data: Path, capsys) -> None:
+    text = output_of(capsys, str(data), "--against", str(shipped_directory()))
+    assert f"{len(EVENTS)} events go the same way" in text
+
+
+def test_other_charts_are_compared(data: Path, tmp_path: Path, capsys) -> None:
+    charts = other_charts(tmp_path / "charts", "trainer", "trigger: ready", "trigger: never_ready")
+    text = output_of(capsys, str(data), "--against", str(charts), code=ExitCode.DIFFERENCE)
+    assert "the charts part at seq 5:" in text and "trainer_ready" in text
+    assert "here  trainer.chart: loading → idle" in text
+    assert text.index("here") < text.index("there")
+    (row,) = [line.split() for line in text.splitlines() if line.strip().startswith("train ")]
+    assert row == ["train", "3", "0"]
+    found = json.loads(output_of(capsys, str(data), "--against", str(charts), "--json", code=ExitCode.DIFFERENCE))
+    assert found["first"]["seq"] == 5
+
+
+def test_charts_that_do_not_exist_are_named(data: Path, tmp_path: Path, capsys) -> None:
+    assert run_command(["replay", str(data), "--against", str(tmp_path / "nowhere")]) == ExitCode.NO_INPUT
+    assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--type", "stage_train"), "did you mean stage_trained?"),
+        (("--verify", "--state"), "exclude each other"),
+        (("--verify", "--round", "0"), "here only --to counts"),
+    ],
+)
+def test_a_wrong_use_is_explained(data: Path, capsys, args, message: str) -> None:
+    assert run_command(["replay", str(data), *args]) == ExitCode.USAGE
+    assert message in capsys.readouterr().err
+
+
+def test_a_log_under_a_running_daemon_is_replayed(tmp_path: Path, capsys) -> None:
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, EVENTS, State())
+        assert "round.publishing" in output_of(capsys, str(tmp_path))
+        write_story(log, EVENTS[:1], state)
+        assert f"{len(EVENTS) + 1} events" in output_of(capsys, str(tmp_path))
+
+
+def test_a_replay_loads_nothing_heavy(data: Path) -> None:
+    program = (
+        "import sys; from swarmd.cli import run_command; code = run_command(sys.argv[1:]);"
+        "heavy = {'torch', 'hivemind', 'transformers', 'trl', 'pyarrow', 'anyio'} & set(sys.modules);"
+        "sys.exit(code if not heavy else f'loaded {heavy}')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "replay", str(data), "--verify"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_long_log_shows_progress_on_a_terminal(tmp_path: Path) -> None:
+    write_groups(tmp_path / "events", [[event] * 100 for (event,) in members(30)], segment_bytes=50_000)
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "swarmd.cli", "replay", str(tmp_path), "--verify"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    os.close(theirs)
+    shown = os.read(ours, 65536)
+    os.close(ours)
+    assert done.returncode == ExitCode.OK
+    assert b"replaying" in shown and b"/3000" in shown
