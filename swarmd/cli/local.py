@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from swarmd.cli.daemons import Daemon
@@ -24,9 +25,10 @@ from swarmd.observe.table import NodeRow, held_out_table, plain_line, rewards_ta
 
 REFRESH_S = 0.5
 LAGGARDS_S = 60.0  # how long the others may take once one node has heard that the rounds are over
+PICTURE_COLUMNS = 84
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-Show = Callable[[tuple[NodeRow, ...]], None]
+Show = Callable[[str, tuple[NodeRow, ...]], None]
 
 
 def local(
@@ -39,6 +41,7 @@ def local(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, for every node.")
     ] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the run to this file.")] = None,
 ) -> None:
     """Run a small swarm of real nodes on this machine.
 
@@ -54,13 +57,15 @@ def local(
     with ending_signals() as ending:
         try:
             swarm.start()
-            watch(swarm, ending, console)
+            at_work = watch(swarm, ending, console)
         finally:
             begun = time.monotonic()
             ended_early = swarm.ended
             codes = swarm.stop()
     console.print(f"all nodes ended in {time.monotonic() - begun:.1f} s")
     print_report(swarm, directory, console)
+    if svg is not None:
+        save_picture(svg, [at_work, *tables(swarm)])
     check_ends(ended_early, codes, swarm.leftovers())
     if ending.signal and rounds:
         raise typer.Exit(128 + ending.signal)
@@ -89,31 +94,38 @@ def ending_signals() -> Iterator[Ending]:
             signal.signal(number, handler)
 
 
-def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> None:
-    """Show the nodes until the rounds are over, a node has ended, or a signal came."""
+def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> RenderableType:
+    """Show the nodes until the rounds are over, a node has ended, or a signal came.
+
+    Returns:
+        The live table as it last stood with a node at work.
+    """
     begun = time.monotonic()
-    with showing(swarm, console, begun) as show:
-        show(swarm.rows())
-        over_at = 0.0
-        while not (ending.wait(REFRESH_S) or swarm.ended):
-            show(swarm.rows())
+    over_at = 0.0
+    at_work: RenderableType = ""
+    with showing(console) as show:
+        while True:
+            rows = swarm.rows()
+            heading = title(swarm, rows, time.monotonic() - begun)
+            show(heading, rows)
+            at_work = swarm_table(rows, heading) if any(row.done for row in rows) else at_work
             over = swarm.rounds_over
             over_at = over_at or (time.monotonic() if any(over) else 0.0)
-            if all(over) or (over_at and time.monotonic() - over_at > LAGGARDS_S):
-                break
-        show(swarm.rows())
+            late = over_at > 0 and time.monotonic() - over_at > LAGGARDS_S
+            if swarm.ended or all(over) or late or ending.wait(REFRESH_S):
+                return at_work
 
 
 @contextmanager
-def showing(swarm: LocalSwarm, console: Console, begun: float) -> Iterator[Show]:
+def showing(console: Console) -> Iterator[Show]:
     """How the rows are shown: a live table on a terminal, a line for every change elsewhere."""
     if not console.is_terminal:
         yield line_printer(console)
         return
-    with Live(console=console, auto_refresh=False, transient=False) as live:
+    with Live(console=console, auto_refresh=False) as live:
 
-        def show(rows: tuple[NodeRow, ...]) -> None:
-            live.update(swarm_table(rows, title(swarm, rows, time.monotonic() - begun), "Ctrl-C ends it"), refresh=True)
+        def show(heading: str, rows: tuple[NodeRow, ...]) -> None:
+            live.update(swarm_table(rows, heading, "Ctrl-C ends it"), refresh=True)
 
         yield show
 
@@ -129,7 +141,7 @@ def line_printer(console: Console) -> Show:
     """Prints a node's line when something other than its progress has changed."""
     shown: dict[str, str] = {}
 
-    def show(rows: tuple[NodeRow, ...]) -> None:
+    def show(_: str, rows: tuple[NodeRow, ...]) -> None:
         for row in rows:
             line = plain_line(row)
             if shown.get(row.name) != line:
@@ -141,9 +153,8 @@ def line_printer(console: Console) -> Show:
 
 def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
     """What the nodes' event logs say of all rounds so far, and where to read on."""
-    histories = swarm.histories()
-    if any(histories.values()):
-        console.print(rewards_table(histories), held_out_table(histories))
+    for table in tables(swarm):
+        console.print(table)
     for place in swarm.places:
         for skip in read_skips(place.paths.events):
             console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
@@ -152,6 +163,21 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
     console.print(f"daemons' own: {directory}/node-*/daemon.log", highlight=False, soft_wrap=True)
     console.print(f"replay one:   {command()} replay {first}", highlight=False, soft_wrap=True)
     console.print("continue:     the same command again", highlight=False)
+
+
+def tables(swarm: LocalSwarm) -> list[RenderableType]:
+    """Rewards and held-out accuracy of all rounds so far; nothing before the first round has ended."""
+    histories = swarm.histories()
+    return [rewards_table(histories), held_out_table(histories)] if any(histories.values()) else []
+
+
+def save_picture(path: Path, pictures: Sequence[RenderableType]) -> None:
+    """Draw what the terminal showed as an SVG."""
+    console = Console(width=PICTURE_COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
+    for picture in pictures:
+        console.print(picture)
+        console.print()
+    console.save_svg(str(path), title="make run")
 
 
 def command() -> str:

@@ -23,7 +23,7 @@ from swarmd.observe.table import NodeRow, Trained
 
 ASK_S = 1.0  # longest wait for one node's status
 STOP_S = 30.0  # longest orderly stop of all nodes; beyond it they are killed
-NOTE_AFTER_S = 15.0  # a layer that is unwell for longer is mentioned
+NOTE_AFTER_S = 30.0  # a layer that is unwell for longer is mentioned
 
 
 class LocalSwarm:
@@ -77,7 +77,7 @@ class LocalSwarm:
             return NodeRow(place.name, "exited", note=f"exit code {daemon.exit_code}")
         answered = self.status(place.number)
         known = answered or self._seen.get(place.number)
-        if known is None:
+        if known is None or known.round.state == "stopped":  # it answers before its first commit
             return NodeRow(place.name, "starting")
         return row_of(place.name, known, "" if answered else "does not answer")
 

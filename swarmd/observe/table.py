@@ -13,6 +13,7 @@ from rich.text import Text
 
 SPARKS = "▁▂▃▄▅▆▇█"
 BAR_CELLS = 24
+SPARKS_SHOWN = 8  # newest rounds in the live table, which must fit into 80 columns
 ROUND_ROWS_MAX = 24  # more rounds are shown as means over equal spans
 STATE_STYLES = {"round.training": "green", "waiting": "cyan", "skipping": "yellow", "failed": "red", "exited": "red"}
 
@@ -71,28 +72,33 @@ def number(value: float | None) -> str:
 
 def swarm_table(rows: Sequence[NodeRow], title: str, caption: str = "") -> RenderableType:
     """The live table."""
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left", expand=False)
+    table = Table(title=title, caption=caption, box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.title_justify = table.caption_justify = "left"
     for name in ("node", "state", "round", "progress", "reward", "held-out", "peers", "restarts"):
         table.add_column(name, no_wrap=True, justify="right" if name in ("round", "peers", "restarts") else "left")
     for row in rows:
         table.add_row(*_cells(row))
-    notes = [Text(f"{row.name}: {row.note}", style="yellow") for row in rows if row.note]
+    notes = [Text(f"{row.name}: {note}", style="yellow") for row in rows for note in _notes(row)]
     return Group(table, *notes)
+
+
+def _notes(row: NodeRow) -> list[str]:
+    skipped = [f"skipped {row.skipped} rounds"] if row.skipped else []
+    return skipped + ([row.note] if row.note else [])
 
 
 def _cells(row: NodeRow) -> list[RenderableType]:
     round = "-" if row.round is None else str(row.round) + (f".{row.stage}" if row.stage else "")
-    latest = f"{number(row.rewards[-1])} {spark(row.rewards[-12:], low=0.0)}" if row.rewards else "-"
+    latest = f"{number(row.rewards[-1])} {spark(row.rewards[-SPARKS_SHOWN:], low=0.0)}" if row.rewards else "-"
     state = Text(row.state.removeprefix("round."), style=STATE_STYLES.get(row.state, ""))
-    restarts = f"{row.restarts}" + (f" (skipped {row.skipped})" if row.skipped else "")
-    return [row.name, state, round, _progress(row), latest, number(row.held_out), str(row.peers), restarts]
+    return [row.name, state, round, _progress(row), latest, number(row.held_out), str(row.peers), str(row.restarts)]
 
 
 def _progress(row: NodeRow) -> RenderableType:
     if not row.total:
         return Text(row.what, style="dim")
     cells = Table.grid(padding=(0, 1))
-    cells.add_row(ProgressBar(total=row.total, completed=row.done, width=12), f"{row.done}/{row.total}")
+    cells.add_row(ProgressBar(total=row.total, completed=row.done, width=6), f"{row.done}/{row.total}")
     return cells
 
 

@@ -131,9 +131,9 @@ def test_a_line_is_printed_for_a_change_and_not_for_progress(capsys: pytest.Capt
     from rich.console import Console
 
     show = line_printer(Console())
-    show((NodeRow("node-1", "waiting", 0, done=1, total=20),))
-    show((NodeRow("node-1", "waiting", 0, done=2, total=20),))
-    show((NodeRow("node-1", "waiting", 1),))
+    show("", (NodeRow("node-1", "waiting", 0, done=1, total=20),))
+    show("", (NodeRow("node-1", "waiting", 0, done=2, total=20),))
+    show("", (NodeRow("node-1", "waiting", 1),))
     assert capsys.readouterr().out.splitlines() == [
         "node-1   waiting  round 0  peers 0",
         "node-1   waiting  round 1  peers 0",

@@ -51,10 +51,19 @@ def test_the_live_table_shows_a_node() -> None:
     )
     shown = drawn(swarm_table([row, NodeRow("node-3", "starting")], "a swarm"))
     line = next(line for line in shown.splitlines() if "node-2" in line)
-    for part in ("training", " 3 ", "12/20", "0.600", "0.410", "1 (skipped 4)"):
+    for part in ("training", " 3 ", "12/20", "0.600", "0.410", " 1"):
         assert part in line
+    assert "node-2: skipped 4 rounds" in shown
     assert "node-2: the trainer was killed" in shown
     assert "starting" in next(line for line in shown.splitlines() if "node-3" in line)
+
+
+def test_the_live_table_fits_into_80_columns() -> None:
+    row = NodeRow("node-12", "registering", 1234, 0, 120, 200, "training", (0.5,) * 20, 0.5, 12, 0, 8)
+    console = Console(width=80, color_system=None)
+    with console.capture() as captured:
+        console.print(swarm_table([row], "a swarm"))
+    assert "…" not in captured.get()
 
 
 def test_the_plain_line_says_the_same() -> None:
