@@ -23,7 +23,10 @@ _FUNCTIONS = frozenset(
     {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt", "pi"}
 )
 _POWER = re.compile(r"\*\*|\^")
-_SMALL_POWER = re.compile(r"[A-Za-z0-9]\s*(?:\*\*|\^)\s*(?:\d{1,2}|\(-?\d{1,2}\))(?![\d.(])(?!\s*(?:\*\*|\^))")
+_SMALL_POWER = re.compile(
+    r"(?:[A-Za-z0-9]|\([^()^*]*(?:\*(?!\*)[^()^*]*)*\))\s*(?:\*\*|\^)\s*"  # a base without powers in it
+    r"(?:\d{1,2}|\(-?\d{1,2}(?:/\d{1,2})?\))(?![\d.(])(?!\s*(?:\*\*|\^))"  # to a small power, and no further
+)
 
 
 def is_harmless(task: str, answer: str) -> bool:

@@ -1,0 +1,250 @@
+"""The reasoning-gym swarm: drawing, splitting, regenerating, scoring."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reasoning_gym.factory import DATASETS
+
+from swarmd.config import SwarmConfig, TaskConfig
+from swarmd.errors import RecordRejected, SwarmError
+from swarmd.swarms.answers import EVALUATED, PARSED, UNSAFE_TASKS, is_harmless
+from swarmd.swarms.digits import TASK_NAMES
+from swarmd.swarms.plan import Question, split_of
+from swarmd.swarms.reasoning_gym import ReasoningGymPlan
+from swarmd.swarms.registry import make_plan
+
+DIGITS = ReasoningGymPlan(SwarmConfig(id="test"))
+
+
+def plan_of(*names: str, **settings: object) -> ReasoningGymPlan:
+    return ReasoningGymPlan(SwarmConfig(id="test", tasks=tuple(TaskConfig(name, config=settings) for name in names)))
+
+
+def take(plan: ReasoningGymPlan, count: int, peer: str = "a", round: int = 0) -> list[Question]:
+    return list(itertools.islice(plan.draw(peer, round, 0), count))
+
+
+def text(question: Question) -> str:
+    return question.messages[-1].content
+
+
+def canonical(question: Question) -> str:
+    return str(question.entry["metadata"]["canonical"])
+
+
+def test_draws_are_the_same_everywhere() -> None:
+    again = ReasoningGymPlan(SwarmConfig(id="test"))
+    assert take(DIGITS, 50) == take(again, 50)
+    assert {question.task for question in take(DIGITS, 50)} == set(TASK_NAMES)
+
+
+def test_weights_make_the_mixture() -> None:
+    tasks = (TaskConfig("chain_sum", 3.0), TaskConfig("letter_counting", 1.0))
+    drawn = take(ReasoningGymPlan(SwarmConfig(id="test", tasks=tasks)), 400)
+    share = sum(question.task == "chain_sum" for question in drawn) / 400
+    assert 0.68 < share < 0.82
+
+
+@pytest.mark.parametrize("other", [{"peer": "b"}, {"round": 1}])
+def test_seeds_do_not_overlap_across_nodes_and_rounds(other: dict[str, object]) -> None:
+    """Items are functions of seed + index: seeds that count up would repeat each other's questions."""
+    plan = plan_of("chain_sum", min_digits=6, max_digits=9)
+    here = {text(question) for question in take(plan, 300)}
+    there = {text(question) for question in take(plan, 300, **other)}  # type: ignore[arg-type]
+    assert len(here) == len(there) == 300
+    assert not here & there
+
+
+def test_another_swarm_draws_other_questions() -> None:
+    other = ReasoningGymPlan(SwarmConfig(id="other"))
+    assert {text(q) for q in take(DIGITS, 100)} != {text(q) for q in take(other, 100)}
+
+
+def test_a_small_pool_repeats_instead_of_failing() -> None:
+    drawn = take(plan_of("chain_sum", min_terms=2, max_terms=2, min_digits=1, max_digits=1), 400)
+    distinct = {text(question) for question in drawn}
+    assert len(drawn) == 400 and 80 < len(distinct) < 400
+
+
+@pytest.mark.parametrize("task", TASK_NAMES)
+def test_sides_of_the_split_do_not_touch(task: str) -> None:
+    sides = {side: {canonical(q) for q in DIGITS.select(task, side, 300)} for side in ("train", "dev", "held-out")}
+    assert all(len(side) == 300 for side in sides.values())
+    assert not sides["train"] & sides["dev"] | sides["dev"] & sides["held-out"] | sides["train"] & sides["held-out"]
+    drawn = {canonical(question) for question in take(DIGITS, 2000) if question.task == task}
+    assert not drawn & (sides["dev"] | sides["held-out"])
+
+
+def test_largest_is_split_by_its_numbers_in_any_order() -> None:
+    question = DIGITS.hold_out("digits_largest", 1)[0]
+    numbers = re.findall(r"\d+", text(question))
+    assert canonical(question) == ",".join(sorted(numbers))
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 19_999))
+def test_digit_answers_are_right_and_exact(index: int) -> None:
+    for name in TASK_NAMES:
+        task = DIGITS._tasks[name]
+        question, _ = DIGITS._generate(task, 1, index)
+        number = re.findall(r"\d+", text(question).split(":")[1])
+        expected = {
+            "digits_reverse": number[0][::-1],
+            "digits_sort": "".join(sorted(number[0])),
+            "digits_increment": "".join(str((int(digit) + 1) % 10) for digit in number[0]),
+            "digits_largest": str(max(map(int, number))),
+        }[name]
+        assert question.entry["answer"] == expected
+        assert DIGITS.score(question, f"<answer>{expected}</answer>").accuracy == 1.0
+        assert DIGITS.score(question, f"<answer>0{expected}</answer>").accuracy == 0.0
+        assert DIGITS.score(question, expected).accuracy == 0.0
+
+
+def refused(plan: ReasoningGymPlan, question: Question, peer: str = "a", **changes: object) -> str:
+    with pytest.raises(RecordRejected) as caught:
+        plan.regenerate(msgspec.structs.replace(question.reference, **changes), peer, 0, 0)
+    return caught.value.reason
+
+
+def test_a_peers_question_is_generated_again() -> None:
+    elsewhere = ReasoningGymPlan(SwarmConfig(id="test"))
+    for question in take(DIGITS, 40):
+        assert elsewhere.regenerate(question.reference, "a", 0, 0) == question
+
+
+def test_references_that_are_refused() -> None:
+    question = take(DIGITS, 1)[0]
+    assert refused(DIGITS, question, task="chain_sum") == "unknown-task"
+    assert refused(DIGITS, question, config_digest="0" * 16) == "config-digest"
+    assert refused(DIGITS, question, seed=question.reference.seed ^ 1) == "seed"
+    assert refused(DIGITS, question, peer="b") == "seed"
+    held = [index for index in range(100) if _side(question, index) != "train"]
+    assert refused(DIGITS, question, index=held[0]) == "held-out"
+
+
+def _side(question: Question, index: int) -> str:
+    task = DIGITS._tasks[question.task]
+    return split_of(task.name, DIGITS._generate(task, question.reference.seed, index)[1])
+
+
+def test_other_settings_are_another_question() -> None:
+    question = take(plan_of("digits_sort", digits=4), 1)[0]
+    assert refused(plan_of("digits_sort", digits=5), question) == "config-digest"
+
+
+def test_tasks_whose_answer_is_none_can_be_solved() -> None:
+    plan = plan_of("propositional_logic")
+    question = next(q for q in take(plan, 20) if q.entry["answer"] is None)
+    conclusion = question.entry["metadata"]["example_answer"]
+    assert plan.score(question, f"<answer>{conclusion}</answer>").accuracy == 1.0
+
+
+def test_a_scorer_that_raises_counts_as_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of("chain_sum")
+    question = take(plan, 1)[0]
+    kind = DATASETS["chain_sum"][0]
+    monkeypatch.setattr(kind, "score_answer", lambda *_, **__: 1 / 0, raising=False)
+    score = plan.score(question, "<answer>1</answer>")
+    assert (score.accuracy, score.format, score.failed) == (0.0, 1.0, True)
+    monkeypatch.setattr(kind, "score_answer", lambda *_, **__: float("nan"), raising=False)
+    assert plan.score(question, "<answer>1</answer>").failed
+    monkeypatch.setattr(kind, "score_answer", lambda *_, **__: 7.0, raising=False)
+    assert plan.score(question, "<answer>1</answer>").accuracy == 1.0
+
+
+def test_the_list_of_unsafe_scorers_is_complete() -> None:
+    """Every installed scorer that evaluates its answer is on the list, and nothing else is."""
+    found = set()
+    for name, (kind, _) in DATASETS.items():
+        if re.search(r"\beval\((?!entry)|parse_expr\((?!metadata|entry)", inspect.getsource(kind.score_answer)):
+            found.add(name)
+    assert found == UNSAFE_TASKS
+
+
+def test_peers_answers_never_reach_an_evaluating_scorer(tmp_path: object) -> None:
+    plan = plan_of("spiral_matrix")
+    question = take(plan, 1)[0]
+    assert refused(plan, question) == "unsafe-scorer"
+
+
+def test_own_answers_are_not_run_as_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    monkeypatch.setattr("builtins.exec", lambda *_: ran.append(1))
+    plan = plan_of("spiral_matrix")
+    question = take(plan, 1)[0]
+    assert plan.score(question, "<answer>[exec('1')]</answer>").accuracy == 0.0
+    assert plan.score(question, f"<answer>{question.entry['answer']}</answer>").accuracy == 1.0
+    assert not ran
+
+
+@pytest.mark.parametrize("task", sorted(EVALUATED))
+@pytest.mark.parametrize("answer", ["__import__('os')", "(lambda: 0)", "[0]*10**9", "1<<999", "[x for x in y]"])
+def test_expressions_that_call_or_grow_are_refused(task: str, answer: str) -> None:
+    assert not is_harmless(task, answer)
+
+
+@pytest.mark.parametrize("task", sorted(PARSED))
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "__import__('os')",
+        "x.__class__",
+        "9**9**9",
+        "(9**99)**99",
+        "9**999",
+        "a.b",
+        "open(1)",
+        "1" * 20,
+        "9^9^9",
+        "(9**9)**(9)",
+    ],
+)
+def test_formulas_that_call_or_grow_are_refused(task: str, answer: str) -> None:
+    assert not is_harmless(task, answer)
+
+
+@pytest.mark.parametrize(
+    "answer", ["x**2/2 + 3*x + C", "6*x**4 - 12", "(3 + 5) * 2.5", "exp(2*x) + sin(x)", "y^2 - 1", "(x + 1)**(3/2)"]
+)
+def test_plain_formulas_pass(answer: str) -> None:
+    assert all(is_harmless(task, answer) for task in PARSED)
+
+
+@pytest.mark.parametrize("task", sorted(UNSAFE_TASKS))
+def test_the_right_answers_of_unsafe_tasks_pass(task: str) -> None:
+    plan = plan_of(task)
+    for question in take(plan, 5):
+        answer = question.entry["answer"]
+        if answer is not None:
+            assert plan.score(question, f"<answer>{answer}</answer>").accuracy >= 0.99, answer
+
+
+def test_system_text_for_real_tasks_only() -> None:
+    assert [message.role for message in take(DIGITS, 1)[0].messages] == ["user"]
+    messages = take(plan_of("letter_counting"), 1)[0].messages
+    assert [(message.role, message.trusted) for message in messages] == [("system", True), ("user", False)]
+
+
+def error_of(swarm: SwarmConfig) -> SwarmError:
+    with pytest.raises(SwarmError) as caught:
+        make_plan(swarm)
+    return caught.value
+
+
+def test_wrong_settings_name_the_fix() -> None:
+    assert "chain_sum" in error_of(SwarmConfig(id="t", tasks=(TaskConfig("chain_sums"),))).fix
+    assert "reasoning-gym" in error_of(SwarmConfig(id="t", kind="reasoning-gim")).fix
+    wrong = error_of(SwarmConfig(id="t", tasks=(TaskConfig("chain_sum", config={"term": 2}),)))
+    assert "'term'" in wrong.message and "min_terms" in wrong.fix
+    bad = error_of(SwarmConfig(id="t", tasks=(TaskConfig("chain_sum", config={"min_terms": 0}),)))
+    assert "chain_sum" in bad.message
+    assert "twice" in error_of(SwarmConfig(id="t", tasks=(TaskConfig("gcd"), TaskConfig("gcd")))).message
+    seeded = error_of(SwarmConfig(id="t", tasks=(TaskConfig("chain_sum", config={"seed": 1}),)))
+    assert "'seed'" in seeded.message
