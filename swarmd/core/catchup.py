@@ -16,13 +16,22 @@ def expand(state: State, envelope: Envelope, charts: Charts | None = None) -> tu
         envelope: the observed event as it would be committed.
     """
     after, _ = step(state, envelope, charts)
-    if after.work is None or (state.work is not None and after.work.round == state.work.round):
-        return (envelope.event,)
-    first = max(after.done[0], state.skipped_to) + 1
-    last = after.work.round - 1
-    if first > last:
-        return (envelope.event,)
-    return (RoundsSkipped(first, last, cause_of(state)), envelope.event)
+    skipped = missed(state, after)
+    return (envelope.event,) if skipped is None else (skipped, envelope.event)
+
+
+def missed(before: State, after: State) -> RoundsSkipped | None:
+    """The rounds that one step took the node past, to be recorded before the event of that step."""
+    first = max(after.done[0], after.skipped_to) + 1
+    last = _reached(after) - 1
+    return None if first > last else RoundsSkipped(first, last, cause_of(before))
+
+
+def _reached(state: State) -> int:
+    """The round that the node is at; the number of all rounds when it waits after the swarm's last one."""
+    if state.clock is not None and state.clock.final and state.chart == "waiting":
+        return state.clock.round
+    return 0 if state.work is None else state.work.round
 
 
 def cause_of(state: State) -> SkipCause:

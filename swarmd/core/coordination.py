@@ -21,6 +21,8 @@ from swarmd.core.events import (
 from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Report
 from swarmd.core.turn import Turn
 
+SILENT_ROUNDS_MAX = 64  # a silent member is waited for at least once in so many rounds
+
 
 def settings_of(turn: Turn) -> CoordinatorSettings:
     """The coordinator's part of the settings."""
@@ -113,8 +115,7 @@ def begin(turn: Turn) -> None:
         return
     turn.disarm("muster")
     if _all_rounds_run(turn, turn.coordination.round):
-        turn.move_coordinator("finish")
-        _announce_end(turn)
+        _finish(turn, turn.coordination.round)
     else:
         _open(turn, "mustered", turn.coordination.round, 0)
 
@@ -144,9 +145,17 @@ def _announce(turn: Turn) -> None:
     turn.issue(Announce(_announce_id(clock), clock.round, clock.stage, clock.opened_at, clock.deadline_at))
 
 
+def _finish(turn: Turn, rounds: int) -> None:
+    """All rounds have been run."""
+    ended = {"opened_at": turn.at, "deadline_at": turn.at}
+    if turn.move_coordinator("finish", round=rounds, stage=0, reports=(), round_reports=(), **ended):
+        _announce_end(turn)
+
+
 def _announce_end(turn: Turn) -> None:
     clock = turn.coordination
-    turn.issue(Announce(f"announce/final/{clock.round}", clock.round, 0, turn.at, turn.at, final=True))
+    opened_at, deadline_at = clock.opened_at, clock.deadline_at
+    turn.issue(Announce(f"announce/final/{clock.round}", clock.round, 0, opened_at, deadline_at, final=True))
 
 
 def on_round_published(turn: Turn, event: RoundPublished) -> None:
@@ -170,18 +179,27 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
         return
     if member_of(coordination, event.peer) is None:
         on_member_seen(turn, MemberSeen(event.peer))
+        if member_of(turn.coordination, event.peer) is None:
+            return
     report = Report(event.peer, event.reward, event.record)
     turn.set(coordination=replace(turn.coordination, reports=(*turn.coordination.reports, report)))
     _close_on_quorum(turn)
 
 
 def expected_of(coordination: Coordination) -> tuple[str, ...]:
-    """Peers whose reports the open stage waits for: present, and new or heard of in the round before."""
-    return tuple(
-        member.peer
-        for member in coordination.members
-        if not member.left and (member.since_round == coordination.round or member.last_round >= coordination.round - 1)
-    )
+    """Peers whose reports the open stage waits for."""
+    return tuple(member.peer for member in coordination.members if is_expected(member, coordination.round))
+
+
+def is_expected(member: Member, round: int) -> bool:
+    """Whether a stage waits for a member: it is present, and new or heard of in the round before.
+
+    One that is silent is waited for again after 3, 7, 15, ... rounds: a node that has fallen behind the others' pace
+    comes back into step when they wait for it, and would otherwise report too late for ever.
+    """
+    silent = round - max(member.last_round, member.since_round - 1)
+    again = silent & (silent + 1) == 0 or (silent + 1) % SILENT_ROUNDS_MAX == 0
+    return not member.left and (silent <= 1 or again)
 
 
 def _close_on_quorum(turn: Turn) -> None:
@@ -210,8 +228,7 @@ def _close(turn: Turn, trigger: str) -> None:
         return
     _publish_leaderboard(turn)
     if _all_rounds_run(turn, round + 1):
-        turn.move_coordinator("finish", round=round + 1, stage=0, reports=(), round_reports=())
-        _announce_end(turn)
+        _finish(turn, round + 1)
     else:
         _open(turn, "next", round + 1, 0)
 

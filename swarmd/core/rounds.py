@@ -23,11 +23,13 @@ TRAIN_RETRY_S = 1.0
 TRAIN_FAILURES_MAX = 3  # failures of one stage before it is given up
 CANCEL_S = 30.0  # a trainer that has not stopped by then is killed
 CLOCK_REPEAT_MAX_S = 60.0
+NOWHERE = (-1, -1, False)  # before every announcement
 
 
 def on_linked(turn: Turn) -> None:
     """The link has just come up: register again, look at the clock, send what waits for an answer."""
     turn.move_round("linked")
+    turn.disarm(*[f"retry/{command.id}" for command in turn.state.pending if not isinstance(command, Train)])
     turn.issue(Register("register"))
     if turn.state.chart not in ("registering", "starting"):
         read_clock(turn)
@@ -47,7 +49,7 @@ def _publish_again(turn: Turn) -> None:
 def read_clock(turn: Turn) -> None:
     """Ask where the swarm is."""
     if turn.state.link.chart == "up":
-        turn.emit(ReadClock(f"clock/{turn.at:.3f}"))
+        turn.emit(ReadClock(f"clock/{turn.seq}"))
     turn.arm("clock", turn.at + min(turn.settings.clock_s, CLOCK_REPEAT_MAX_S))
 
 
@@ -59,22 +61,27 @@ def on_registered(turn: Turn, event: Registered) -> None:
 
 
 def on_no_round_yet(turn: Turn, event: NoRoundYet) -> None:
-    """Nothing was announced so far."""
-    turn.move_round("no_round")
+    """Nothing was announced so far. Where a round is known to be open, its announcement is only lost for a while."""
+    clock = turn.state.clock
+    if clock is None or clock.final:
+        turn.move_round("no_round")
 
 
 def on_round_announced(turn: Turn, event: RoundAnnounced) -> None:
     """Move with the swarm's clock, never back."""
     clock = turn.state.clock
-    if clock is not None and _place(event) < _place(clock):
+    place, before = _place(event), _place(clock) if clock else NOWHERE
+    if place < before:
         return
-    moved = clock is None or _place(event) > _place(clock)
-    turn.set(clock=Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final))
+    if clock is not None and place == before and event.deadline_at < clock.deadline_at:
+        follow_clock(turn, moved=False)  # an older record of the same stage: it tells where the swarm is, not how long
+        return
+    turn.put("clock", Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final))
     if event.final:
         turn.disarm("clock")
     else:
         turn.arm("clock", max(event.deadline_at, turn.at) + turn.settings.clock_s)
-    follow_clock(turn, moved)
+    follow_clock(turn, moved=place > before)
 
 
 def _place(mark: RoundAnnounced | Clock) -> tuple[int, int, bool]:
@@ -119,8 +126,8 @@ def _resume_or_enter(turn: Turn, clock: Clock) -> None:
 def enter_stage(turn: Turn, clock: Clock) -> None:
     """Begin the announced stage: one trained already is left alone, the end of the swarm leads to waiting."""
     if clock.final:
-        turn.disarm("gather", "publish")
-        turn.move_round("closed")
+        if turn.move_round("closed"):
+            _drop_gathering(turn)
         return
     if (clock.round, clock.stage) <= turn.state.done:
         turn.move_round("resume_settling")
@@ -132,17 +139,18 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     before = turn.state.work
     joined = before is None or before.round != clock.round
     work = Work(clock.round, clock.stage, joined_at=turn.at)
-    turn.set(work=work, rounds_joined=turn.state.rounds_joined + joined)
-    turn.disarm("publish")
+    turn.put("work", work)
+    turn.put("rounds_joined", turn.state.rounds_joined + joined)
     _gather(turn, work)
 
 
 def _drop_gathering(turn: Turn) -> None:
-    """Gathering and training of an earlier stage have no use any more; its report is still to be delivered."""
-    kept = tuple(command for command in turn.state.pending if not isinstance(command, Gather | Train))
-    if len(kept) != len(turn.state.pending):
-        turn.set(pending=kept)
-    turn.disarm("gather", "train", "cancel")
+    """Gathering and training of an earlier stage have no use any more; its report is still out, with nobody waiting."""
+    pending = turn.state.pending
+    kept = [command for command in pending if not isinstance(command, (Gather, Train))]
+    if len(kept) != len(pending):
+        turn.put("pending", tuple(kept))
+    turn.disarm("gather", "train", "publish")
 
 
 def _gather(turn: Turn, work: Work) -> None:
@@ -165,8 +173,13 @@ def preceding(round: int, stage: int, stages: int) -> tuple[int, int] | None:
 
 def on_rollouts_gathered(turn: Turn, event: RolloutsGathered) -> None:
     """Peers' rollouts are in the blob store."""
-    if turn.settle(event.command) is not None and turn.state.chart == "round.gathering":
+    if turn.settle(event.command) is None:
+        return
+    work = turn.state.work
+    if turn.state.chart == "round.gathering":
         _begin_training(turn, event.rollouts)
+    elif work is not None and (work.round, work.stage) == (event.round, event.stage):
+        turn.work_on(gathered=True, rollouts=event.rollouts)  # after a start, before the clock was read
 
 
 def on_gather_overdue(turn: Turn) -> None:
@@ -185,22 +198,32 @@ def _begin_training(turn: Turn, rollouts: tuple[RolloutsRef, ...]) -> None:
         _train(turn, turn.state.work)
 
 
+def _train_id(round: int, stage: int) -> str:
+    return f"train/{round}/{stage}"
+
+
 def _train(turn: Turn, work: Work) -> None:
-    turn.issue(Train(f"train/{work.round}/{work.stage}", work.round, work.stage, work.rollouts))
+    turn.issue(Train(_train_id(work.round, work.stage), work.round, work.stage, work.rollouts))
     turn.arm("train", turn.at + turn.settings.train_s)
 
 
 def on_stage_trained(turn: Turn, event: StageTrained) -> None:
-    """Keep the result, whatever else has happened meanwhile, and publish it."""
-    turn.move_trainer("done")
+    """Keep the result, whatever else has happened meanwhile, and publish it if the node is still at that stage."""
+    freed = _free_trainer(turn, _train_id(event.round, event.stage))
+    work = turn.state.work
     if turn.state.done >= (event.round, event.stage):
         turn.settle(event.command)
-        return
-    _note_result(turn, event)
-    work = turn.state.work
-    if work is None or (work.round, work.stage) != (event.round, event.stage):
-        return
-    turn.disarm("train", "cancel")
+    else:
+        _note_result(turn, event)
+        if work is not None and (work.round, work.stage) == (event.round, event.stage):
+            _publish_result(turn, event, work)
+            return
+    if freed:
+        go_on_training(turn)
+
+
+def _publish_result(turn: Turn, event: StageTrained, work: Work) -> None:
+    turn.disarm("train")
     result = Result(event.reward, event.rollouts, event.checkpoint, event.seconds, event.steps, event.held_out)
     turn.work_on(result=result)
     turn.issue(_report_of(work, result))
@@ -213,12 +236,10 @@ def on_stage_trained(turn: Turn, event: StageTrained) -> None:
 def _note_result(turn: Turn, event: StageTrained) -> None:
     turn.settle(event.command)
     reward = StageReward(event.round, event.stage, event.reward, event.held_out)
-    turn.set(
-        done=(event.round, event.stage),
-        faulted=False,
-        rewards=(*turn.state.rewards, reward)[-REWARDS_KEPT:],
-        reward_total=turn.state.reward_total + event.reward,
-    )
+    turn.put("done", (event.round, event.stage))
+    turn.put("faulted", False)
+    turn.put("rewards", (*turn.state.rewards[-REWARDS_KEPT + 1 :], reward))
+    turn.put("reward_total", turn.state.reward_total + event.reward)
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)
 
@@ -272,9 +293,9 @@ def _cancel(turn: Turn) -> None:
     work = turn.state.work
     assert work is not None
     turn.disarm("train")
-    train = f"train/{work.round}/{work.stage}"
+    train = _train_id(work.round, work.stage)
     turn.settle(train)
-    if turn.state.trainer.chart == "busy":
+    if is_training(turn, train):
         turn.emit(CancelTraining(f"cancel/{work.round}/{work.stage}", train))
         turn.arm("cancel", turn.at + CANCEL_S)
 
@@ -294,13 +315,26 @@ def on_cancel_overdue(turn: Turn) -> None:
 
 def on_training_cancelled(turn: Turn, event: TrainingCancelled) -> None:
     """The trainer is free. While leaving, the command stays pending: the next life trains the stage."""
+    if _free_trainer(turn, _train_id(event.round, event.stage)):
+        go_on_training(turn)
+
+
+def is_training(turn: Turn, train: str) -> bool:
+    """Whether the trainer is at this `Train`."""
+    return turn.state.trainer.chart == "busy" and turn.state.trainer.train == train
+
+
+def _free_trainer(turn: Turn, train: str) -> bool:
+    """The trainer is through with a `Train`. False when it was not at it: an answer that came late."""
+    if not is_training(turn, train):
+        return False
     turn.move_trainer("done")
     turn.disarm("cancel")
-    free_after_skip(turn)
+    return True
 
 
-def free_after_skip(turn: Turn) -> None:
-    """Nothing is training any more: a node that is skipping joins the newer stage."""
+def go_on_training(turn: Turn) -> None:
+    """Nothing is training any more: a node that is skipping joins the newer stage, a stage that waits is begun."""
     if turn.state.chart == "skipping" and turn.state.clock is not None:
         enter_stage(turn, turn.state.clock)
     elif turn.state.chart == "round.training":
@@ -312,14 +346,13 @@ def free_after_skip(turn: Turn) -> None:
 def on_command_failed(turn: Turn, event: CommandFailed) -> None:
     """Send it again after a while; a stage that keeps failing is given up."""
     command = turn.pending(event.command)
-    if event.command.startswith("train/"):
-        turn.move_trainer("done")
-        turn.disarm("cancel")
-    if command is None:
-        free_after_skip(turn)
-    elif isinstance(command, Train):
-        _retry_training(turn, command)
-    else:
+    freed = _free_trainer(turn, event.command)
+    if isinstance(command, Train):
+        if freed:
+            _retry_training(turn, command)
+    elif freed:
+        go_on_training(turn)
+    elif command is not None:
         turn.arm(f"retry/{command.id}", turn.at + RETRY_S)
 
 
@@ -348,6 +381,8 @@ def on_retry_due(turn: Turn, command_id: str) -> None:
     command = turn.pending(command_id)
     if command is not None and turn.port_is_up(command):
         turn.send(command)
+        if isinstance(command, PublishReport) and turn.state.chart == "round.publishing":
+            turn.arm("publish", turn.at + turn.settings.publish_s)
 
 
 def on_clock_overdue(turn: Turn) -> None:
@@ -359,7 +394,10 @@ def on_clock_overdue(turn: Turn) -> None:
 def on_rounds_skipped(turn: Turn, event: RoundsSkipped) -> None:
     """Take note of rounds that this node has no part in."""
     skip = Skip(event.first, event.last, event.cause, turn.at)
+    work = turn.state.work
+    in_vain = work is not None and event.first <= work.round <= event.last  # joined, but nothing was trained
     turn.set(
+        rounds_joined=turn.state.rounds_joined - in_vain,
         skipped_to=event.last,
         skips=(*turn.state.skips, skip)[-SKIPS_KEPT:],
         rounds_skipped=turn.state.rounds_skipped + event.last - event.first + 1,

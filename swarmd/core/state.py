@@ -48,6 +48,7 @@ class Trainer(Value, frozen=True):
     device: str = ""
     model: str = ""
     parameters: int = 0
+    train: str = ""  # id of the `Train` it was given last; it is at that one while busy
 
 
 class Clock(Value, frozen=True):

@@ -59,7 +59,7 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
     event = envelope.event
     if state.settings is None and not isinstance(event, NodeStarted):
         return state, ()
-    turn = Turn(state, envelope.at, charts or default_charts())
+    turn = Turn(state, envelope.seq, envelope.at, charts or default_charts())
     _RULES[type(event)](turn, event)
     return turn.state, tuple(turn.commands)
 
@@ -91,7 +91,7 @@ def _on_link_up(turn: Turn, event: LinkUp) -> None:
 def _on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     workers.on_worker_exited(turn, event)
     if event.worker == "trainer":
-        rounds.free_after_skip(turn)
+        rounds.go_on_training(turn)
 
 
 def _on_registered(turn: Turn, event: Registered) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from swarmd.core.chart import Charts
-from swarmd.core.commands import NETWORK_COMMANDS, Command, Train
+from swarmd.core.commands import TRAINER_COMMANDS, Command, Train
 from swarmd.core.events import Settings
 from swarmd.core.state import REJECTIONS_KEPT, Coordination, Deadline, Link, State, Trainer, Work
 
@@ -19,15 +19,22 @@ PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given u
 
 
 class Turn:
-    """State and commands of one step."""
+    """State and commands of one step.
 
-    __slots__ = ("at", "charts", "commands", "state")
+    `state` is the state before until the first change, and from then on a copy that only this turn knows: `put` changes
+    it in place, because a new copy for every field would take most of the time of a replay. Whoever needs the value of
+    a field from before a change takes the value, not the state.
+    """
 
-    def __init__(self, state: State, at: float, charts: Charts) -> None:
+    __slots__ = ("_copied", "at", "charts", "commands", "seq", "state")
+
+    def __init__(self, state: State, seq: int, at: float, charts: Charts) -> None:
         self.state = state
+        self.seq = seq
         self.at = at
         self.charts = charts
         self.commands: list[Command] = []
+        self._copied = False
 
     @property
     def settings(self) -> Settings:
@@ -35,9 +42,18 @@ class Turn:
         assert self.state.settings is not None, "an event came before NodeStarted"
         return self.state.settings
 
+    def put(self, field: str, value: Any) -> None:
+        """Replace one field of the state."""
+        if self._copied:
+            force_setattr(self.state, field, value)
+        else:
+            self.state = replace(self.state, **{field: value})
+            self._copied = True
+
     def set(self, **fields: Any) -> None:
-        """Replace fields of the state."""
-        self.state = replace(self.state, **fields)
+        """Replace several fields of the state."""
+        for field, value in fields.items():
+            self.put(field, value)
 
     # --- charts ---
 
@@ -46,7 +62,8 @@ class Turn:
         after = self.charts.round.table.get((self.state.chart, trigger))
         if after is None:
             return False
-        self.set(chart=after, since=self.at)
+        self.put("chart", after)
+        self.put("since", self.at)
         return True
 
     def move_link(self, trigger: str, **fields: Any) -> bool:
@@ -55,7 +72,7 @@ class Turn:
         if after is None:
             return False
         link: Link = replace(self.state.link, chart=after, since=self.at, **fields)
-        self.set(link=link)
+        self.put("link", link)
         return True
 
     def move_trainer(self, trigger: str, **fields: Any) -> bool:
@@ -64,7 +81,7 @@ class Turn:
         if after is None:
             return False
         trainer: Trainer = replace(self.state.trainer, chart=after, since=self.at, **fields)
-        self.set(trainer=trainer)
+        self.put("trainer", trainer)
         return True
 
     def move_coordinator(self, trigger: str, **fields: Any) -> bool:
@@ -73,7 +90,7 @@ class Turn:
         after = self.charts.coordinator.table.get((coordination.chart, trigger))
         if after is None:
             return False
-        self.set(coordination=replace(coordination, chart=after, since=self.at, **fields))
+        self.put("coordination", replace(coordination, chart=after, since=self.at, **fields))
         return True
 
     @property
@@ -91,14 +108,16 @@ class Turn:
 
     def arm(self, name: str, due_at: float) -> None:
         """Wait for `due_at` under this name, in place of an earlier wait of the same name."""
-        others = tuple(deadline for deadline in self.state.deadlines if deadline.name != name)
-        self.set(deadlines=(*others, Deadline(name, due_at)))
+        self.disarm(name)
+        self.put("deadlines", (*self.state.deadlines, Deadline(name, due_at)))
 
     def disarm(self, *names: str) -> None:
         """Wait no longer."""
-        kept = tuple(deadline for deadline in self.state.deadlines if deadline.name not in names)
-        if len(kept) != len(self.state.deadlines):
-            self.set(deadlines=kept)
+        deadlines = self.state.deadlines
+        for deadline in deadlines:
+            if deadline.name in names:
+                self.put("deadlines", tuple([kept for kept in deadlines if kept.name not in names]))
+                return
 
     # --- commands ---
 
@@ -108,29 +127,29 @@ class Turn:
 
     def issue(self, command: Command) -> None:
         """Send a command as soon as its port is up, and again each time the port comes back, until it is answered."""
-        others = tuple(waiting for waiting in self.state.pending if waiting.id != command.id)
-        self.set(pending=(*others, command)[-PENDING_MAX:])
+        others = [waiting for waiting in self.state.pending if waiting.id != command.id]
+        self.put("pending", (*others[-PENDING_MAX + 1 :], command))
         if self.port_is_up(command):
             self.send(command)
 
     def send(self, command: Command) -> None:
         """Send a pending command now. A `Train` makes the trainer busy."""
-        if isinstance(command, Train) and not self.move_trainer("train"):
-            return
-        self.emit(command)
+        if not isinstance(command, Train) or self.move_trainer("train", train=command.id):
+            self.commands.append(command)
 
     def port_is_up(self, command: Command) -> bool:
         """Whether the worker that does this command can take it now."""
-        if isinstance(command, NETWORK_COMMANDS):
-            return self.state.link.chart == "up"
-        return self.state.trainer.chart == "idle"
+        if isinstance(command, TRAINER_COMMANDS):
+            return self.state.trainer.chart == "idle"
+        return self.state.link.chart == "up"
 
     def settle(self, command_id: str) -> Command | None:
         """Take an answered command off the pending ones. None when it was not pending: an answer that came twice."""
-        for command in self.state.pending:
+        pending = self.state.pending
+        for command in pending:
             if command.id == command_id:
-                self.set(pending=tuple(waiting for waiting in self.state.pending if waiting is not command))
-                self.disarm(f"retry/{command_id}")
+                self.put("pending", tuple([waiting for waiting in pending if waiting is not command]))
+                self.disarm("retry/" + command_id)
                 return command
         return None
 
@@ -144,7 +163,7 @@ class Turn:
         """Replace fields of the work in hand."""
         assert self.state.work is not None, "there is no work in hand"
         work: Work = replace(self.state.work, **fields)
-        self.set(work=work)
+        self.put("work", work)
 
     def count_rejections(self, reason: str, count: int) -> None:
         """Add to the counter of a reason."""
@@ -152,4 +171,4 @@ class Turn:
         if reason not in counts and len(counts) >= REJECTIONS_KEPT:
             reason = "other"
         counts[reason] = counts.get(reason, 0) + count
-        self.set(rejections=tuple(sorted(counts.items())))
+        self.put("rejections", tuple(sorted(counts.items())))
