@@ -12,7 +12,7 @@ from anyio import to_thread
 from swarmd.core.events import Event, StopRequested
 from swarmd.errors import ExitCode, NoSpaceLeft
 
-LOOK_EVERY_S = 10.0
+LOOK_EVERY_S = 5.0
 MIB = 1024 * 1024
 FIX = "Free some space, then start the node again; nothing is lost. storage.free_bytes_min sets the limit"
 

@@ -203,6 +203,7 @@ class Life:
             pid=self.child.pid if self.child else 0,
             age_s=now - self._started_at,
             silent_s=now - (self._heard_at or self._started_at),
+            spoken=bool(self._heard_at),
             answering=bool(self._heard_at) and self._missed <= 2,
             progress=self._progress,
             progress_age_s=now - self._progress_at if self._progress else 0.0,

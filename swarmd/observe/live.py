@@ -13,6 +13,7 @@ class WorkerLive(msgspec.Struct, frozen=True):
     pid: int
     age_s: float
     silent_s: float  # since its last frame
+    spoken: bool  # it has sent a frame: until then it is starting
     answering: bool  # it has spoken, and missed no more than two pings
     progress: Progress | None = None
     progress_age_s: float = 0.0

@@ -265,6 +265,8 @@ def _silence(worker: WorkerLive | None) -> str:
     """Why a running process does not count as healthy, empty when it does."""
     if worker is None or worker.answering:
         return ""
+    if not worker.spoken:
+        return f"the worker (pid {worker.pid}) is starting, for {worker.age_s:.0f} s so far"
     return f"the worker (pid {worker.pid}) has been silent for {worker.silent_s:.0f} s"
 
 

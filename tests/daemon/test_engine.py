@@ -1,0 +1,215 @@
+"""The loop: order of writing and acting, timers, batches, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from swarmd.core.commands import Command, StartWorker
+from swarmd.core.events import (
+    CoordinatorSettings,
+    Event,
+    LinkUp,
+    MemberSeen,
+    NodeStarted,
+    NodeStopped,
+    Settings,
+    TimerFired,
+    WorkerExited,
+    WorkerStarted,
+)
+from swarmd.core.state import State
+from swarmd.core.step import RULES
+from swarmd.daemon.engine import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Engine, Plan
+from swarmd.errors import CommitTooLarge, LogWriteFailed
+from swarmd.eventlog.digest import digest_commands
+
+SETTINGS = Settings("me", "test", "coordinator", "me", coordination=CoordinatorSettings())
+STARTED = NodeStarted(SETTINGS, "run")
+
+
+class MemoryLog:
+    """Keeps commits in memory and can refuse them."""
+
+    def __init__(self, record: list[str]) -> None:
+        self.commits: list[tuple[tuple[Event, ...], bytes, int]] = []
+        self.next_seq = 0
+        self.record = record
+        self.fails: Exception | None = None
+        self.events_max = 10**9
+        self.snapshot_due = False
+        self.snapshots: list[State] = []
+
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes, rules: int) -> None:
+        if self.fails:
+            raise self.fails
+        if len(events) > self.events_max:
+            raise CommitTooLarge("too large")
+        self.record.append("append")
+        self.commits.append((tuple(events), commands_digest, rules))
+        self.next_seq += len(events)
+
+    def write_snapshot(self, state: State, rules: int) -> None:
+        self.snapshots.append(state)
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class Bench:
+    """An engine with everything around it in memory."""
+
+    def __init__(self) -> None:
+        self.record: list[str] = []
+        self.commands: list[Command] = []
+        self.plans: list[Plan] = []
+        self.pulses = 0
+        self.log = MemoryLog(self.record)
+        self.clock = HandClock()
+        self.engine = Engine(self.log, State(), self.clock, self._dispatch, (self._heard,), self._pulse, pulse_s=0.05)
+
+    def _dispatch(self, command: Command) -> None:
+        self.record.append("dispatch")
+        self.commands.append(command)
+
+    def _heard(self, plan: Plan) -> None:
+        self.record.append("listener")
+        self.plans.append(plan)
+
+    def _pulse(self) -> None:
+        self.pulses += 1
+
+
+def test_commands_leave_only_after_their_commit() -> None:
+    bench = Bench()
+    anyio.run(bench.engine.commit, [STARTED])
+    assert bench.record == ["append", "listener", "dispatch", "dispatch"]
+    assert [type(command) for command in bench.commands] == [StartWorker, StartWorker]
+    events, digest, rules = bench.log.commits[0]
+    assert (events, digest, rules) == ((STARTED,), digest_commands(bench.commands), RULES)
+
+
+def test_a_failed_append_changes_nothing_and_ends_the_loop() -> None:
+    bench = Bench()
+    bench.log.fails = LogWriteFailed("the disk is gone")
+
+    async def run() -> None:
+        await bench.engine.observe(STARTED)
+        with anyio.fail_after(5):
+            await bench.engine.run()
+
+    with pytest.raises(LogWriteFailed):
+        anyio.run(run)
+    assert bench.engine.state == State()
+    assert bench.commands == [] and bench.plans == []
+
+
+def test_waiting_facts_share_one_commit_up_to_the_bound() -> None:
+    bench = Bench()
+
+    async def run() -> None:
+        await bench.engine.commit([STARTED])
+        for number in range(BATCH_FACTS_MAX + 6):
+            await bench.engine.observe(MemberSeen(f"peer{number}"))
+        await bench.engine.observe(NodeStopped("enough"))
+        with anyio.fail_after(5):
+            await bench.engine.run()
+
+    anyio.run(run)
+    assert [len(events) for events, _, _ in bench.log.commits] == [1, BATCH_FACTS_MAX, 7]
+
+
+def test_the_node_stops_at_node_stopped_and_takes_no_later_fact() -> None:
+    bench = Bench()
+
+    async def run() -> NodeStopped:
+        await bench.engine.commit([STARTED])
+        await bench.engine.observe(NodeStopped("enough", 3))
+        await bench.engine.observe(MemberSeen("late"))
+        with anyio.fail_after(5):
+            return await bench.engine.run()
+
+    assert anyio.run(run) == NodeStopped("enough", 3)
+    assert bench.log.commits[-1][0] == (NodeStopped("enough", 3),)
+
+
+def test_a_passed_deadline_is_reported_once_and_in_order() -> None:
+    bench = Bench()
+
+    async def run() -> None:
+        await bench.engine.commit([STARTED, WorkerStarted("network", 5, 1), WorkerStarted("trainer", 6, 1)])
+        bench.clock.time += 10_000
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bench.engine.run)
+            await anyio.sleep(0.2)
+            tasks.cancel_scope.cancel()
+
+    anyio.run(run)
+    fired = [event for events, _, _ in bench.log.commits for event in events if isinstance(event, TimerFired)]
+    assert {timer.name for timer in fired} >= {"ready/network", "ready/trainer"}
+    assert len({(timer.name, timer.due_at) for timer in fired}) == len(fired)
+    assert [timer.due_at for timer in fired] == sorted(timer.due_at for timer in fired)
+
+
+def test_the_loop_sleeps_until_the_deadline() -> None:
+    bench = Bench()
+
+    async def run() -> None:
+        await bench.engine.commit([STARTED, WorkerExited("trainer", "gone")])
+        due_at = min(deadline.due_at for deadline in bench.engine.state.deadlines)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(bench.engine.run)
+            bench.clock.time = due_at - 0.01
+            await anyio.sleep(0.1)
+            assert bench.engine.next_seq == 2
+            bench.clock.time = due_at
+            await anyio.sleep(0.1)
+            assert bench.engine.next_seq == 3
+            tasks.cancel_scope.cancel()
+
+    anyio.run(run)
+    assert 3 <= bench.pulses < 50, "the loop must pulse, and must not spin"
+
+
+def test_a_commit_that_is_too_large_is_split() -> None:
+    bench = Bench()
+    bench.log.events_max = 3
+    facts: list[Event] = [STARTED, *(MemberSeen(f"peer{number}") for number in range(8))]
+    anyio.run(bench.engine.commit, facts)
+    assert [event for events, _, _ in bench.log.commits for event in events] == facts
+    assert all(len(events) <= 3 for events, _, _ in bench.log.commits)
+    assert [stepped.envelope.seq for plan in bench.plans for stepped in plan.steps] == list(range(9))
+
+
+def test_a_single_event_that_is_too_large_ends_the_node() -> None:
+    bench = Bench()
+    bench.log.events_max = 0
+    with pytest.raises(CommitTooLarge):
+        anyio.run(bench.engine.commit, [STARTED])
+
+
+def test_a_snapshot_is_taken_when_it_is_due() -> None:
+    bench = Bench()
+    bench.log.snapshot_due = True
+    anyio.run(bench.engine.commit, [STARTED])
+    assert bench.log.snapshots == [bench.engine.state]
+
+
+def test_a_full_inbox_makes_the_bringer_wait() -> None:
+    bench = Bench()
+
+    async def run() -> bool:
+        for _ in range(INBOX_FACTS_MAX):
+            await bench.engine.observe(LinkUp(1))
+        with anyio.move_on_after(0.05) as scope:
+            await bench.engine.observe(LinkUp(1))
+        return scope.cancelled_caught
+
+    assert anyio.run(run)

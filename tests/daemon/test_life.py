@@ -1,0 +1,242 @@
+"""A daemon's life with scripted workers: rounds, restarts of the daemon, stops, exit codes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from swarmd.core.events import NodeStarted, NodeStopped, StageTrained, StopRequested, WorkerExited
+from swarmd.core.state import State
+from swarmd.daemon.control import ask
+from swarmd.eventlog.fold import load
+from swarmd.eventlog.replay import verify
+from tests.daemon.node import FakeNode, fake_node, is_alive
+
+
+def test_a_node_runs_its_rounds_and_stops_in_order(tmp_path: Path) -> None:
+    with fake_node(tmp_path, rounds=3) as node:
+        node.start()
+        node.until_finished()
+        status = node.status()
+        assert status["healthy"] and status["source"] == "daemon"
+        assert [reward["round"] for reward in status["rewards"]] == [0, 1, 2]
+        workers = [node.worker_pid("network"), node.worker_pid("training")]
+        assert node.stop() == 0
+        assert not any(is_alive(pid) for pid in workers)
+        assert not node.paths.control.exists()
+        assert node.events()[-1] == NodeStopped("signal SIGTERM")
+        assert "heavy modules: []" in node.output.read_text()
+        verify(node.paths.events)
+
+
+def test_a_killed_daemon_goes_on_where_it_was(tmp_path: Path) -> None:
+    with fake_node(tmp_path, rounds=40) as node:
+        node.start()
+        node.until(lambda: len(node.events_of(StageTrained)) >= 3)
+        node.signal(signal.SIGKILL)
+        assert node.wait() == -signal.SIGKILL
+        node.start()
+        node.until(lambda: len(node.events_of(NodeStarted)) == 2 and len(node.events_of(StageTrained)) >= 8)
+        assert node.stop() == 0
+        rounds = [trained.round for trained in node.events_of(StageTrained)]
+        assert rounds == sorted(set(rounds)), "a stage was trained twice or out of order"
+        verify(node.paths.events)
+
+
+def test_workers_die_with_a_killed_daemon(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start(network="spawn", trainer="deaf")
+        network = node.worker_pid("network")
+        trainer = node.until(lambda: node.status()["training"]["worker"]["pid"])
+        grandchild = int(node.until(lambda: _read(node.paths.root / "grandchild")))
+        assert is_alive(grandchild)
+        node.signal(signal.SIGKILL)
+        node.wait()
+        # The trainer's event loop hangs: only the watching thread can end it.
+        node.until(lambda: not any(is_alive(pid) for pid in (network, trainer, grandchild)))
+
+
+def test_the_next_life_ends_what_the_last_one_left(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start(network="spawn")
+        network = node.worker_pid("network")
+        grandchild = int(node.until(lambda: _read(node.paths.root / "grandchild")))
+        os.kill(network, signal.SIGSTOP)  # cannot notice the end of its daemon
+        node.signal(signal.SIGKILL)
+        node.wait()
+        assert is_alive(network) and is_alive(grandchild)
+        node.start()
+        node.until(lambda: not is_alive(network) and not is_alive(grandchild))
+        node.worker_pid("network")
+        assert node.stop() == 0
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_second_daemon_is_refused_and_names_the_first(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start()
+        node.worker_pid("network")
+        second = FakeNode(tmp_path)
+        second.output = tmp_path / "second.log"
+        second.start()
+        assert second.wait() == 75
+        assert f"pid {node.pid}" in second.lines()[-1]["message"]
+        assert node.status()["healthy"], "the first daemon's socket was taken away"
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    with fake_node(tmp_path, stop_s=8) as node:
+        node.start(trainer="hang")
+        workers = [node.worker_pid("network"), node.worker_pid("training")]
+        node.signal(signal.SIGTERM)
+        node.until(lambda: node.events_of(StopRequested))
+        begun = time.monotonic()
+        node.signal(signal.SIGINT)
+        assert node.wait(3) == 128 + signal.SIGINT
+        assert time.monotonic() - begun < 2
+        node.until(lambda: not any(is_alive(pid) for pid in workers))
+        verify(node.paths.events)
+
+
+def test_a_hanging_worker_does_not_delay_the_stop_beyond_its_limit(tmp_path: Path) -> None:
+    with fake_node(tmp_path, stop_s=2) as node:
+        node.start(trainer="hang")
+        trainer = node.worker_pid("training")
+        begun = time.monotonic()
+        assert node.stop() == 0
+        assert time.monotonic() - begun < 3.5
+        assert not is_alive(trainer)
+        assert node.events_of(WorkerExited)[-1].reason.startswith("did not end in time, killed")
+
+
+def test_the_operator_can_stop_it_through_the_socket(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start()
+        node.worker_pid("network")
+        assert ask(node.paths.control, "stop") == b'{"stopping":true}'
+        assert node.wait() == 0
+        assert node.events_of(StopRequested)[0].reason == "the operator asked for it"
+
+
+def test_sighup_does_no_harm(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start()
+        node.worker_pid("network")
+        node.signal(signal.SIGHUP)
+        node.until(lambda: any("SIGHUP" in line["message"] for line in node.lines()))
+        assert node.stop() == 0
+
+
+def test_orderly_restarts_do_not_spend_the_budget(tmp_path: Path) -> None:
+    with fake_node(tmp_path, restarts_max=1) as node:
+        for _ in range(3):
+            node.start()
+            node.until_finished()
+            assert node.stop() == 0
+        state, _ = load(node.paths.events)
+        assert state.training.exits == ()
+
+
+def test_too_little_room_at_start_is_refused(tmp_path: Path) -> None:
+    with fake_node(tmp_path, free_bytes_min=2**62) as node:
+        node.start()
+        assert node.wait() == 73
+        assert "are free for" in node.lines()[-1]["message"]
+        assert not node.paths.events.exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Path:
+    mount = tmp_path / "disk"
+    mount.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)], capture_output=True)
+    if made.returncode:
+        pytest.skip(f"needs root to mount a tmpfs: {made.stderr.decode()}")
+    yield mount  # type: ignore[misc]
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+def test_a_full_disk_ends_the_node_with_its_log_whole(tmp_path: Path, small_disk: Path) -> None:
+    with fake_node(tmp_path, data=small_disk / "data", rounds=0) as node:
+        node.start()
+        node.until(lambda: len(node.events_of(StageTrained)) >= 2)
+        workers = [node.worker_pid("network"), node.worker_pid("training")]
+        _fill(small_disk)
+        assert node.wait() == 73
+        assert node.lines()[-1]["error"] == "NoSpaceLeft"
+        node.until(lambda: not any(is_alive(pid) for pid in workers))
+        verify(node.paths.events)
+        trained = len(node.events_of(StageTrained))
+        (small_disk / "filler").unlink()
+        node.start()
+        node.until(lambda: len(node.events_of(StageTrained)) > trained)
+        assert node.stop() == 0
+        verify(node.paths.events)
+
+
+def _fill(mount: Path) -> None:
+    with (mount / "filler").open("wb", buffering=0) as filler:
+        try:
+            while filler.write(b"\0" * 4096):
+                continue
+        except OSError:
+            return
+
+
+def test_low_space_stops_the_node_in_order(tmp_path: Path, small_disk: Path) -> None:
+    with fake_node(tmp_path, data=small_disk / "data", free_bytes_min=256 * 1024) as node:
+        node.start()
+        node.worker_pid("network")
+        (small_disk / "filler").write_bytes(b"\0" * 840 * 1024)
+        assert node.wait() == 73
+        stopped = node.events()[-1]
+        assert isinstance(stopped, NodeStopped) and stopped.code == 73
+        assert re.search(r"only 0\.\d MiB are free", stopped.reason)
+
+
+def test_a_missing_identity_is_not_replaced(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start()
+        node.until_finished()
+        assert node.stop() == 0
+        (node.paths.root / "identity.key").unlink()
+        node.start()
+        assert node.wait() == 66
+        assert "Restore the key file" in node.lines()[-1]["fix"]
+
+
+def test_an_idle_daemon_is_small(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start()
+        node.until_finished()
+        rss_mib = node.status()["process"]["rss_bytes"] / 2**20
+        before_s = _cpu_s(node.pid)
+        begun = time.monotonic()
+        time.sleep(2)
+        share = (_cpu_s(node.pid) - before_s) / (time.monotonic() - begun)
+        print(f"idle daemon: {rss_mib:.1f} MiB RSS, {share:.2%} of a core")
+        assert rss_mib <= 80
+        assert node.stop() == 0
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_an_empty_log_is_an_empty_state(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.paths.events.mkdir(parents=True)
+        node.start()
+        node.worker_pid("network")
+        assert node.stop() == 0
+        assert load(node.paths.events)[0] != State()

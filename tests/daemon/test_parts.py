@@ -1,0 +1,305 @@
+"""The daemon's small parts: notification, control socket, output, free space, leftovers, processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from swarmd.core.events import Event, StopRequested
+from swarmd.daemon import control
+from swarmd.daemon.control import Control, NoDaemon, ask, bind_control
+from swarmd.daemon.leftovers import find_leftovers, kill_leftovers
+from swarmd.daemon.notify import Notifier
+from swarmd.daemon.output import LINE_CHARACTERS_MAX, LINES_KEPT, REASON_CHARACTERS_MAX, LineReader, level_of
+from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
+from swarmd.daemon.service import single_error
+from swarmd.daemon.space import check_space, guard_space
+from swarmd.daemon.supervisor import describe_status
+from swarmd.errors import ControlError, NoSpaceLeft
+
+# --- sd_notify ---
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_the_service_manager_is_told(tmp_path: Path, kind: str) -> None:
+    address = str(tmp_path / "notify") if kind == "path" else f"@swarmd-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address.replace("@", "\0", 1) if kind == "abstract" else address)
+        manager.settimeout(2)
+        notifier = Notifier.from_environment({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "4000000"})
+        notifier.ready("fine")
+        notifier.status("fine")  # unchanged: not sent
+        notifier.status("better")
+        notifier.alive()
+        notifier.alive()  # too soon: not sent
+        notifier.stopping(10)
+        got = [manager.recv(4096).decode() for _ in range(4)]
+    assert got == ["READY=1\nSTATUS=fine", "STATUS=better", "WATCHDOG=1", "STOPPING=1\nEXTEND_TIMEOUT_USEC=10000000"]
+    assert notifier.pulse_s == 2.0
+
+
+def test_without_a_service_manager_nothing_is_sent() -> None:
+    notifier = Notifier.from_environment({})
+    notifier.ready("fine")
+    notifier.alive()
+    assert notifier.pulse_s == float("inf")
+
+
+def test_a_watchdog_for_another_process_is_ignored() -> None:
+    assert Notifier.from_environment({"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}).watchdog_s == 0
+
+
+def test_a_dead_service_manager_does_no_harm(tmp_path: Path) -> None:
+    Notifier(str(tmp_path / "nobody")).ready("fine")
+
+
+# --- control ---
+
+
+async def _with_control(path: Path, body: object, facts: list[Event]) -> None:
+    async def observe(event: Event) -> None:
+        facts.append(event)
+
+    served = Control(path, lambda: b'{"state":"well"}', observe)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(served.serve, bind_control(path))
+        await anyio.to_thread.run_sync(body)  # type: ignore[arg-type]
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_the_socket_answers_even_under_a_long_path(tmp_path: Path, depth: int) -> None:
+    path = tmp_path.joinpath(*["d" * 120] * depth, "run", "control.sock")
+    facts: list[Event] = []
+
+    def body() -> None:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert ask(path, "status") == b'{"state":"well"}'
+        assert ask(path, "stop") == b'{"stopping":true}'
+        assert b"unknown verb" in ask(path, "dance")
+
+    anyio.run(_with_control, path, body, facts)
+    assert facts == [StopRequested("the operator asked for it")]
+    assert not path.exists()
+
+
+def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    bind_control(path).close()
+    with pytest.raises(NoDaemon):
+        ask(path, "status")
+    bind_control(path).close()
+
+
+def test_no_socket_is_no_daemon(tmp_path: Path) -> None:
+    with pytest.raises(NoDaemon):
+        ask(tmp_path / "run" / "control.sock", "status")
+
+
+@pytest.mark.parametrize("request_bytes", [b"nonsense\n", b'{"verb": 3}\n', b'{"verb": "status", "more": 1}\n'])
+def test_bad_requests_get_an_error(tmp_path: Path, request_bytes: bytes) -> None:
+    path = tmp_path / "control.sock"
+    answers: list[bytes] = []
+
+    def body() -> None:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(request_bytes)
+            answers.append(client.recv(4096))
+
+    anyio.run(_with_control, path, body, [])
+    assert answers[0].startswith(b'{"error":"not a request')
+
+
+def test_an_endless_request_is_cut_off_and_a_mute_one_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "CALL_S", 0.3)
+    path = tmp_path / "control.sock"
+
+    def body() -> None:
+        with socket.socket(socket.AF_UNIX) as client, socket.socket(socket.AF_UNIX) as mute:
+            mute.settimeout(3)
+            mute.connect(str(path))
+            client.settimeout(3)
+            client.connect(str(path))
+            client.sendall(b"x" * 8192)
+            assert client.recv(1) == b""
+            assert mute.recv(1) == b""
+
+    anyio.run(_with_control, path, body, [])
+
+
+def test_further_connections_are_closed(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+
+    def body() -> None:
+        clients = []
+        try:
+            for _ in range(control.CONNECTIONS_MAX):
+                client = socket.socket(socket.AF_UNIX)
+                client.connect(str(path))
+                clients.append(client)
+            with pytest.raises(ControlError, match=r"broke off|does not answer"):
+                for _ in range(3):
+                    ask(path, "status", 2)
+        finally:
+            for client in clients:
+                client.close()
+
+    anyio.run(_with_control, path, body, [])
+
+
+def test_a_daemon_that_does_not_answer_is_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with bind_control(path), pytest.raises(ControlError, match="does not answer") as error:
+        ask(path, "status", 0.2)
+    assert not isinstance(error.value, NoDaemon)
+
+
+# --- output ---
+
+
+def lines(*chunks: bytes) -> list[tuple[str, str]]:
+    reader = LineReader()
+    found = [line for chunk in chunks for line in reader.feed(chunk)]
+    return [(line.level, line.text) for line in (*found, *reader.end())]
+
+
+def test_lines_come_whole_whatever_the_chunks() -> None:
+    assert lines(b"one\ntw", b"o\nthree") == [("info", "one"), ("info", "two"), ("info", "three")]
+
+
+def test_a_traceback_is_one_line() -> None:
+    text = b"Traceback (most recent call last):\n  File x\n    boom()\nValueError: no\nafter\n"
+    assert lines(text) == [
+        ("error", "Traceback (most recent call last):\n  File x\n    boom()\nValueError: no"),
+        ("info", "after"),
+    ]
+
+
+def test_long_lines_are_cut_and_say_so() -> None:
+    ((_, text),) = lines(b"y" * 3000, b"y" * 3000, b"\n")
+    assert text == "y" * LINE_CHARACTERS_MAX + " ... (1904 more characters)"
+
+
+def test_the_tail_is_bounded() -> None:
+    reader = LineReader()
+    for number in range(100):
+        list(reader.feed(f"line {number} {'z' * 300}\n".encode()))
+    assert len(reader.last) == LINES_KEPT
+    assert len(reader.tail()) == REASON_CHARACTERS_MAX
+    assert "line 99" in reader.tail()
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("Nov 20 10:00:00.000 [WARN] [hivemind.p2p] hm", "warning"),
+        ('{"level":"ERROR","msg":"x"}', "error"),
+        ("2026/11/20 12:00:00 failed", "info"),
+        ("DEBUG: x", "debug"),
+        ("a sentence with an " + "x" * 60 + " ERROR far back", "info"),
+    ],
+)
+def test_levels(text: str, level: str) -> None:
+    assert level_of(text) == level
+
+
+def test_colours_are_taken_out() -> None:
+    assert lines(b"\x1b[31mERROR\x1b[0m x\n") == [("error", "ERROR x")]
+
+
+# --- space ---
+
+
+def test_room_is_checked(tmp_path: Path) -> None:
+    check_space(tmp_path, 1)
+    with pytest.raises(NoSpaceLeft) as error:
+        check_space(tmp_path, 2**62)
+    assert error.value.exit_code == 73
+
+
+def test_the_guard_asks_for_a_stop_once(tmp_path: Path) -> None:
+    facts: list[Event] = []
+
+    async def observe(event: Event) -> None:
+        facts.append(event)
+
+    anyio.run(guard_space, tmp_path, 2**62, observe, 0.01)
+    assert len(facts) == 1 and isinstance(facts[0], StopRequested) and facts[0].code == 73
+
+
+# --- processes ---
+
+
+def test_leftovers_are_found_by_their_tag_and_killed() -> None:
+    tag = f"peer@/test/{os.getpid()}"
+    ours = subprocess.Popen(["sleep", "60"], env={TAG_VARIABLE: tag})
+    other = subprocess.Popen(["sleep", "60"], env={TAG_VARIABLE: tag + "0"})
+    try:
+        # Reaped in a thread as init would, since a killed child of this test stays a zombie otherwise.
+        reaper = threading.Thread(target=ours.wait)
+        reaper.start()
+        assert find_leftovers(tag) == [ours.pid]
+        assert anyio.run(kill_leftovers, tag) == [ours.pid]
+        reaper.join(5)
+        assert ours.returncode == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_workers_do_not_inherit_the_service_manager() -> None:
+    environment = worker_environment({"NOTIFY_SOCKET": "x", "WATCHDOG_USEC": "1", "HOME": "/h"}, "tag")
+    assert "NOTIFY_SOCKET" not in environment and "WATCHDOG_USEC" not in environment
+    assert environment["HOME"] == "/h" and environment[TAG_VARIABLE] == "tag"
+
+
+def test_a_child_leads_its_own_session_and_takes_its_group_with_it() -> None:
+    async def run() -> tuple[int, int, int | None]:
+        child = Child([sys.executable, "-c", "import time; time.sleep(60)"], os.environ)
+        session = os.getsid(child.pid)
+        child.kill()
+        with anyio.fail_after(5):
+            await child.wait()
+        return child.pid, session, child.reap()
+
+    pid, session, status = anyio.run(run)
+    assert pid == session
+    assert status == -signal.SIGKILL
+
+
+def test_writing_to_a_child_that_reads_nothing_can_be_cancelled() -> None:
+    async def run() -> bool:
+        child = Child(["sleep", "60"], os.environ)
+        try:
+            with anyio.move_on_after(0.2) as scope:
+                await child.write(b"x" * 10_000_000)
+            return scope.cancelled_caught
+        finally:
+            child.reap()
+
+    assert anyio.run(run)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(0, "ended with status 0"), (3, "ended with status 3"), (-9, "ended by SIGKILL"), (-99, "ended by signal 99")],
+)
+def test_exit_statuses_in_words(status: int, words: str) -> None:
+    assert describe_status(status) == words
+
+
+def test_the_deliberate_error_is_told() -> None:
+    group = BaseExceptionGroup("", [ValueError("x"), BaseExceptionGroup("", [NoSpaceLeft("full")])])
+    assert isinstance(single_error(group), NoSpaceLeft)

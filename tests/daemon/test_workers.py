@@ -1,0 +1,146 @@
+"""Workers that die, hang, lie or fail: each is seen, said and mended, or ends the node with the right exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from swarmd.core.events import NodeStopped, StageTrained, WorkerExited, WorkerStarted, WorkerStartFailed
+from swarmd.eventlog.replay import verify
+from tests.daemon.fake_worker import CANARY
+from tests.daemon.node import fake_node, is_alive
+
+
+def test_a_killed_worker_is_started_again_and_the_stage_goes_on(tmp_path: Path) -> None:
+    with fake_node(tmp_path, rounds=30) as node:
+        node.start()
+        node.until(lambda: len(node.events_of(StageTrained)) >= 2)
+        pid = node.worker_pid("training")
+        os.kill(pid, signal.SIGKILL)
+        node.until(lambda: len(node.events_of(StageTrained)) >= 6)
+        assert node.stop() == 0
+        exited = node.events_of(WorkerExited)[0]
+        assert (exited.worker, exited.signal, exited.permanent) == ("trainer", signal.SIGKILL, False)
+        assert "not by this daemon; out of memory?" in exited.reason
+        assert "fake trainer worker" in exited.reason, "the last output belongs to the reason"
+        rounds = [trained.round for trained in node.events_of(StageTrained)]
+        assert rounds == sorted(set(rounds))
+        verify(node.paths.events)
+
+
+def test_only_the_dead_worker_is_started_again(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start()
+        network, trainer = node.worker_pid("network"), node.worker_pid("training")
+        os.kill(network, signal.SIGKILL)
+        node.until(lambda: node.worker_pid("network") != network)
+        assert node.worker_pid("training") == trainer
+
+
+def test_what_a_worker_started_dies_with_it(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start(network="spawn+once")
+        network = node.worker_pid("network")
+        path = node.paths.root / "grandchild"
+        grandchild = int(node.until(lambda: path.exists() and path.read_text()))
+        os.kill(network, signal.SIGKILL)
+        node.until(lambda: not is_alive(grandchild))
+
+
+def test_a_silent_worker_is_killed_and_started_again(tmp_path: Path) -> None:
+    with fake_node(tmp_path, silent_s=0.8) as node:
+        node.start(trainer="deaf+once")
+        node.until(lambda: len(node.events_of(StageTrained)) >= 1)
+        exited = node.events_of(WorkerExited)[0]
+        assert exited.worker == "trainer"
+        assert exited.reason.startswith("answered no ping for 0.8 s, killed")
+
+
+def test_status_tells_of_a_stuck_worker_before_it_is_killed(tmp_path: Path) -> None:
+    with fake_node(tmp_path, silent_s=60) as node:
+        node.start(trainer="deaf")
+        node.worker_pid("network")
+
+        def stuck() -> dict[str, Any]:
+            status = node.status()
+            seen = "has been silent" in status["training"]["reason"] and status["network"]["healthy"]
+            return status if seen else {}
+
+        status = node.until(stuck)
+        assert not status["training"]["healthy"] and not status["healthy"]
+        assert status["training"]["worker"]["answering"] is False
+
+
+def test_garbage_from_a_worker_ends_only_that_worker(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start(network="garbage+once")
+        node.until_finished()
+        exited = node.events_of(WorkerExited)[0]
+        assert exited.reason.startswith("broken output: a frame of 4294967295 bytes was announced")
+        assert node.stop() == 0
+
+
+def test_a_worker_cannot_speak_for_the_daemon(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start(trainer="claims+once")
+        node.until_finished()
+        assert node.events_of(NodeStopped) == []
+        assert "a worker cannot observe NodeStopped" in node.events_of(WorkerExited)[0].reason
+
+
+def test_a_permanent_fault_ends_the_node_with_its_code(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start(trainer="fault")
+        assert node.wait() == 66
+        exited = node.events_of(WorkerExited)[0]
+        assert exited.permanent and exited.exit_code == 66
+        assert exited.reason == "there is no model in /nowhere. Name another"
+        stopped = node.events()[-1]
+        assert isinstance(stopped, NodeStopped) and stopped.code == 66
+        assert len([started for started in node.events_of(WorkerStarted) if started.worker == "trainer"]) == 1
+
+
+def test_a_worker_that_always_crashes_spends_its_budget(tmp_path: Path) -> None:
+    with fake_node(tmp_path, restarts_max=1) as node:
+        node.start(trainer="crash")
+        assert node.wait() == 69
+        reasons = [exited.reason for exited in node.events_of(WorkerExited) if exited.worker == "trainer"]
+        assert reasons[0] == "ValueError: a plain bug"
+        traceback = next(line for line in node.lines() if "Traceback" in line["message"])
+        assert traceback["level"] == "error" and "a plain bug" in traceback["message"]
+
+
+def test_a_program_that_cannot_be_executed_is_a_failed_start(tmp_path: Path) -> None:
+    with fake_node(tmp_path, restarts_max=1) as node:
+        node.start(network="missing")
+        assert node.wait() == 69
+        failed = node.events_of(WorkerStartFailed)
+        assert failed[0].reason == "/nonexistent/program: No such file or directory"
+
+
+def test_output_is_captured_folded_cut_and_redacted(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start(trainer="chatty")
+        node.until_finished()
+        assert node.stop() == 0
+        said = [line for line in node.lines() if line["logger"] == "swarmd.worker" and line["worker"] == "trainer"]
+        same = [line for line in said if "the same again" in line["message"]]
+        assert [line.get("repeated") for line in same] == [None, 99]
+        assert {line["level"] for line in same} == {"warning"}
+        assert any("more characters)" in line["message"] for line in said)
+        assert any("[redacted]" in line["message"] for line in said)
+        assert CANARY not in node.output.read_text()
+
+
+def test_a_suspended_daemon_blames_nobody(tmp_path: Path) -> None:
+    with fake_node(tmp_path, silent_s=0.5) as node:
+        node.start()
+        node.until_finished()
+        node.signal(signal.SIGSTOP)
+        time.sleep(1.5)  # three times silent_s
+        node.signal(signal.SIGCONT)
+        node.until(lambda: node.status().get("healthy"))
+        assert node.events_of(WorkerExited) == []

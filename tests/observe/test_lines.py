@@ -1,0 +1,88 @@
+"""Every event has a line, and the line says where it belongs."""
+
+from __future__ import annotations
+
+import typing
+
+import pytest
+
+from swarmd.core.events import (
+    CommandFailed,
+    CoordinatorSettings,
+    Envelope,
+    Event,
+    LinkUp,
+    MemberSeen,
+    NodeStarted,
+    NodeStopped,
+    RecordsRejected,
+    ReportSeen,
+    RolloutsRef,
+    RoundAnnounced,
+    RoundsSkipped,
+    Settings,
+    StageTrained,
+    WorkerExited,
+    tag_of,
+)
+from swarmd.core.state import Clock, State
+from swarmd.observe.lines import _WORDS, line_of
+
+SETTINGS = Settings("me", "test", "coordinator", "me", coordination=CoordinatorSettings())
+REFERENCE = RolloutsRef("me", 1, 0, "d" * 64, 10, 1)
+EMPTY = State(chart="starting")
+STATE = State(settings=SETTINGS, clock=Clock(4, 1, 0.0, 10.0), chart="waiting")
+EXAMPLES: tuple[Event, ...] = (
+    NodeStarted(SETTINGS, "run"),
+    RoundAnnounced(4, 1, 0.0, 10.0),
+    StageTrained("c", 2, 1, 0.5, REFERENCE),
+    ReportSeen("other", 3, 0, 0.5),
+    WorkerExited("trainer", "why; last output:\nline\nline"),
+    RecordsRejected("other", "stale", 3),
+)
+
+
+def test_every_event_has_words_that_fit_it() -> None:
+    kinds = set(typing.get_args(Event))
+    assert set(_WORDS) == kinds
+    for kind, (_, words) in _WORDS.items():
+        names = {part.split(".")[0] for _, part, _, _ in __import__("string").Formatter().parse(words) if part}
+        assert names <= set(kind.__struct_fields__), kind
+
+
+@pytest.mark.parametrize("event", EXAMPLES, ids=tag_of)
+def test_a_line_carries_seq_round_stage_peer_and_tag(event: Event) -> None:
+    line = line_of(Envelope(7, 1.0, event), STATE, STATE)
+    assert line.fields["seq"] == 7 and line.fields["event"] == tag_of(event)
+    assert {"round", "stage", "peer"} <= set(line.fields)
+    assert line.fields["peer"] == getattr(event, "peer", "me")
+    assert (line.fields["round"], line.fields["stage"]) == (getattr(event, "round", 4), getattr(event, "stage", 1))
+
+
+def test_an_exit_gives_its_headline_and_keeps_the_output() -> None:
+    line = line_of(Envelope(0, 1.0, EXAMPLES[4]), STATE, STATE)
+    assert line.message == "trainer worker exited: why"
+    assert line.fields["reason"].endswith("line\nline")
+
+
+def level(event: Event, before: State = EMPTY, after: State = STATE) -> str:
+    return line_of(Envelope(0, 1.0, event), before, after).level
+
+
+def test_levels() -> None:
+    assert level(LinkUp(1)) == "info"
+    assert level(LinkUp(1), STATE, STATE) == "debug", "it changed nothing"
+    assert level(MemberSeen("x"), STATE, STATE) == "debug"
+    assert level(CommandFailed("c", "why"), STATE, STATE) == "warning"
+    assert level(RoundsSkipped(0, 3, "slow")) == "warning"
+    assert level(WorkerExited("trainer", "x")) == "warning"
+    assert level(WorkerExited("trainer", "x", permanent=True, exit_code=66)) == "error"
+    assert level(WorkerExited("trainer", "x", code=70)) == "warning", "a status of the worker is no verdict"
+    assert level(WorkerExited("trainer", "stopped"), State(chart="draining")) == "info"
+    assert level(NodeStopped("x", 73)) == "error"
+    assert level(NodeStopped("x", 0)) == "info"
+
+
+def test_moves_of_the_chart_are_named() -> None:
+    line = line_of(Envelope(0, 1.0, LinkUp(1)), State(chart="joining"), State(chart="registering"))
+    assert (line.fields["left"], line.fields["entered"]) == ("joining", "registering")

@@ -1,0 +1,166 @@
+"""What status says of each layer, for a person and as JSON."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from swarmd.core.events import CoordinatorSettings, Settings, Standing
+from swarmd.core.state import (
+    Clock,
+    Coordination,
+    Deadline,
+    Link,
+    Member,
+    Skip,
+    StageReward,
+    State,
+    Trainer,
+    Work,
+    WorkerState,
+)
+from swarmd.observe.live import Live, WorkerLive
+from swarmd.observe.panel import panel_of, size, span
+from swarmd.observe.status import LogStatus, Status, headline, status_of
+from swarmd.worker.messages import Progress
+
+NOW = 10_000.0
+LOG = LogStatus("/data/events", 321, 5000)
+SETTINGS = Settings("peer-me", "test", "coordinator", "peer-me", name="alpha", coordination=CoordinatorSettings())
+WELL = WorkerLive(pid=11, age_s=60, silent_s=0.5, spoken=True, answering=True)
+STUCK = WorkerLive(pid=12, age_s=60, silent_s=45, spoken=True, answering=False)
+NEW = WorkerLive(pid=13, age_s=3, silent_s=3, spoken=False, answering=False)
+BUSY = replace(WELL, progress=Progress("training", 7, 20, figures={"tokens_per_s": 812.0, "eta_s": 31.0}))
+STATE = State(
+    settings=SETTINGS,
+    run="r1",
+    started_at=NOW - 3600,
+    chart="round.training",
+    since=NOW - 40,
+    clock=Clock(5, 0, NOW - 50, NOW + 100),
+    work=Work(5, 0, NOW - 50),
+    link=Link("up", NOW - 3000, "", 2, ("/ip4/127.0.0.1/tcp/1",)),
+    trainer=Trainer("busy", NOW - 40, "cpu", "embedded", 900_000),
+    coordination=Coordination(
+        "open.collecting",
+        NOW - 50,
+        5,
+        0,
+        members=(Member("peer-me", "alpha", 0), Member("b", "beta", 0), Member("c", "late", 6)),
+        standings=(Standing("b", "beta", 1.0, 5, 4), Standing("peer-me", "alpha", 2.5, 5, 4)),
+    ),
+    deadlines=(Deadline("stage", NOW + 100), Deadline("train", NOW + 5)),
+    skips=(Skip(1, 2, "slow", NOW - 500),),
+    rounds_skipped=2,
+    rounds_joined=4,
+    rewards=(StageReward(0, 0, 0.2, 0.25), StageReward(4, 0, 0.6, 0.5)),
+    reward_total=2.5,
+    rejections=(("stale", 3),),
+)
+LIVE = Live(pid=10, rss_bytes=50_000_000, network=WELL, trainer=BUSY)
+
+
+def test_a_healthy_node() -> None:
+    status = status_of(STATE, NOW, LOG, LIVE, "1.0")
+    assert status.healthy and status.source == "daemon"
+    assert (status.process.state, status.process.age_s, status.process.pid) == ("running", 3600, 10)
+    assert (status.training.done, status.training.total) == (7, 20)
+    assert status.training.figures["tokens_per_s"] == 812
+    assert status.round.deadline_in_s == 100 and status.round.overdue_s == 0
+    assert [name for name, _ in status.round.waits] == ["train", "stage"], "nearest first"
+    assert status.coordinator is not None
+    assert (status.coordinator.members, status.coordinator.expected) == (3, 2)
+    assert status.coordinator.standings[0].name == "alpha", "best first"
+
+
+@pytest.mark.parametrize(
+    ("layer", "state", "live", "words"),
+    [
+        ("network", replace(STATE, link=Link("degraded", NOW - 9, "no peer answers")), LIVE, "no peer answers"),
+        (
+            "network",
+            replace(STATE, link=Link("down", NOW), network=WorkerState(reason="ended by SIGKILL; last output:\nx")),
+            replace(LIVE, network=None),
+            "the network worker is down: ended by SIGKILL",
+        ),
+        ("network", STATE, replace(LIVE, network=STUCK), "(pid 12) has been silent for 45 s"),
+        ("training", STATE, replace(LIVE, trainer=STUCK), "(pid 12) has been silent for 45 s"),
+        ("training", STATE, replace(LIVE, trainer=NEW), "(pid 13) is starting, for 3 s so far"),
+        (
+            "training",
+            replace(STATE, trainer=Trainer("loading", NOW - 5)),
+            replace(LIVE, trainer=WELL),
+            "loading the model",
+        ),
+        ("round", replace(STATE, clock=Clock(5, 0, NOW - 500, NOW - 300)), LIVE, "deadline passed 300 s ago"),
+        ("round", replace(STATE, chart="syncing"), LIVE, "reading the coordinator's clock"),
+        ("process", replace(STATE, chart="draining", stop_reason="signal SIGTERM"), LIVE, "signal SIGTERM"),
+    ],
+)
+def test_each_layer_tells_its_own_trouble(layer: str, state: State, live: Live, words: str) -> None:
+    status = status_of(state, NOW, LOG, live)
+    broken = {name for name in ("process", "network", "training", "round") if not getattr(status, name).healthy}
+    assert layer in broken
+    assert words in getattr(status, layer).reason
+    assert not status.healthy
+    if layer in ("network", "training"):
+        assert broken == {layer}, "the other layers are well"
+
+
+def test_a_finished_swarm_is_healthy() -> None:
+    final = replace(STATE, chart="waiting", clock=Clock(8, 0, NOW - 900, NOW - 900, True))
+    status = status_of(final, NOW, LOG, LIVE)
+    assert status.round.healthy and status.round.overdue_s == 0
+    assert status.round.reason == "the swarm has run its rounds"
+
+
+@pytest.mark.parametrize(
+    ("state", "process", "words"),
+    [
+        (replace(STATE, chart="stopped", stop_reason="signal SIGTERM"), "stopped", "signal SIGTERM"),
+        (replace(STATE, chart="failed", stop_reason="no model", exit_code=66), "stopped", "no model"),
+        (STATE, "dead", "it was killed or crashed"),
+        (State(), "stopped", "it has never run here"),
+    ],
+)
+def test_a_node_that_is_down(state: State, process: str, words: str) -> None:
+    status = status_of(state, NOW, LOG)
+    assert status.source == "log" and not status.healthy
+    assert status.process.state == process and words in status.process.reason
+    assert status.network.state == status.training.state == "down"
+
+
+def test_a_daemon_that_does_not_answer() -> None:
+    status = status_of(STATE, NOW, LOG, mute="the daemon at x does not answer: timed out")
+    assert status.process.state == "mute" and "timed out" in status.process.reason
+
+
+def test_json_and_back() -> None:
+    status = status_of(STATE, NOW, LOG, LIVE, "1.0")
+    assert msgspec.json.decode(msgspec.json.encode(status), type=Status) == status
+
+
+@pytest.mark.parametrize("state", [STATE, State(), replace(STATE, rewards=(StageReward(0, 0, math.nan),))])
+@pytest.mark.parametrize("live", [LIVE, None])
+def test_the_panel_fits_one_screen(state: State, live: Live | None) -> None:
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(panel_of(status_of(state, NOW, LOG, live, "1.0")))
+    text = console.export_text()
+    assert len(text.splitlines()) <= 24
+    for word in ("process", "network", "training", "round", "/data/events: 321 events, 5 KiB"):
+        assert word in text
+
+
+def test_spans_and_sizes() -> None:
+    assert [span(s) for s in (-1, 5, 65, 3700, 90_000)] == ["0s", "5s", "1m 5s", "1h 1m", "1d 1h"]
+    assert [size(s) for s in (10, 2048, 5 * 2**20, 3 * 2**30)] == ["10 B", "2 KiB", "5 MiB", "3.0 GiB"]
+
+
+def test_the_headline_is_one_line() -> None:
+    stopped = replace(STATE, chart="draining", stop_reason="it broke; last output:\nmany\nlines")
+    assert headline(STATE) == "round.training, round 5 stage 0, network up (2 peers), trainer busy, last reward 0.600"
+    assert "\n" not in headline(stopped) and headline(stopped).endswith("it broke")
