@@ -86,10 +86,20 @@ async def serve(main: WorkerMain) -> None:
     """
     outbox = Outbox(claim_stdout())
     threading.Thread(target=_outlive_by, args=(ORPHAN_S,), name="orphan-watch", daemon=True).start()
+    try:
+        failure = await _converse(main, outbox)
+    finally:
+        if daemon_is_gone():  # also when that is why the conversation broke off
+            end_group()
+    if failure is not None:
+        tell_failure(outbox, failure)
+
+
+async def _converse(main: WorkerMain, outbox: Outbox) -> SwarmdError | None:
+    """Speak until `main` ends or the daemon is gone. Returns the deliberate error that ended `main`."""
     reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
     send, inbox = anyio.create_memory_object_stream[Perform | Stop](COMMANDS_QUEUED_MAX)
     failure: SwarmdError | None = None
-    orphaned = False
     async with anyio.create_task_group() as tasks:
 
         async def run(start: Start) -> None:
@@ -111,12 +121,8 @@ async def serve(main: WorkerMain) -> None:
                     tasks.start_soon(run, message)
                 else:
                     await send.send(message)
-        orphaned = True
         tasks.cancel_scope.cancel()
-    if orphaned:
-        end_group()
-    if failure is not None:
-        tell_failure(outbox, failure)
+    return failure
 
 
 def tell_failure(outbox: Outbox, failure: SwarmdError) -> None:
@@ -131,11 +137,16 @@ async def _read_stdin() -> bytes:
     return os.read(sys.stdin.fileno(), CHUNK_BYTES)
 
 
-def _outlive_by(seconds: float) -> None:
-    """Wait in a thread for the daemon's end of stdin to close; then leave the event loop `seconds` to end by itself."""
+def daemon_is_gone(within_s: float | None = 0.0) -> bool:
+    """Whether the daemon's end of stdin is closed, or closes in time; None waits for ever."""
     hang_up = select.poll()
-    hang_up.register(sys.stdin.fileno(), 0)  # POLLHUP comes unasked, and nothing else wakes this thread
-    hang_up.poll()
+    hang_up.register(sys.stdin.fileno(), 0)  # POLLHUP comes unasked, and nothing else wakes this
+    return bool(hang_up.poll(None if within_s is None else within_s * 1000))
+
+
+def _outlive_by(seconds: float) -> None:
+    """Wait in a thread for the daemon's end; then leave the event loop `seconds` to end by itself."""
+    daemon_is_gone(within_s=None)
     threading.Event().wait(seconds)
     end_group()
 
