@@ -9,7 +9,7 @@ import msgspec
 from swarmd.core.step import RULES
 from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.segment import first_seq_of, list_segments
-from swarmd.eventlog.snapshot import list_snapshots, read_snapshot
+from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snapshot
 
 
 class Soundness(msgspec.Struct, frozen=True):
@@ -42,6 +42,7 @@ def check_log(directory: Path) -> Soundness:
         for commit in reader.read():
             events += len(commit.events)
             commits += 1
+        check_not_ahead(directory, reader.next_seq)
         snapshots = list_snapshots(directory)
         for path in snapshots:
             read_snapshot(path, reader.node, RULES)

@@ -15,7 +15,7 @@ from swarmd.errors import LogDamaged
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.reader import LogReader, read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments
-from swarmd.eventlog.snapshot import list_snapshots, read_snapshot, snapshot_seq
+from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snapshot, snapshot_seq
 
 Step = Callable[[State, Envelope], tuple[State, tuple[Command, ...]]]
 
@@ -71,7 +71,8 @@ def load(directory: Path, step: Step = step) -> tuple[State, int]:
             at = commit.at
             for seq, event in enumerate(commit.events, commit.seq):
                 state, _ = step(state, Envelope(seq, at, event))
-        return state, max(reader.next_seq, base.seq)
+        check_not_ahead(directory, reader.next_seq)
+        return state, reader.next_seq
 
 
 def newest_base(directory: Path) -> Base:

@@ -31,6 +31,7 @@ class LogReader:
 
     Attributes:
         next_seq: the event that comes next.
+        segments: how many were read.
         torn_bytes: what an interrupted append, or one in progress, has left at the end, as of the last `read`.
     """
 

@@ -62,11 +62,10 @@ def verify(directory: Path, watch: Watch = iter) -> Verified:
     """
     base = oldest_base(directory)
     snapshots = _snapshot_states(directory, base)
-    state, events, commits, unchecked, compared = base.state, 0, 0, 0, 0
+    found = len(snapshots)
+    state, end_seq, events, commits, unchecked = base.state, base.seq, 0, 0, 0
     for commit in watch(commits_from(directory, base)):
-        if commit.seq in snapshots:
-            _compare_snapshot(directory, commit.seq, snapshots[commit.seq], state)
-            compared += 1
+        _compare_snapshot(directory, snapshots, commit.seq, state)
         state, commands = apply_commit(state, commit, step)
         if commit.rules != RULES:
             unchecked += 1
@@ -74,7 +73,9 @@ def verify(directory: Path, watch: Watch = iter) -> Verified:
             raise CommitDiffers(Difference(commit.seq, commit.events, commit.commands_digest, got, commands))
         events += len(commit.events)
         commits += 1
-    return Verified(events, commits, base.seq, unchecked, compared)
+        end_seq = commit.end_seq
+    _compare_snapshot(directory, snapshots, end_seq, state)
+    return Verified(events, commits, base.seq, unchecked, found - len(snapshots))
 
 
 def apply_commit(state: State, commit: Commit, step: Step) -> tuple[State, tuple[Command, ...]]:
@@ -115,8 +116,10 @@ def _snapshot_states(directory: Path, base: Base) -> dict[int, bytes]:
     return states
 
 
-def _compare_snapshot(directory: Path, seq: int, kept: bytes, state: State) -> None:
-    if kept != encode_state(state):
+def _compare_snapshot(directory: Path, snapshots: dict[int, bytes], seq: int, state: State) -> None:
+    """Compare the state before event `seq` with the snapshot of that seq, if there is one, and tick it off."""
+    kept = snapshots.pop(seq, None)
+    if kept is not None and kept != encode_state(state):
         raise ReplayDifference(
             f"the snapshot of seq {seq} in {directory} is not the state that the events before it give",
             "Delete the snapshot while the log before it is whole",

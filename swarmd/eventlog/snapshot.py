@@ -71,6 +71,21 @@ def snapshot_seq(path: Path) -> int:
     return int(path.name.removesuffix(SUFFIX))
 
 
+def check_not_ahead(directory: Path, next_seq: int) -> None:
+    """Refuse a log that ends before one of its snapshots: events that were durable once are missing.
+
+    Raises:
+        LogDamaged: naming the snapshot.
+    """
+    for path in list_snapshots(directory)[-1:]:
+        if snapshot_seq(path) > next_seq:
+            raise LogDamaged(
+                f"the event log in {directory} ends at seq {next_seq}, before its snapshot {path.name}: "
+                "events are missing",
+                "Restore the segments from a copy; or delete that snapshot, and the node goes on without those events",
+            )
+
+
 def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
     """Write a snapshot durably and read it back.
 

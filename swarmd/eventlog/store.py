@@ -22,7 +22,14 @@ from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.retention import retain
 from swarmd.eventlog.segment import Header, Opening, damaged, first_seq_of, list_segments, read_header
 from swarmd.eventlog.segment_writer import SegmentWriter
-from swarmd.eventlog.snapshot import Snapshot, list_snapshots, snapshot_directory, snapshot_seq, write_snapshot
+from swarmd.eventlog.snapshot import (
+    Snapshot,
+    check_not_ahead,
+    list_snapshots,
+    snapshot_directory,
+    snapshot_seq,
+    write_snapshot,
+)
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 LOG_BYTES_MAX = 2 * 1024 * 1024 * 1024
@@ -185,21 +192,27 @@ def recover(directory: Path, node: str) -> End:
     segments = list_segments(directory)
     if not segments:
         return _end_without_segments(directory)
-    path = segments[-1]
+    try:
+        return _recover_segment(segments[-1], node)
+    except OSError as error:
+        raise LogDamaged(f"{segments[-1]} cannot be read: {error.strerror}") from error
+
+
+def _recover_segment(path: Path, node: str) -> End:
     with path.open("rb", buffering=0) as file:
         opening = read_header(file, path)
         if opening.header.node != node:
             raise LogForeign(
-                f"the event log in {directory} belongs to node {opening.header.node}, this node is {node}",
+                f"the event log in {path.parent} belongs to node {opening.header.node}, this node is {node}",
                 "Give this node a data directory of its own, or restore the identity that the log belongs to",
             )
         next_seq, offset = _scan(file, path, opening)
         if judge_tail(file, offset, opening.seed) == "damaged":
             raise damaged(path, offset, "a broken frame with valid ones after it")
-    cut = _cut_back(path, offset)
-    if offset == opening.size_bytes:
-        return End(next_seq, opening.header.previous, cut)  # empty: the next segment takes its name and place
-    with path.open("rb", buffering=0) as file:
+        check_not_ahead(path.parent, next_seq)
+        cut = _cut_back(path, offset)
+        if offset == opening.size_bytes:
+            return End(next_seq, opening.header.previous, cut)  # empty: the next segment takes its name and place
         return End(next_seq, digest_file(file), cut)
 
 

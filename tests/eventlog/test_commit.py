@@ -18,6 +18,8 @@ from swarmd.eventlog.reader import read_commits
 from tests.core.story import trained
 from tests.eventlog.making import COMMITS_EVENTS, packed, write_groups
 
+pytestmark = pytest.mark.usefixtures("without_sync")
+
 HERE = Path("log.seg")
 
 

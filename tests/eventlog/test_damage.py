@@ -32,6 +32,8 @@ from swarmd.eventlog.snapshot import list_snapshots
 from swarmd.eventlog.store import EventLog
 from tests.eventlog.making import NODE, members, open_log, write_groups
 
+pytestmark = pytest.mark.usefixtures("without_sync")
+
 
 def frame_ends(path: Path) -> list[int]:
     """Offsets behind the header and behind each frame."""

@@ -24,6 +24,8 @@ from swarmd.eventlog.snapshot import encode_state
 from tests.core.story import gathered
 from tests.eventlog.making import coordinator_story, follower_story, members, open_log, write_groups, write_story
 
+pytestmark = pytest.mark.usefixtures("without_sync")
+
 
 @pytest.mark.parametrize("story", [follower_story, coordinator_story])
 @pytest.mark.parametrize("group", [1, 3, 64])
@@ -159,8 +161,7 @@ def test_a_group_causes_what_its_events_cause_one_by_one(tmp_path: Path) -> None
     assert commands == tuple(command for applied in one_by_one for command in applied.commands)
 
 
-def test_ten_thousand_events_load_well_within_two_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fdatasync", lambda descriptor: None)
+def test_ten_thousand_events_load_well_within_two_seconds(tmp_path: Path) -> None:
     story = follower_story(rounds=300)
     with open_log(tmp_path) as log:
         state = State()

@@ -10,6 +10,7 @@ import pytest
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, LogNewer, ReplayDifference
+from swarmd.eventlog.check import check_log
 from swarmd.eventlog.fold import load, newest_base, oldest_base
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.replay import verify
@@ -24,6 +25,8 @@ from swarmd.eventlog.snapshot import (
     write_snapshot,
 )
 from tests.eventlog.making import ANY_BYTES, NODE, follower_story, open_log, write_story
+
+pytestmark = pytest.mark.usefixtures("without_sync")
 
 SEGMENT_BYTES = 4096
 
@@ -119,6 +122,19 @@ def test_a_snapshot_that_the_fold_does_not_give_is_a_difference(tmp_path: Path) 
     write_snapshot(tmp_path, wrong)
     with pytest.raises(ReplayDifference, match=f"snapshot of seq {snapshot.seq}"):
         verify(tmp_path)
+
+
+def test_a_log_that_ends_before_its_snapshot_is_refused(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        state = write_story(log, follower_story(), State())
+        path = log.write_snapshot(state)
+    assert verify(tmp_path).snapshots == 1, "a snapshot at the very end is compared too"
+    segment = list_segments(tmp_path)[-1]
+    segment.write_bytes(content := segment.read_bytes()[:-1])
+    for attempt in (load, check_log, lambda place: open_log(place, "next")):
+        with pytest.raises(LogDamaged, match=f"before its snapshot {path.name}: events are missing"):
+            attempt(tmp_path)
+    assert segment.read_bytes() == content, "nothing is cut when the log is refused"
 
 
 def test_a_snapshot_says_whose_it_is_and_under_which_rules(tmp_path: Path) -> None:
