@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import signal
 import sys
@@ -172,12 +173,13 @@ def tables(swarm: LocalSwarm) -> list[RenderableType]:
 
 
 def save_picture(path: Path, pictures: Sequence[RenderableType]) -> None:
-    """Draw what the terminal showed as an SVG."""
+    """Draw what the terminal showed as an SVG, in whatever monospaced font is there: it fetches none."""
     console = Console(width=PICTURE_COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
     for picture in pictures:
         console.print(picture)
         console.print()
-    console.save_svg(str(path), title="make run")
+    drawn = console.export_svg(title="make run", unique_id="run")
+    path.write_text(re.sub(r"@font-face {.*?}\s*", "", drawn, flags=re.DOTALL), encoding="utf-8")
 
 
 def command() -> str:
