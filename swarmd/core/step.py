@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from swarmd.core import coordination, rounds, workers
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
@@ -59,7 +61,7 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
     event = envelope.event
     if state.settings is None and not isinstance(event, NodeStarted):
         return state, ()
-    turn = Turn(state, envelope.seq, envelope.at, charts or default_charts())
+    turn = Turn(replace(state), envelope.seq, envelope.at, charts or default_charts())
     _RULES[type(event)](turn, event)
     return turn.state, tuple(turn.commands)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import force_setattr, replace
 
 from swarmd.core.chart import Charts
@@ -18,23 +19,19 @@ from swarmd.core.state import REJECTIONS_KEPT, Coordination, Deadline, Link, Sta
 PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given up beyond it
 
 
-class Turn:
+class Turn(msgspec.Struct, gc=False):
     """State and commands of one step.
 
-    `state` is the state before until the first change, and from then on a copy that only this turn knows: `put` changes
-    it in place, because a new copy for every field would take most of the time of a replay. Whoever needs the value of
-    a field from before a change takes the value, not the state.
+    `state` is a copy that only this turn knows, and changes in place until the step is over: a new copy for every field
+    would take most of the time of a replay. So a rule that needs a field from before a change takes its value first.
+    What the fields hold (work, link, deadlines, ...) is replaced, never changed.
     """
 
-    __slots__ = ("_copied", "at", "charts", "commands", "seq", "state")
-
-    def __init__(self, state: State, seq: int, at: float, charts: Charts) -> None:
-        self.state = state
-        self.seq = seq
-        self.at = at
-        self.charts = charts
-        self.commands: list[Command] = []
-        self._copied = False
+    state: State
+    seq: int
+    at: float
+    charts: Charts
+    commands: list[Command] = []
 
     @property
     def settings(self) -> Settings:
@@ -44,16 +41,12 @@ class Turn:
 
     def put(self, field: str, value: Any) -> None:
         """Replace one field of the state."""
-        if self._copied:
-            force_setattr(self.state, field, value)
-        else:
-            self.state = replace(self.state, **{field: value})
-            self._copied = True
+        force_setattr(self.state, field, value)
 
     def set(self, **fields: Any) -> None:
         """Replace several fields of the state."""
         for field, value in fields.items():
-            self.put(field, value)
+            force_setattr(self.state, field, value)
 
     # --- charts ---
 
@@ -62,8 +55,8 @@ class Turn:
         after = self.charts.round.table.get((self.state.chart, trigger))
         if after is None:
             return False
-        self.put("chart", after)
-        self.put("since", self.at)
+        force_setattr(self.state, "chart", after)
+        force_setattr(self.state, "since", self.at)
         return True
 
     def move_link(self, trigger: str, **fields: Any) -> bool:
@@ -72,7 +65,7 @@ class Turn:
         if after is None:
             return False
         link: Link = replace(self.state.link, chart=after, since=self.at, **fields)
-        self.put("link", link)
+        force_setattr(self.state, "link", link)
         return True
 
     def move_trainer(self, trigger: str, **fields: Any) -> bool:
@@ -81,7 +74,7 @@ class Turn:
         if after is None:
             return False
         trainer: Trainer = replace(self.state.trainer, chart=after, since=self.at, **fields)
-        self.put("trainer", trainer)
+        force_setattr(self.state, "trainer", trainer)
         return True
 
     def move_coordinator(self, trigger: str, **fields: Any) -> bool:
@@ -90,7 +83,7 @@ class Turn:
         after = self.charts.coordinator.table.get((coordination.chart, trigger))
         if after is None:
             return False
-        self.put("coordination", replace(coordination, chart=after, since=self.at, **fields))
+        force_setattr(self.state, "coordination", replace(coordination, chart=after, since=self.at, **fields))
         return True
 
     @property
@@ -109,14 +102,14 @@ class Turn:
     def arm(self, name: str, due_at: float) -> None:
         """Wait for `due_at` under this name, in place of an earlier wait of the same name."""
         self.disarm(name)
-        self.put("deadlines", (*self.state.deadlines, Deadline(name, due_at)))
+        force_setattr(self.state, "deadlines", (*self.state.deadlines, Deadline(name, due_at)))
 
     def disarm(self, *names: str) -> None:
         """Wait no longer."""
         deadlines = self.state.deadlines
         for deadline in deadlines:
             if deadline.name in names:
-                self.put("deadlines", tuple([kept for kept in deadlines if kept.name not in names]))
+                force_setattr(self.state, "deadlines", tuple([kept for kept in deadlines if kept.name not in names]))
                 return
 
     # --- commands ---
@@ -128,7 +121,7 @@ class Turn:
     def issue(self, command: Command) -> None:
         """Send a command as soon as its port is up, and again each time the port comes back, until it is answered."""
         others = [waiting for waiting in self.state.pending if waiting.id != command.id]
-        self.put("pending", (*others[-PENDING_MAX + 1 :], command))
+        force_setattr(self.state, "pending", (*others[-PENDING_MAX + 1 :], command))
         if self.port_is_up(command):
             self.send(command)
 
@@ -148,7 +141,7 @@ class Turn:
         pending = self.state.pending
         for command in pending:
             if command.id == command_id:
-                self.put("pending", tuple([waiting for waiting in pending if waiting is not command]))
+                force_setattr(self.state, "pending", tuple([waiting for waiting in pending if waiting is not command]))
                 self.disarm("retry/" + command_id)
                 return command
         return None
@@ -163,7 +156,7 @@ class Turn:
         """Replace fields of the work in hand."""
         assert self.state.work is not None, "there is no work in hand"
         work: Work = replace(self.state.work, **fields)
-        self.put("work", work)
+        force_setattr(self.state, "work", work)
 
     def count_rejections(self, reason: str, count: int) -> None:
         """Add to the counter of a reason."""
@@ -171,4 +164,4 @@ class Turn:
         if reason not in counts and len(counts) >= REJECTIONS_KEPT:
             reason = "other"
         counts[reason] = counts.get(reason, 0) + count
-        self.put("rejections", tuple(sorted(counts.items())))
+        force_setattr(self.state, "rejections", tuple(sorted(counts.items())))
