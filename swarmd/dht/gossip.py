@@ -14,6 +14,7 @@ import msgspec
 
 from swarmd.dht.background import spawn
 from swarmd.dht.node import Life, Node
+from swarmd.dht.plain import DECODE_ERRORS
 from swarmd.dht.quota import Quota
 from swarmd.dht.records import Signed
 from swarmd.errors import NetworkDown
@@ -21,6 +22,7 @@ from swarmd.errors import NetworkDown
 HINT_BYTES_MAX = 512
 HINTS_BURST, HINTS_PER_S = 20.0, 5.0  # one sender's
 PUBLISH_S = 2.0
+MEMBERSHIP = "membership"
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ class Gossip:
     Args:
         node: whose p2pd gossips.
         topic: of the swarm.
-        peer_id: this node's; its own hints come back and are ignored.
+        peer_id: this node's; its own hints come back and are ignored, but for memberships, which a twin may have sent.
         admits: may this peer's hints count?
         hinted: called with (key, owner, expiration) of a hint that may count.
     """
@@ -67,15 +69,16 @@ class Gossip:
             self._take(sender, message)
 
     def _take(self, sender: str, message: bytes) -> None:
-        if sender == self._peer_id or not self._admits(sender):
+        if not self._admits(sender):
             return
         if len(message) > HINT_BYTES_MAX or not self._quota.take(sender):
             return
         try:
             hint = msgspec.msgpack.decode(message, type=Hint)
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             return
-        if hint.sender == sender:
+        echo = sender == self._peer_id and hint.kind != MEMBERSHIP
+        if hint.sender == sender and not echo:
             self._hinted(hint.key, sender, hint.expiration)
 
     def tell(self, signed: Signed) -> None:

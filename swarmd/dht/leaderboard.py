@@ -9,6 +9,7 @@ import msgspec
 
 from swarmd.core.events import Standing
 from swarmd.dht import names
+from swarmd.dht.plain import DECODE_ERRORS
 from swarmd.dht.records import ReportRecord, Signed, check_payload, decode_signed, verifies
 from swarmd.errors import RecordRejected
 
@@ -32,7 +33,7 @@ def decode_board(body: bytes) -> Board:
     """What `encode_board` made. Raises RecordRejected("malformed")."""
     try:
         return msgspec.msgpack.decode(body, type=Board)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no leaderboard: {error}") from error
 
 

@@ -22,7 +22,7 @@ from swarmd.dht.p2pd import START_S, Daemon, SocketDirectory, await_ports, is_fr
 from swarmd.dht.validator import Validator
 from swarmd.errors import NetworkDown
 
-PORT_PATIENCE_S = 8.0  # for a predecessor's p2pd to go
+PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to go
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
 STEADY_S = 30.0  # a life longer than this begins the back-off anew

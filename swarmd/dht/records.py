@@ -17,7 +17,7 @@ import msgspec
 
 from swarmd.dht import names
 from swarmd.dht.identity import Identity, is_peer_id, public_key_of
-from swarmd.dht.plain import check_plain
+from swarmd.dht.plain import DECODE_ERRORS, check_plain
 from swarmd.errors import RecordRejected
 
 DOMAIN = b"swarmd-record-v1\x00"
@@ -145,7 +145,7 @@ def decode_signed(encoded: bytes) -> Signed:
     """What `Signed.encode` made, not yet verified. Raises RecordRejected("malformed")."""
     try:
         return msgspec.msgpack.decode(encoded, type=Signed)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no signed record: {error}") from error
 
 
@@ -245,7 +245,7 @@ def owner_of(subkey: bytes) -> str:
         raise RecordRejected("oversized", f"a subkey of {len(subkey)} bytes")
     try:
         owner = msgspec.msgpack.decode(subkey, type=str)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise RecordRejected("unowned", "the subkey is no peer id") from error
     if not is_peer_id(owner):
         raise RecordRejected("unowned", "the subkey is no peer id")
@@ -283,7 +283,7 @@ def check_payload(payload: bytes) -> Payload:
     check_plain(payload)
     try:
         content = _decoder.decode(payload)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no payload: {error}") from error
     _check_values(content)
     return content

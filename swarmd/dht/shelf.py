@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from swarmd.dht.plain import DECODE_ERRORS
 from swarmd.dht.records import (
     ClockRecord,
     LeaderboardRecord,
@@ -62,7 +63,7 @@ class Shelf:
                 check_payload(entry.payload)
         except FileNotFoundError:
             return []
-        except (OSError, msgspec.DecodeError, RecordRejected) as error:
+        except (OSError, *DECODE_ERRORS, RecordRejected) as error:
             log.warning("own records in %s cannot be read and are put aside: %s", self._path, error)
             self._path.replace(self._path.with_suffix(".damaged"))
             return []

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -185,6 +186,16 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def processes_naming(path: Path) -> list[Path]:
+    """Processes with a path in their command line, p2pd's socket directory for one."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if str(path).encode() in (process / "cmdline").read_bytes():
+                found.append(process)
+    return found
 
 
 async def until(condition: Any, timeout_s: float = 10.0) -> None:

@@ -1,0 +1,65 @@
+"""Records for tests."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgpack
+
+from swarmd.dht import names
+from swarmd.dht.identity import Identity, generate_identity
+from swarmd.dht.records import (
+    ClockRecord,
+    LeaderboardRecord,
+    Membership,
+    Payload,
+    Policy,
+    ReportRecord,
+    RolloutsRecord,
+    Signed,
+    check_record,
+    sign,
+    signed_message,
+)
+from swarmd.errors import RecordRejected
+
+SWARM = "test-swarm"
+DIGEST = "0123456789abcdef" * 4
+ALICE, BOB, COORDINATOR = generate_identity(), generate_identity(), generate_identity()
+POLICY = Policy(SWARM, COORDINATOR.peer_id)
+
+MEMBERSHIP = Membership(SWARM, "alice", "nonce", 1.7e9, addresses=("/ip4/1.2.3.4/tcp/1",))
+CLOCK = ClockRecord(SWARM, 3, 0, 1.7e9, 1.7e9 + 60)
+REPORT = ReportRecord(SWARM, 3, 0, 0.5, DIGEST, 1000, 16)
+ROLLOUTS = RolloutsRecord(SWARM, 3, 0, DIGEST, 1000, 16, b"body")
+LEADERBOARD = LeaderboardRecord(SWARM, 3, DIGEST, 1000)
+
+
+def signed_by(identity: Identity, content: Payload, ttl_s: float = 60.0) -> Signed:
+    """A genuine record."""
+    return sign(identity, content, time.time() + ttl_s)
+
+
+def forged(identity: Identity, content: Any, ttl_s: float = 60.0, key: str = "", payload: bytes = b"") -> Signed:
+    """A record with a good signature over what `sign` would never sign."""
+    payload = payload or msgpack.packb(content)
+    expiration = time.time() + ttl_s
+    key_id = names.key_id(key or REPORT.key)
+    signature = identity.sign(signed_message(key_id, identity.peer_id, payload, expiration))
+    return Signed(identity.peer_id, payload, expiration, signature)
+
+
+def judge(signed: Signed, key: str = "", policy: Policy = POLICY, **changes: Any) -> str:
+    """The reason why a record is refused, empty when it counts."""
+    parts = {
+        "key": names.key_id(key or REPORT.key),
+        "subkey": msgpack.packb(signed.owner),
+        "value": signed.value,
+        "expiration": signed.expiration,
+    } | changes
+    try:
+        check_record(policy, **parts)
+    except RecordRejected as error:
+        return error.reason
+    return ""

@@ -1,0 +1,215 @@
+"""The supervised node in this process, with a real p2pd: every operation has an end, every death is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from swarmd.dht import names, peers
+from swarmd.dht.identity import Identity, create_identity
+from swarmd.dht.lookup import lookup
+from swarmd.dht.node import Life, Node, NodeSettings
+from swarmd.dht.peers import AddressBook, Rejoin
+from swarmd.dht.publisher import Publisher
+from swarmd.dht.records import ClockRecord, Policy, ReportRecord
+from swarmd.dht.rejections import Rejections
+from swarmd.dht.shelf import Shelf
+from swarmd.dht.validator import Validator, install_guards
+from swarmd.errors import NetworkDown
+from tests.dht.driver import is_alive, until
+from tests.dht.making import DIGEST, SWARM
+
+pytestmark = pytest.mark.anyio
+
+
+class Single:
+    """A node with its rejoin loop and publisher."""
+
+    def __init__(self, root: Path, coordinator: str = "", bootstrap: tuple[str, ...] = (), call_s: float = 5.0) -> None:
+        root.mkdir()
+        install_guards()
+        self.identity: Identity = create_identity(root / "identity.key")
+        self.downs: list[str] = []
+        self.told: list[Any] = []
+        policy = Policy(SWARM, coordinator or self.identity.peer_id)
+        settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, call_s=call_s)
+        self.node = Node(settings, Validator(policy, Rejections(time.monotonic)), self.downs.append)
+        self.rejoin = Rejoin(self.node, AddressBook(root / "peers.json", bootstrap, self.identity.peer_id))
+        shelf = Shelf(root / "records.bin", SWARM)
+        self.publisher = Publisher(self.node, self.identity, shelf, 300.0, not coordinator, self.told.append)
+
+    @property
+    def life(self) -> Life:
+        assert self.node.life is not None
+        return self.node.life
+
+    async def address(self) -> str:
+        await self.node.wait_up()
+        return (await self.node.addresses())[0]
+
+    async def read(self, name: str) -> dict[str, Any]:
+        found = await self.node.call(lambda life: lookup(life, name))
+        return found.records
+
+
+Start = Callable[..., Coroutine[Any, Any, Single]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    async with anyio.create_task_group() as tasks:
+        singles: list[Single] = []
+
+        async def begin(*args: Any, **kwargs: Any) -> Single:
+            single = Single(tmp_path / str(len(singles)), *args, **kwargs)
+            singles.append(single)
+            tasks.start_soon(single.node.run)
+            await single.node.wait_up()
+            return single
+
+        yield begin
+        tasks.cancel_scope.cancel()
+    for number in range(len(singles)):
+        assert list((tmp_path / str(number) / "run").iterdir()) == []
+
+
+async def pair(start: Start, **kwargs: Any) -> tuple[Single, Single]:
+    one = await start()
+    two = await start(one.identity.peer_id, (await one.address(),), **kwargs)
+    await until(lambda: one.node.peers and two.node.peers)
+    return one, two
+
+
+async def test_a_pending_call_fails_at_once_when_p2pd_dies_and_the_node_comes_back(start: Start) -> None:
+    one, two = await pair(start)
+    report = ReportRecord(SWARM, 1, 0, 0.5, DIGEST, 10, 1)
+    await two.publisher.publish(report)
+    node_id, pid = two.life.dht.node_id, two.life.p2p.pid
+    pending = asyncio.ensure_future(two.node.call(lambda life: asyncio.sleep(30), 30.0))
+    await asyncio.sleep(0.1)
+    killed_at = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(NetworkDown, match="signal 9"):
+        await pending
+    failed_s = time.monotonic() - killed_at
+    with pytest.raises(NetworkDown):
+        await two.publisher.publish(report)
+    await two.node.wait_up()
+    assert failed_s < 0.2
+    assert time.monotonic() - killed_at < 5.0
+    assert two.life.dht.node_id == node_id and two.life.p2p.pid != pid
+    assert two.life.dht.protocol.storage.records(two_key(report))  # what it held is still held
+    await until(lambda: one.node.peers and two.node.peers)
+    assert (await one.read(report.key))[two.identity.peer_id].content == report
+    print(f"\npending call failed after {failed_s * 1e3:.0f} ms")
+
+
+def two_key(report: ReportRecord) -> Any:
+    from swarmd.dht.hive import DHTID
+
+    return DHTID.from_bytes(names.key_id(report.key))
+
+
+async def test_a_call_has_an_end(start: Start) -> None:
+    one = await start()
+    began = time.monotonic()
+    with pytest.raises(NetworkDown, match="no answer"):
+        await one.node.call(lambda life: asyncio.sleep(30), 0.2)
+    assert time.monotonic() - began < 1.0
+
+
+async def test_a_follower_alone_publishes_nothing_and_the_coordinator_does(start: Start) -> None:
+    one = await start()
+    follower = await start(one.identity.peer_id)
+    with pytest.raises(NetworkDown, match="no peer"):
+        await follower.publisher.publish(ReportRecord(SWARM, 1, 0, 0.5))
+    signed = await one.publisher.publish(ClockRecord(SWARM, 1, 0, 1.0, 2.0))
+    assert (await one.read(names.clock(SWARM)))[one.identity.peer_id] == signed
+
+
+async def test_a_store_that_no_peer_can_show_is_no_success(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, two = await pair(start)
+
+    async def lost(*args: Any, **kwargs: Any) -> list[bool]:
+        return [True]
+
+    monkeypatch.setattr(two.life.dht.protocol, "call_store", lost)
+    with pytest.raises(NetworkDown, match="no peer could show"):
+        await two.publisher.publish(ReportRecord(SWARM, 1, 0, 0.5))
+
+
+async def test_an_earlier_expiration_climbs_over_what_an_earlier_life_left(start: Start, tmp_path: Path) -> None:
+    one, two = await pair(start)
+    report = ReportRecord(SWARM, 1, 0, 0.5)
+    before = await two.publisher.publish(report)
+    forgetful = Publisher(
+        two.node, two.identity, Shelf(tmp_path / "other.bin", SWARM), 30.0, alone=False, told=two.told.append
+    )
+    after = await forgetful.publish(ReportRecord(SWARM, 1, 0, 0.75))
+    assert before.expiration < after.expiration < before.expiration + 1.0
+    assert (await one.read(report.key))[two.identity.peer_id] == after
+
+
+async def test_a_mute_p2pd_is_killed_and_started_anew(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "REJOIN_S", 0.3)
+    one, two = await pair(start, call_s=0.5)
+    pid = two.life.p2p.pid
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: two.downs, timeout_s=20.0)
+    assert not is_alive(pid)
+    await two.node.wait_up()
+    await until(lambda: one.node.peers and two.node.peers)
+    assert two.life.p2p.pid != pid
+
+
+async def test_an_emptied_table_is_filled_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a partition hivemind's tables stay as they are, though libp2p is connected."""
+    monkeypatch.setattr(peers, "REJOIN_S", 0.5)
+    one, two = await pair(start)
+    for single in (one, two):
+        for node_id in list(single.life.table.uid_to_peer_id):
+            del single.life.table[node_id]
+    assert (one.node.peers, two.node.peers) == (0, 0)
+    await until(lambda: one.node.peers and two.node.peers)
+
+
+async def test_followers_find_one_another_through_the_coordinator(start: Start) -> None:
+    one = await start()
+    address = await one.address()
+    others = [await start(one.identity.peer_id, (address,)) for _ in range(2)]
+    await until(lambda: all(single.node.peers == 2 for single in (one, *others)))
+    await others[0].publisher.publish(ReportRecord(SWARM, 1, 0, 0.5))
+    found = await others[1].read(names.reports(SWARM, 1, 0))
+    assert list(found) == [others[0].identity.peer_id]
+
+
+async def test_a_dead_peer_in_the_table_holds_nobody_up(start: Start) -> None:
+    one = await start()
+    address = await one.address()
+    others = [await start(one.identity.peer_id, (address,)) for _ in range(2)]
+    await until(lambda: all(single.node.peers == 2 for single in (one, *others)))
+    os.kill(others[0].life.p2p.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    await one.publisher.publish(ClockRecord(SWARM, 1, 0, 1.0, 2.0))
+    published_s = time.monotonic() - began
+    await others[1].read(names.clock(SWARM))
+    read_s = time.monotonic() - began - published_s
+    os.kill(others[0].life.p2p.pid, signal.SIGCONT)
+    print(f"\nwith a silent peer: published in {published_s * 1e3:.0f} ms, read in {read_s * 1e3:.0f} ms")
+    assert published_s < 1.5 and read_s < 1.5
+
+
+async def test_the_port_stays_the_same_over_lives(start: Start) -> None:
+    one = await start()
+    before = await one.address()
+    os.kill(one.life.p2p.pid, signal.SIGKILL)
+    await until(lambda: one.downs)
+    assert await one.address() == before

@@ -1,0 +1,244 @@
+"""The small parts: shelf, quota, rejections, address book, sockets, ports, guards."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import msgpack
+import msgspec
+import pytest
+
+from swarmd.core.events import RecordsRejected
+from swarmd.dht.identity import generate_identity
+from swarmd.dht.p2pd import SOCKET_NAME_BYTES, SOCKET_PATH_BYTES_MAX, SocketDirectory, await_ports, is_free, tcp_place
+from swarmd.dht.peers import PEERS_KEPT, AddressBook, answers, split_address
+from swarmd.dht.quota import SENDERS_MAX, Quota
+from swarmd.dht.records import ReportRecord
+from swarmd.dht.rejections import COUNTERS_MAX, REPEAT_S, Rejections
+from swarmd.dht.shelf import Shelf
+from swarmd.errors import AddressInUse, ConfigError, RecordRejected
+from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM, signed_by
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+# --- shelf ---
+
+
+def test_the_shelf_survives_and_keeps_the_latest_of_each_kind(tmp_path: Path) -> None:
+    path = tmp_path / "records.bin"
+    shelf = Shelf(path, SWARM)
+    for round in range(6):
+        shelf.keep(msgspec.structs.replace(REPORT, round=round), 100.0 + round)
+    shelf.keep(CLOCK, 7.0)
+    shelf.keep(msgspec.structs.replace(CLOCK, round=9), 8.0)
+    anyio.run(shelf.save)
+    again = Shelf(path, SWARM)
+    rounds = [content.round for content in again.contents() if isinstance(content, ReportRecord)]
+    assert rounds == [3, 4, 5]
+    assert (again.floor(CLOCK.key), again.floor(MEMBERSHIP.key)) == (8.0, 0.0)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert Shelf(path, "another").contents() == []
+
+
+@pytest.mark.parametrize("content", [b"", b"noise", msgpack.packb([[b"\x91" * 50, 1.0]]), msgpack.packb([["x", 1.0]])])
+def test_a_damaged_shelf_is_put_aside(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "records.bin"
+    path.write_bytes(content)
+    assert Shelf(path, SWARM).contents() == []
+    assert path.with_suffix(".damaged").read_bytes() == content
+
+
+def test_a_shelf_that_cannot_be_written_is_no_end(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "absent" / "records.bin", SWARM)
+    shelf.keep(CLOCK, 7.0)
+    anyio.run(shelf.save)
+    assert shelf.floor(CLOCK.key) == 7.0
+
+
+# --- quota and rejections ---
+
+
+def test_a_quota_fills_up_again_and_forgets_the_silent() -> None:
+    clock = Clock()
+    quota = Quota(burst=3, per_s=1, now=clock)
+    assert [quota.take("a") for _ in range(4)] == [True, True, True, False]
+    assert quota.take("b")
+    clock.now += 1.5
+    assert [quota.take("a") for _ in range(2)] == [True, False]
+    for number in range(2 * SENDERS_MAX):
+        quota.take(str(number))
+    assert len(quota._buckets) == SENDERS_MAX
+    assert not quota.take("c", 4)
+
+
+def test_rejections_are_told_at_once_and_then_once_a_minute() -> None:
+    clock = Clock()
+    rejections = Rejections(clock)
+    rejections.count("a", "stale")
+    assert rejections.due() == [RecordsRejected("a", "stale", 1)]
+    for _ in range(5):
+        rejections.count("a", "stale")
+    rejections.count("b", "stale")
+    assert rejections.due() == [RecordsRejected("b", "stale", 1)]
+    clock.now += REPEAT_S
+    assert rejections.due() == [RecordsRejected("a", "stale", 5)]
+    assert rejections.due() == []
+
+
+def test_a_flood_of_peers_is_counted_together() -> None:
+    rejections = Rejections(Clock())
+    for number in range(3 * COUNTERS_MAX):
+        rejections.count(f"peer{number}", "unsigned")
+    due = rejections.due()
+    assert len(due) == COUNTERS_MAX + 1
+    assert sum(event.count for event in due) == 3 * COUNTERS_MAX
+
+
+# --- address book ---
+
+
+@pytest.mark.parametrize("address", ["", "nonsense", "/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3.4/tcp/1/p2p/Qmfoo", "/p2p/"])
+def test_a_wrong_bootstrap_address_is_named(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"dht\.bootstrap"):
+        split_address(address)
+
+
+def test_the_book_is_kept_bounded_and_survives(tmp_path: Path) -> None:
+    path, own = tmp_path / "peers.json", generate_identity().peer_id
+    book = AddressBook(path, [f"/ip4/1.1.1.1/tcp/1/p2p/{ALICE.peer_id}", f"/ip4/1.1.1.1/tcp/2/p2p/{own}"], own)
+    assert book.bootstrap == [("/ip4/1.1.1.1/tcp/1", ALICE.peer_id)]
+    book.port = 4242
+    for number in range(PEERS_KEPT + 10):
+        peer = generate_identity().peer_id
+        book.meet(peer, [f"/ip4/10.0.0.{number}/tcp/1/p2p/{peer}"])
+    book.meet(own, ["/ip4/9.9.9.9/tcp/1"])
+    book.save()
+    again = AddressBook(path, [], own)
+    assert len(again.met()) == PEERS_KEPT and again.port == 4242
+    assert again.met()[-1] == (f"/ip4/10.0.0.{PEERS_KEPT + 9}/tcp/1", peer)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"port": 1, "peers": ["x"]}', '{"port": "x", "peers": 3}'])
+def test_a_damaged_cache_is_left_aside(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "peers.json"
+    path.write_text(content)
+    assert AddressBook(path, [], BOB.peer_id).met() == []
+
+
+def test_a_closed_port_is_told_from_an_open_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert anyio.run(answers, f"/ip4/127.0.0.1/tcp/{port}")
+    assert not anyio.run(answers, f"/ip4/127.0.0.1/tcp/{port}")
+    assert anyio.run(answers, "/ip4/127.0.0.1/udp/1/quic")
+
+
+# --- sockets and ports ---
+
+
+def test_ports() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}"
+        assert not is_free(taken)
+        assert not is_free(taken.replace("127.0.0.1", "0.0.0.0"))
+        with pytest.raises(AddressInUse, match=taken):
+            anyio.run(await_ports, [taken], 0.3)
+    assert is_free(taken)
+    assert is_free("/ip4/127.0.0.1/tcp/0") and is_free("/ip4/127.0.0.1/udp/1/quic")
+    assert tcp_place("/dns4/example.org/tcp/80/p2p/x") == ("example.org", 80)
+    assert tcp_place("/ip4/1.2.3.4/tcp/x") is None
+
+
+def test_a_short_place_is_found_when_the_path_is_too_long(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 100)
+    directory = SocketDirectory(deep)
+    assert len(os.fsencode(directory.path)) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES_MAX
+    assert directory.path == SocketDirectory(deep).path != SocketDirectory(deep / "other").path
+    directory.open()
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+    directory.close()
+    assert not directory.path.exists()
+
+
+def test_leftovers_of_a_killed_predecessor_are_cleared(tmp_path: Path) -> None:
+    directory = SocketDirectory(tmp_path / "run")
+    directory.open()
+    (directory.path / "p2pd-old.sock").touch()
+    (directory.path / "p2pclient-old.sock").touch()
+    (directory.path / "control.sock").touch()
+    marked = [sys.executable, "-c", "import sys; sys.stdin.read()", str(directory.path)]
+    with (
+        subprocess.Popen(marked, stdin=subprocess.PIPE) as leftover,
+        subprocess.Popen([*marked[:3], "other"], stdin=subprocess.PIPE) as stranger,
+    ):
+        (directory.path / "p2pd.json").write_text(json.dumps({"pid": stranger.pid}))
+        SocketDirectory(tmp_path / "run").open()
+        assert stranger.poll() is None
+        (directory.path / "p2pd.json").write_text(json.dumps({"pid": leftover.pid}))
+        SocketDirectory(tmp_path / "run").open()
+        assert leftover.wait(5) == -9
+        stranger.kill()
+    assert [path.name for path in directory.path.iterdir()] == ["control.sock"]
+
+
+# --- guards ---
+
+
+def test_a_bomb_of_nested_extensions_is_refused() -> None:
+    from swarmd.dht.validator import guard_serializer, load_dictionary
+
+    guard_serializer()
+    guard_serializer()
+    bomb = b"\xc0"
+    for _ in range(2000):
+        bomb = msgpack.packb(msgpack.ExtType(0x40, b"\x91" + bomb))
+    for encoded, reason in (
+        (bomb, "nested"),
+        (msgpack.packb(msgpack.ExtType(0x33, b"x")), "malformed"),
+        (msgpack.packb([1]), "malformed"),
+        (b"\xc1", "malformed"),
+        (b"\x91" * 5000, "malformed"),
+        (b"x" * 5_000_000, "oversized"),
+    ):
+        with pytest.raises(RecordRejected) as raised:
+            load_dictionary(encoded)
+        assert raised.value.reason == reason
+
+
+def test_a_record_in_a_message_is_judged_again_only_for_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    from swarmd.dht import names, validator
+    from swarmd.dht.records import Policy
+
+    now = Clock()
+    signed = signed_by(ALICE, REPORT)
+    now.now = signed.expiration - 60
+    judge = validator.Validator(Policy(SWARM, BOB.peer_id, now=now), Rejections(now)).judge
+    place = (names.key_id(REPORT.key), msgpack.packb(ALICE.peer_id), signed.value, signed.expiration)
+    assert judge(*place) == signed
+    monkeypatch.setattr(validator, "check_record", lambda *_: pytest.fail("verified twice"))
+    assert judge(*place) == signed
+    now.now = signed.expiration + 61
+    with pytest.raises(RecordRejected, match="expired"):
+        judge(*place)
+
+
+def test_the_lean_hivemind_has_no_torch() -> None:
+    program = (
+        "import sys\nfrom swarmd.dht import hive\n"
+        "print([name for name in ('torch', 'numpy', 'hivemind.moe') if name in sys.modules], hive.swarmd.dht.lean.LEAN)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] True"

@@ -1,0 +1,386 @@
+"""Real network workers with real p2pd on loopback, driven over frames as the daemon drives them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swarmd.core.commands import (
+    Announce,
+    CollectReports,
+    Gather,
+    PublishLeaderboard,
+    PublishReport,
+    ReadClock,
+    Register,
+)
+from swarmd.core.events import (
+    CommandFailed,
+    LeaderboardPublished,
+    LinkDegraded,
+    LinkDown,
+    LinkUp,
+    MemberLeft,
+    MemberSeen,
+    NoRoundYet,
+    Registered,
+    ReportPublished,
+    ReportSeen,
+    RolloutsGathered,
+    RolloutsRef,
+    RoundAnnounced,
+    RoundPublished,
+    Standing,
+)
+from swarmd.dht.leaderboard import Board, verify_leaderboard
+from swarmd.errors import ExitCode
+from swarmd.worker.frames import encode_frame
+from swarmd.worker.messages import Perform, Stop
+from tests.dht.driver import SWARM, Driver, is_alive, processes_naming, until
+
+pytestmark = pytest.mark.anyio
+
+
+class Swarm:
+    """A coordinator and followers that are cleaned up after the test."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.nodes: list[Driver] = []
+
+    def add(self, driver: Driver) -> Driver:
+        self.nodes.append(driver)
+        return driver
+
+    async def coordinator(self, **dht: object) -> Driver:
+        node = self.add(Driver(self.root / "coordinator", **dht))
+        await node.start()
+        await node.expect(LinkUp)
+        await node.do(Register("register"))
+        await node.expect(Registered)
+        return node
+
+    async def follower(self, name: str, coordinator: Driver, **dht: object) -> Driver:
+        node = self.add(Driver(self.root / name, coordinator.peer_id, (await coordinator.address(),), **dht))
+        await node.start()
+        await node.expect(LinkUp)
+        await node.do(Register("register"))
+        await node.expect(Registered)
+        return node
+
+
+@pytest.fixture
+async def swarm(tmp_path: Path) -> AsyncIterator[Swarm]:
+    made = Swarm(tmp_path)
+    yield made
+    for node in made.nodes:
+        await node.clean()
+
+
+async def announce(node: Driver, round: int, stage: int = 0) -> float:
+    """Announce and return when."""
+    now = time.time()
+    await node.do(Announce(f"announce/{round}/{stage}/1", round, stage, now, now + 60))
+    return now
+
+
+async def publish(node: Driver, round: int, body: object, reward: float = 0.5) -> RolloutsRef:
+    ref = node.put(body, 4, (round, 0))
+    await node.do(PublishReport(f"report/{round}/0", round, 0, reward, ref))
+    await node.expect(ReportPublished, round=round)
+    return ref
+
+
+async def gather(node: Driver, round: int, wait_s: float = 5.0) -> RolloutsGathered:
+    await node.do(Gather(f"gather/{round + 1}/0", round + 1, 0, round, 0, time.time() + wait_s))
+    return await node.expect(RolloutsGathered, command=f"gather/{round + 1}/0")
+
+
+async def test_an_announcement_reaches_the_followers_within_milliseconds(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    followers = [await swarm.follower(name, coordinator) for name in ("one", "two")]
+    await asyncio.sleep(1.0)
+    latencies = []
+    for round in range(20):
+        at = await announce(coordinator, round)
+        for follower in followers:
+            latencies.append(follower.time_of(await follower.expect(RoundAnnounced, round=round)) - at)
+        await coordinator.expect(RoundPublished, round=round)
+        await coordinator.expect(RoundAnnounced, round=round)
+    latencies.sort()
+    p50, p95 = latencies[len(latencies) // 2], latencies[int(len(latencies) * 0.95)]
+    print(
+        f"\nannouncement to followers: p50 {p50 * 1e3:.1f} ms, p95 {p95 * 1e3:.1f} ms, max {latencies[-1] * 1e3:.1f} ms"
+    )
+    assert p50 < 0.05
+    assert len(followers[0].seen(RoundAnnounced)) == 20
+
+
+async def test_a_round_from_membership_to_leaderboard(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    one = await swarm.follower("one", coordinator)
+    two = await swarm.follower("two", coordinator)
+    for peer in (one, two):
+        assert (await coordinator.expect(MemberSeen, peer=peer.peer_id)).name == peer.paths.root.name
+    await one.do(ReadClock("clock/1"))
+    await one.expect(NoRoundYet)
+    await announce(coordinator, 0)
+    await coordinator.do(CollectReports("collect/0/0", 0, 0))
+    small, large = ["question", 1, b"x"], random.Random(1).randbytes(3_000_000)
+    refs = {
+        coordinator.peer_id: await publish(coordinator, 0, small, 0.25),
+        one.peer_id: await publish(one, 0, large, 0.5),
+        two.peer_id: await publish(two, 0, small, 1.0),
+    }
+    reports = [await coordinator.expect(ReportSeen, peer=peer) for peer in refs]
+    assert [report.reward for report in reports] == [0.25, 0.5, 1.0]
+    for node in swarm.nodes:
+        gathered = await gather(node, 0)
+        expected = {peer: msgspec.structs.replace(ref, peer=peer) for peer, ref in refs.items() if peer != node.peer_id}
+        assert {ref.peer: ref for ref in gathered.rollouts} == expected
+        assert gathered.missing == 0
+        assert all(len(node.blobs.get(ref.digest)) == ref.size_bytes for ref in gathered.rollouts)
+    standings = tuple(Standing(report.peer, "", report.reward, 1, 0) for report in reports)
+    records = tuple(report.record for report in reports)
+    assert verify_leaderboard([Board(0, standings, records)], SWARM) == []
+    await coordinator.do(PublishLeaderboard("leaderboard/0", 0, standings, records))
+    await coordinator.expect(LeaderboardPublished, round=0)
+    assert await two.stop() == 0
+    await coordinator.expect(MemberLeft, peer=two.peer_id)
+    await one.expect(MemberLeft, peer=two.peer_id)
+
+
+async def test_commands_are_done_again_under_the_same_id_without_harm(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    ref = coordinator.put(["body"], 1)
+    for _ in range(3):
+        await coordinator.do(PublishReport("report/0/0", 0, 0, 0.5, ref))
+        await coordinator.do(CollectReports("collect/0/0", 0, 0))
+    await coordinator.expect(ReportPublished)
+    await coordinator.expect(ReportSeen, reward=0.5)
+    since = len(coordinator.events)
+    await coordinator.do(PublishReport("report/0/0", 0, 0, 0.5, ref))
+    await coordinator.expect(ReportPublished, since=since)
+    await asyncio.sleep(0.5)
+    assert coordinator.seen(ReportSeen, since) == []
+    missing = RolloutsRef(coordinator.peer_id, 0, 0, "f" * 64, 10, 1)
+    await coordinator.do(PublishReport("report/1/0", 1, 0, 0.5, missing))
+    assert "no blob" in (await coordinator.expect(CommandFailed, command="report/1/0")).reason
+
+
+async def test_a_late_joiner_finds_clock_and_rollouts(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    await announce(coordinator, 7)
+    await coordinator.expect(RoundPublished)
+    ref = await publish(coordinator, 7, ["body"] * 10)
+    late = await swarm.follower("late", coordinator)
+    await late.do(ReadClock("clock/1"))
+    assert (await late.expect(RoundAnnounced)).round == 7
+    gathered = await gather(late, 7)
+    assert [found.digest for found in gathered.rollouts] == [ref.digest]
+
+
+async def test_gathering_ends_in_time_and_counts_what_is_missing(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    one = await swarm.follower("one", coordinator)
+    await publish(one, 0, random.Random(2).randbytes(2_000_000))
+    await one.kill()
+    began = time.monotonic()
+    gathered = await gather(coordinator, 0, wait_s=2.0)
+    assert (gathered.rollouts, gathered.missing) == ((), 1)
+    assert 1.5 < time.monotonic() - began < 4.0
+
+
+async def test_p2pd_killed_in_the_middle_is_told_and_mended(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    one = await swarm.follower("one", coordinator)
+    await publish(coordinator, 0, ["kept"])
+    before = one.p2pd()
+    await one.do(Gather("gather/9/0", 9, 0, 8, 0, time.time() + 0.1))
+    since, killed_at = len(one.events), time.time()
+    os.kill(before, signal.SIGKILL)
+    down = await one.expect(LinkDown, since=since)
+    assert "signal 9" in down.reason
+    assert one.time_of(down) - killed_at < 0.5
+    up = await one.expect(LinkUp, since=since)
+    recovered_s = one.time_of(up) - killed_at
+    assert one.p2pd() != before
+    assert {found.peer for found in (await gather(one, 0)).rollouts} == {coordinator.peer_id}
+    since = len(coordinator.events)
+    os.kill(coordinator.p2pd(), signal.SIGKILL)
+    await coordinator.expect(LinkUp, since=since)
+    await until(lambda: not one.seen(LinkUp, since=len(one.events)))
+    at = await announce(coordinator, 1)
+    heard = one.time_of(await one.expect(RoundAnnounced, round=1))
+    print(f"\np2pd killed: up again after {recovered_s:.2f} s; after the coordinator's: heard in {heard - at:.2f} s")
+    assert recovered_s < 5.0
+
+
+async def test_bootstrap_absent_at_first(swarm: Swarm) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    coordinator = swarm.add(Driver(swarm.root / "coordinator", listen=(f"/ip4/127.0.0.1/tcp/{port}",)))
+    address = f"/ip4/127.0.0.1/tcp/{port}/p2p/{coordinator.peer_id}"
+    follower = swarm.add(Driver(swarm.root / "follower", coordinator.peer_id, (address,)))
+    await follower.start()
+    await follower.expect(LinkDegraded)
+    await follower.do(Register("register"))
+    await follower.expect(CommandFailed, command="register")
+    await asyncio.sleep(3.0)
+    await coordinator.start()
+    await follower.expect(LinkUp, timeout_s=12.0)
+    await follower.do(Register("register"))
+    await follower.expect(Registered)
+    assert len(follower.seen(LinkDegraded)) == 1
+
+
+async def test_the_whole_swarm_restarted_has_its_records_again(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator(record_s=900.0)
+    one = await swarm.follower("one", coordinator)
+    await announce(coordinator, 4)
+    await coordinator.expect(RoundPublished)
+    ref = await publish(one, 4, ["body"] * 3)
+    for node in (one, coordinator):
+        await node.stop()
+    coordinator = await swarm.coordinator(record_s=30.0)  # shorter lives than before: expirations still only grow
+    one = await swarm.follower("one", coordinator)
+    await one.do(ReadClock("clock/1"))
+    assert (await one.expect(RoundAnnounced)).round == 4
+    assert [found.digest for found in (await gather(coordinator, 4)).rollouts] == [ref.digest]
+    await announce(coordinator, 5)
+    await coordinator.expect(RoundPublished, round=5)
+    await one.expect(RoundAnnounced, round=5)
+
+
+async def test_a_writer_that_pauses_within_a_frame_loses_nothing(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    for number in range(3):
+        frame = encode_frame(Perform(ReadClock(f"clock/{number}")))
+        for cut in (2, 5, len(frame) - 1):
+            since = len(coordinator.events)
+            await coordinator.send_bytes(frame[:cut])
+            await asyncio.sleep(0.3)
+            await coordinator.send_bytes(frame[cut:])
+            await coordinator.expect(NoRoundYet, since=since)
+    assert coordinator.process.returncode is None
+
+
+async def test_a_stop_leaves_nothing_behind(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    p2pd = coordinator.p2pd()
+    began = time.monotonic()
+    assert await coordinator.stop() == 0
+    assert time.monotonic() - began < 5.0
+    assert not is_alive(p2pd)
+    assert list(coordinator.paths.sockets.iterdir()) == []
+
+
+async def test_a_stop_while_p2pd_is_starting_leaves_nothing_behind(swarm: Swarm) -> None:
+    node = await swarm.add(Driver(swarm.root / "coordinator")).start()
+    await until(lambda: node.paths.sockets.exists())
+    await node.send(Stop(5.0))
+    assert await node.wait() == 0
+    assert list(node.paths.sockets.iterdir()) == []
+    assert processes_naming(node.paths.sockets) == []
+
+
+async def test_a_killed_worker_leaves_nothing_that_its_successor_cannot_clear(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    p2pd = coordinator.p2pd()
+    sockets = set(coordinator.paths.sockets.iterdir())
+    await coordinator.kill()
+    began = time.monotonic()
+    again = await swarm.coordinator()
+    assert time.monotonic() - began < 6.0
+    assert not is_alive(p2pd)
+    assert not sockets & {path for path in again.paths.sockets.iterdir() if path.suffix == ".sock"}
+    await until(lambda: not is_alive(p2pd))
+
+
+async def test_a_killed_workers_p2pd_ends_by_itself(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    p2pd = coordinator.p2pd()
+    await coordinator.kill()
+    await until(lambda: not is_alive(p2pd), timeout_s=15.0)
+
+
+async def test_the_worker_ends_with_its_daemon(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    p2pd = coordinator.p2pd()
+    assert coordinator.process.stdin is not None
+    coordinator.process.stdin.close()
+    await coordinator.wait()
+    await until(lambda: not is_alive(p2pd), timeout_s=10.0)
+
+
+async def test_a_taken_port_is_a_permanent_fault(swarm: Swarm) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"/ip4/127.0.0.1/tcp/{other.getsockname()[1]}"
+        node = await swarm.add(Driver(swarm.root / "node", listen=(address,))).start()
+        status = await node.wait(20.0)
+    assert status == ExitCode.BAD_CONFIG
+    assert node.faults[-1].permanent and address in node.faults[-1].reason
+
+
+async def test_a_second_worker_on_the_same_identity_is_refused(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    second = await swarm.add(Driver(swarm.root / "coordinator")).start()
+    assert await second.wait(20.0) == ExitCode.IDENTITY_CONFLICT
+    assert second.faults[-1].permanent and str(coordinator.process.pid) in second.faults[-1].reason
+
+
+async def test_a_twin_elsewhere_ends_the_elder(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    one = await swarm.follower("one", coordinator, poll_s=0.3)
+    (swarm.root / "twin").mkdir()
+    shutil.copy(one.paths.root / "identity.key", swarm.root / "twin" / "identity.key")
+    twin = await swarm.follower("twin", coordinator)
+    assert await one.wait(20.0) == ExitCode.IDENTITY_CONFLICT
+    assert one.faults[-1].permanent and "also runs at" in one.faults[-1].reason
+    await asyncio.sleep(1.0)
+    assert twin.process.returncode is None and not twin.faults
+
+
+async def test_an_own_restart_is_no_twin(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    one = await swarm.follower("one", coordinator, poll_s=0.3)
+    await one.kill()
+    again = await swarm.follower("one", coordinator, poll_s=0.3)
+    await asyncio.sleep(2.0)
+    assert again.process.returncode is None and not again.faults
+    assert not [event for event in coordinator.seen(MemberLeft) if event.peer == one.peer_id]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "status"),
+    [
+        (lambda path: path.chmod(0o644), ExitCode.NO_PERMISSION),
+        (lambda path: path.write_bytes(b"noise"), ExitCode.NO_PERMISSION),
+        (lambda path: path.unlink(), ExitCode.NO_INPUT),
+    ],
+)
+async def test_a_spoilt_identity_is_a_permanent_fault(swarm: Swarm, spoil: object, status: int) -> None:
+    node = swarm.add(Driver(swarm.root / "node"))
+    spoil(node.paths.root / "identity.key")  # type: ignore[operator]
+    await node.start()
+    assert await node.wait() == status
+    assert node.faults[-1].permanent and "identity" in node.faults[-1].reason
+
+
+async def test_a_nonsensical_setting_is_a_permanent_fault(swarm: Swarm) -> None:
+    node = await swarm.add(Driver(swarm.root / "node", record_s=1e6)).start()
+    assert await node.wait() == ExitCode.BAD_CONFIG
+    assert "record_s" in node.faults[-1].reason
+    other = await swarm.add(Driver(swarm.root / "other", node.peer_id, ("/ip4/127.0.0.1/tcp/1",))).start()
+    assert await other.wait() == ExitCode.BAD_CONFIG
+    assert "dht.bootstrap" in other.faults[-1].reason
