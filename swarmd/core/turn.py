@@ -101,8 +101,8 @@ class Turn(msgspec.Struct, gc=False):
 
     def arm(self, name: str, due_at: float) -> None:
         """Wait for `due_at` under this name, in place of an earlier wait of the same name."""
-        self.disarm(name)
-        force_setattr(self.state, "deadlines", (*self.state.deadlines, Deadline(name, due_at)))
+        others = [deadline for deadline in self.state.deadlines if deadline.name != name]
+        force_setattr(self.state, "deadlines", (*others, Deadline(name, due_at)))
 
     def disarm(self, *names: str) -> None:
         """Wait no longer."""
