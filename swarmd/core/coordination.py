@@ -21,6 +21,7 @@ from swarmd.core.events import (
 from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Report
 from swarmd.core.turn import Turn
 
+COLLECTING = ("announcing", "open.collecting")
 SILENT_ROUNDS_MAX = 64  # a silent member is waited for at least once in so many rounds
 
 
@@ -70,7 +71,12 @@ def on_registered(turn: Turn, event: Registered) -> None:
 
 
 def on_member_seen(turn: Turn, event: MemberSeen) -> None:
-    """Count a member from the round that is open or comes next."""
+    """Count a member from the round that is open or comes next; one that came back may complete the stage."""
+    _note_member(turn, event)
+    _close_on_quorum(turn)
+
+
+def _note_member(turn: Turn, event: MemberSeen) -> None:
     coordination = turn.coordination
     known = member_of(coordination, event.peer)
     if known is None and len(coordination.members) >= MEMBERS_MAX:
@@ -86,7 +92,10 @@ def on_member_seen(turn: Turn, event: MemberSeen) -> None:
 
 def member_of(coordination: Coordination, peer: str) -> Member | None:
     """The member with this peer id."""
-    return next((member for member in coordination.members if member.peer == peer), None)
+    for member in coordination.members:
+        if member.peer == peer:
+            return member
+    return None
 
 
 def _set_member(turn: Turn, member: Member) -> None:
@@ -173,22 +182,28 @@ def on_round_published(turn: Turn, event: RoundPublished) -> None:
 def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     """Count a member's report of the open stage once."""
     coordination = turn.coordination
-    current = (event.round, event.stage) == (coordination.round, coordination.stage)
-    counted = any(report.peer == event.peer for report in coordination.reports)
-    if not current or counted or coordination.chart not in ("announcing", "open.collecting"):
+    current = event.round == coordination.round and event.stage == coordination.stage
+    if not current or coordination.chart not in COLLECTING or event.peer in reported_by(coordination):
         return
     if member_of(coordination, event.peer) is None:
-        on_member_seen(turn, MemberSeen(event.peer))
+        _note_member(turn, MemberSeen(event.peer))
         if member_of(turn.coordination, event.peer) is None:
             return
     report = Report(event.peer, event.reward, event.record)
-    turn.set(coordination=replace(turn.coordination, reports=(*turn.coordination.reports, report)))
+    coordination = turn.coordination
+    turn.put("coordination", replace(coordination, reports=(*coordination.reports, report)))
     _close_on_quorum(turn)
+
+
+def reported_by(coordination: Coordination) -> list[str]:
+    """Peers whose reports of the open stage have come."""
+    return [report.peer for report in coordination.reports]
 
 
 def expected_of(coordination: Coordination) -> tuple[str, ...]:
     """Peers whose reports the open stage waits for."""
-    return tuple(member.peer for member in coordination.members if is_expected(member, coordination.round))
+    round = coordination.round
+    return tuple([member.peer for member in coordination.members if is_expected(member, round)])
 
 
 def is_expected(member: Member, round: int) -> bool:
@@ -197,17 +212,20 @@ def is_expected(member: Member, round: int) -> bool:
     One that is silent is waited for again after 3, 7, 15, ... rounds: a node that has fallen behind the others' pace
     comes back into step when they wait for it, and would otherwise report too late for ever.
     """
+    if member.left:
+        return False
     silent = round - max(member.last_round, member.since_round - 1)
-    again = silent & (silent + 1) == 0 or (silent + 1) % SILENT_ROUNDS_MAX == 0
-    return not member.left and (silent <= 1 or again)
+    return silent <= 1 or silent & (silent + 1) == 0 or (silent + 1) % SILENT_ROUNDS_MAX == 0
 
 
 def _close_on_quorum(turn: Turn) -> None:
     coordination = turn.coordination
     expected = expected_of(coordination)
-    reported = {report.peer for report in coordination.reports}
     needed = max(1, math.ceil(settings_of(turn).quorum * len(expected)))
-    if len(reported) >= needed and sum(peer in reported for peer in expected) >= min(needed, len(expected)):
+    if len(coordination.reports) < needed:
+        return
+    reported = frozenset(reported_by(coordination))
+    if sum([peer in reported for peer in expected]) >= min(needed, len(expected)):
         _close(turn, "quorum")
 
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from swarmd.core.commands import Announce, CancelTraining, Gather, KillWorker, PublishReport, ReadClock, Register, Train
+from swarmd.core.commands import (
+    Announce,
+    CancelTraining,
+    Command,
+    Gather,
+    KillWorker,
+    PublishReport,
+    ReadClock,
+    Register,
+    Train,
+)
 from swarmd.core.events import (
     CommandFailed,
     NoRoundYet,
@@ -35,7 +45,7 @@ def on_linked(turn: Turn) -> None:
         read_clock(turn)
     for command in turn.state.pending:
         if not isinstance(command, Register | Train | Announce):  # the coordinator announces anew by itself
-            turn.send(command)
+            _send_again(turn, command)
     _publish_again(turn)
 
 
@@ -277,6 +287,7 @@ def on_publish_overdue(turn: Turn) -> None:
     if command is not None:
         if turn.port_is_up(command):
             turn.send(command)
+            turn.disarm("retry/" + command.id)
         turn.arm("publish", turn.at + turn.settings.publish_s)
 
 
@@ -380,9 +391,15 @@ def on_retry_due(turn: Turn, command_id: str) -> None:
     """Send a command again that failed a while ago."""
     command = turn.pending(command_id)
     if command is not None and turn.port_is_up(command):
-        turn.send(command)
-        if isinstance(command, PublishReport) and turn.state.chart == "round.publishing":
-            turn.arm("publish", turn.at + turn.settings.publish_s)
+        _send_again(turn, command)
+
+
+def _send_again(turn: Turn, command: Command) -> None:
+    """Send a pending command; the wait for a report's acknowledgement begins anew."""
+    turn.disarm("retry/" + command.id)
+    turn.send(command)
+    if isinstance(command, PublishReport) and turn.state.chart == "round.publishing":
+        turn.arm("publish", turn.at + turn.settings.publish_s)
 
 
 def on_clock_overdue(turn: Turn) -> None:
