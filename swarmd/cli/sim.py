@@ -1,0 +1,95 @@
+"""`swarmd sim`: play simulated swarms and check that nothing happens that must not happen."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from swarmd.errors import ConfigError, ExitCode
+from swarmd.sim.checks import InvariantBroken
+from swarmd.sim.profile import Profile
+from swarmd.sim.world import Summary, run
+
+FIELDS = ", ".join(Profile.__struct_fields__)
+
+
+def sim(
+    seed: Annotated[int, typer.Option(min=0, help="First seed; it decides everything.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, one after the other.")] = 1,
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the swarm, the coordinator among them.")] = None,
+    hours: Annotated[float | None, typer.Option(min=0.01, help="Simulated hours.")] = None,
+    given: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=f"Set a field of the profile: {FIELDS}.")
+    ] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="End at the first violation instead of going on.")] = False,
+) -> int:
+    """Play a swarm of real cores on simulated machines, with faults, and check every commit.
+
+    What is not given is drawn from the seed. The same seed and options give the same trace on every machine.
+    """
+    fields = parse_fields(given or [], nodes, hours)
+    broken = 0
+    total = Total()
+    for number in range(seed, seed + seeds):
+        try:
+            summary = run(number, **fields)
+        except InvariantBroken as violation:
+            broken += 1
+            typer.echo(f"VIOLATION {violation.message}\n  {violation.fix}")
+            if stop:
+                break
+        else:
+            total.add(summary)
+            typer.echo(line_of(summary))
+    typer.echo(
+        f"{total.runs + broken} seeds, {broken} with a violation; {total.events} events, {total.rate:,.0f} per CPU second"
+    )
+    return ExitCode.FAILURE if broken else ExitCode.OK
+
+
+class Total:
+    """Figures over all runs without a violation."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.events = 0
+        self.cpu_s = 0.0
+
+    def add(self, summary: Summary) -> None:
+        self.runs += 1
+        self.events += summary.events
+        self.cpu_s += summary.cpu_s
+
+    @property
+    def rate(self) -> float:
+        """Events per second of processor time."""
+        return self.events / self.cpu_s if self.cpu_s else 0.0
+
+
+def parse_fields(given: list[str], nodes: int | None, hours: float | None) -> dict[str, Any]:
+    """The profile's fields from the command line. Raises ConfigError for an unknown key or a wrong value."""
+    fields: dict[str, Any] = {}
+    for item in given:
+        key, _, value = item.partition("=")
+        if key not in Profile.__struct_fields__:
+            raise ConfigError(f"a simulated swarm has no {key!r}", f"Its fields are {FIELDS}")
+        fields[key] = value
+    named = {"nodes": nodes, "hours": hours}
+    fields |= {key: value for key, value in named.items() if value is not None}
+    try:
+        checked = msgspec.convert(fields, Profile, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"a field of the simulated swarm is wrong: {error}") from error
+    return {key: getattr(checked, key) for key in fields}
+
+
+def line_of(summary: Summary) -> str:
+    """One run in one line."""
+    return (
+        f"seed {summary.seed}: {summary.profile.nodes} nodes, {summary.profile.hours:g} h, {summary.rounds} rounds, "
+        f"{summary.events} events, {summary.crashes} crashes, {summary.worker_exits} worker exits, "
+        f"{summary.partitions} partitions, {summary.skips} skips, 0 violations; "
+        f"{summary.events_per_s:,.0f} events/s; trace {summary.trace}"
+    )

@@ -1,0 +1,58 @@
+"""Every round that a node leaves behind is accounted for exactly once: trained, or skipped with a fact that says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarmd.core.events import RoundsSkipped, StageTrained
+from swarmd.core.state import State
+
+if TYPE_CHECKING:
+    from swarmd.sim.node import Node, Step
+    from swarmd.sim.world import World
+
+
+class Accounts:
+    """The rounds of one node, counted from its events alone."""
+
+    def __init__(self, world: World, node: Node) -> None:
+        self.world = world
+        self.node = node
+        self.trained: dict[int, bool] = {}  # rounds with a trained stage, since the last one accounted for
+        self.skipped_to = -1
+        self.next_round = 0  # the first round not accounted for
+
+    def on_step(self, step: Step) -> None:
+        envelope, before, after, _ = step
+        event = envelope.event
+        if isinstance(event, RoundsSkipped):
+            self._take_skip(event)
+        elif isinstance(event, StageTrained) and event.round >= self.next_round:
+            self.trained[event.round] = True
+        if after.work is not before.work or after.chart is not before.chart:
+            self._settle(after)
+
+    def _take_skip(self, event: RoundsSkipped) -> None:
+        """A skip begins behind all rounds accounted for and holds no round that was trained."""
+        self.world.counts["skips"] += 1
+        both = [round for round in self.trained if event.first <= round <= event.last]
+        if event.first <= self.skipped_to or event.last < event.first or both or event.first < self.next_round:
+            self._fail(f"rounds {event.first} to {event.last} are skipped, trained were {both or 'none'} of them")
+        self.skipped_to = event.last
+
+    def _settle(self, after: State) -> None:
+        """The node has gone on: nothing before is left open, and its own count agrees."""
+        at_end = after.clock is not None and after.clock.final and after.chart == "waiting"
+        reached = after.clock.round if at_end and after.clock else after.work.round if after.work else 0
+        for round in range(self.next_round, reached):
+            if not self.trained.pop(round, False) and round > self.skipped_to:
+                self._fail(f"round {round} is neither trained nor skipped, and the node is at {reached}")
+        self.next_round = max(self.next_round, reached)
+        counted = after.rounds_joined + after.rounds_skipped
+        if counted != max(self.next_round, after.work.round + 1 if after.work else 0):
+            self._fail(
+                f"{after.rounds_joined} rounds joined and {after.rounds_skipped} skipped, but it is at {reached}"
+            )
+
+    def _fail(self, what: str) -> None:
+        self.world.fail(self.node, what)

@@ -1,0 +1,101 @@
+"""The coordinator's books, kept a second time: who reported what in time, when a stage may close, who stands where."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from swarmd.core.events import ReportSeen, TimerFired
+from swarmd.core.state import Coordination, Member, State
+
+if TYPE_CHECKING:
+    from swarmd.sim.node import Node, Step
+    from swarmd.sim.world import World
+
+OPEN = ("announcing", "open.collecting")
+
+
+class Chair:
+    """Follows one coordinator's events."""
+
+    def __init__(self, world: World, node: Node) -> None:
+        self.world = world
+        self.node = node
+        self.reports: dict[str, float] = {}  # of the open stage
+        self.totals: dict[str, float] = {}
+        self.credited: dict[str, int] = {}  # last round each peer was credited in
+
+    def on_step(self, step: Step) -> None:
+        envelope, before, after, _ = step
+        then, now = before.coordination, after.coordination
+        if now is None or then is now or then is None:
+            return
+        event = envelope.event
+        if isinstance(event, ReportSeen):
+            self._take_report(then, event)
+        if now.chart != then.chart or _place(now) != _place(then):
+            self._check_place(then, now)
+            if _place(now) != _place(then):
+                self._close(step, then, now)
+        if now.standings is not then.standings:
+            self._check_standings(now)
+        if now.chart == "open.collecting" and self._is_complete(now.round, now.members, self._quorum(after)):
+            self._fail(f"stage {_place(now)} stays open although the quorum has reported")
+
+    def _take_report(self, then: Coordination, event: ReportSeen) -> None:
+        if then.chart in OPEN and (event.round, event.stage) == _place(then):
+            self.reports.setdefault(event.peer, event.reward)
+
+    def _check_place(self, then: Coordination, now: Coordination) -> None:
+        if _place(now) < _place(then):
+            self._fail(f"the coordinator went back from {_place(then)} to {_place(now)}")
+
+    def _close(self, step: Step, then: Coordination, now: Coordination) -> None:
+        """A stage closes on quorum, or at its deadline and not before."""
+        envelope, before, _, _ = step
+        event = envelope.event
+        if isinstance(event, TimerFired):
+            if event.name != "stage" or envelope.at < then.deadline_at:
+                self._fail(f"stage {_place(then)} closed on {event} before its deadline {then.deadline_at}")
+        elif not self._is_complete(then.round, now.members, self._quorum(before)):
+            self._fail(f"stage {_place(then)} closed without its quorum: {sorted(self.reports)} reported")
+        for peer, reward in self.reports.items():
+            self.totals[peer] = self.totals.get(peer, 0.0) + reward
+            self.credited[peer] = then.round
+        self.reports = {}
+
+    def _check_standings(self, now: Coordination) -> None:
+        standing = {row.peer: row.reward for row in now.standings}
+        if standing != self.totals or len(now.standings) != len(standing):
+            self._fail(f"the leaderboard says {standing}, the reports add up to {self.totals}")
+        if list(standing.values()) != sorted(standing.values(), reverse=True):
+            self._fail("the leaderboard is out of order")
+
+    def _is_complete(self, round: int, members: tuple[Member, ...], quorum: float) -> bool:
+        """Whether enough of those that are waited for have reported; with nobody to wait for, one report will do."""
+        expected = [
+            member.peer
+            for member in members
+            if not member.left and is_awaited(round - max(self.credited.get(member.peer, -1), member.since_round - 1))
+        ]
+        if not expected:
+            return bool(self.reports)
+        reported = [peer for peer in expected if peer in self.reports]
+        return len(reported) >= max(1, math.ceil(quorum * len(expected)))
+
+    def _quorum(self, state: State) -> float:
+        settings = state.settings
+        assert settings is not None and settings.coordination is not None, "only a coordinator coordinates"
+        return settings.coordination.quorum
+
+    def _fail(self, what: str) -> None:
+        self.world.fail(self.node, what)
+
+
+def _place(coordination: Coordination) -> tuple[int, int]:
+    return coordination.round, coordination.stage
+
+
+def is_awaited(silent: int) -> bool:
+    """Whether a member last heard of (or new) so many rounds ago is waited for: at 1, 3, 7, 15, 31, and each 64."""
+    return silent <= 1 or silent in (3, 7, 15, 31) or silent % 64 == 63

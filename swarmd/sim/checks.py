@@ -1,0 +1,114 @@
+"""What must hold after every commit, on states and on commands, whatever the world does.
+
+Everything is counted anew from events and commands; the core's own books are only compared with that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from swarmd.core.commands import Command
+from swarmd.core.state import State
+from swarmd.errors import SwarmdError
+from swarmd.eventlog.commit import Commit
+from swarmd.sim.accounts import Accounts
+from swarmd.sim.chair import Chair
+from swarmd.sim.dht import Report
+from swarmd.sim.orders import Orders
+from swarmd.sim.profile import Profile
+from swarmd.sim.progress import Progress
+from swarmd.sim.recovery import Recovery
+from swarmd.sim.waits import find_stall
+
+if TYPE_CHECKING:
+    from swarmd.sim.node import Node, Step
+    from swarmd.sim.world import World
+
+
+class InvariantBroken(SwarmdError):
+    """Something that must not happen has happened in a simulated run; the seed and profile repeat it."""
+
+    def __init__(self, seed: int, profile: Profile, time_s: float, where: str, what: str) -> None:
+        super().__init__(
+            f"seed {seed}, {where}, {time_s:.3f} s after the beginning: {what}",
+            f"Repeat it with: {line_of(seed, profile)}",
+        )
+        self.seed = seed
+        self.what = what
+
+
+def line_of(seed: int, profile: Profile) -> str:
+    """The command line that repeats a run."""
+    differing = {
+        key: value for key, value in msgspec.structs.asdict(profile).items() if value != getattr(Profile(), key)
+    }
+    return " ".join([f"swarmd sim --seed {seed}", *(f"--set {key}={value}" for key, value in differing.items())])
+
+
+class Ledger:
+    """The checks' memory of one node."""
+
+    def __init__(self, world: World, node: Node) -> None:
+        self.accounts = Accounts(world, node)
+        self.orders = Orders(world, node)
+        self.chair = Chair(world, node) if node.coordinates else None
+        self.seq = 0  # the fold of the events before `seq` is `state`
+        self.state = State()
+
+
+class Checks:
+    """All checks of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.ledgers = [Ledger(world, node) for node in world.nodes]
+        self.progress = Progress(world)
+        self.recovery = Recovery(world)
+        self.reports: dict[tuple[str, int, int], Report] = {}
+
+    def on_step(self, node: Node, step: Step) -> None:
+        """A durable event, once, in the order of the log."""
+        _, before, after, _ = step
+        ledger = self.ledgers[node.index]
+        ledger.orders.on_step(step)
+        if after is before:
+            return
+        self.progress.on_step(node, step)
+        ledger.accounts.on_step(step)
+        if ledger.chair is not None:
+            ledger.chair.on_step(step)
+        killed = ledger.orders.killed == f"kill/trainer/{after.run}/{after.training.attempt}"
+        stall = find_stall(after, killed)
+        if stall:
+            self.world.fail(node, stall)
+
+    def on_commit(self, node: Node, commit: Commit) -> None:
+        """A durable commit, adopted by the node that lives."""
+        ledger = self.ledgers[node.index]
+        ledger.seq, ledger.state = commit.end_seq, node.state
+
+    def last_of(self, node: Node) -> tuple[int, State]:
+        """The state that a node was last known to have, and the sequence number it is the fold up to."""
+        ledger = self.ledgers[node.index]
+        return ledger.seq, ledger.state
+
+    def on_dispatch(self, node: Node, command: Command) -> None:
+        """A command goes out."""
+        self.ledgers[node.index].orders.on_dispatch(command)
+
+    def on_report(self, node: Node, report: Report) -> None:
+        """A report is published: there is one for each stage, whatever happened in between."""
+        seen = report.seen
+        known = self.reports.setdefault((seen.peer, seen.round, seen.stage), report)
+        if known is not report and known != report:
+            self.world.fail(node, f"two reports for round {seen.round}, stage {seen.stage}: {known} and {report}")
+
+    def expect_recovery(self) -> None:
+        """The faults have ceased."""
+        self.recovery.expect()
+
+    def at_end(self) -> None:
+        """The run is over."""
+        self.recovery.check()

@@ -1,0 +1,151 @@
+"""The simulated DHT: signed records that their owners replace; it can split in two, go stale, forget, and come together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from swarmd.core.commands import Announce, PublishReport
+from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen, RolloutsRef, RoundAnnounced
+
+if TYPE_CHECKING:
+    from swarmd.sim.network import NetworkWorker
+    from swarmd.sim.world import World
+
+ROUNDS_KEPT = 3  # records of earlier rounds have expired
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A published report: what others see of it, and the rollouts that go with it."""
+
+    seen: ReportSeen
+    rollouts: RolloutsRef
+
+
+Reports = dict[tuple[int, int], dict[str, Report]]
+
+
+class Store:
+    """What the nodes of one side of a partition hold together."""
+
+    def __init__(self) -> None:
+        self.clock: RoundAnnounced | None = None
+        self.clock_before: RoundAnnounced | None = None
+        self.members: dict[str, Event] = {}
+        self.reports: Reports = {}
+
+    def copy(self) -> Store:
+        """What the other side begins with when the network splits."""
+        twin = Store()
+        twin.clock, twin.clock_before = self.clock, self.clock_before
+        twin.members = dict(self.members)
+        twin.reports = {place: dict(reports) for place, reports in self.reports.items()}
+        return twin
+
+    def merge(self, other: Store) -> None:
+        """Come together again: the newer record of each owner stays."""
+        if other.clock is not None and (self.clock is None or is_newer(other.clock, self.clock)):
+            self.clock, self.clock_before = other.clock, self.clock
+        self.members = {**self.members, **other.members}
+        for place, reports in other.reports.items():
+            self.reports.setdefault(place, {}).update(reports)
+
+    def put_clock(self, clock: RoundAnnounced) -> None:
+        if self.clock is None or is_newer(clock, self.clock):
+            self.clock, self.clock_before = clock, self.clock
+            for place in [place for place in self.reports if place[0] < clock.round - ROUNDS_KEPT]:
+                del self.reports[place]
+
+    def put_report(self, report: Report) -> None:
+        seen = report.seen
+        self.reports.setdefault((seen.round, seen.stage), {})[seen.peer] = report
+
+
+def is_newer(clock: RoundAnnounced, than: RoundAnnounced) -> bool:
+    """Whether an announcement was made later than another: the owner's records expire in the order it made them."""
+    return (clock.round, clock.stage, not clock.final, clock.deadline_at) > (
+        than.round,
+        than.stage,
+        not than.final,
+        than.deadline_at,
+    )
+
+
+def announcement_of(command: Announce) -> RoundAnnounced:
+    """The clock record as others read it."""
+    return RoundAnnounced(command.round, command.stage, command.opened_at, command.deadline_at, command.final)
+
+
+def report_of(peer: str, command: PublishReport) -> Report:
+    """The signed report as others read it; its record says what it says, so that anyone can add up the leaderboard."""
+    rollouts = command.rollouts
+    record = msgspec.msgpack.encode((peer, command.round, command.stage, command.reward))
+    return Report(
+        ReportSeen(peer, command.round, command.stage, command.reward, rollouts.digest, record=record), rollouts
+    )
+
+
+class Dht:
+    """The network between the nodes. Side 0 is all of it while it is whole."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.stores = [Store(), Store()]
+        self.workers: list[NetworkWorker] = []
+        self.split = False
+
+    def join(self, worker: NetworkWorker) -> None:
+        """A worker's process takes part from now on. Where nobody was, nothing is stored any more."""
+        if not self.at_side(worker.node.side):
+            self.stores[worker.node.side] = Store()
+        self.workers.append(worker)
+
+    def leave(self, worker: NetworkWorker) -> None:
+        if worker in self.workers:
+            self.workers.remove(worker)
+
+    def at_side(self, side: int) -> int:
+        """How many workers there are on a side."""
+        return sum(worker.node.side == side for worker in self.workers)
+
+    def store_of(self, worker: NetworkWorker) -> Store:
+        """What a worker can reach."""
+        return self.stores[worker.node.side]
+
+    def reached_by(self, worker: NetworkWorker) -> list[NetworkWorker]:
+        """Connected workers on the same side, itself included."""
+        side = worker.node.side
+        return [other for other in self.workers if other.node.side == side and other.linked]
+
+    def part(self) -> None:
+        """Split the network in two."""
+        self.split = True
+        for node in self.world.nodes:
+            node.side = int(self.world.random.random() < 0.4)
+        self.stores[1] = self.stores[0].copy()
+
+    def heal(self) -> None:
+        """Make it whole again."""
+        if not self.split:
+            return
+        self.split = False
+        for node in self.world.nodes:
+            node.side = 0
+        self.stores[0].merge(self.stores[1])
+
+    def forget(self) -> None:
+        """Some record is lost with the nodes that held it; its owner publishes it again after a while."""
+        store, random = self.stores[0], self.world.random
+        victim = random.randrange(3)
+        if victim == 0:
+            store.clock = None
+        elif victim == 1:
+            store.members = {}
+        else:
+            store.reports = {}
+
+
+def member_fact(peer: str, name: str, left: bool) -> Event:
+    """A membership record as others read it."""
+    return MemberLeft(peer) if left else MemberSeen(peer, name)

@@ -1,0 +1,81 @@
+"""What a simulated machine keeps when everything on it dies: the event log and the trainer's checkpoints."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from swarmd.core.events import RolloutsRef
+from swarmd.core.step import RULES
+from swarmd.eventlog.commit import Commit, decode_commit, encode_commit
+from swarmd.eventlog.frame import encode_frame, read_frames
+
+CHECKPOINTS_KEPT = 2
+PLACE = Path("simulated.seg")  # names the log in errors
+
+
+class DiskLog:
+    """An event log of which only the synced part is sure to survive."""
+
+    def __init__(self) -> None:
+        self.commits: list[Commit] = []
+        self.synced = 0  # commits
+
+    @property
+    def next_seq(self) -> int:
+        """Sequence number the next event gets."""
+        return self.commits[-1].end_seq if self.commits else 0
+
+    def append(self, commit: Commit) -> None:
+        self.commits.append(commit)
+
+    def sync(self) -> None:
+        self.synced = len(self.commits)
+
+    def crash(self, random: Random) -> None:
+        """Lose power: of what was written since the last sync, some first bytes reached the disk."""
+        tail = self.commits[self.synced :]
+        del self.commits[self.synced :]
+        written = b"".join(encode_frame(encode_commit(commit), 0) for commit in tail)
+        self.commits += recover(written[: random.randint(0, len(written))])
+        self.sync()
+
+
+def recover(written: bytes) -> list[Commit]:
+    """The whole commits at the beginning of what was found, read as the real log reads frames."""
+    file = io.BytesIO(written)
+    return [decode_commit(payload, RULES, PLACE) for _, payload in read_frames(file, 0, 0)]
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """What training a stage left behind."""
+
+    round: int
+    stage: int
+    reward: float
+    rollouts: RolloutsRef
+
+
+class Disk:
+    """Log and checkpoints of one machine.
+
+    Attributes:
+        trained: how often each (round, stage) was trained to its end, over all lives; a record of the simulator, which
+            the node cannot read.
+    """
+
+    def __init__(self) -> None:
+        self.log = DiskLog()
+        self.checkpoints: dict[tuple[int, int], Checkpoint] = {}
+        self.trained: dict[tuple[int, int], int] = {}
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, atomically, and drop the oldest."""
+        place = (checkpoint.round, checkpoint.stage)
+        self.trained[place] = self.trained.get(place, 0) + 1
+        self.checkpoints[place] = checkpoint
+        while len(self.checkpoints) > CHECKPOINTS_KEPT:
+            del self.checkpoints[next(iter(self.checkpoints))]

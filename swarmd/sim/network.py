@@ -1,0 +1,283 @@
+"""The simulated network worker: joins the DHT, publishes, reads, hints and polls, with what goes wrong there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from swarmd.core.commands import (
+    Announce,
+    CollectReports,
+    Command,
+    Gather,
+    PublishLeaderboard,
+    PublishReport,
+    ReadClock,
+    Register,
+)
+from swarmd.core.events import (
+    CommandFailed,
+    Event,
+    LeaderboardPublished,
+    LinkDegraded,
+    LinkDown,
+    LinkUp,
+    NoRoundYet,
+    Registered,
+    ReportPublished,
+    ReportSeen,
+    RolloutsGathered,
+    RoundAnnounced,
+    RoundPublished,
+)
+from swarmd.core.rounds import preceding
+from swarmd.sim.dht import Report, announcement_of, is_newer, member_fact, report_of
+from swarmd.sim.worker import SimWorker
+
+if TYPE_CHECKING:
+    from swarmd.sim.node import Node
+
+CALL_S = 5.0  # a network command that gets no answer fails after this
+POLL_S = 5.0
+REPUBLISH_CHANCE = 0.2  # of publishing one's own records again at a poll
+JOIN_S = (0.2, 3.0)
+
+
+class NetworkWorker(SimWorker):
+    """A node's place in the DHT.
+
+    Attributes:
+        linked: whether it reaches the swarm.
+        epoch: counts losses of the link; what was under way before one is not answered after it.
+    """
+
+    kind = "network"
+
+    def __init__(self, node: Node, pid: int) -> None:
+        super().__init__(node, pid)
+        self.dht = node.world.dht
+        self.linked = False
+        self.joined = False
+        self.epoch = 0
+        self.clock_told: RoundAnnounced | None = None
+        self.collecting: tuple[int, int] | None = None
+        self.told_reports: set[tuple[str, int, int]] = set()
+        self.told_members: dict[str, Event] = {}
+        self.own_clock: RoundAnnounced | None = None
+        self.own_report: Report | None = None
+        self.own_member: Event | None = None
+
+    # --- the link ---
+
+    def begin(self) -> None:
+        if self.random.random() < self.world.chance("slow_start"):
+            return
+        self.dht.join(self)
+        self.later(self.random.uniform(*JOIN_S), self._join)
+        self.later(self.random.uniform(0.5, 1.0) * POLL_S, self._poll)
+
+    def _join(self) -> None:
+        self.joined = True
+        self._look_around()
+
+    def _look_around(self) -> None:
+        """A follower is linked while it reaches another node, the coordinator always."""
+        others = self.dht.at_side(self.node.side) - 1
+        reaches = others > 0 or self.node.coordinates
+        if reaches and not self.linked:
+            self.linked = True
+            self.tell(LinkUp(others))
+        elif self.linked and not reaches:
+            self.linked = False
+            self.tell(LinkDegraded("no peer answers"))
+        elif not reaches and self.random.random() < 0.2:
+            self.tell(LinkDegraded("no peer answers"))
+
+    def lose_link(self) -> None:
+        """p2pd died; it is started again."""
+        if not self.alive or not self.joined:
+            return
+        self.epoch += 1
+        self.linked = self.joined = False
+        self.tell(LinkDown("p2pd ended"))
+        self.later(self.random.uniform(0.3, 4.0), self._join)
+
+    def end(self) -> None:
+        super().end()
+        self.dht.leave(self)
+
+    # --- commands ---
+
+    def perform(self, command: Command) -> None:
+        delay_s = self.random.expovariate(1.0 / self.world.profile.latency_s)
+        if self.random.random() < self.world.chance("failure"):
+            self.later(CALL_S, self._refuse, command, self.epoch)
+        else:
+            self.later(min(delay_s, CALL_S), self._perform, command, self.epoch)
+
+    def _refuse(self, command: Command, epoch: int) -> None:
+        if epoch == self.epoch or self.random.random() < 0.5:
+            self.tell(CommandFailed(command.id, "no answer"))
+
+    def _perform(self, command: Command, epoch: int) -> None:
+        if epoch != self.epoch or not self.linked:
+            self._refuse(command, epoch)
+        else:
+            _PERFORM[type(command)](self, command)
+
+    def _register(self, command: Register) -> None:
+        self.own_member = member_fact(self.node.peer, self.node.name, left=False)
+        self.dht.store_of(self).members[self.node.peer] = self.own_member
+        self._hint_coordinator(self.own_member)
+        self.tell(Registered(command.id))
+
+    def _read_clock(self, command: ReadClock) -> None:
+        clock = self._clock()
+        self.clock_told = clock
+        self.tell(NoRoundYet() if clock is None else clock)
+
+    def _gather(self, command: Gather) -> None:
+        """What is there at once, or a little later when something is missing; now and then nothing comes."""
+        wait_s = command.until_at - self.node.clock()
+        if self.random.random() < self.world.chance("loss"):
+            return
+        if wait_s > 0 and self.random.random() < 0.3:
+            self.later(self.random.uniform(0.0, 1.2) * wait_s, self._answer_gather, command)
+        else:
+            self._answer_gather(command)
+
+    def _answer_gather(self, command: Gather) -> None:
+        found = self.dht.store_of(self).reports.get((command.source_round, command.source_stage), {})
+        rollouts = tuple(report.rollouts for peer, report in found.items() if peer != self.node.peer)
+        self.tell(RolloutsGathered(command.id, command.round, command.stage, rollouts))
+
+    def _publish_report(self, command: PublishReport) -> None:
+        report = report_of(self.node.peer, command)
+        self.world.note_report(self.node, report)
+        if self.own_report is None or _place(report.seen) >= _place(self.own_report.seen):
+            self.own_report = report
+        self.dht.store_of(self).put_report(report)
+        self._hint_coordinator(report.seen)
+        self.tell(ReportPublished(command.id, command.round, command.stage))
+
+    def _announce(self, command: Announce) -> None:
+        clock = announcement_of(command)
+        if self.own_clock is None or is_newer(clock, self.own_clock):
+            self.own_clock = clock
+        self.dht.store_of(self).put_clock(clock)
+        self.tell(RoundPublished(command.id, command.round, command.stage))
+        for other in self.dht.reached_by(self):
+            self._hint(other, other.look_at_clock, sure=other is self)
+
+    def _collect(self, command: CollectReports) -> None:
+        self.collecting = (command.round, command.stage)
+        self.told_reports.clear()
+        self._look_at_reports()
+
+    def _publish_leaderboard(self, command: PublishLeaderboard) -> None:
+        self.tell(LeaderboardPublished(command.id, command.round))
+
+    # --- hints and polls ---
+
+    def _hint(self, other: NetworkWorker, act: Callable[..., None], *args: Any, sure: bool = False) -> None:
+        random, profile = self.random, self.world.profile
+        times = 0 if not sure and random.random() < self.world.chance("loss") else 1
+        times += random.random() < self.world.chance("duplicate")
+        for _ in range(times):
+            other.later(random.expovariate(1.0 / profile.latency_s), act, *args)
+
+    def _hint_coordinator(self, fact: Event) -> None:
+        for other in self.dht.reached_by(self):
+            if other.node.coordinates:
+                self._hint(other, other.look_at, fact)
+
+    def look_at(self, fact: Event) -> None:
+        """A hint about one record has come."""
+        if isinstance(fact, ReportSeen):
+            if self.collecting and _place(fact) in self._places(self.collecting):
+                self._tell_report(fact)
+        else:
+            self._look_at_members()
+
+    def look_at_clock(self) -> None:
+        """Tell the clock when it changed; now and then it is told again."""
+        clock = self._clock()
+        again = self.random.random() < self.world.chance("duplicate")
+        if clock is not None and (clock is not self.clock_told or again):
+            self.clock_told = clock
+            self.tell(clock)
+
+    def _clock(self) -> RoundAnnounced | None:
+        store = self.dht.store_of(self)
+        stale = store.clock_before is not None and self.random.random() < self.world.chance("stale")
+        return store.clock_before if stale else store.clock
+
+    def _poll(self) -> None:
+        self.later(POLL_S, self._poll)
+        if not self.joined:
+            return
+        self._look_around()
+        if not self.linked:
+            return
+        if self.random.random() < REPUBLISH_CHANCE:
+            self._republish()
+        self.look_at_clock()
+        if self.node.coordinates:
+            self._look_at_members()
+            self._look_at_reports()
+
+    def _republish(self) -> None:
+        store = self.dht.store_of(self)
+        if self.own_clock is not None:
+            store.put_clock(self.own_clock)
+        if self.own_report is not None:
+            store.put_report(self.own_report)
+        if self.own_member is not None:
+            store.members[self.node.peer] = self.own_member
+
+    def _look_at_members(self) -> None:
+        for peer, fact in self.dht.store_of(self).members.items():
+            if self.told_members.get(peer) is not fact:
+                self.told_members[peer] = fact
+                self.tell(fact)
+
+    def _look_at_reports(self) -> None:
+        if self.collecting is None:
+            return
+        reports = self.dht.store_of(self).reports
+        for place in self._places(self.collecting):
+            for report in reports.get(place, {}).values():
+                self._tell_report(report.seen)
+
+    def _places(self, collecting: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+        """The stage that is collected, and the one before it, whose latecomers show that they are alive."""
+        before = preceding(*collecting, self.world.profile.stages)
+        return (collecting,) if before is None else (collecting, before)
+
+    def _tell_report(self, seen: ReportSeen) -> None:
+        key = (seen.peer, seen.round, seen.stage)
+        if key not in self.told_reports or self.random.random() < self.world.chance("duplicate"):
+            self.told_reports.add(key)
+            self.tell(seen)
+
+    def say_goodbye(self) -> None:
+        """An orderly stop: the membership record says so."""
+        if self.linked:
+            farewell = member_fact(self.node.peer, self.node.name, left=True)
+            self.dht.store_of(self).members[self.node.peer] = farewell
+            self._hint_coordinator(farewell)
+
+
+def _place(seen: ReportSeen) -> tuple[int, int]:
+    return seen.round, seen.stage
+
+
+_PERFORM: dict[type, Callable[[NetworkWorker, Any], None]] = {
+    Register: NetworkWorker._register,
+    ReadClock: NetworkWorker._read_clock,
+    Gather: NetworkWorker._gather,
+    PublishReport: NetworkWorker._publish_report,
+    Announce: NetworkWorker._announce,
+    CollectReports: NetworkWorker._collect,
+    PublishLeaderboard: NetworkWorker._publish_leaderboard,
+}

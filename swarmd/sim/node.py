@@ -1,0 +1,264 @@
+"""A simulated machine: its disk stays, the daemon on it comes and goes, and keeps the order of the real one.
+
+Facts are stepped in memory, appended, synced, and only then acted upon. A crash may fall between any two of these.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
+
+from swarmd.core.catchup import missed
+from swarmd.core.commands import NETWORK_COMMANDS, TRAINER_COMMANDS, Command
+from swarmd.core.events import Envelope, Event, NodeStarted, NodeStopped, Settings, TimerFired
+from swarmd.core.state import Deadline, State
+from swarmd.core.step import RULES, step
+from swarmd.eventlog.commit import Commit
+from swarmd.eventlog.digest import digest_commands
+from swarmd.sim.disk import Disk
+from swarmd.sim.supervisor import Supervisor
+from swarmd.sim.worker import SimWorker
+
+if TYPE_CHECKING:
+    from swarmd.sim.world import World
+
+CrashPoint = Literal["before-append", "before-sync", "before-dispatch", "in-dispatch"]
+CRASH_POINTS: tuple[CrashPoint, ...] = ("before-append", "before-sync", "before-dispatch", "in-dispatch")
+BATCH_FACTS_MAX = 64
+
+Step = tuple[Envelope, State, State, tuple[Command, ...]]  # an event, the state before and after, what it causes
+
+
+class Node:
+    """One machine of the swarm."""
+
+    def __init__(self, world: World, index: int, settings: Settings, pace_s: float, skew_s: float) -> None:
+        self.world = world
+        self.index = index
+        self.settings = settings
+        self.peer = settings.peer
+        self.name = settings.name
+        self.coordinates = settings.role == "coordinator"
+        self.pace_s = pace_s  # median time that a stage takes to train here
+        self.skew_s = skew_s  # this machine's clock minus the true time
+        self.side = 0  # of a partition
+        self.disk = Disk()
+        self.life = 0  # lives begun; facts of an earlier one are lost
+        self.running = False
+        self.state = State()
+        self.inbox: deque[Event] = deque()
+        self.busy_until = 0.0  # a slow disk: facts gather into one commit
+        self.frozen_until = 0.0
+        self.crash_point: CrashPoint | None = None
+        self.checked_seq = 0  # events below it have been seen by the checks
+        self.supervisor = Supervisor(self)
+        self._deadlines: tuple[Deadline, ...] = ()
+        self._wake_at = 0.0  # true time of the next look at the deadlines, 0 for none
+
+    def clock(self) -> float:
+        """This machine's idea of the time."""
+        return self.world.now + self.skew_s
+
+    @property
+    def workers(self) -> list[SimWorker]:
+        """The worker processes that live, in a fixed order."""
+        return [worker for worker in self.supervisor.running.values() if worker is not None and worker.alive]
+
+    # --- life and death ---
+
+    def start(self) -> None:
+        """Execute the daemon: fold the log, then record that a life began."""
+        if self.running:
+            return
+        self.life += 1
+        self.running = True
+        self.inbox.clear()
+        self.busy_until = self.frozen_until = self._wake_at = 0.0
+        self.crash_point = None
+        self._deadlines = ()
+        self.supervisor = Supervisor(self)
+        self.state = self._fold()
+        self.receive(self.life, NodeStarted(self.settings, f"{self.peer}-{self.life}"))
+
+    def _fold(self) -> State:
+        """The state that the log comes to; it must be the one the last life had, with the same commands."""
+        known_seq, known = self.world.checks.last_of(self)
+        state = State()
+        for commit in self.disk.log.commits:
+            commands: list[Command] = []
+            for envelope in commit.envelopes():
+                before = state
+                state, caused = step(before, envelope)
+                commands += caused
+                if envelope.seq >= self.checked_seq:
+                    self.world.checks.on_step(self, (envelope, before, state, caused))
+                    self.checked_seq = envelope.seq + 1
+            if commit.end_seq == known_seq and state != known:
+                self.world.fail(self, f"the fold of the log up to seq {known_seq} is not the state that lived")
+            if digest_commands(commands) != commit.commands_digest:
+                self.world.fail(self, f"the replay of seq {commit.seq} gives other commands than it gave")
+            self.world.counts["replayed"] += len(commit.events)
+        return state
+
+    def crash(self) -> None:
+        """The daemon dies at once, its workers with it; it is started again after a while."""
+        if self.running:
+            self.world.counts["crashes"] += 1
+            self._end()
+            self.disk.log.crash(self.world.random)
+            self.world.call_in(self.world.restart_delay_s(), self.start)
+
+    def _end(self) -> None:
+        self.running = False
+        self.supervisor.abandon()
+
+    def lose_worker(self, worker: SimWorker, reason: str) -> None:
+        """A worker process dies by itself."""
+        self.supervisor.lose(worker, reason)
+
+    def freeze(self, until: float) -> None:
+        """SIGSTOP for the daemon."""
+        self.frozen_until = max(self.frozen_until, until)
+        self._wake_in(until)
+
+    def thaw(self, life: int) -> None:
+        """SIGCONT."""
+        if life == self.life and self.running:
+            self._wake_at = 0.0
+            self._wake_in(self.world.now)
+
+    def extend(self, rounds: int) -> None:
+        """Let the swarm run more rounds, from the next life on."""
+        coordination = self.settings.coordination
+        assert coordination is not None, "only the coordinator is told how many rounds there are"
+        more = replace(coordination, rounds_max=coordination.rounds_max + rounds)
+        self.settings = replace(self.settings, coordination=more)
+
+    # --- facts ---
+
+    def receive(self, life: int, event: Event) -> None:
+        """A fact for this life's inbox; committed at once unless the daemon is frozen or its disk is slow."""
+        if life != self.life or not self.running:
+            return
+        held_until = max(self.busy_until, self.frozen_until)
+        if self.inbox or held_until > self.world.now:
+            self.inbox.append(event)
+            self._wake_in(held_until)
+        else:
+            self._commit((event,))
+
+    def _wake_in(self, at: float) -> None:
+        if not self._wake_at or at < self._wake_at or self._wake_at < self.world.now:
+            self._wake_at = at
+            self.world.call_at(at, self._wake, self.life)
+
+    def _wake(self, life: int) -> None:
+        """Look at the deadlines and the inbox, as the real engine does: timers first."""
+        world = self.world
+        if life != self.life or not self.running or not 0.0 < self._wake_at <= world.now:
+            return
+        held_until = max(self.busy_until, self.frozen_until)
+        self._wake_at = 0.0
+        if held_until > world.now:
+            self._wake_in(held_until)
+            return
+        facts = self._due_timers() or self._take()
+        if facts:
+            self._commit(facts)
+        if self.running:
+            self._set_timer()
+
+    def _take(self) -> list[Event]:
+        return [self.inbox.popleft() for _ in range(min(len(self.inbox), BATCH_FACTS_MAX))]
+
+    def _due_timers(self) -> list[Event]:
+        now = self.clock()
+        due = sorted((each for each in self.state.deadlines if each.due_at <= now), key=lambda each: each.due_at)
+        return [TimerFired(each.name, each.due_at) for each in due[:BATCH_FACTS_MAX]]
+
+    def _set_timer(self) -> None:
+        """See that the next deadline and a waiting inbox are looked at in time."""
+        self._deadlines = deadlines = self.state.deadlines
+        if self.inbox:
+            self._wake_in(self.world.now)
+        elif deadlines:
+            due_at = min([deadline.due_at for deadline in deadlines]) - self.skew_s
+            self._wake_in(max(due_at + 1e-6, self.world.now))
+
+    # --- commits ---
+
+    def _commit(self, facts: Sequence[Event]) -> None:
+        log = self.disk.log
+        at = self.clock()
+        steps = plan(self.state, log.next_seq, at, facts)
+        commands = steps[0][3] if len(steps) == 1 else [command for each in steps for command in each[3]]
+        events = tuple([each[0].event for each in steps])
+        commit = Commit(steps[0][0].seq, at, RULES, events, digest_commands(commands))
+        if self.crash_point and self._crash_before(commit):
+            return
+        log.append(commit)
+        log.sync()
+        self._adopt(commit, steps, commands)
+
+    def _crash_before(self, commit: Commit) -> bool:
+        """Die before the commit is durable, if that is this life's fate."""
+        if self.crash_point == "before-sync":
+            self.disk.log.append(commit)
+        if self.crash_point in ("before-append", "before-sync"):
+            self.crash()
+        return not self.running
+
+    def _adopt(self, commit: Commit, steps: Sequence[Step], commands: Sequence[Command]) -> None:
+        """The commit is durable: take its state and act on its commands."""
+        self.state = steps[-1][2]
+        self.checked_seq = commit.end_seq
+        self.world.note_commit(self, commit, steps)
+        if self.crash_point == "before-dispatch":
+            self.crash()
+            return
+        for command in commands:
+            self.dispatch(command)
+            if self.crash_point == "in-dispatch" and self.world.random.random() < 0.5:
+                self.crash()
+                return
+        if isinstance(commit.events[-1], NodeStopped):
+            self._end()
+            self.world.call_in(self.world.random.uniform(5.0, 60.0), self.start)
+        elif self.state.deadlines is not self._deadlines or self.inbox:
+            self._set_timer()
+
+    def dispatch(self, command: Command) -> None:
+        """Hand a command to its port; one for a worker that does not run is dropped."""
+        self.world.checks.on_dispatch(self, command)
+        if isinstance(command, NETWORK_COMMANDS):
+            worker = self.supervisor.running["network"]
+        elif isinstance(command, TRAINER_COMMANDS):
+            worker = self.supervisor.running["trainer"]
+        else:
+            self.supervisor.perform(command)
+            return
+        if worker is not None and worker.alive:
+            worker.perform(command)
+
+
+def plan(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[Step]:
+    """Step through a batch of facts in memory; rounds missed become a fact of their own before the one that shows it."""
+    steps: list[Step] = []
+    for fact in facts:
+        envelope = Envelope(seq, at, fact)
+        after, commands = step(state, envelope)
+        skipped = missed(state, after)
+        if skipped is not None:
+            first = Envelope(seq, at, skipped)
+            between, caused = step(state, first)
+            steps.append((first, state, between, caused))
+            seq += 1
+            state, envelope = between, Envelope(seq, at, fact)
+            after, commands = step(state, envelope)
+        steps.append((envelope, state, after, commands))
+        state = after
+        seq += 1
+    return steps

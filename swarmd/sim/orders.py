@@ -1,0 +1,92 @@
+"""What goes out of a node: at most once an id in a port's life, always the same under the same id, only after its cause."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarmd.core.commands import NETWORK_COMMANDS, TRAINER_COMMANDS, Announce, Command, KillWorker, PublishReport
+from swarmd.core.events import CommandFailed, LinkUp, NodeStarted, TrainerReady
+
+if TYPE_CHECKING:
+    from swarmd.sim.node import Node, Step
+    from swarmd.sim.world import World
+
+Port = str
+
+
+def port_of(command: Command) -> Port:
+    """Who takes a command."""
+    if isinstance(command, NETWORK_COMMANDS):
+        return "network"
+    return "trainer" if isinstance(command, TRAINER_COMMANDS) else "supervisor"
+
+
+class Orders:
+    """The commands of one node.
+
+    Attributes:
+        content: every command ever sent, by id.
+        sent: when each id was last ordered in the present life of its port: the network's since the link came up, the
+            trainer's since it was ready, the supervisor's since the daemon started.
+    """
+
+    def __init__(self, world: World, node: Node) -> None:
+        self.world = world
+        self.node = node
+        self.content: dict[str, Command] = {}
+        self.sent: dict[Port, dict[str, float]] = {"network": {}, "trainer": {}, "supervisor": {}}
+        self.announced: tuple[int, int, bool] = (-1, -1, False)
+        self.killed = ""  # id of the last order to kill a worker
+        self.allowed: dict[str, int] = {}  # how often durable commits of this life ordered an id, not yet dispatched
+
+    def on_step(self, step: Step) -> None:
+        """A new life of a port begins; a command that failed may be sent again."""
+        envelope, _, _, commands = step
+        event = envelope.event
+        if isinstance(event, LinkUp):
+            if step[1].link.chart != "up":
+                self.sent["network"].clear()
+        elif isinstance(event, TrainerReady):
+            self.sent["trainer"].clear()
+        elif isinstance(event, NodeStarted):
+            self.allowed.clear()
+            for sent in self.sent.values():
+                sent.clear()
+        elif isinstance(event, CommandFailed):
+            for sent in self.sent.values():
+                sent.pop(event.command, None)
+        for command in commands:
+            if isinstance(command, KillWorker):
+                self.killed = command.id
+            self.allowed[command.id] = self.allowed.get(command.id, 0) + 1
+            self._check_once(command, envelope.at)
+            if isinstance(command, Announce):
+                self._check_announcement(step, command)
+
+    def _check_announcement(self, step: Step, command: Announce) -> None:
+        """The clock goes forward; the same stage is announced under a new id only when the link has come back."""
+        place = (command.round, command.stage, not command.final)
+        again = command.id in self.content or isinstance(step[0].event, LinkUp)
+        if place < self.announced or (place == self.announced and not again):
+            self._fail(f"{command.id} announces {place} after {self.announced}")
+        self.announced = place
+
+    def on_dispatch(self, command: Command) -> None:
+        known = self.content.setdefault(command.id, command)
+        if known is not command and known != command:
+            self._fail(f"{command.id} goes out with another content: {command}, before: {known}")
+        self.allowed[command.id] = self.allowed.get(command.id, 0) - 1
+        if self.allowed[command.id] < 0:
+            self._fail(f"{command.id} goes out without a durable commit that causes it")
+
+    def _check_once(self, command: Command, at: float) -> None:
+        """A report that was not acknowledged in time is sent again, nothing else."""
+        sent = self.sent[port_of(command)]
+        last = sent.get(command.id)
+        overdue = isinstance(command, PublishReport) and last and at - last >= self.node.settings.publish_s - 0.001
+        if last is not None and not overdue:
+            self._fail(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
+        sent[command.id] = at
+
+    def _fail(self, what: str) -> None:
+        self.world.fail(self.node, what)

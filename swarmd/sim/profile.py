@@ -1,0 +1,67 @@
+"""What a simulated swarm is like: its size, its rules, and how bad its world is."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Literal
+
+import msgspec
+
+from swarmd.core.events import BehindPolicy
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """One swarm and its world; times are in seconds of simulated time.
+
+    Rates are per node and hour, chances are between 0 and 1. Faults stop `calm_s` before the end, so that the swarm has
+    that long to become whole again.
+    """
+
+    nodes: int = 5
+    hours: float = 1.0
+    calm_s: float = 900.0
+    stages: int = 1
+    behind: BehindPolicy | Literal["mixed"] = "mixed"
+    quorum: float = 1.0
+    min_peers: int = 2
+    rounds_max: int = 0  # 0 for no end; otherwise the coordinator is given as many again after each end
+    stage_s: float = 60.0
+    train_mean_s: float = 12.0
+    train_max_s: float = 90.0  # Settings.train_s
+    skew_s: float = 2.0  # clocks differ from the true time by up to this
+    late_share: float = 0.3  # of the followers that join some time after the start
+    faults: float = 30.0
+    loss: float = 0.05  # of hints
+    duplicate: float = 0.03  # of hints and facts
+    stale: float = 0.02  # of DHT reads: the value before
+    failure: float = 0.03  # of network commands
+    latency_s: float = 0.05  # mean, of hints and network commands
+    restart_mean_s: float = 8.0  # from a daemon's death to its next start
+
+
+CALM = Profile(faults=0.0, loss=0.0, duplicate=0.0, stale=0.0, failure=0.0, late_share=0.0, skew_s=0.0)
+BENCH = Profile(nodes=8, hours=12.0, faults=1.0, train_mean_s=10.0)  # what the speed of the simulator is measured on
+
+
+def draw_profile(seed: int, **given: Any) -> Profile:
+    """A profile for a seed, so that many seeds cover many kinds of swarms; `given` fields are kept as they are."""
+    random = Random(seed ^ 0x5EED)
+    drawn: dict[str, Any] = {
+        "nodes": random.choice((2, 3, 4, 5, 6, 8)),
+        "stages": random.choice((1, 1, 3)),
+        "behind": random.choice(("mixed", "finish-stage", "abandon")),
+        "quorum": random.choice((1.0, 1.0, 0.75, 0.5)),
+        "min_peers": random.choice((1, 2, 3)),
+        "rounds_max": random.choice((0, 0, 20)),
+        "stage_s": random.choice((25.0, 60.0, 120.0)),
+        "train_max_s": random.choice((20.0, 45.0, 90.0)),
+        "skew_s": random.choice((0.0, 1.0, 20.0)),
+        "faults": random.choice((10.0, 40.0, 120.0)),
+        "loss": random.choice((0.0, 0.05, 0.5)),
+        "duplicate": random.choice((0.0, 0.05, 0.3)),
+        "stale": random.choice((0.0, 0.02, 0.2)),
+        "failure": random.choice((0.0, 0.03, 0.2)),
+        "latency_s": random.choice((0.01, 0.05, 1.0)),
+        "restart_mean_s": random.choice((2.0, 8.0, 60.0)),
+    }
+    return Profile(**{**drawn, **given})

@@ -1,0 +1,112 @@
+"""A node's state only goes forward, stays within its bounds, and moves along the charts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarmd.core.chart import Chart, default_charts
+from swarmd.core.events import Event, NodeStarted, WorkerExited, WorkerStartFailed
+from swarmd.core.state import MEMBERS_MAX, REJECTIONS_KEPT, REWARDS_KEPT, SKIPS_KEPT, Clock, State, Work
+from swarmd.core.turn import PENDING_MAX
+
+if TYPE_CHECKING:
+    from swarmd.sim.node import Node, Step
+    from swarmd.sim.world import World
+
+MOVES_MAX = 4  # transitions of one chart in one step: trained, published, submitted, announced
+DEADLINES_MAX = PENDING_MAX + 16
+DEADLINE_S_MAX = 3600.0  # further away nothing in the simulated settings can lie
+FAR = (-1, -1)
+
+
+def reachable(chart: Chart, without: tuple[str, ...]) -> dict[str, set[str]]:
+    """For every state, those that one step may lead to."""
+    edges: dict[str, set[str]] = {state: {state} for state in chart.states}
+    for (source, trigger), dest in chart.table.items():
+        if trigger not in without:
+            edges[source].add(dest)
+    reached = edges
+    for _ in range(MOVES_MAX - 1):
+        reached = {state: {end for middle in ends for end in edges[middle]} for state, ends in reached.items()}
+    return reached
+
+
+class Progress:
+    """Checks of one event's effect on one node's state."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        charts = default_charts()
+        self.round = reachable(charts.round, ("start",))
+        self.link = reachable(charts.link, ("exited",))
+        self.trainer = reachable(charts.trainer, ("exited",))
+        self.coordinator = reachable(charts.coordinator, ("restart",))
+
+    def on_step(self, node: Node, step: Step) -> None:
+        envelope, before, after, _ = step
+        if after.chart is not before.chart or after.link is not before.link or after.trainer is not before.trainer:
+            self._check_charts(node, envelope.event, before, after)
+        if after.work is not before.work:
+            self._check_forward(node, "work", _place(before.work), _place(after.work))
+        if after.clock is not before.clock:
+            self._check_forward(node, "the clock", _mark(before.clock), _mark(after.clock))
+        if after.done is not before.done:
+            self._check_forward(node, "done", before.done, after.done)
+        if after.skips is not before.skips:
+            self._check_forward(node, "skipped_to", (before.skipped_to,), (after.skipped_to,))
+        if after.deadlines is not before.deadlines:
+            self._check_deadlines(node, envelope.at, after)
+        if after.pending is not before.pending:
+            self._check_pending(node, after)
+        self._check_sizes(node, after)
+
+    def _check_charts(self, node: Node, event: Event, before: State, after: State) -> None:
+        if isinstance(event, NodeStarted):
+            legal = after.chart == "starting" and after.link.chart == "down" and after.trainer.chart == "down"
+        else:
+            gone = isinstance(event, WorkerExited | WorkerStartFailed)
+            legal = (
+                after.chart in self.round[before.chart]
+                and (after.link.chart in self.link[before.link.chart] or (gone and after.link.chart == "down"))
+                and (
+                    after.trainer.chart in self.trainer[before.trainer.chart]
+                    or (gone and after.trainer.chart == "down")
+                )
+            )
+        if not legal:
+            here = (before.chart, before.link.chart, before.trainer.chart)
+            there = (after.chart, after.link.chart, after.trainer.chart)
+            self.world.fail(node, f"no chart leads from {here} to {there} on {type(event).__name__}")
+
+    def _check_forward(self, node: Node, what: str, before: tuple[float, ...], after: tuple[float, ...]) -> None:
+        if after < before:
+            self.world.fail(node, f"{what} went back from {before} to {after}")
+
+    def _check_deadlines(self, node: Node, at: float, after: State) -> None:
+        names = [deadline.name for deadline in after.deadlines]
+        if len(names) > DEADLINES_MAX or len(dict.fromkeys(names)) != len(names):
+            self.world.fail(node, f"deadlines out of bounds: {names}")
+        if max([deadline.due_at for deadline in after.deadlines], default=at) > at + DEADLINE_S_MAX:
+            self.world.fail(node, f"a deadline lies too far away: {after.deadlines}")
+
+    def _check_pending(self, node: Node, after: State) -> None:
+        ids = [command.id for command in after.pending]
+        if len(ids) > PENDING_MAX or len(dict.fromkeys(ids)) != len(ids):
+            self.world.fail(node, f"pending commands out of bounds: {ids}")
+
+    def _check_sizes(self, node: Node, after: State) -> None:
+        sized = len(after.skips) <= SKIPS_KEPT and len(after.rewards) <= REWARDS_KEPT
+        coordination = after.coordination
+        if coordination is not None:
+            sized = sized and len(coordination.members) <= MEMBERS_MAX and len(coordination.reports) <= MEMBERS_MAX
+        if not sized or len(after.rejections) > REJECTIONS_KEPT:
+            self.world.fail(node, "something in the state has grown beyond its bound")
+
+
+def _place(work: Work | None) -> tuple[int, ...]:
+    return FAR if work is None else (work.round, work.stage)
+
+
+def _mark(clock: Clock | None) -> tuple[float, ...]:
+    """Announcements in the order they were made; a stage opened again has a later deadline."""
+    return FAR if clock is None else (clock.round, clock.stage, not clock.final, clock.deadline_at)

@@ -1,0 +1,92 @@
+"""After the faults have ceased, every node finds its way back, and its reports count again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarmd.core.state import Coordination, State
+
+if TYPE_CHECKING:
+    from swarmd.sim.node import Node
+    from swarmd.sim.world import World
+
+PROPAGATION_S = 30.0  # from an announcement until every connected node has heard of it
+SETTLE_S = 400.0  # from the end of the faults until the swarm is whole: restarts, back-off, hung trainers, a muster
+CALM_S_MIN = 600.0  # a shorter calm proves nothing
+PACE_MARGIN = 3.0  # a node is quick enough when it would have time for so many stages
+
+Place = tuple[int, int]
+
+
+class Recovery:
+    """Compares the nodes at the end with where the coordinator was some time before."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.settled: Place | None = None  # the coordinator's place SETTLE_S after the calm began
+        self.last: Place | None = None  # its place PROPAGATION_S before the end
+
+    def expect(self) -> None:
+        """The calm begins."""
+        if self.world.profile.calm_s >= CALM_S_MIN:
+            self.world.call_in(SETTLE_S, self._mark_settled)
+            self.world.call_at(self.world.ends_at - PROPAGATION_S, self._mark_last)
+
+    def _mark_settled(self) -> None:
+        self.settled = self._place()
+
+    def _mark_last(self) -> None:
+        self.last = self._place()
+
+    def _place(self) -> Place:
+        coordination = self._coordination()
+        return coordination.round, coordination.stage
+
+    def _coordination(self) -> Coordination:
+        coordination = self.world.nodes[0].state.coordination
+        if coordination is None or not self.world.nodes[0].running:
+            self.world.fail(self.world.nodes[0], "the coordinator does not run although all faults have ceased")
+        return coordination
+
+    def check(self) -> None:
+        """The run is over."""
+        if self.settled is None or self.last is None:
+            return
+        coordination = self._coordination()
+        if coordination.chart != "finished" and self._place() <= self.settled:
+            self.world.fail(None, f"the swarm stands still at {self.settled} although all faults have ceased")
+        for node in self.world.nodes:
+            self._check_node(node, coordination)
+
+    def _check_node(self, node: Node, coordination: Coordination) -> None:
+        state = node.state
+        if not node.running or state.link.chart != "up":
+            self.world.fail(node, f"it is {state.chart}, its link {state.link.chart}, although all faults have ceased")
+        if coordination.chart == "finished":
+            self._check_ended(node, state)
+            return
+        assert self.last is not None, "the marks are set before"
+        if state.clock is None or (state.clock.round, state.clock.stage) < self.last:
+            self.world.fail(node, f"it knows {state.clock}, the swarm has been at {self.last} for {PROPAGATION_S} s")
+        if self._is_waited_for(node):
+            self._check_taking_part(node, state, coordination)
+
+    def _check_ended(self, node: Node, state: State) -> None:
+        if state.clock is None or not state.clock.final or state.chart not in ("waiting", "round.training"):
+            self.world.fail(node, f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
+
+    def _is_waited_for(self, node: Node) -> bool:
+        """By its own rules a swarm leaves nodes behind that take too long, or that are slower than its quorum."""
+        settings = node.settings
+        quick = node.pace_s * PACE_MARGIN < min(settings.train_s, self.world.profile.stage_s)
+        return quick and self.world.profile.quorum == 1.0
+
+    def _check_taking_part(self, node: Node, state: State, coordination: Coordination) -> None:
+        assert self.settled is not None, "the marks are set before"
+        if state.done < self.settled:
+            self.world.fail(node, f"it trained {state.done} last, the swarm was at {self.settled} long before the end")
+        credited = {member.peer: member.last_round for member in coordination.members}.get(node.peer, -1)
+        if credited < self.settled[0]:
+            self.world.fail(
+                node, f"its reports count no more since round {credited}, the swarm is at {coordination.round}"
+            )

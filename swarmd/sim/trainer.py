@@ -1,0 +1,115 @@
+"""The simulated trainer worker: takes its time, fails, hangs, dies; saves a checkpoint before it reports."""
+
+from __future__ import annotations
+
+import math
+
+from swarmd.core.commands import CancelTraining, Command, Train
+from swarmd.core.events import CommandFailed, RolloutsRef, StageTrained, TrainerReady, TrainingCancelled
+from swarmd.sim.disk import Checkpoint
+from swarmd.sim.worker import SimWorker
+
+ORPHAN_S = 0.5  # a trainer whose daemon was killed notices within this, and may save a checkpoint meanwhile
+LOAD_S = (0.5, 4.0)
+STEP_S = 0.5  # cancellation takes effect between two steps
+
+
+class TrainerWorker(SimWorker):
+    """Trains one stage at a time."""
+
+    kind = "trainer"
+    running: Train | None = None
+    finish_at = math.inf
+    hangs = False
+
+    def begin(self) -> None:
+        if self.random.random() >= self.world.chance("slow_start"):
+            self.later(self.random.uniform(*LOAD_S), self.tell, TrainerReady("cpu", "embedded", 1))
+
+    def perform(self, command: Command) -> None:
+        if isinstance(command, Train):
+            self.later(0.001, self._train, command)
+        elif isinstance(command, CancelTraining):
+            self.later(0.001, self._cancel, command)
+
+    def _train(self, command: Train) -> None:
+        if self.running is not None and self.running.id == command.id:
+            return
+        if self.running is not None:
+            self.world.fail(self.node, f"{command.id} was sent while the trainer is at {self.running.id}")
+        self.running = command
+        if (command.round, command.stage) in self.node.disk.checkpoints:
+            self._finish_in(self.random.uniform(0.01, 0.3), command)
+        elif self.random.random() < self.world.chance("trainer_failure"):
+            self.later(self.random.uniform(0.1, 5.0), self._break_off, command)
+        else:
+            self._begin_stage(command)
+
+    def _begin_stage(self, command: Train) -> None:
+        self.hangs = self.random.random() < self.world.chance("trainer_hang")
+        if not self.hangs:
+            self._finish_in(self.random.lognormvariate(math.log(self.node.pace_s), 0.25), command)
+
+    def _finish_in(self, delay_s: float, command: Train) -> None:
+        self.finish_at = self.world.now + delay_s
+        self.later(delay_s, self._finish, command)
+
+    def _break_off(self, command: Train) -> None:
+        if self.running is command:
+            self.running = None
+            self.tell(CommandFailed(command.id, "out of memory"))
+
+    def _finish(self, command: Train) -> None:
+        if self.running is not command:
+            return
+        checkpoint = self.save(command)
+        if self.random.random() < self.world.chance("trainer_crash"):
+            self.node.lose_worker(self, "killed after its checkpoint")
+            return
+        self.running, self.finish_at = None, math.inf
+        self.tell(
+            StageTrained(
+                command.id,
+                command.round,
+                command.stage,
+                checkpoint.reward,
+                checkpoint.rollouts,
+                checkpoint=checkpoint.rollouts.digest,
+                steps=20,
+            )
+        )
+
+    def save(self, command: Train) -> Checkpoint:
+        """The stage's checkpoint: the one there is, or a new one."""
+        disk, place = self.node.disk, (command.round, command.stage)
+        known = disk.checkpoints.get(place)
+        if known is not None:
+            return known
+        reward = round(self.random.random(), 6)
+        rollouts = RolloutsRef(self.node.peer, *place, f"{self.random.getrandbits(64):016x}", 4096, 16)
+        checkpoint = Checkpoint(*place, reward, rollouts)
+        disk.save(checkpoint)
+        if disk.trained[place] > 1:
+            self.world.fail(self.node, f"round {place[0]}, stage {place[1]} was trained twice")
+        return checkpoint
+
+    def _cancel(self, command: CancelTraining) -> None:
+        """A cancellation that comes too late is answered too, now and then, as a worker in doubt would."""
+        running = self.running
+        if running is not None and running.id == command.train:
+            if not self.hangs:
+                self.later(self.random.uniform(0.0, STEP_S), self._stop_stage, running)
+        elif self.random.random() < 0.5:
+            _, round, stage = command.train.split("/")
+            self.tell(TrainingCancelled(command.id, int(round), int(stage)))
+
+    def _stop_stage(self, train: Train) -> None:
+        if self.running is train:
+            self.running, self.finish_at = None, math.inf
+            self.tell(TrainingCancelled(train.id, train.round, train.stage, steps=7))
+
+    def orphan(self) -> None:
+        """The daemon is gone: end soon, but a checkpoint on its way is saved."""
+        if self.running is not None and self.finish_at - self.world.now < ORPHAN_S:
+            self.save(self.running)
+        self.end()

@@ -1,0 +1,60 @@
+"""What the simulated network and trainer workers have in common: a process that can die or freeze."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from swarmd.core.commands import Command
+from swarmd.core.events import Event, Worker
+
+if TYPE_CHECKING:
+    from swarmd.sim.node import Node
+
+
+class SimWorker:
+    """A child process of one daemon life."""
+
+    kind: Worker
+
+    def __init__(self, node: Node, pid: int) -> None:
+        self.node = node
+        self.world = node.world
+        self.random = node.world.random
+        self.life = node.life
+        self.pid = pid
+        self.alive = True
+        self.frozen_until = 0.0
+
+    def begin(self) -> None:
+        """Come up after the process was started."""
+        raise AssertionError("each worker says how it begins")
+
+    def perform(self, command: Command) -> None:
+        """Take a command from the daemon."""
+        raise AssertionError("each worker says what it does")
+
+    def tell(self, event: Event) -> None:
+        """Report a fact to the daemon."""
+        if self.alive:
+            self.node.receive(self.life, event)
+
+    def later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
+        """Go on with `act` after a while, unless the process is dead by then; a frozen one does it when it thaws."""
+        self.world.call_in(delay_s, self._act, act, args)
+
+    def _act(self, act: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if not self.alive:
+            return
+        if self.frozen_until > self.world.now:
+            self.world.call_at(self.frozen_until, self._act, act, args)
+        else:
+            act(*args)
+
+    def freeze(self, until: float) -> None:
+        """Stand still, as after SIGSTOP."""
+        self.frozen_until = max(self.frozen_until, until)
+
+    def end(self) -> None:
+        """Be gone, whatever was being done."""
+        self.alive = False

@@ -1,0 +1,220 @@
+"""The simulated world: one queue of things to happen, one seed, one clock."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, NoReturn
+
+import msgspec
+
+from swarmd.core.events import CoordinatorSettings, Settings
+from swarmd.eventlog.commit import Commit
+from swarmd.sim.checks import Checks, InvariantBroken
+from swarmd.sim.dht import Dht, Report
+from swarmd.sim.faults import Faults
+from swarmd.sim.node import Node, Step
+from swarmd.sim.profile import Profile, draw_profile
+
+BEGIN = 1_800_000_000.0  # POSIX seconds; any will do
+FAULTS_FULL = 30.0  # faults per node and hour from which on workers misbehave at the full chance below
+MISBEHAVIOUR = {"slow_start": 0.03, "trainer_failure": 0.05, "trainer_hang": 0.02, "trainer_crash": 0.02}
+TRACE_BYTES = 16
+BUFFER_BYTES = 1 << 16
+RESTART_S_MAX = 120.0
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a simulated run came to.
+
+    Attributes:
+        events: committed by all nodes; `replayed` ones, read again at restarts, are not among them.
+        trace: digest of every commit of every node in their order; the same seed and profile give the same one.
+        cpu_s: processor time that the run took.
+    """
+
+    seed: int
+    profile: Profile
+    events: int
+    commits: int
+    replayed: int
+    crashes: int
+    worker_exits: int
+    partitions: int
+    freezes: int
+    rounds: int
+    stages_trained: int
+    reports: int
+    skips: int
+    trace: str
+    cpu_s: float
+
+    @property
+    def events_per_s(self) -> float:
+        """Committed events per second of processor time."""
+        return self.events / self.cpu_s
+
+
+def run(seed: int, profile: Profile | None = None, **given: Any) -> Summary:
+    """Play a swarm's life and check it.
+
+    Args:
+        seed: decides everything.
+        profile: the swarm and its world; by default drawn from the seed.
+        given: fields of the drawn profile to set, e.g. `nodes=5, hours=0.5`.
+
+    Raises:
+        InvariantBroken: with the seed, the time, the node and what is wrong.
+    """
+    began = time.process_time()
+    world = World(seed, profile or draw_profile(seed, **given))
+    world.play()
+    return world.summarize(time.process_time() - began)
+
+
+class World:
+    """Everything there is in one run."""
+
+    def __init__(self, seed: int, profile: Profile) -> None:
+        self.seed = seed
+        self.profile = profile
+        self.random = Random(seed)
+        self.now = BEGIN
+        self.ends_at = BEGIN + profile.hours * 3600.0
+        self.calm_from = max(BEGIN, self.ends_at - profile.calm_s)
+        self.counts = dict.fromkeys(
+            ("events", "commits", "replayed", "crashes", "worker_exits", "partitions", "freezes", "reports", "skips"), 0
+        )
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = 0
+        self._chances = self._misbehaviour()
+        self._trace = hashlib.blake2b(digest_size=TRACE_BYTES)
+        self._buffer = bytearray()
+        self.dht = Dht(self)
+        self.nodes = [self._make_node(index) for index in range(profile.nodes)]
+        self.checks = Checks(self)
+        self.faults = Faults(self)
+
+    def _misbehaviour(self) -> dict[str, float]:
+        profile = self.profile
+        share = min(1.0, profile.faults / FAULTS_FULL)
+        network = {name: getattr(profile, name) for name in ("loss", "duplicate", "stale", "failure")}
+        return network | {name: chance * share for name, chance in MISBEHAVIOUR.items()}
+
+    def _make_node(self, index: int) -> Node:
+        profile, random = self.profile, self.random
+        mixed = random.choice(("finish-stage", "abandon"))
+        settings = Settings(
+            peer=f"peer-{index:03d}",
+            swarm="sim",
+            role="follower" if index else "coordinator",
+            coordinator="peer-000",
+            name=f"node {index}",
+            stages=profile.stages,
+            behind=mixed if profile.behind == "mixed" else profile.behind,  # type: ignore[arg-type]
+            gather_s=3.0,
+            train_s=profile.train_max_s,
+            publish_s=10.0,
+            clock_s=10.0,
+            ready_s=20.0,
+            coordination=None if index else self._coordinator_settings(),
+        )
+        pace_s = profile.train_mean_s * random.uniform(0.6, 1.6)
+        return Node(self, index, settings, pace_s, random.uniform(-1.0, 1.0) * profile.skew_s)
+
+    def _coordinator_settings(self) -> CoordinatorSettings:
+        profile = self.profile
+        return CoordinatorSettings(
+            min_peers=profile.min_peers,
+            start_s=30.0,
+            stage_s=profile.stage_s,
+            quorum=profile.quorum,
+            rounds_max=profile.rounds_max,
+            resume_s=10.0,
+        )
+
+    # --- time ---
+
+    def call_at(self, at: float, act: Callable[..., None], *args: Any) -> None:
+        """Have something done at a time."""
+        self._order += 1
+        heapq.heappush(self._queue, (at, self._order, act, args))
+
+    def call_in(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
+        """Have something done after a while."""
+        self._order += 1
+        heapq.heappush(self._queue, (self.now + delay_s, self._order, act, args))
+
+    def play(self) -> None:
+        """Let everything happen until the end, and check that the swarm is whole again."""
+        for node in self.nodes:
+            late = node.index > 0 and self.random.random() < self.profile.late_share
+            span_s = (self.calm_from - BEGIN) / 2 if late else 5.0
+            self.call_in(self.random.random() * span_s, node.start)
+        self.faults.begin()
+        self.call_at(self.calm_from, self._become_calm)
+        queue, pop = self._queue, heapq.heappop
+        while queue:
+            self.now, _, act, args = pop(queue)
+            if self.now > self.ends_at:
+                break
+            act(*args)
+        self.checks.at_end()
+
+    def _become_calm(self) -> None:
+        self._chances = dict.fromkeys(self._chances, 0.0)
+        self.faults.end()
+        self.checks.expect_recovery()
+
+    # --- what the parts ask ---
+
+    def chance(self, name: str) -> float:
+        """How likely a misbehaviour is now."""
+        return self._chances[name]
+
+    def restart_delay_s(self) -> float:
+        """From a daemon's death to its next start."""
+        return min(self.random.expovariate(1.0 / self.profile.restart_mean_s), RESTART_S_MAX)
+
+    def note_commit(self, node: Node, commit: Commit, steps: Sequence[Step]) -> None:
+        """A commit is durable: check it and add it to the trace."""
+        counts = self.counts
+        counts["commits"] += 1
+        counts["events"] += len(steps)
+        _encoder.encode_into((node.index, commit), self._buffer, -1)
+        if len(self._buffer) > BUFFER_BYTES:
+            self._trace.update(self._buffer)
+            self._buffer.clear()
+        for each in steps:
+            self.checks.on_step(node, each)
+        self.checks.on_commit(node, commit)
+
+    def note_report(self, node: Node, report: Report) -> None:
+        """A report is published."""
+        self.counts["reports"] += 1
+        self.checks.on_report(node, report)
+
+    def fail(self, node: Node | None, what: str) -> NoReturn:
+        """Something that must not happen has happened."""
+        raise InvariantBroken(self.seed, self.profile, self.now - BEGIN, node.name if node else "swarm", what)
+
+    def summarize(self, cpu_s: float) -> Summary:
+        """The figures of the run."""
+        self._trace.update(self._buffer)
+        self._buffer.clear()
+        coordination = self.nodes[0].state.coordination
+        return Summary(
+            seed=self.seed,
+            profile=self.profile,
+            rounds=coordination.round if coordination else 0,
+            stages_trained=sum(len(node.disk.trained) for node in self.nodes),
+            trace=self._trace.hexdigest(),
+            cpu_s=max(cpu_s, math.ulp(1.0)),
+            **self.counts,
+        )
