@@ -1,0 +1,120 @@
+"""A peer that keeps to no rules: a bare p2pd that speaks hivemind's protocol by hand, without DHTNode or validator."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from swarmd.dht import names
+from swarmd.dht.hive import DHTID, DictionaryDHTValue, MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
+from swarmd.dht.p2pd import Daemon, SocketDirectory
+from swarmd.dht.peers import split_address
+from swarmd.dht.records import Signed
+
+
+class Outsider:
+    """Connects to a victim and sends it what it likes.
+
+    Args:
+        root: for its sockets.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._sockets = SocketDirectory(root)
+        self.answer: Any = None  # FindResult that it gives to whoever asks
+        self.asked = 0
+
+    async def open(self, address: str) -> Outsider:
+        """Start p2pd and connect."""
+        self._sockets.open()
+        place, victim = split_address(address)
+        self.p2p: Daemon = await self._sockets.daemon_class().create(nat_port_map=False)
+        self.victim = PeerID.from_base58(victim)
+        await self.p2p._client.connect(self.victim, [Multiaddr(place)])
+        return self
+
+    @property
+    def peer_id(self) -> str:
+        return str(self.p2p.peer_id.to_base58())
+
+    async def close(self) -> None:
+        await self.p2p.shutdown()
+        self._sockets.close()
+
+    async def store(self, key: str, tag: bytes, value: bytes, expiration: float) -> bool | None:
+        """One store request. None when the victim answered with an error."""
+        request = dht_pb2.StoreRequest(
+            keys=[names.key_id(key)], subkeys=[tag], values=[value], expiration_time=[expiration], in_cache=[False]
+        )
+        try:
+            response = await self.p2p.call_protobuf_handler(
+                self.victim, "DHTProtocol.rpc_store", request, dht_pb2.StoreResponse
+            )
+        except Exception:
+            return None
+        return bool(response.store_ok[0])
+
+    async def store_signed(self, key: str, signed: Signed) -> bool | None:
+        """Store a record as its owner would."""
+        return await self.store(key, msgpack.packb(signed.owner), signed.value, signed.expiration)
+
+    async def store_dictionary(self, key: str, entries: list[tuple[Any, Any, Any]]) -> bool | None:
+        """Store a whole dictionary, as peers do when they hand on what they hold."""
+        return await self.store(key, b"", dictionary_of(entries), time.time() + 60)
+
+    async def find(self, key: str) -> dict[Any, Any]:
+        """What the victim holds under a key: subkey → (value, expiration)."""
+        request = dht_pb2.FindRequest(keys=[names.key_id(key)])
+        response = await self.p2p.call_protobuf_handler(
+            self.victim, "DHTProtocol.rpc_find", request, dht_pb2.FindResponse
+        )
+        result = response.results[0]
+        if result.type != dht_pb2.FOUND_DICTIONARY:
+            return {}
+        return {subkey: tuple(entry) for subkey, entry in MSGPackSerializer.loads(result.value).items()}
+
+    async def pose_as_node(self) -> None:
+        """Become part of the victim's routing table, to be asked for keys."""
+        info = dht_pb2.NodeInfo(node_id=DHTID.generate().to_bytes())
+
+        async def rpc_ping(request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
+            return dht_pb2.PingResponse(peer=info, dht_time=time.time(), available=True)
+
+        async def rpc_find(request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+            self.asked += 1
+            results = [self.answer or dht_pb2.FindResult(type=dht_pb2.NOT_FOUND) for _ in request.keys]
+            return dht_pb2.FindResponse(results=results, peer=info)
+
+        async def rpc_store(request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+            return dht_pb2.StoreResponse(store_ok=[True for _ in request.keys], peer=info)
+
+        await self.p2p.add_protobuf_handler("DHTProtocol.rpc_ping", rpc_ping, dht_pb2.PingRequest)
+        await self.p2p.add_protobuf_handler("DHTProtocol.rpc_find", rpc_find, dht_pb2.FindRequest)
+        await self.p2p.add_protobuf_handler("DHTProtocol.rpc_store", rpc_store, dht_pb2.StoreRequest)
+        await self.p2p.call_protobuf_handler(
+            self.victim, "DHTProtocol.rpc_ping", dht_pb2.PingRequest(peer=info), dht_pb2.PingResponse
+        )
+
+
+def dictionary_of(entries: list[tuple[Any, Any, Any]]) -> bytes:
+    """The encoding of a dictionary of (subkey, value, expiration), however odd they are."""
+    inner = msgpack.packb([0, 0.0, [list(entry) for entry in entries]])
+    return bytes(msgpack.packb(msgpack.ExtType(0x50, inner)))
+
+
+def dictionary_with(signed: Signed) -> bytes:
+    """A dictionary as an honest holder would send it."""
+    value = DictionaryDHTValue()
+    value.store(signed.owner, signed.value, signed.expiration)
+    return bytes(MSGPackSerializer.dumps(value))
+
+
+def bomb(levels: int) -> bytes:
+    """Nested extension types: some hundred levels end an unguarded hivemind with SIGSEGV."""
+    encoded = b"\xc0"
+    for _ in range(levels):
+        encoded = msgpack.packb(msgpack.ExtType(0x40, b"\x91" + encoded))
+    return encoded

@@ -1,0 +1,333 @@
+"""What a hostile peer sends to a real worker is refused and counted; the worker lives and its records stand."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgpack
+import msgspec
+import pytest
+
+from swarmd.core.commands import Announce, CollectReports, Gather, PublishReport, ReadClock
+from swarmd.core.events import (
+    LinkUp,
+    MemberSeen,
+    RecordsRejected,
+    ReportPublished,
+    ReportSeen,
+    RolloutsGathered,
+    RoundAnnounced,
+    RoundPublished,
+)
+from swarmd.dht import names
+from swarmd.dht.fetch import PROTOCOL
+from swarmd.dht.gossip import Hint
+from swarmd.dht.hive import dht_pb2
+from swarmd.dht.identity import generate_identity
+from swarmd.dht.records import ClockRecord, Membership, ReportRecord, RolloutsRecord, Signed
+from tests.dht.driver import SWARM, Driver, until
+from tests.dht.making import ALICE, DIGEST, forged, signed_by
+from tests.dht.outsider import Outsider, bomb, dictionary_of, dictionary_with
+
+pytestmark = pytest.mark.anyio
+
+KEY = names.reports(SWARM, 0, 0)
+REPORT = ReportRecord(SWARM, 0, 0, 0.5, DIGEST, 10, 1)
+
+
+class Scene:
+    """A coordinator with an announced round and its own report, and an outsider connected to it."""
+
+    def __init__(self, victim: Driver, outsider: Outsider) -> None:
+        self.victim = victim
+        self.outsider = outsider
+
+    async def is_unharmed(self) -> None:
+        """The victim lives, and what it published is what one reads."""
+        held = await self.outsider.find(KEY)
+        assert self.victim.peer_id in held
+        assert self.victim.process.returncode is None and not self.victim.faults
+        since = len(self.victim.events)
+        await self.victim.do(ReadClock("clock/again"))
+        assert (await self.victim.expect(RoundAnnounced, since=since)).round == 0
+
+    def rejected(self) -> dict[str, int]:
+        """Reason → count, of all rejections reported of the outsider so far."""
+        counts: dict[str, int] = {}
+        for event in self.victim.seen(RecordsRejected, peer=self.outsider.peer_id):
+            counts[event.reason] = counts.get(event.reason, 0) + event.count
+        return counts
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    victim = await Driver(tmp_path / "victim", poll_s=0.5).start()
+    outsider = Outsider(tmp_path / "o")
+    try:
+        address = await victim.address()
+        await victim.do(Announce("announce/0/0/1", 0, 0, time.time(), time.time() + 60))
+        await victim.expect(RoundPublished)
+        await victim.expect(RoundAnnounced)
+        await victim.do(CollectReports("collect/0/0", 0, 0))
+        await victim.do(PublishReport("report/0/0", 0, 0, 0.5, victim.put(["body"], 1)))
+        await victim.expect(ReportPublished)
+        await outsider.open(address)
+        yield Scene(victim, outsider)
+    finally:
+        await victim.clean()
+        await outsider.close()
+
+
+async def test_every_kind_of_bad_record_is_refused_and_counted(scene: Scene) -> None:
+    outsider, victim = scene.outsider, scene.victim
+    later = time.time() + 100
+    mine = signed_by(ALICE, REPORT)
+    owner = msgpack.packb(victim.peer_id)
+    held_value, held_expiration = (await outsider.find(KEY))[victim.peer_id]
+    spoof = msgspec.msgpack.encode(REPORT)
+    clock = ClockRecord(SWARM, 99, 0, 1.0, 2.0)
+    attempts = {
+        "oversized": (KEY, msgpack.packb(ALICE.peer_id), b"x" * 80_000, later),
+        "malformed": (KEY, *_parts(forged(ALICE, None, key=KEY, payload=b"\xc1"))),
+        "unsigned": (KEY, owner, spoof, later),
+        "bad-signature": (KEY, owner, spoof + bytes(64), later),
+        "stale": (KEY, *_parts(signed_by(ALICE, REPORT, -100.0))),
+        "nested": (KEY, *_parts(forged(ALICE, None, key=KEY, payload=b"\x91" * 50 + b"\xc0"))),
+        "duplicate": (KEY, owner, held_value, held_expiration),
+        "unowned": (KEY, msgpack.packb(None), msgpack.packb("wipe" * 30), later),
+        "far-expiration": (KEY, owner, held_value, 1e18),
+        "wrong-key": (
+            KEY,
+            *_parts(forged(ALICE, {**msgspec.to_builtins(REPORT), "kind": "report", "round": 1}, key=KEY)),
+        ),
+        "wrong-swarm": (
+            names.reports("other", 0, 0),
+            *_parts(signed_by(ALICE, msgspec.structs.replace(REPORT, swarm="other"))),
+        ),
+        "wrong-round": (
+            names.reports(SWARM, 50, 0),
+            *_parts(signed_by(ALICE, msgspec.structs.replace(REPORT, round=50))),
+        ),
+        "not-the-coordinator": (clock.key, *_parts(signed_by(ALICE, clock))),
+        "non-finite": (KEY, *_parts(signed_by(ALICE, msgspec.structs.replace(REPORT, reward=math.nan)))),
+    }
+    for reason, attempt in attempts.items():
+        assert await outsider.store(*attempt) is False, reason
+    assert await outsider.store(KEY, owner, held_value, held_expiration + 5.0) is False  # a replay, kept alive
+    await until(lambda: len(scene.rejected()) >= len(attempts), 8.0)
+    counted = scene.rejected()
+    assert counted.pop("bad-signature") >= 1
+    assert counted == dict.fromkeys(attempts.keys() - {"bad-signature"}, 1)
+    assert list(await outsider.find(KEY)) == [victim.peer_id]
+    assert victim.seen(ReportSeen, peer=ALICE.peer_id) == []
+    assert await outsider.store_signed(KEY, mine) is True  # an honest record through the same door
+    assert (await victim.expect(ReportSeen, peer=ALICE.peer_id)).reward == 0.5
+    await scene.is_unharmed()
+
+
+def _parts(signed: Signed) -> tuple[bytes, bytes, float]:
+    return msgpack.packb(signed.owner), signed.value, signed.expiration
+
+
+async def test_bombs_and_odd_dictionaries_do_no_harm(scene: Scene) -> None:
+    outsider = scene.outsider
+    genuine = signed_by(ALICE, REPORT)
+    for levels in (50, 400, 5000):
+        assert await outsider.store(KEY, b"", bomb(levels), time.time() + 60) is False
+        assert await outsider.store(KEY, bomb(levels), b"value", time.time() + 60) is False
+        assert await outsider.store(KEY, b"\x01", bomb(levels), time.time() + 60) is False
+    odd = [
+        (["list"], b"x", 1.0),
+        (1, b"x", time.time() + 60),
+        ("x", 5, time.time() + 60),
+        ("x", b"x", "text"),
+        (None, None, None),
+    ]
+    for entry in odd:
+        await outsider.store_dictionary(KEY, [entry])
+    assert await outsider.store(KEY, b"", b"noise", time.time() + 60) is False
+    assert await outsider.store(KEY, b"", dictionary_of([])[:-1], time.time() + 60) is False
+    mixed = [("x", b"x", time.time() + 60), (genuine.owner, genuine.value, genuine.expiration)]
+    assert await outsider.store_dictionary(KEY, mixed) is False
+    await scene.victim.expect(ReportSeen, peer=ALICE.peer_id)  # the good one among the bad
+    await until(lambda: {"nested", "malformed"} <= scene.rejected().keys(), 8.0)
+    await scene.is_unharmed()
+
+
+async def test_an_unguarded_hivemind_would_have_died_of_the_same_bomb() -> None:
+    program = (
+        "import swarmd.dht.lean, sys, hivemind.dht.storage\nfrom hivemind.utils.serializer import MSGPackSerializer\n"
+        "MSGPackSerializer.loads(sys.stdin.buffer.read())"
+    )
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], input=bomb(5000), capture_output=True, timeout=30
+    )
+    assert done.returncode != 0
+
+
+@pytest.mark.parametrize("expiration", [math.inf, math.nan, 1e300])
+async def test_a_poisoned_holder_is_not_believed(scene: Scene, expiration: float) -> None:
+    """A peer that answers a reader with lies: forged records, and an expiration that would end the search."""
+    outsider, victim = scene.outsider, scene.victim
+    later = ClockRecord(SWARM, 77, 0, 1.0, 2.0)
+    lies = dictionary_of(
+        [
+            (victim.peer_id, msgspec.msgpack.encode(later) + bytes(64), time.time() + 500),
+            (ALICE.peer_id, signed_by(ALICE, later).value, time.time() + 500),
+        ]
+    )
+    outsider.answer = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=lies, expiration_time=expiration)
+    await outsider.pose_as_node()
+    await until(lambda: outsider.asked > 0)
+    for answer in (
+        dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=bomb(5000), expiration_time=expiration),
+        dht_pb2.FindResult(type=dht_pb2.FOUND_REGULAR, value=b"\xc1", expiration_time=expiration),
+        dht_pb2.FindResult(type=dht_pb2.FOUND_REGULAR, value=msgpack.packb("plain"), expiration_time=expiration),
+    ):
+        outsider.answer = answer
+        asked = outsider.asked
+        await victim.do(ReadClock(f"clock/{asked}"))
+        await until(lambda asked=asked: outsider.asked > asked)
+    await until(lambda: "bad-signature" in scene.rejected(), 8.0)
+    assert {event.round for event in victim.seen(RoundAnnounced)} == {0}
+    await scene.is_unharmed()
+
+
+async def test_a_body_that_lies_is_refused_and_the_rest_is_gathered(scene: Scene) -> None:
+    outsider, victim = scene.outsider, scene.victim
+    liars = [generate_identity() for _ in range(3)]
+    name = names.rollouts(SWARM, 0, 0)
+    bodies = (b"no zlib", b"", b"\x78\x9c" + b"\x00" * 20)
+    for liar, body in zip(liars, bodies, strict=True):
+        assert await outsider.store_signed(name, signed_by(liar, RolloutsRecord(SWARM, 0, 0, DIGEST, 10, 1, body)))
+        assert await outsider.store_signed(KEY, signed_by(liar, REPORT))
+    honest = generate_identity()
+    import hashlib
+    import zlib
+
+    body = msgspec.msgpack.encode(["honest"])
+    digest = hashlib.sha256(body).hexdigest()
+    record = RolloutsRecord(SWARM, 0, 0, digest, len(body), 1, zlib.compress(body))
+    assert await outsider.store_signed(name, signed_by(honest, record))
+    await victim.do(Gather("gather/1/0", 1, 0, 0, 0, time.time() + 1.5))
+    gathered = await victim.expect(RolloutsGathered)
+    assert [ref.peer for ref in gathered.rollouts] == [honest.peer_id]
+    assert gathered.missing == 3
+    assert (await victim.expect(RecordsRejected, peer=liars[0].peer_id)).reason == "malformed"
+    await scene.is_unharmed()
+
+
+async def test_hints_of_others_and_floods_of_hints_lead_to_nothing(scene: Scene) -> None:
+    outsider, victim = scene.outsider, scene.victim
+    topic = names.hints(SWARM)
+    listening = asyncio.ensure_future(_drain(outsider, topic))
+    clock = names.clock(SWARM)
+    messages = [
+        msgspec.msgpack.encode(Hint("clock", clock, math.nan, victim.peer_id)),  # in another's name
+        msgspec.msgpack.encode(Hint("clock", clock, math.inf, outsider.peer_id)),
+        msgspec.msgpack.encode(Hint("clock", "x" * 5000, 1.0, outsider.peer_id)),
+        b"\x91" * 400,
+        b"\xa9\x00\x00\x00\x00\x00\x00\x00\x00\x80",
+        b"",
+    ]
+    for number in range(200):
+        await outsider.p2p.publish(topic, messages[number % len(messages)])
+    await asyncio.sleep(0.5)
+    listening.cancel()
+    await scene.is_unharmed()
+
+
+async def _drain(outsider: Outsider, topic: str) -> None:
+    async for _ in outsider.p2p.subscribe(topic):
+        continue
+
+
+async def test_a_flood_is_cut_off_by_the_quota(scene: Scene) -> None:
+    outsider = scene.outsider
+    value = signed_by(ALICE, REPORT)
+    request = dht_pb2.StoreRequest(
+        keys=[names.key_id(KEY)] * 6000,
+        subkeys=[msgpack.packb(value.owner)] * 6000,
+        values=[b"x" * 10] * 6000,
+        expiration_time=[value.expiration] * 6000,
+        in_cache=[False] * 6000,
+    )
+    response = await outsider.p2p.call_protobuf_handler(
+        outsider.victim, "DHTProtocol.rpc_store", request, dht_pb2.StoreResponse
+    )
+    assert not any(response.store_ok)
+    await until(lambda: scene.rejected().get("quota", 0) > 1000, 8.0)
+    await scene.is_unharmed()
+
+
+async def test_a_sybil_cannot_make_a_key_unreadable(scene: Scene) -> None:
+    outsider, victim = scene.outsider, scene.victim
+    name = names.rollouts(SWARM, 0, 0)
+    stored = 0
+    for _ in range(70):
+        record = RolloutsRecord(SWARM, 0, 0, DIGEST, 10, 1, b"x" * 60_000)
+        stored += bool(await outsider.store_signed(name, signed_by(generate_identity(), record)))
+    assert 40 < stored < 60  # 3 MiB
+    held = await outsider.find(name)
+    assert victim.peer_id in held and len(held) == stored + 1
+    await until(lambda: scene.rejected().get("full", 0) > 0, 8.0)
+
+
+async def test_only_listed_members_may_write_or_fetch(tmp_path: Path) -> None:
+    victim = await Driver(tmp_path / "victim", members=(ALICE.peer_id,)).start()
+    outsider = Outsider(tmp_path / "o")
+    try:
+        await outsider.open(await victim.address())
+        await victim.do(PublishReport("report/0/0", 0, 0, 0.5, ref := victim.put(["body"], 1)))
+        await victim.expect(ReportPublished)
+        stranger = signed_by(generate_identity(), REPORT)
+        assert await outsider.store_signed(KEY, stranger) is False
+        assert await outsider.store_signed(KEY, signed_by(ALICE, REPORT)) is True
+        assert (await victim.expect(RecordsRejected, peer=outsider.peer_id)).reason == "not-a-member"
+        _, reader, writer = await outsider.p2p.call_binary_stream_handler(outsider.victim, PROTOCOL)
+        writer.write(bytes.fromhex(ref.digest))
+        assert await reader.readexactly(8) == b"\xff" * 8
+        writer.close()
+    finally:
+        await victim.clean()
+        await outsider.close()
+
+
+async def test_the_body_stream_serves_what_is_there_and_nothing_else(scene: Scene) -> None:
+    outsider, victim = scene.outsider, scene.victim
+    ref = victim.put(["another", b"x" * 200_000], 1)
+    for digest, there in ((ref.digest, True), ("0" * 64, False)):
+        _, reader, writer = await outsider.p2p.call_binary_stream_handler(outsider.victim, PROTOCOL)
+        writer.write(bytes.fromhex(digest))
+        size = int.from_bytes(await reader.readexactly(8), "big")
+        assert (size == ref.size_bytes) is there
+        if there:
+            assert await reader.readexactly(size) == victim.blobs.get(ref.digest)
+        writer.close()
+    hanging = [await outsider.p2p.call_binary_stream_handler(outsider.victim, PROTOCOL) for _ in range(20)]
+    for _, _, writer in hanging:
+        writer.write(b"short")
+        writer.close()
+    await scene.is_unharmed()
+
+
+async def test_a_membership_with_a_nasty_name_is_not_told(scene: Scene) -> None:
+    nasty = Membership(SWARM, "\x1b[2Jevil", "nonce", 1.0)
+    assert await scene.outsider.store_signed(nasty.key, signed_by(ALICE, nasty)) is False
+    await asyncio.sleep(1.0)
+    assert scene.victim.seen(MemberSeen, peer=ALICE.peer_id) == []
+    assert scene.victim.seen(LinkUp)
+
+
+def test_the_outsiders_dictionaries_are_what_hivemind_sends() -> None:
+    signed = signed_by(ALICE, REPORT)
+    from swarmd.dht.validator import load_dictionary
+
+    for encoded in (dictionary_with(signed), dictionary_of([(signed.owner, signed.value, signed.expiration)])):
+        assert load_dictionary(encoded).get(signed.owner).value == signed.value
