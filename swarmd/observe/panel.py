@@ -74,7 +74,8 @@ def _process_words(status: Status) -> list[str]:
 
 def _network_words(status: Status) -> list[str]:
     network = status.network
-    return [count(network.peers, "peer"), *_worker_words(network.worker), *network.addresses[:ADDRESSES_PRINTED]]
+    addresses = [address.partition("/p2p/")[0] for address in network.addresses[:ADDRESSES_PRINTED]]
+    return [count(network.peers, "peer"), *_worker_words(network.worker), *addresses]
 
 
 def _training_words(training: TrainingStatus) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from swarmd.core.coordination import expected_of
 from swarmd.core.state import Coordination, State, WorkerState
 from swarmd.observe.live import Live, WorkerLive
 
@@ -350,7 +351,6 @@ def _round_reason(state: State, overdue_s: float) -> str:
 
 def _coordinator(coordination: Coordination, now: float) -> CoordinatorStatus:
     present = [member for member in coordination.members if not member.left]
-    expected = [member for member in present if member.since_round <= coordination.round]
     standings = sorted(coordination.standings, key=lambda row: -row.reward)[:STANDINGS_SHOWN]
     return CoordinatorStatus(
         state=coordination.chart,
@@ -360,7 +360,7 @@ def _coordinator(coordination: Coordination, now: float) -> CoordinatorStatus:
         stage=coordination.stage,
         members=len(present),
         reports=len(coordination.reports),
-        expected=len(expected),
+        expected=len(expected_of(coordination)),
         standings=tuple(StandingStatus(r.peer, r.name, r.reward, r.rounds, r.last_round) for r in standings),
     )
 

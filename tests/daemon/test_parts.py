@@ -13,6 +13,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from swarmd.core.events import Event, StopRequested
 from swarmd.daemon import control
@@ -59,7 +60,11 @@ def test_a_watchdog_for_another_process_is_ignored() -> None:
 
 
 def test_a_dead_service_manager_does_no_harm(tmp_path: Path) -> None:
-    Notifier(str(tmp_path / "nobody")).ready("fine")
+    with capture_logs() as told:
+        notifier = Notifier(str(tmp_path / "nobody"))
+        notifier.ready("fine")
+        notifier.status("better")
+    assert [line["event"] for line in told] == ["the service manager cannot be reached"], "told once"
 
 
 # --- control ---

@@ -48,6 +48,7 @@ def test_what_a_worker_started_dies_with_it(tmp_path: Path) -> None:
         grandchild = int(node.until(lambda: path.exists() and path.read_text()))
         os.kill(network, signal.SIGKILL)
         node.until(lambda: not is_alive(grandchild))
+        assert node.status()["process"]["state"] == "running"
 
 
 def test_a_silent_worker_is_killed_and_started_again(tmp_path: Path) -> None:

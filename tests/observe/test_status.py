@@ -50,7 +50,7 @@ STATE = State(
         NOW - 50,
         5,
         0,
-        members=(Member("peer-me", "alpha", 0), Member("b", "beta", 0), Member("c", "late", 6)),
+        members=(Member("peer-me", "alpha", 0, 4), Member("b", "beta", 0, 3), Member("c", "gone", 0, 4, left=True)),
         standings=(Standing("b", "beta", 1.0, 5, 4), Standing("peer-me", "alpha", 2.5, 5, 4)),
     ),
     deadlines=(Deadline("stage", NOW + 100), Deadline("train", NOW + 5)),
@@ -73,7 +73,7 @@ def test_a_healthy_node() -> None:
     assert status.round.deadline_in_s == 100 and status.round.overdue_s == 0
     assert [name for name, _ in status.round.waits] == ["train", "stage"], "nearest first"
     assert status.coordinator is not None
-    assert (status.coordinator.members, status.coordinator.expected) == (3, 2)
+    assert (status.coordinator.members, status.coordinator.expected) == (2, 1)
     assert status.coordinator.standings[0].name == "alpha", "best first"
 
 

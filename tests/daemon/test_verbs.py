@@ -1,0 +1,83 @@
+"""`swarmd run` and `swarmd status` as a person calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.daemon.node import fake_node
+
+
+def swarmd(*args: str) -> tuple[int, str]:
+    called = subprocess.run(
+        [sys.executable, "-m", "swarmd", *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"COLUMNS": "100"},
+    )
+    return called.returncode, called.stdout + called.stderr
+
+
+def test_status_of_a_running_a_stuck_and_a_dead_node(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start()
+        node.until_finished()
+        node.worker_pid("network")
+        code, text = swarmd("status", str(node.paths.root))
+        assert code == 0 and "running" in text and "the swarm has run its rounds" in text
+        code, text = swarmd("status", "--config", str(node.config), "--json")
+        assert code == 0 and json.loads(text)["source"] == "daemon"
+
+        node.signal(signal.SIGSTOP)
+        try:
+            code, text = swarmd("status", str(node.paths.root), "--json")
+        finally:
+            node.signal(signal.SIGCONT)
+        status = json.loads(text)
+        assert code == 1 and status["process"]["state"] == "mute"
+        assert "does not answer" in status["process"]["reason"] and len(status["rewards"]) == 2
+
+        node.signal(signal.SIGKILL)
+        node.wait()
+        code, text = swarmd("status", str(node.paths.root))
+        assert code == 1 and "no daemon answers" in text
+        code, text = swarmd("status", str(node.paths.root), "--json")
+        assert json.loads(text)["process"]["state"] == "dead"
+
+
+def test_status_of_a_node_that_stopped_tells_its_exit_code(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start(trainer="fault")
+        assert node.wait() == 66
+        code, text = swarmd("status", str(node.paths.root), "--json")
+        process = json.loads(text)["process"]
+        assert (code, process["state"], process["exit_code"]) == (1, "stopped", 66)
+        assert "there is no model in /nowhere" in process["reason"]
+
+
+def test_status_of_nothing(tmp_path: Path) -> None:
+    code, text = swarmd("status", str(tmp_path))
+    assert code == 66 and f"there is no node in {tmp_path}" in text
+
+
+def test_run_refuses_a_wrong_configuration(tmp_path: Path) -> None:
+    (tmp_path / "node.toml").write_text('role = "coordinator"\n[swarm]\nid = "x"\n[workers]\npings_s = 3\n')
+    code, text = swarmd("run", "--config", str(tmp_path / "node.toml"))
+    assert code == 78 and "workers.ping_s" in text
+    code, text = swarmd("run", "--config", str(tmp_path / "none.toml"))
+    assert code == 66
+
+
+def test_run_refuses_an_identity_that_others_can_read(tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start()
+        node.until_finished()
+        assert node.stop() == 0
+        (node.paths.root / "identity.key").chmod(0o644)
+        code, text = swarmd("run", "--config", str(node.config))
+        assert code == 77 and "chmod 600" in text
