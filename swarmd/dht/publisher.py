@@ -93,6 +93,7 @@ class Publisher:
         near = local(life, key).nearest(REPLICAS)
         if not near:
             await self._prove_alone(life)
+            self._told(signed)  # clients are in nobody's table, and listen
             return None
         peers = [peer for _, peer in near]
         took = await spread(life, key, signed, peers)

@@ -126,6 +126,24 @@ async def test_an_announcement_reaches_the_followers_within_milliseconds(swarm: 
     assert len(followers[0].seen(RoundAnnounced)) == 20
 
 
+async def test_a_client_that_stores_nothing_hears_by_hints(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    client = await swarm.follower("client", coordinator, client_mode=True, poll_s=60.0)
+    await asyncio.sleep(1.5)
+    latencies = []
+    for round in range(8):
+        at = await announce(coordinator, round)
+        latencies.append(client.time_of(await client.expect(RoundAnnounced, round=round)) - at)
+        await coordinator.expect(RoundPublished, round=round)
+        await asyncio.sleep(0.3)  # within the bounds on one sender's hints
+    print(f"\nannounced to heard by a client: p50 {sorted(latencies)[4] * 1e3:.1f} ms")
+    assert sorted(latencies)[4] < 0.1
+    ref = await publish(coordinator, 7, random.Random(3).randbytes(500_000))
+    assert [found.digest for found in (await gather(client, 7)).rollouts] == [ref.digest]
+    await publish(client, 7, ["small"])
+    assert [found.peer for found in (await gather(coordinator, 7)).rollouts] == [client.peer_id]
+
+
 async def test_a_round_from_membership_to_leaderboard(swarm: Swarm) -> None:
     coordinator = await swarm.coordinator()
     one = await swarm.follower("one", coordinator)
