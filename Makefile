@@ -69,7 +69,7 @@ bench: $(READY) ## the benchmarks, as tables
 	$(BIN)/python -m bench
 
 soak: $(READY) ## many seeds of the simulator (SEEDS=200)
-	$(BIN)/python -m swarmd.sim --seeds $(SEEDS)
+	$(BIN)/swarmd sim --seeds $(SEEDS)
 
 lock: $(READY) ## write constraints.txt from what is installed
 	@{ echo '# Exact versions of everything that swarmd installs, development tools included; `make lock` writes this file.'; \

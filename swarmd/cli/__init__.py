@@ -38,6 +38,7 @@ VERBS = {
     "chart": Verb("swarmd.cli.chart", "chart", "List the statecharts or draw one."),
     "config": Verb("swarmd.cli.config", "app", "Check a configuration file or show what is in force."),
     "model": Verb("swarmd.cli.model", "app", "Build the embedded model or look at it."),
+    "sim": Verb("swarmd.cli.sim", "sim", "Simulate swarms with faults, and check every commit."),
     "identity": Verb("swarmd.cli.identity", "app", "Make a node's identity or show its peer id."),
 }
 
