@@ -39,8 +39,8 @@ def check(
     from swarmd.config import SwarmConfig
     from swarmd.swarms.reasoning_gym import ReasoningGymPlan
     from swarmd.training.evaluation import mean_accuracy
-    from swarmd.training.model import EMBEDDED_DIR
     from swarmd.training.recipe import check_model
+    from swarmd.training.source import EMBEDDED_DIR
 
     place = EMBEDDED_DIR if directory == Path() else directory
     if not (place / "config.json").is_file():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,9 +16,8 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ModelError
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
+from swarmd.training.source import locate_model
 
-EMBEDDED = "embedded"
-EMBEDDED_DIR = Path(__file__).parent.parent / "models" / "embedded"
 TRAINING_BYTES_PER_PARAMETER = 16  # float32 weights, gradients and AdamW's two moments
 LIGHT_PARAMETERS_MAX = 10_000_000  # up to here one torch thread is faster than several
 
@@ -88,20 +86,6 @@ def load_policy(training: TrainingConfig) -> Policy:
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return Policy(training.model, model, tokenizer, device, mixed, digest_weights(model), find_markers(tokenizer))
-
-
-def locate_model(name: str) -> str:
-    """The directory of a model, or its Hugging Face id where no directory is meant. Raises ModelError."""
-    if name == EMBEDDED:
-        return str(EMBEDDED_DIR)
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelError(f"the model directory {path} has no config.json", "Point training.model at a saved model")
-        return str(path)
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.exists():
-        raise ModelError(f"there is no model directory {path}", "Correct training.model")
-    return name
 
 
 def choose_device(wanted: str) -> str:

@@ -43,6 +43,7 @@ LEARNING_RATE = 2e-3
 WARMUP_STEPS = 30
 EVALUATE_EVERY = 10
 DEV_QUESTIONS = 100  # of each task
+CARD_QUESTIONS = 400  # of each task, held out
 TARGET_ACCURACY = 0.20
 TAGGED_SHARE = 0.5
 
@@ -73,7 +74,7 @@ def build_model(directory: Path, seed: int = 0, report: Report = lambda *_: None
         steps, accuracy = warm_up(policy, plan, seed, report)
         policy.model.to(torch.bfloat16).save_pretrained(directory)
         policy.tokenizer.save_pretrained(directory)
-        write_card(directory, policy.parameters, steps, seed, check_model(directory, plan))
+        write_card(directory, policy.parameters, steps, seed, check_model(directory, plan, CARD_QUESTIONS))
     finally:
         torch.set_num_threads(threads)
     size = sum(file.stat().st_size for file in directory.iterdir())
@@ -197,7 +198,7 @@ def supervise(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Pair
     return float(loss.detach())
 
 
-def check_model(directory: Path, plan: ReasoningGymPlan, questions: int = 400, seed: int = 0) -> dict[str, Accuracy]:
+def check_model(directory: Path, plan: ReasoningGymPlan, questions: int, seed: int = 0) -> dict[str, Accuracy]:
     """Accuracy of a saved model on held-out questions of each task, one sampled completion each."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     policy = wrap_model(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)

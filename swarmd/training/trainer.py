@@ -187,7 +187,8 @@ class SwarmTrainer(GRPOTrainer):
         )
         logits = input_ids.size(0) * logits_to_keep * getattr(model.config, "vocab_size", 1 << 30)
         small = logits <= SHARED_LOGITS_MAX and not self.args.gradient_checkpointing
-        return plain_text and small and self._shared is not False and isinstance(model, PreTrainedModel)
+        policy = isinstance(model, PreTrainedModel) and model is not self.ref_model
+        return plain_text and small and self._shared is not False and policy
 
     def _agrees(
         self, expected: Any, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int

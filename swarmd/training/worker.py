@@ -18,10 +18,11 @@ from anyio.abc import TaskGroup
 
 from swarmd.config import Config, decode
 from swarmd.core.commands import CancelTraining, Command, Train
-from swarmd.core.events import CommandFailed, TrainerReady, TrainingCancelled
+from swarmd.core.events import CommandFailed, Event, TrainerReady, TrainingCancelled
 from swarmd.errors import ConfigError, ModelError, SwarmdError, SwarmError
 from swarmd.paths import DataPaths
 from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.source import locate_model
 from swarmd.worker.child import Inbox, Outbox, serve
 from swarmd.worker.messages import Start, Stop
 
@@ -81,33 +82,34 @@ class Trainer:
             _log.info("nothing to cancel", command=command.id, train=command.train)
 
     async def _train(self, command: Train, cancellation: Cancellation, tasks: TaskGroup) -> None:
-        await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
-        self._running = None
+        event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
+        self._running = None  # before the daemon hears of it: its next command may come at once
+        self._outbox.observe(event)
         recycle = self._config.training.recycle_rounds
         if recycle and len(self._rounds) >= recycle:
             self._outbox.fault(f"recycled after {recycle} rounds, as training.recycle_rounds says")
             tasks.cancel_scope.cancel()
 
-    def _train_in_thread(self, command: Train, cancellation: Cancellation) -> None:
-        """Run the command and send what comes of it."""
+    def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:
+        """Run the command; what came of it is the answer. Raises what only the end of this process can mend."""
         first = self._engine.steps
         self._told_at = 0.0
         try:
             event = self._engine.train(command, cancellation, self._tell)
-            self._rounds.add(command.round)
-            self._outbox.observe(event)
         except Cancelled:
             taken = max(self._engine.abandoned_steps - first, 0)
-            self._outbox.observe(TrainingCancelled(command.id, command.round, command.stage, taken))
+            return TrainingCancelled(command.id, command.round, command.stage, taken)
         except PERMANENT:
             raise
         except SwarmdError as error:
-            self._outbox.observe(CommandFailed(command.id, str(error)))
+            return CommandFailed(command.id, str(error))
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             _log.exception("a stage failed", command=command.id)
-            self._outbox.observe(CommandFailed(command.id, f"{type(error).__name__}: {error}"))
+            return CommandFailed(command.id, f"{type(error).__name__}: {error}")
+        self._rounds.add(command.round)
+        return event
 
     def _tell(self, done: int, total: int, figures: dict[str, float]) -> None:
         now = time.monotonic()
@@ -126,12 +128,14 @@ def load_engine(start: Start, config: Config) -> Engine:
     if config.training.threads:
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
+    locate_model(config.training.model)
     from swarmd.swarms.registry import make_plan
+
+    plan = make_plan(config.swarm)
     from swarmd.training.engine import Engine
     from swarmd.training.quiet import quieten
 
     quieten()
-    plan = make_plan(config.swarm)
     return Engine(config, DataPaths(Path(start.data_dir)), start.peer, plan)
 
 

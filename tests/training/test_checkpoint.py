@@ -1,0 +1,144 @@
+"""A checkpoint is whole or not there, whatever interrupts its making."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from swarmd.core.events import RolloutsRef, StageTrained
+from swarmd.errors import CheckpointDamaged, CheckpointFailed
+from swarmd.training import checkpoint as subject
+from swarmd.training.checkpoint import Checkpoint, Checkpoints, read_checkpoint
+
+
+def save(checkpoints: Checkpoints, round: int, stage: int = 0, value: float | None = None) -> Checkpoint:
+    filled = torch.full((64, 64), float(round) if value is None else value)
+    event = StageTrained(f"train/{round}/{stage}", round, stage, 0.5, RolloutsRef("a", round, stage, "", 4, 0))
+    return checkpoints.save({"w": filled, "tied": filled}, {"optimizer": {"m": filled}}, b"body", event, round * 2, "m")
+
+
+def test_what_is_saved_is_read(tmp_path: Path) -> None:
+    saved = save(Checkpoints(tmp_path, 2), 3)
+    found = Checkpoints(tmp_path, 2).newest()
+    assert found == saved
+    assert found.read_weights().keys() == {"w"}
+    assert torch.equal(found.read_weights()["w"], torch.full((64, 64), 3.0))
+    assert torch.equal(found.read_optimizer()["optimizer"]["m"], torch.full((64, 64), 3.0))
+    assert found.read_rollouts() == b"body"
+    assert found.event.checkpoint == found.digest and found.meta.steps == 6
+
+
+def test_the_newest_stay(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 2)
+    for round, stage in ((1, 0), (1, 1), (2, 0)):
+        save(checkpoints, round, stage)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r000000001-s0001", "r000000002-s0000"]
+    assert checkpoints.find(1, 0) is None and checkpoints.find(1, 1) is not None
+
+
+def test_digests_tell_contents_apart(tmp_path: Path) -> None:
+    one = save(Checkpoints(tmp_path / "a", 2), 1, value=1.0)
+    other = save(Checkpoints(tmp_path / "b", 2), 1, value=2.0)
+    assert one.digest != other.digest
+
+
+@pytest.mark.parametrize("name", [subject.META, subject.WEIGHTS, subject.OPTIMIZER, subject.ROLLOUTS])
+@pytest.mark.parametrize("harm", ["cut", "flip", "remove"])
+def test_a_damaged_one_is_passed_over(tmp_path: Path, name: str, harm: str) -> None:
+    checkpoints = Checkpoints(tmp_path, 3)
+    save(checkpoints, 1)
+    file = save(checkpoints, 2).directory / name
+    content = bytearray(file.read_bytes())
+    if harm == "remove":
+        file.unlink()
+    else:
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content[: len(content) // 2] if harm == "cut" else content)
+    if not (name == subject.META and harm == "flip"):  # a flipped digit in the report is still a report
+        with pytest.raises(CheckpointDamaged, match="r000000002"):
+            read_checkpoint(file.parent)
+        newest = checkpoints.newest()
+        assert newest is not None and newest.meta.event.round == 1
+    save(checkpoints, 2, value=9.0)
+    newest = checkpoints.newest()
+    assert newest is not None and float(newest.read_weights()["w"][0, 0]) == 9.0
+
+
+def test_a_newer_format_is_not_guessed_at(tmp_path: Path) -> None:
+    directory = save(Checkpoints(tmp_path, 2), 1).directory
+    meta = directory / subject.META
+    meta.write_text(meta.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(CheckpointDamaged, match="format 2"):
+        read_checkpoint(directory)
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from swarmd.training import checkpoint as subject
+from tests.training.test_checkpoint import save
+
+calls = fatal = 0
+
+def counted(function):
+    def call(*args, **kwargs):
+        global calls
+        calls += 1
+        if calls == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+    return call
+
+for place, name in ((subject, "sync"), (subject, "save_file"), (subject.torch, "save"), (Path, "rename"),
+                    (Path, "write_bytes"), (subject.shutil, "rmtree")):
+    setattr(place, name, counted(getattr(place, name)))
+
+for directory in map(Path, sys.argv[1:]):
+    fatal = int(directory.name)
+    if os.fork() == 0:
+        save(subject.Checkpoints(directory, 1), 2)
+        os._exit(0)
+    print(fatal, os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+
+
+def test_killed_at_any_point_of_a_save(tmp_path: Path) -> None:
+    """SIGKILL before each file operation in turn: the old checkpoint or the new one is there, whole."""
+    directories = [tmp_path / str(fatal) for fatal in range(1, 31)]
+    for directory in directories:
+        save(Checkpoints(directory, 1), 1)
+    arguments = [sys.executable, "-c", CHILD, *map(str, directories)]
+    root = Path(__file__).resolve().parents[2]
+    output = subprocess.run(arguments, cwd=root, capture_output=True, text=True, timeout=60, check=True).stdout
+    ends = dict(line.split() for line in output.splitlines())
+    killed = [directory for directory in directories if ends[directory.name] == str(-signal.SIGKILL)]
+    assert len(killed) > 8 and ends["30"] == "0", "the save has between 8 and 30 operations"
+    rounds = []
+    for directory in killed:
+        newest = Checkpoints(directory, 1).newest()
+        assert newest is not None
+        rounds.append(newest.meta.event.round)
+        assert float(newest.read_weights()["w"][0, 0]) == newest.meta.event.round
+        assert not list(directory.glob(f"{subject.TEMPORARY}*"))
+    assert rounds == sorted(rounds) and {1, 2} == set(rounds)
+
+
+def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path, 2)
+    old = save(checkpoints, 1)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(subject.os, "fsync", full)
+    with pytest.raises(CheckpointFailed, match="bytes free") as caught:
+        save(checkpoints, 2)
+    assert str(tmp_path) in caught.value.message and "No space" in caught.value.message
+    monkeypatch.undo()
+    assert checkpoints.newest() == old
+    assert list(tmp_path.iterdir()) == [old.directory]

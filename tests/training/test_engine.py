@@ -1,0 +1,239 @@
+"""Stages on the real trainer: state that lives on, cancellation, restarts, peers, failures."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from swarmd.config import TaskConfig
+from swarmd.core.events import StageTrained
+from swarmd.errors import CheckpointFailed, SwarmError
+from swarmd.swarms.rollouts import decode_rollouts
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.engine import Engine
+from tests.training.conftest import order
+from tests.training.test_generation import AfterTokens
+
+Maker = Callable[..., Engine]
+
+
+def optimizer_steps(engine: Engine) -> int:
+    """What AdamW itself counts."""
+    states = list(engine._trainer.optimizer.state.values())
+    return int(states[0]["step"]) if states else 0
+
+
+def weights(engine: Engine) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in engine.policy.model.state_dict().items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def train(engine: Engine, round: int, **kwargs: Any) -> StageTrained:
+    return engine.train(order(round, **kwargs), Cancellation())
+
+
+def test_two_stages_and_a_restart(make_engine: Maker) -> None:
+    engine = make_engine()
+    told: list[tuple[int, int, dict[str, float]]] = []
+    first = engine.train(order(0), Cancellation(), lambda *args: told.append(args))
+    assert [(done, total) for done, total, _ in told] == [(1, 2), (2, 2)]
+    assert {"tokens_per_s", "eta_s", "reward"} <= told[0][2].keys()
+    assert first.steps == 2 and first.tokens > 0 and first.held_out is not None and first.held_out_before is not None
+    assert 0 <= first.reward <= 1.2
+    optimizer = engine._trainer.optimizer
+    second = train(engine, 1)
+    assert second.held_out_before is None
+    assert engine._trainer.optimizer is optimizer and optimizer_steps(engine) == engine.steps == 4
+
+    again = make_engine()
+    assert optimizer_steps(again) == again.steps == 4
+    assert same(weights(again), weights(engine))
+    for round in (0, 1):
+        repeated = train(again, round)
+        assert repeated == (first, second)[round]
+    assert again.steps == 4, "a stage that has a checkpoint is not trained again"
+    on_and_on = train(engine, 2)
+    shutil.rmtree(again._checkpoints.directory / "r000000002-s0000")
+    assert msgspec.structs.replace(train(again, 2), seconds=0, checkpoint="") == msgspec.structs.replace(
+        on_and_on, seconds=0, checkpoint=""
+    )
+    assert same(weights(again), weights(engine)), "a restarted node goes on as if nothing had happened"
+
+
+def test_rollouts_are_in_the_store_when_a_stage_is_reported(make_engine: Maker) -> None:
+    engine = make_engine(share_groups=5)
+    event = train(engine, 0)
+    body = engine._blobs.get(event.rollouts.digest)
+    assert len(body) == event.rollouts.size_bytes
+    rollouts = decode_rollouts(body)
+    assert (rollouts.peer, rollouts.round, len(rollouts.groups)) == ("a", 0, 5)
+    shutil.rmtree(engine._blobs.directory)
+    assert engine._blobs.get(train(engine, 0).rollouts.digest) == body, "and are put back from the checkpoint"
+
+
+def test_peers_groups_are_trained_on(make_engine: Maker) -> None:
+    one, other = make_engine("a", questions=3), make_engine("b", questions=3)
+    published = train(other, 0).rollouts
+    one._blobs.put(other._blobs.get(published.digest))
+    train(one, 0)
+    event = train(one, 1, rollouts=(published,))
+    assert 0 < event.peer_groups <= 2 and event.rejected == ()
+    missing = msgspec.structs.replace(published, digest="0" * 64, round=1)
+    assert train(one, 2, rollouts=(missing,)).rejected == (("missing", published.groups),)
+
+
+def test_cancelled_in_the_middle_of_generation(make_engine: Maker) -> None:
+    engine = make_engine()
+    train(engine, 0)
+    before = weights(engine)
+    cancellation = AfterTokens(1 << 30)
+
+    def ask_soon(*_: object) -> None:
+        cancellation.looks = 3  # one at the end of this step, two in the generation of the next
+
+    with pytest.raises(Cancelled):
+        engine.train(order(1), cancellation, ask_soon)
+    assert engine.abandoned_steps == 3, "the second step of the stage was never taken"
+    assert same(weights(engine), before) and optimizer_steps(engine) == engine.steps == 2
+    assert train(engine, 1).steps == 2
+    assert optimizer_steps(engine) == 4
+
+
+def test_cancelled_between_steps_of_the_first_stage(make_engine: Maker) -> None:
+    engine = make_engine(held_out_questions=0)
+    before = weights(engine)
+    cancellation = Cancellation()
+    with pytest.raises(Cancelled):
+        engine.train(order(0), cancellation, lambda *_: cancellation.ask())
+    assert same(weights(engine), before) and engine.steps == 0 and optimizer_steps(engine) == 0
+    assert train(engine, 0).steps == 2
+
+
+def test_no_batch_reaches_the_next_stage(make_engine: Maker) -> None:
+    """TRL reuses its buffered batch when a stage ends between two generations: every step must ask for a new one."""
+    engine = make_engine(steps=3, held_out_questions=0)
+    engine._trainer.num_iterations = 2  # as a user of TRL would set it: each batch is trained on twice
+    asked: list[int] = []
+    inner = engine._next_batch
+
+    def count() -> dict[str, Any]:
+        asked.append(engine.steps)
+        return inner()
+
+    engine._next_batch = count  # type: ignore[method-assign]
+    train(engine, 0)
+    train(engine, 1)
+    assert asked == [0, 2, 3, 5], "steps 3 begins a stage and generates, though step 2's batch had one use left"
+    assert engine._trainer._buffered_inputs is None
+
+
+def test_a_damaged_newest_checkpoint(make_engine: Maker, tmp_path: Path) -> None:
+    engine = make_engine()
+    first = train(engine, 0)
+    after_first = weights(engine)
+    train(engine, 1)
+    (tmp_path / "a/checkpoints/r000000001-s0000/model.safetensors").write_bytes(b"")
+    again = make_engine()
+    assert same(weights(again), after_first) and again.steps == 2
+    assert train(again, 0) == first
+    assert train(again, 1).steps == 2 and again.steps == 4
+    assert make_engine().steps == 4
+
+
+def test_no_room_for_a_checkpoint(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CheckpointFailed, match="bytes free"):
+        train(make_engine("full", free_bytes_min=1 << 60), 0)
+    engine = make_engine()
+    first = train(engine, 0)
+    before = weights(engine)
+    with monkeypatch.context() as patch:
+        from swarmd.training import checkpoint
+
+        patch.setattr(checkpoint, "save_file", _raise_no_space)
+        with pytest.raises(CheckpointFailed, match="No space left"):
+            train(engine, 1)
+    assert same(weights(engine), before), "a stage that could not be kept did not happen"
+    assert train(engine, 0) == first
+    assert train(engine, 1).steps == 2
+
+
+def _raise_no_space(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_another_model_begins_anew(make_engine: Maker, llama: Path) -> None:
+    train(make_engine(), 0)
+    other = make_engine(model=str(llama), prompt_tokens=500, completion_tokens=6)
+    assert other.steps == 0
+
+
+def test_any_model_and_any_task(make_engine: Maker, llama: Path) -> None:
+    tasks = (
+        TaskConfig("chain_sum", 2.0, {"min_terms": 2, "max_terms": 3}),
+        TaskConfig("letter_counting"),
+        TaskConfig("base_conversion"),
+    )
+    settings: dict[str, Any] = {"tasks": tasks, "prompt_tokens": 900, "completion_tokens": 8, "model": str(llama)}
+    one, other = make_engine("a", **settings), make_engine("b", **settings)
+    published = train(other, 0).rollouts
+    one._blobs.put(other._blobs.get(published.digest))
+    before = weights(one)
+    train(one, 0)
+    event = train(one, 1, rollouts=(published,))
+    assert event.rejected == () and event.tokens > 0
+    assert one._trainer._shared is not False
+    assert event.reward == 0 or not same(weights(one), before)
+
+
+def test_questions_that_do_not_fit(make_engine: Maker) -> None:
+    with pytest.raises(SwarmError, match=r"training\.prompt_tokens = 5"):
+        train(make_engine(prompt_tokens=5, held_out_questions=0), 0)
+
+
+def test_kl_keeps_a_reference(make_engine: Maker) -> None:
+    engine = make_engine(beta=0.1, held_out_questions=0)
+    assert engine._trainer.ref_model is not None
+    assert train(engine, 0).steps == 2
+
+
+def test_a_large_model_trains_in_parts(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One group at a time instead of the whole batch gives the same step."""
+    from swarmd.training import trainer
+
+    whole = make_engine("a", steps=1, questions=6, held_out_questions=0)
+    monkeypatch.setattr(trainer, "LIGHT_PARAMETERS_MAX", 0)
+    parts = make_engine("b", steps=1, questions=6, held_out_questions=0)
+    assert parts._trainer.args.steps_per_generation == 6
+    for engine in (whole, parts):
+        engine._peer = "same"
+        train(engine, 0)
+    for one, other in zip(weights(whole).values(), weights(parts).values(), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3)
+
+
+def test_it_learns(make_engine: Maker) -> None:
+    """One default stage on held-out questions: not proof of much, but nothing broken learns."""
+    engine = make_engine(steps=40, questions=16, generations=8, held_out_questions=48)
+    event = train(engine, 0)
+    assert event.held_out_before is not None and event.held_out is not None
+    assert event.held_out_before < 0.3
+    assert event.held_out > event.held_out_before + 0.15
+
+
+def test_own_questions_do_not_repeat_between_stages(make_engine: Maker) -> None:
+    engine = make_engine(share_groups=100, held_out_questions=0)
+    seen = []
+    for round in range(3):
+        rollouts = decode_rollouts(engine._blobs.get(train(engine, round).rollouts.digest))
+        seen.append({(group.task, group.seed, group.index) for group in rollouts.groups})
+    assert all(not one & other for one, other in itertools.combinations(seen, 2))

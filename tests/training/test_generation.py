@@ -1,0 +1,120 @@
+"""The shared prefill draws what the plain forward pass says, and can be cancelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from swarmd.config import TrainingConfig
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.generation import Sampler, cut_at
+from swarmd.training.model import Policy, load_policy
+
+PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
+
+
+@pytest.fixture(scope="module", params=["embedded", "llama"])
+def policy(request: pytest.FixtureRequest, llama: Path) -> Policy:
+    model = "embedded" if request.param == "embedded" else str(llama)
+    return load_policy(TrainingConfig(model=model, device="cpu"))
+
+
+def sampler_of(policy: Policy) -> Sampler:
+    return Sampler(policy.model, policy.stop_ids, policy.tokenizer.pad_token_id, policy.autocast)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def walk(policy: Policy, prompt: list[int], tokens: int) -> list[int]:
+    """The likeliest continuation, one whole forward pass a token, nothing padded or cached."""
+    ids = list(prompt)
+    with torch.no_grad():
+        for _ in range(tokens):
+            ids.append(int(policy.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+            if ids[-1] in policy.stop_ids:
+                break
+    return ids[len(prompt) :]
+
+
+def test_likeliest_tokens_match_the_plain_forward_pass(policy: Policy) -> None:
+    sampler = sampler_of(policy)
+    assert sampler.shares_prefill
+    drawn = sampler.sample(PROMPTS, 2, 12, 0.0, generator(), Cancellation())
+    assert drawn == [walk(policy, prompt, 12) for prompt in PROMPTS for _ in range(2)]
+
+
+def test_the_fallback_draws_the_same(policy: Policy) -> None:
+    sampler = sampler_of(policy)
+    shared = sampler.sample(PROMPTS, 2, 12, 0.0, generator(), Cancellation())
+    sampler._shared = False
+    if policy.name == "embedded":
+        assert sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation()) == shared[::2]
+    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation())
+    assert len(drawn) == 6 and all(1 <= len(tokens) <= 12 for tokens in drawn)
+
+
+def test_draws_follow_the_distribution(policy: Policy) -> None:
+    drawn = sampler_of(policy).sample([PROMPTS[0]], 4000, 1, 1.0, generator(), Cancellation())
+    with torch.no_grad():
+        expected = torch.softmax(policy.model(input_ids=torch.tensor([PROMPTS[0]])).logits[0, -1], -1)
+    seen = torch.bincount(torch.tensor([tokens[0] for tokens in drawn]), minlength=len(expected)) / 4000
+    assert float((seen - expected).abs().max()) < 0.04
+
+
+def test_a_seed_fixes_the_draws(policy: Policy) -> None:
+    sampler = sampler_of(policy)
+    draws = [sampler.sample(PROMPTS, 4, 8, 1.0, generator(seed), Cancellation()) for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_training_mode_is_put_back(policy: Policy) -> None:
+    policy.model.train()
+    sampler_of(policy).sample(PROMPTS, 2, 2, 1.0, generator(), Cancellation())
+    assert policy.model.training
+
+
+class AfterTokens(Cancellation):
+    """Asked for after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def check(self) -> None:
+        self.looks -= 1
+        if self.looks < 0:
+            self.ask()
+        super().check()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_cancelling_between_tokens(policy: Policy, shared: bool) -> None:
+    sampler = sampler_of(policy)
+    assert sampler.shares_prefill
+    sampler._shared = shared
+    policy.model.train()
+    with pytest.raises(Cancelled):
+        sampler.sample(PROMPTS, 8, 64, 1.0, generator(), AfterTokens(2))
+    assert policy.model.training
+    assert sampler.sample(PROMPTS, 2, 4, 1.0, generator(), Cancellation())
+
+
+def test_a_model_whose_cache_cannot_be_repeated_falls_back(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import DynamicCache
+
+    def refuse(*_: object) -> None:
+        raise AttributeError("this cache has no batch_repeat_interleave")
+
+    monkeypatch.setattr(DynamicCache, "batch_repeat_interleave", refuse)
+    sampler = sampler_of(policy)
+    assert not sampler.shares_prefill
+    assert len(sampler.sample(PROMPTS, 2, 4, 1.0, generator(), Cancellation())) == 6
+
+
+def test_cut_at_the_first_stop() -> None:
+    assert cut_at([4, 2, 9, 2, 1], [2]) == [4, 2]
+    assert cut_at([4, 5], [2]) == [4, 5]

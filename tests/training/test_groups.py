@@ -1,0 +1,162 @@
+"""What is taken from peers, what is refused, and how it is dealt out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.core.events import RolloutsRef
+from swarmd.errors import NotFoundError
+from swarmd.swarms.plan import Question
+from swarmd.swarms.reasoning_gym import ReasoningGymPlan
+from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.groups import Deal, PeerGroups, PeerLimits, Scorer, TrainingGroup
+from swarmd.training.model import Policy, load_policy
+from tests.training.conftest import order
+
+PLAN = ReasoningGymPlan(SwarmConfig(id="test"))
+LIMITS = PeerLimits(
+    swarm="test", generations=2, groups_max=8, staleness_rounds=1, prompt_tokens=100, completion_tokens=12
+)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(TrainingConfig(device="cpu"))
+
+
+def answered(question: Question, *answers: str) -> Group:
+    """A group of completions; "right" stands for the right answer."""
+    texts = [f"<answer>{question.entry['answer'] if a == 'right' else a}</answer>" for a in answers]
+    reference = question.reference
+    return Group(reference.task, reference.config_digest, reference.seed, reference.index, tuple(texts))
+
+
+def publish(of: str, groups: list[Group], round: int = 4, **changes: Any) -> tuple[RolloutsRef, bytes]:
+    rollouts = Rollouts(VERSION, "test", of, round, 0, tuple(groups))
+    body = encode_rollouts(msgspec.structs.replace(rollouts, **changes))
+    return RolloutsRef(of, round, 0, f"digest of {of}", len(body), len(groups)), body
+
+
+def drawn(peer: str, count: int, round: int = 4) -> list[Question]:
+    return list(itertools.islice(PLAN.draw(peer, round, 0), count))
+
+
+def collect(
+    policy: Policy, *published: tuple[RolloutsRef, bytes], seed: int = 0, **limits: Any
+) -> tuple[list[TrainingGroup], dict[str, int]]:
+    bodies = {ref.digest: body for ref, body in published}
+
+    def read(digest: str) -> bytes:
+        if digest not in bodies:
+            raise NotFoundError(f"no {digest}")
+        return bodies[digest]
+
+    peers = PeerGroups(msgspec.structs.replace(LIMITS, **limits), policy, PLAN, Scorer(PLAN, 0.2), "me")
+    refs = tuple(ref for ref, _ in published)
+    groups, rejected = peers.collect(order(5, refs), read, seed, Cancellation())
+    return groups, dict(rejected)
+
+
+def test_rewards_are_this_nodes_own(policy: Policy) -> None:
+    question = drawn("a", 1)[0]
+    groups, rejected = collect(policy, publish("a", [answered(question, "right", "wrong")]))
+    assert rejected == {}
+    assert groups[0].question == question
+    assert groups[0].rewards == [1.2, 0.2]
+    assert all(ids[-1] == policy.tokenizer.eos_token_id for ids in groups[0].completions)
+
+
+def test_flat_groups_are_left_out_without_blame(policy: Policy) -> None:
+    assert collect(policy, publish("a", [answered(drawn("a", 1)[0], "right", "right")])) == ([], {})
+
+
+def test_one_bad_group_costs_only_itself(policy: Policy) -> None:
+    good, bad, long = (answered(question, "right", "1") for question in drawn("a", 3))
+    bad = msgspec.structs.replace(bad, config_digest="f" * 16)
+    long = msgspec.structs.replace(long, completions=("1", "2", "3"))
+    groups, rejected = collect(policy, publish("a", [bad, good, long]))
+    assert len(groups) == 1 and rejected == {"config-digest": 1, "group-size": 1}
+
+
+def test_refused_bodies_are_counted_by_reason(policy: Policy) -> None:
+    group = answered(drawn("a", 1)[0], "right", "1")
+    cases: list[tuple[tuple[RolloutsRef, bytes], str]] = [
+        (publish("a", [group], round=3), "stale"),
+        (publish("a", [group], round=5), "future"),
+        (publish("a", [group], version=99), "version"),
+        (publish("a", [group], swarm="other"), "swarm"),
+        (publish("a", [group], peer="b"), "origin"),
+        ((publish("a", [group])[0], b"noise"), "malformed"),
+    ]
+    for published, reason in cases:
+        assert collect(policy, published) == ([], {reason: 1})
+
+
+def test_a_missing_body(policy: Policy) -> None:
+    peers = PeerGroups(LIMITS, policy, PLAN, Scorer(PLAN, 0.2), "me")
+
+    def read(digest: str) -> bytes:
+        raise NotFoundError(f"no {digest}")
+
+    refs = (RolloutsRef("a", 4, 0, "0" * 64, 10, 7),)
+    assert peers.collect(order(5, refs), read, 0, Cancellation())[1] == {"missing": 7}
+
+
+def test_own_rollouts_and_a_second_reference_of_a_peer_are_passed_over(policy: Policy) -> None:
+    group = answered(drawn("a", 1)[0], "right", "1")
+    own = publish("me", [answered(drawn("me", 1)[0], "right", "1")])
+    first = publish("a", [group])
+    assert len(collect(policy, own, first, first)[0]) == 1
+
+
+def test_no_peer_fills_the_batch(policy: Policy) -> None:
+    many = publish("a", [answered(question, "right", "1") for question in drawn("a", 40)])
+    few = publish("b", [answered(question, "right", "1") for question in drawn("b", 3)])
+    groups, _ = collect(policy, many, few)
+    assert len(groups) == LIMITS.groups_max + 3
+
+
+def test_the_choice_is_seeded(policy: Policy) -> None:
+    published = publish("a", [answered(question, "right", "1") for question in drawn("a", 40)])
+    choices = [[group.question.reference for group in collect(policy, published, seed=s)[0]] for s in (1, 1, 2)]
+    assert choices[0] == choices[1] != choices[2]
+
+
+def test_lengths_are_bounded(policy: Policy) -> None:
+    question = drawn("a", 1)[0]
+    assert collect(policy, publish("a", [answered(question, "right", "1")]), prompt_tokens=5)[1] == {"prompt-length": 1}
+    empty = msgspec.structs.replace(answered(question, "right", "1"), completions=("", "1"), cut=(0,))
+    assert collect(policy, publish("a", [empty]))[1] == {"empty": 1}
+    endless = msgspec.structs.replace(
+        answered(question, "right", "1"), completions=(f"{'1' * 50}<answer>{question.entry['answer']}</answer>", "1")
+    )
+    assert collect(policy, publish("a", [endless])) == ([], {})  # its answer lies beyond what is trained on
+
+
+def deal(groups: int, steps: int, share_max: int) -> list[int]:
+    made: Callable[[int], Any] = lambda place: place  # noqa: E731
+    dealer = Deal([made(place) for place in range(groups)], steps, share_max)
+    return [len(dealer.next_share()) for _ in range(steps)]
+
+
+def test_shares_are_even() -> None:
+    assert deal(10, 4, 4) == [3, 3, 2, 2]
+    assert deal(2, 4, 4) == [1, 1, 0, 0]
+    assert deal(100, 4, 4) == [4, 4, 4, 4]
+
+
+def test_spare_groups_stand_in_for_flat_ones() -> None:
+    dealer = Deal(list(range(20)), 3, 4)  # type: ignore[arg-type]
+    assert len(dealer.next_share()) == 4
+    assert len(dealer.spare(5)) == 5  # 16 left, 8 needed by the two steps to come
+    assert len(dealer.spare(5)) == 3
+    assert dealer.spare(5) == []
+    assert len(dealer.next_share()) == len(dealer.next_share()) == 4
+    assert dealer.dealt == 20

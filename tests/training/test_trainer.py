@@ -1,0 +1,111 @@
+"""The seams into TRL: prompts computed once per group, and flat groups left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from swarmd.training.engine import Engine
+from swarmd.training.trainer import SwarmTrainer, compute_shared, drop_flat_groups
+
+
+def batch_of(vocabulary: int, prompts: int = 3, group: int = 4, width: int = 6, keep: int = 5) -> dict[str, Any]:
+    """Padded prompts, each repeated for its group in shuffled order, with completions of different lengths."""
+    torch.manual_seed(1)
+    lengths = torch.randint(2, width + 1, (prompts,))
+    mask = (torch.arange(width)[None] >= width - lengths[:, None]).long()
+    ids = torch.randint(3, vocabulary, (prompts, width)) * mask
+    rows = torch.arange(prompts).repeat_interleave(group)[torch.randperm(prompts * group)]
+    ends = torch.randint(1, keep + 1, (len(rows),))
+    completion_mask = (torch.arange(keep)[None] < ends[:, None]).long()
+    completions = torch.randint(3, vocabulary, (len(rows), keep)) * completion_mask
+    return {
+        "input_ids": torch.cat([ids[rows], completions], 1),
+        "attention_mask": torch.cat([mask[rows], completion_mask], 1),
+        "logits_to_keep": keep,
+        "mask": completion_mask,
+    }
+
+
+def compare(trainer: SwarmTrainer) -> None:
+    """Log-probabilities, entropies and gradients are TRL's own."""
+    batch = batch_of(trainer.model.config.vocab_size)
+    mask = batch.pop("mask").bool()
+    weights = torch.randn(mask.shape)
+    results = []
+    for compute in (
+        lambda: GRPOTrainer._get_per_token_logps_and_entropies(trainer, trainer.model, **batch, compute_entropy=True)[
+            :2
+        ],
+        lambda: compute_shared(trainer.model, batch["input_ids"], batch["attention_mask"], 5, trainer.temperature),
+    ):
+        trainer.model.zero_grad()
+        logs, entropies = compute()
+        (logs * weights)[mask].sum().backward()
+        gradients = [parameter.grad.clone() for parameter in trainer.model.parameters()]
+        results.append((logs[mask].detach(), entropies[mask].detach(), gradients))
+    (logs, entropies, gradients), (shared_logs, shared_entropies, shared_gradients) = results
+    torch.testing.assert_close(shared_logs, logs, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(shared_entropies, entropies, atol=1e-4, rtol=1e-4)
+    for ours, theirs in zip(shared_gradients, gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=1e-3)
+
+
+def test_shared_prompts_change_nothing(make_engine: Callable[..., Engine], llama: Path) -> None:
+    compare(make_engine("embedded", temperature=0.7)._trainer)
+    compare(make_engine("llama", model=str(llama), prompt_tokens=500)._trainer)
+
+
+def test_a_model_that_disagrees_is_left_to_trl(
+    make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swarmd.training import trainer as subject
+
+    def wrong(*args: Any) -> Any:
+        logs, entropies = compute_shared(*args)
+        return logs + 0.5, entropies
+
+    monkeypatch.setattr(subject, "compute_shared", wrong)
+    trainer = make_engine()._trainer
+    batch = batch_of(trainer.model.config.vocab_size)
+    batch.pop("mask")
+    plain = GRPOTrainer._get_per_token_logps_and_entropies(trainer, trainer.model, **batch)[0]
+    torch.testing.assert_close(trainer._get_per_token_logps_and_entropies(trainer.model, **batch)[0], plain)
+    assert trainer._shared is False
+
+
+def scored(advantages: list[list[float]]) -> dict[str, Any]:
+    flat = torch.tensor(advantages).flatten()
+    lengths = torch.arange(1, len(flat) + 1)
+    return {
+        "advantages": flat,
+        "completion_mask": (torch.arange(40)[None] < lengths[:, None]).long(),
+        "completion_ids": torch.arange(len(flat))[:, None],
+        "num_items_in_batch": lengths.sum(),
+        "old": None,
+    }
+
+
+def test_flat_groups_leave_the_batch() -> None:
+    kept = drop_flat_groups(scored([[0, 0], [1, -1], [0, 0], [-1, 1]]), 2, 1)
+    assert kept["completion_ids"].flatten().tolist() == [2, 3, 6, 7]
+    assert kept["advantages"].tolist() == [1, -1, -1, 1]
+    assert int(kept["num_items_in_batch"]) == 3 + 4 + 7 + 8
+    assert kept["old"] is None
+
+
+def test_one_group_stays_when_all_are_flat() -> None:
+    assert len(drop_flat_groups(scored([[0, 0]] * 4), 2, 1)["advantages"]) == 2
+
+
+@pytest.mark.parametrize("telling", range(5))
+def test_what_is_left_splits_evenly(telling: int) -> None:
+    groups = [[1.0, -1.0]] * telling + [[0.0, 0.0]] * (4 - telling)
+    kept = drop_flat_groups(scored(groups), 2, 2)
+    assert len(kept["advantages"]) // 2 in (2, 4)
+    assert int((kept["advantages"] > 0).sum()) == telling

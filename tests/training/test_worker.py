@@ -1,0 +1,156 @@
+"""The worker as the daemon meets it: a child process that speaks frames."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from swarmd.config import Config, encode
+from swarmd.core.commands import CancelTraining, Train
+from swarmd.core.events import CommandFailed, StageTrained, TrainerReady, TrainingCancelled
+from swarmd.errors import ExitCode
+from swarmd.eventlog.blobs import Blobs
+from swarmd.paths import DataPaths
+from swarmd.worker.frames import FrameReader, encode_frame
+from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Progress, Start, Stop, ToWorker
+from tests.training.conftest import make_config, order
+
+LOAD_S = 90.0
+Kind = TypeVar("Kind")
+
+
+class Worker:
+    """A running trainer worker."""
+
+    def __init__(self, config: Config, directory: Path, errors: Path) -> None:
+        self.errors = errors
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "swarmd.training.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors.open("wb"),
+            start_new_session=True,
+        )
+        self._reader: FrameReader[FromWorker] = FrameReader(FromWorker)  # type: ignore[arg-type]
+        self._unread: list[FromWorker] = []
+        self.seen: list[FromWorker] = []
+        self.send(Start(encode(config), str(directory), "peer"))
+
+    def send(self, message: ToWorker) -> None:
+        assert self.process.stdin is not None
+        os.write(self.process.stdin.fileno(), encode_frame(message))
+
+    def receive(self, within_s: float) -> FromWorker:
+        """The next message."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + within_s
+        while not self._unread:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            chunk = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+            assert chunk, f"no message within {within_s} s: {self.errors.read_text()[-3000:]}"
+            self._unread += self._reader.feed(chunk)
+        self.seen.append(self._unread.pop(0))
+        return self.seen[-1]
+
+    def expect(self, kind: type[Kind], within_s: float = 60.0) -> Kind:
+        """The next message of a kind, or the next observed event of that kind."""
+        deadline = time.monotonic() + within_s
+        while True:
+            message = self.receive(max(0.1, deadline - time.monotonic()))
+            found = message.event if isinstance(message, Observed) else message
+            if isinstance(found, kind):
+                return found
+
+    def end(self, within_s: float = 20.0) -> int:
+        return self.process.wait(within_s)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[object]:
+    workers: list[Worker] = []
+
+    def make(config: Config, name: str = "data") -> Worker:
+        workers.append(Worker(config, tmp_path / name, tmp_path / f"{name}.err"))
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        if worker.process.poll() is None:
+            os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.wait(10)
+
+
+def test_a_life(start: type[Worker], tmp_path: Path) -> None:
+    """Ready, a stage with progress and pings, the same again, a cancelled one, a refused one, killed, back again."""
+    config = make_config(steps=8, held_out_questions=2, threads=1)
+    worker = start(config)
+    ready = worker.expect(TrainerReady, LOAD_S)
+    assert (ready.device, ready.model) == ("cpu", "embedded") and ready.parameters > 500_000 and len(ready.digest) == 64
+
+    worker.send(Perform(order(0)))
+    worker.send(Perform(order(0)))  # sent twice is trained once
+    for number in range(5):
+        asked = time.monotonic()
+        worker.send(Ping(number))
+        assert worker.expect(Pong, 10).number == number
+        assert time.monotonic() - asked < 5
+    first = worker.expect(StageTrained)
+    assert first.steps == 8 and first.rollouts.peer == "peer"
+    assert Blobs(DataPaths(tmp_path / "data").blobs).get(first.rollouts.digest)
+    progress = [message for message in worker.seen if isinstance(message, Progress) and message.what == "training"]
+    assert progress[-1].done == progress[-1].total == 8
+    assert progress[-1].figures["tokens_per_s"] > 0 and "eta_s" in progress[-1].figures
+
+    worker.send(Perform(Train("train/0/0 again", 0, 0)))
+    again = worker.expect(StageTrained)
+    assert (again.command, again.checkpoint) == ("train/0/0 again", first.checkpoint)
+
+    worker.send(Perform(order(1)))
+    worker.send(Perform(order(2)))
+    assert "busy with train/1/0" in worker.expect(CommandFailed).reason
+    worker.send(Perform(CancelTraining("cancel/1/0", "train/1/0")))
+    cancelled = worker.expect(TrainingCancelled)
+    assert (cancelled.command, cancelled.round) == ("train/1/0", 1) and cancelled.steps < 8
+
+    worker.send(Perform(order(1)))
+    worker.expect(Progress)
+    os.kill(worker.process.pid, signal.SIGKILL)
+    assert worker.end() == -signal.SIGKILL
+
+    worker = start(config)
+    back = worker.expect(TrainerReady, LOAD_S)
+    assert back.digest != ready.digest, "it goes on from the checkpoint"
+    worker.send(Perform(order(0)))
+    assert worker.expect(StageTrained).checkpoint == first.checkpoint
+    worker.send(Perform(order(1)))
+    worker.expect(Progress)
+    worker.send(Stop(5.0))
+    assert worker.end() == 0
+
+
+def test_what_no_restart_can_help(start: type[Worker], tmp_path: Path) -> None:
+    worker = start(make_config(model=str(tmp_path / "nowhere")))
+    fault = worker.expect(Fault, LOAD_S)
+    assert fault.permanent and fault.exit_code == ExitCode.NO_INPUT
+    assert str(tmp_path / "nowhere") in fault.reason and "training.model" in fault.reason
+    assert worker.end() == ExitCode.NO_INPUT
+
+
+def test_the_daemon_goes_away_in_the_middle(start: type[Worker]) -> None:
+    """And a recycled process ends by itself after its rounds."""
+    worker = start(make_config(steps=200, held_out_questions=0))
+    worker.expect(TrainerReady, LOAD_S)
+    worker.send(Perform(order(0)))
+    worker.expect(Progress)
+    assert worker.process.stdin is not None
+    worker.process.stdin.close()
+    worker.end()
