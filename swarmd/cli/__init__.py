@@ -33,6 +33,9 @@ VERBS = {
     "run": Verb("swarmd.cli.run", "run", "Run a node."),
     "status": Verb("swarmd.cli.status", "status", "Say how a node is: process, network, training, round."),
     "local": Verb("swarmd.cli.local", "local", "Run a small swarm of real nodes on this machine."),
+    "leaderboard": Verb(
+        "swarmd.cli.leaderboard", "leaderboard", "Add up a swarm's standings again from the signed reports."
+    ),
     "replay": Verb("swarmd.cli.replay", "replay", "Replay a node's event log: show, step, verify, compare charts."),
     "log": Verb("swarmd.cli.log", "app", "Print, follow, verify or export an event log."),
     "chart": Verb("swarmd.cli.chart", "chart", "List the statecharts or draw one."),

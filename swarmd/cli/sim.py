@@ -43,9 +43,7 @@ def sim(
         else:
             total.add(summary)
             typer.echo(line_of(summary))
-    typer.echo(
-        f"{total.runs + broken} seeds, {broken} with a violation; {total.events} events, {total.rate:,.0f} per CPU second"
-    )
+    typer.echo(f"{total.runs + broken} seeds, {broken} broken; {total.events} events, {total.rate:,.0f} per CPU second")
     return ExitCode.FAILURE if broken else ExitCode.OK
 
 

@@ -182,7 +182,8 @@ def read_history(events: Path) -> tuple[Trained, ...]:
 
 
 def _trained(round: int, results: list[StageTrained]) -> Trained:
-    return Trained(round, sum(result.reward for result in results) / len(results), results[-1].held_out)
+    mean = sum(result.reward for result in results) / len(results)
+    return Trained(round, mean, results[-1].held_out, results[0].held_out_before)
 
 
 def read_skips(events: Path) -> tuple[RoundsSkipped, ...]:

@@ -24,6 +24,7 @@ class Trained(msgspec.Struct, frozen=True):
     round: int
     reward: float
     held_out: float | None = None
+    held_out_before: float | None = None  # before the node's very first step; in its first round only
 
 
 class NodeRow(msgspec.Struct, frozen=True):
@@ -149,13 +150,11 @@ def held_out_table(histories: Mapping[str, Sequence[Trained]]) -> Table:
     for name in ("node", "first", "last", "by round"):
         table.add_column(name)
     for name, rows in histories.items():
-        measured = [row for row in rows if row.held_out is not None]
+        measured = [(f"round {row.round}", row.held_out) for row in rows if row.held_out is not None]
+        if rows and rows[0].held_out_before is not None:
+            measured.insert(0, ("untrained", rows[0].held_out_before))
         if measured:
-            first, last = measured[0], measured[-1]
-            accuracies = [row.held_out or 0.0 for row in measured]
-            table.add_row(name, _measured(first), _measured(last), spark(accuracies[-40:], low=0.0, high=1.0))
+            accuracies = [accuracy for _, accuracy in measured]
+            first, last = (f"{number(accuracy)} ({when})" for when, accuracy in (measured[0], measured[-1]))
+            table.add_row(name, first, last, spark(accuracies[-40:], low=0.0, high=1.0))
     return table
-
-
-def _measured(row: Trained) -> str:
-    return f"{number(row.held_out)} (round {row.round})"

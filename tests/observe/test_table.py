@@ -99,3 +99,10 @@ def test_held_out_accuracy_from_first_to_last() -> None:
     line = next(line for line in drawn(held_out_table({"node-1": rows, "node-2": []})).splitlines() if "node-1" in line)
     assert "0.200 (round 0)" in line
     assert "0.700 (round 2)" in line
+
+
+def test_accuracy_before_training_comes_first() -> None:
+    shown = drawn(held_out_table({"node-1": [Trained(0, 0.5, 0.4, held_out_before=0.2), Trained(1, 0.6, 0.7)]}))
+    line = next(line for line in shown.splitlines() if "node-1" in line)
+    assert "0.200 (untrained)" in line
+    assert "0.700 (round 1)" in line

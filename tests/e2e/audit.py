@@ -1,0 +1,67 @@
+"""What must hold of the logs of any swarm, whatever happened to it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from swarmd.cli.swarm import LocalSwarm
+from swarmd.core.events import Event, ReportSeen, RoundAnnounced, RoundsSkipped, StageTrained
+from swarmd.eventlog.reader import read_commits
+
+
+def events_of(events: Path) -> Iterator[Event]:
+    """All events of a node's log."""
+    for commit in read_commits(events):
+        yield from commit.events
+
+
+def verify(root: Path) -> None:
+    """`swarmd replay --verify` on a node's directory, as an operator runs it."""
+    command = [sys.executable, "-m", "swarmd", "replay", str(root), "--verify"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def audit(swarm: LocalSwarm) -> None:
+    """Every log that there is verifies, trains no stage twice, accounts for every round once, and never goes back."""
+    for place in swarm.places:
+        if not place.paths.events.is_dir():
+            continue
+        verify(place.root)
+        events = list(events_of(place.paths.events))
+        assert_trained_once(events)
+        assert_clock_monotone(events)
+        assert_rounds_accounted(events)
+    assert_one_report_each(swarm)
+
+
+def assert_trained_once(events: list[Event]) -> None:
+    counts = Counter((event.round, event.stage) for event in events if isinstance(event, StageTrained))
+    assert all(count == 1 for count in counts.values()), f"stages trained more than once: {counts}"
+
+
+def assert_clock_monotone(events: list[Event]) -> None:
+    marks = [(event.round, event.stage) for event in events if isinstance(event, RoundAnnounced)]
+    assert marks == sorted(marks)
+
+
+def assert_rounds_accounted(events: list[Event]) -> None:
+    """A round is trained or skipped, never both, and skips name the rounds in order."""
+    trained = {event.round for event in events if isinstance(event, StageTrained)}
+    skipped = [round for e in events if isinstance(e, RoundsSkipped) for round in range(e.first, e.last + 1)]
+    assert skipped == sorted(set(skipped))
+    assert not trained & set(skipped)
+
+
+def assert_one_report_each(swarm: LocalSwarm) -> None:
+    """Nobody's report of a stage was ever seen with two contents."""
+    contents: dict[tuple[str, int, int], set[tuple[float, str]]] = {}
+    for event in events_of(swarm.places[0].paths.events):
+        if isinstance(event, ReportSeen):
+            key = (event.peer, event.round, event.stage)
+            contents.setdefault(key, set()).add((event.reward, event.digest))
+    assert all(len(content) == 1 for content in contents.values()), contents
