@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from swarmd.core.commands import Command, PublishLeaderboard
 from swarmd.core.events import ReportSeen, TimerFired
 from swarmd.core.state import Coordination, Member, State
 
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
 OPEN = ("announcing", "open.collecting")
 
+_record = msgspec.msgpack.Decoder(tuple[str, int, int, float])
+
 
 class Chair:
     """Follows one coordinator's events."""
@@ -22,6 +27,7 @@ class Chair:
         self.world = world
         self.node = node
         self.reports: dict[str, float] = {}  # of the open stage
+        self.round_reports: list[tuple[str, int, int, float]] = []  # peer, round, stage, reward, of the open round
         self.totals: dict[str, float] = {}
         self.credited: dict[str, int] = {}  # last round each peer was credited in
 
@@ -60,9 +66,23 @@ class Chair:
         elif not self._is_complete(then.round, now.members, self._quorum(before)):
             self._fail(f"stage {_place(then)} closed without its quorum: {sorted(self.reports)} reported")
         for peer, reward in self.reports.items():
+            self.round_reports.append((peer, then.round, then.stage, reward))
             self.totals[peer] = self.totals.get(peer, 0.0) + reward
             self.credited[peer] = then.round
         self.reports = {}
+        if now.round != then.round:
+            self._check_leaderboard(step[2].pending, then.round)
+            self.round_reports = []
+
+    def _check_leaderboard(self, pending: tuple[Command, ...], round: int) -> None:
+        """The signed reports of a round that are published are those that were counted, each once."""
+        for command in pending:
+            if isinstance(command, PublishLeaderboard) and command.round == round:
+                published = [_record.decode(record) for record in command.reports]
+                if published != self.round_reports:
+                    self._fail(f"the leaderboard of round {round} shows {published}, counted were {self.round_reports}")
+                return
+        self._fail(f"round {round} is over, but its leaderboard is not published")
 
     def _check_standings(self, now: Coordination) -> None:
         standing = {row.peer: row.reward for row in now.standings}

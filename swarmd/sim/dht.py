@@ -1,4 +1,4 @@
-"""The simulated DHT: signed records that their owners replace; it can split in two, go stale, forget, and come together."""
+"""The simulated DHT: records that their owners replace; it can split in two, go stale, forget, and heal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ Reports = dict[tuple[int, int], dict[str, Report]]
 class Store:
     """What the nodes of one side of a partition hold together."""
 
-    def __init__(self) -> None:
+    def __init__(self, dht: Dht) -> None:
+        self.dht = dht
         self.clock: RoundAnnounced | None = None
         self.clock_before: RoundAnnounced | None = None
         self.members: dict[str, Event] = {}
@@ -37,7 +38,7 @@ class Store:
 
     def copy(self) -> Store:
         """What the other side begins with when the network splits."""
-        twin = Store()
+        twin = Store(self.dht)
         twin.clock, twin.clock_before = self.clock, self.clock_before
         twin.members = dict(self.members)
         twin.reports = {place: dict(reports) for place, reports in self.reports.items()}
@@ -54,12 +55,21 @@ class Store:
     def put_clock(self, clock: RoundAnnounced) -> None:
         if self.clock is None or is_newer(clock, self.clock):
             self.clock, self.clock_before = clock, self.clock
+            self.dht.version += 1
             for place in [place for place in self.reports if place[0] < clock.round - ROUNDS_KEPT]:
                 del self.reports[place]
 
     def put_report(self, report: Report) -> None:
         seen = report.seen
-        self.reports.setdefault((seen.round, seen.stage), {})[seen.peer] = report
+        reports = self.reports.setdefault((seen.round, seen.stage), {})
+        if reports.get(seen.peer) is not report:
+            reports[seen.peer] = report
+            self.dht.version += 1
+
+    def put_member(self, peer: str, fact: Event) -> None:
+        if self.members.get(peer) is not fact:
+            self.members[peer] = fact
+            self.dht.version += 1
 
 
 def is_newer(clock: RoundAnnounced, than: RoundAnnounced) -> bool:
@@ -91,19 +101,22 @@ class Dht:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.stores = [Store(), Store()]
+        self.version = 0  # changes so far, of records and of who is there
+        self.stores = [Store(self), Store(self)]
         self.workers: list[NetworkWorker] = []
         self.split = False
 
     def join(self, worker: NetworkWorker) -> None:
         """A worker's process takes part from now on. Where nobody was, nothing is stored any more."""
         if not self.at_side(worker.node.side):
-            self.stores[worker.node.side] = Store()
+            self.stores[worker.node.side] = Store(self)
         self.workers.append(worker)
+        self.version += 1
 
     def leave(self, worker: NetworkWorker) -> None:
         if worker in self.workers:
             self.workers.remove(worker)
+            self.version += 1
 
     def at_side(self, side: int) -> int:
         """How many workers there are on a side."""
@@ -121,6 +134,7 @@ class Dht:
     def part(self) -> None:
         """Split the network in two."""
         self.split = True
+        self.version += 1
         for node in self.world.nodes:
             node.side = int(self.world.random.random() < 0.4)
         self.stores[1] = self.stores[0].copy()
@@ -130,6 +144,7 @@ class Dht:
         if not self.split:
             return
         self.split = False
+        self.version += 1
         for node in self.world.nodes:
             node.side = 0
         self.stores[0].merge(self.stores[1])
@@ -137,6 +152,7 @@ class Dht:
     def forget(self) -> None:
         """Some record is lost with the nodes that held it; its owner publishes it again after a while."""
         store, random = self.stores[0], self.world.random
+        self.version += 1
         victim = random.randrange(3)
         if victim == 0:
             store.clock = None

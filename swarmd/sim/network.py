@@ -63,6 +63,7 @@ class NetworkWorker(SimWorker):
         self.collecting: tuple[int, int] | None = None
         self.told_reports: set[tuple[str, int, int]] = set()
         self.told_members: dict[str, Event] = {}
+        self.seen_version = -1  # of the DHT, at the last poll
         self.own_clock: RoundAnnounced | None = None
         self.own_report: Report | None = None
         self.own_member: Event | None = None
@@ -127,7 +128,7 @@ class NetworkWorker(SimWorker):
 
     def _register(self, command: Register) -> None:
         self.own_member = member_fact(self.node.peer, self.node.name, left=False)
-        self.dht.store_of(self).members[self.node.peer] = self.own_member
+        self.dht.store_of(self).put_member(self.node.peer, self.own_member)
         self._hint_coordinator(self.own_member)
         self.tell(Registered(command.id))
 
@@ -171,7 +172,7 @@ class NetworkWorker(SimWorker):
 
     def _collect(self, command: CollectReports) -> None:
         self.collecting = (command.round, command.stage)
-        self.told_reports.clear()
+        self.told_reports = {told for told in self.told_reports if told[1:] in self._places(self.collecting)}
         self._look_at_reports()
 
     def _publish_leaderboard(self, command: PublishLeaderboard) -> None:
@@ -216,24 +217,30 @@ class NetworkWorker(SimWorker):
         self.later(POLL_S, self._poll)
         if not self.joined:
             return
+        if self.random.random() < REPUBLISH_CHANCE:
+            self._republish()
+        if self.seen_version == self.dht.version and self.linked:
+            return
+        self.seen_version = self.dht.version
         self._look_around()
         if not self.linked:
             return
-        if self.random.random() < REPUBLISH_CHANCE:
-            self._republish()
         self.look_at_clock()
         if self.node.coordinates:
             self._look_at_members()
             self._look_at_reports()
 
     def _republish(self) -> None:
+        """Keep one's own records alive, and find them lost if they are."""
+        if not self.linked:
+            return
         store = self.dht.store_of(self)
         if self.own_clock is not None:
             store.put_clock(self.own_clock)
         if self.own_report is not None:
             store.put_report(self.own_report)
         if self.own_member is not None:
-            store.members[self.node.peer] = self.own_member
+            store.put_member(self.node.peer, self.own_member)
 
     def _look_at_members(self) -> None:
         for peer, fact in self.dht.store_of(self).members.items():
@@ -264,7 +271,7 @@ class NetworkWorker(SimWorker):
         """An orderly stop: the membership record says so."""
         if self.linked:
             farewell = member_fact(self.node.peer, self.node.name, left=True)
-            self.dht.store_of(self).members[self.node.peer] = farewell
+            self.dht.store_of(self).put_member(self.node.peer, farewell)
             self._hint_coordinator(farewell)
 
 

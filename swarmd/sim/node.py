@@ -54,6 +54,7 @@ class Node:
         self.frozen_until = 0.0
         self.crash_point: CrashPoint | None = None
         self.checked_seq = 0  # events below it have been seen by the checks
+        self.base = (0, State())  # so many commits were folded at an earlier restart, and what they came to
         self.supervisor = Supervisor(self)
         self._deadlines: tuple[Deadline, ...] = ()
         self._wake_at = 0.0  # true time of the next look at the deadlines, 0 for none
@@ -80,27 +81,37 @@ class Node:
         self.crash_point = None
         self._deadlines = ()
         self.supervisor = Supervisor(self)
-        self.state = self._fold()
+        self.state = self.fold(self.base)
+        self.base = (len(self.disk.log.commits), self.state)
         self.receive(self.life, NodeStarted(self.settings, f"{self.peer}-{self.life}"))
 
-    def _fold(self) -> State:
-        """The state that the log comes to; it must be the one the last life had, with the same commands."""
+    def fold(self, base: tuple[int, State]) -> State:
+        """The state that the log comes to; it must be the one the last life had, with the same commands.
+
+        Args:
+            base: the first commits and what they come to; (0, State()) folds the whole log.
+        """
         known_seq, known = self.world.checks.last_of(self)
-        state = State()
-        for commit in self.disk.log.commits:
-            commands: list[Command] = []
-            for envelope in commit.envelopes():
-                before = state
-                state, caused = step(before, envelope)
-                commands += caused
-                if envelope.seq >= self.checked_seq:
-                    self.world.checks.on_step(self, (envelope, before, state, caused))
-                    self.checked_seq = envelope.seq + 1
-            if commit.end_seq == known_seq and state != known:
+        index, state = base
+        for commit in self.disk.log.commits[index:]:
+            state = self._fold_commit(commit, state)
+            if commit.seq + len(commit.events) == known_seq and state != known:
                 self.world.fail(self, f"the fold of the log up to seq {known_seq} is not the state that lived")
-            if digest_commands(commands) != commit.commands_digest:
-                self.world.fail(self, f"the replay of seq {commit.seq} gives other commands than it gave")
-            self.world.counts["replayed"] += len(commit.events)
+        return state
+
+    def _fold_commit(self, commit: Commit, state: State) -> State:
+        """Apply one commit of an earlier life. What was durable but never adopted is new to the checks."""
+        commands: list[Command] = []
+        for envelope in commit.envelopes():
+            before = state
+            state, caused = step(before, envelope)
+            commands += caused
+            if envelope.seq >= self.checked_seq:
+                self.world.checks.on_step(self, (envelope, before, state, caused))
+                self.checked_seq = envelope.seq + 1
+        if digest_commands(commands) != commit.commands_digest:
+            self.world.fail(self, f"the replay of seq {commit.seq} gives other commands than it gave")
+        self.world.counts["replayed"] += len(commit.events)
         return state
 
     def crash(self) -> None:
@@ -245,7 +256,7 @@ class Node:
 
 
 def plan(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[Step]:
-    """Step through a batch of facts in memory; rounds missed become a fact of their own before the one that shows it."""
+    """Step through a batch of facts in memory; missed rounds become a fact before the one that shows it."""
     steps: list[Step] = []
     for fact in facts:
         envelope = Envelope(seq, at, fact)

@@ -1,4 +1,4 @@
-"""What goes out of a node: at most once an id in a port's life, always the same under the same id, only after its cause."""
+"""What goes out of a node: once an id in a port's life, the same under the same id, and only after its cause."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from swarmd.core.commands import NETWORK_COMMANDS, TRAINER_COMMANDS, Announce, Command, KillWorker, PublishReport
 from swarmd.core.events import CommandFailed, LinkUp, NodeStarted, TrainerReady
+from swarmd.core.state import State
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node, Step
@@ -70,6 +71,10 @@ class Orders:
         if place < self.announced or (place == self.announced and not again):
             self._fail(f"{command.id} announces {place} after {self.announced}")
         self.announced = place
+
+    def has_killed_trainer(self, state: State) -> bool:
+        """Whether the present trainer process was ordered killed."""
+        return self.killed == f"kill/trainer/{state.run}/{state.training.attempt}"
 
     def on_dispatch(self, command: Command) -> None:
         known = self.content.setdefault(command.id, command)

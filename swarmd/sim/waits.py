@@ -8,19 +8,23 @@ from swarmd.core.commands import Announce, PublishReport, Register, Train
 from swarmd.core.state import Coordination, State
 from swarmd.core.workers import LEAVING
 
+HUNG = "nothing ends what the trainer is busy with"  # no stall when the trainer was ordered killed
 
-def find_stall(state: State, killed: bool) -> str:
-    """What nothing will ever end in this state; empty when there is nothing.
 
-    Args:
-        killed: whether the present trainer process was ordered killed.
-    """
-    if state.chart in LEAVING:
+def find_stall(state: State) -> str:
+    """What nothing will ever end in this state; empty when there is nothing."""
+    chart = state.chart
+    if chart in LEAVING:
         return ""
     armed = [deadline.name for deadline in state.deadlines]
-    if state.trainer.chart == "busy" and not (killed or "train" in armed or "cancel" in armed):
-        return "nothing ends what the trainer is busy with"
-    return _worker_stall(state, armed) or _chart_stall(state, armed) or _coordinator_stall(state, armed)
+    if not (state.network.pid and state.training.pid) and (stall := _worker_stall(state, armed)):
+        return stall
+    rule = _RULES.get(chart)
+    if rule is not None and not rule(state, armed):
+        return f"nothing ends {chart}: armed are {armed}"
+    if state.trainer.chart == "busy" and "train" not in armed and "cancel" not in armed:
+        return HUNG
+    return "" if state.coordination is None else _coordinator_stall(state, state.coordination)
 
 
 def _worker_stall(state: State, armed: list[str]) -> str:
@@ -29,12 +33,6 @@ def _worker_stall(state: State, armed: list[str]) -> str:
     if not (state.training.pid or "ready/trainer" in armed or "restart/trainer" in armed):
         return "there is no trainer worker and none will be started"
     return ""
-
-
-def _chart_stall(state: State, armed: list[str]) -> str:
-    """What the state of round.yaml needs to end."""
-    rule = _RULES.get(state.chart)
-    return "" if rule is None or rule(state, armed) else f"nothing ends {state.chart}: armed are {armed}"
 
 
 def _trains(state: State, armed: list[str]) -> bool:
@@ -51,8 +49,15 @@ def _publishes(state: State, armed: list[str]) -> bool:
     return "publish" in armed and any(isinstance(command, PublishReport) for command in state.pending)
 
 
-def _waits(state: State, armed: list[str]) -> bool:
+def _settles(state: State, armed: list[str]) -> bool:
     return "clock" in armed or (state.clock is not None and state.clock.final)
+
+
+def _waits(state: State, armed: list[str]) -> bool:
+    """A node waits only while no stage is known to be open that it has not trained."""
+    clock = state.clock
+    idle = clock is None or clock.final or (clock.round, clock.stage) <= state.done
+    return idle and _settles(state, armed)
 
 
 _RULES: dict[str, Callable[[State, list[str]], bool]] = {
@@ -62,19 +67,20 @@ _RULES: dict[str, Callable[[State, list[str]], bool]] = {
     "round.gathering": lambda state, armed: "gather" in armed,
     "round.training": _trains,
     "round.publishing": _publishes,
-    "round.settling": _waits,
+    "round.settling": _settles,
     "skipping": lambda state, armed: state.trainer.chart == "busy",
 }
 
 
-def _coordinator_stall(state: State, armed: list[str]) -> str:
-    coordination = state.coordination
-    if coordination is None or state.link.chart != "up":
+def _coordinator_stall(state: State, coordination: Coordination) -> str:
+    if state.link.chart != "up":
         return ""
-    if coordination.chart == "announcing" and not _announces(state, coordination):
-        return "the coordinator announces nothing"
-    missing = {"mustering": "muster", "open.collecting": "stage"}.get(coordination.chart)
-    return f"nothing ends the coordinator's {coordination.chart}" if missing and missing not in armed else ""
+    chart = coordination.chart
+    if chart == "announcing":
+        return "" if _announces(state, coordination) else "the coordinator announces nothing"
+    needed = "stage" if chart == "open.collecting" else "muster" if chart == "mustering" else ""
+    stands = not needed or any(deadline.name == needed for deadline in state.deadlines)
+    return "" if stands else f"nothing ends the coordinator's {chart}"
 
 
 def _announces(state: State, coordination: Coordination) -> bool:
