@@ -7,10 +7,10 @@ from collections.abc import Callable
 import anyio
 
 from swarmd.core.events import Event, LinkDegraded, LinkDown, LinkUp
-from swarmd.dht.node import Node
+from swarmd.dht.node import Life, Node
 from swarmd.dht.peers import Rejoin
 
-LOOK_S = 0.1
+LOOK_S = 0.2
 CALM_S = 2.0  # between two reports of a changed number of peers, and before the loss of the last peer is believed
 
 
@@ -31,7 +31,8 @@ class LinkReporter:
         self._emit = emit
         self._told: LinkUp | LinkDegraded | LinkDown | None = None
         self._told_at = 0.0
-        self._seen_at = 0.0  # when the last peer was in the table
+        self._life: Life | None = None
+        self._seen_at = 0.0  # when a peer was last in the table, or when p2pd started
 
     def down(self, reason: str) -> None:
         """p2pd is lost or does not start; the same reason is told once."""
@@ -48,22 +49,21 @@ class LinkReporter:
 
     async def _look(self) -> None:
         peers, now = self._node.peers, anyio.current_time()
-        if peers:
-            self._seen_at = now
+        if peers or self._life is not self._node.life:
+            self._seen_at, self._life = now, self._node.life
         up = self._told if isinstance(self._told, LinkUp) else None
         if peers or self._alone:
             if up is None or (up.peers != peers and now - self._told_at > CALM_S):
                 addresses = await self._node.addresses()
                 if self._node.life is not None:
                     self._tell(LinkUp(self._node.peers, addresses))
-        elif self._is_lonely(up is not None, now):
+        elif self._is_lonely(now):
             self._tell(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
 
-    def _is_lonely(self, was_up: bool, now: float) -> bool:
-        """Long enough without a peer, after looking for one, to say so."""
-        if isinstance(self._told, LinkDegraded):
-            return False
-        return now - self._seen_at > CALM_S if was_up else self._rejoin.rounds > 0
+    def _is_lonely(self, now: float) -> bool:
+        """Long enough without a peer, after looking for one, to say so; once."""
+        looked = self._rejoin.rounds > 0 and now - self._seen_at > CALM_S
+        return looked and not isinstance(self._told, LinkDegraded)
 
     def _tell(self, event: LinkUp | LinkDegraded | LinkDown) -> None:
         self._told, self._told_at = event, anyio.current_time()

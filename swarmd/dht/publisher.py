@@ -19,6 +19,7 @@ from swarmd.dht.shelf import Shelf
 from swarmd.errors import NetworkDown, RecordRejected
 
 ATTEMPTS = 3
+LOOK_S = 0.25
 STEP_S = 0.001  # the least by which an expiration exceeds the one before
 RENEWALS = 3  # within a record's life
 COMPANY_S = 5.0  # after a start, for peers to be found before records are published again
@@ -139,7 +140,7 @@ class Publisher:
         """Wait until p2pd is gone, or until a lonely node has peers."""
         while self._node.life is life and not (lonely and life.peers):
             lonely = lonely or not life.peers
-            await anyio.sleep(0.1)
+            await anyio.sleep(LOOK_S)
 
     async def _renew_all(self) -> None:
         for content in list(self._live.values()):

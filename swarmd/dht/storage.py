@@ -61,6 +61,11 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         """Is this very record held?"""
         return self.records(key).get(signed.owner) == (signed.value, signed.expiration)
 
+    def has_later(self, key: DHTID, signed: Signed) -> bool:
+        """Is a later record of the same owner held?"""
+        held = self.records(key).get(signed.owner)
+        return held is not None and held[1] > signed.expiration
+
     def size_bytes(self) -> int:
         """Bytes of all values held."""
         return sum(size_of(item.value) for _, item in self.items())

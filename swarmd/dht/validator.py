@@ -41,6 +41,7 @@ KEYS_PER_FIND_MAX = 64
 BATCH_BYTES_MAX = 2 * 1024 * 1024  # of one store request
 RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # one sender's
 BYTES_BURST, BYTES_PER_S = 32.0 * 1024 * 1024, 2.0 * 1024 * 1024
+STALE = "stale"
 YIELD_EVERY = 16  # records checked before the loop may do something else
 
 Accepted = Callable[[Signed], None]
@@ -203,7 +204,8 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
                 stored &= self._store_one(sender, key, subkey, value, expiration, replayed="")
             except RecordRejected as error:
                 stored = False
-                self._refuse(sender, error)
+                if error.reason != STALE:  # what others hold may be behind
+                    self._refuse(sender, error)
         return stored
 
     def _store_one(
@@ -215,6 +217,8 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             if replayed and sender != signed.owner:
                 raise RecordRejected(replayed, f"a record of {signed.owner} that is held already")
             return True
+        if sender == signed.owner and self.storage.has_later(key_id, signed):
+            return False  # the owner's own messages may overtake one another
         stored: bool = self.storage.admit(key_id, signed)
         if stored and self.record_validator.accepted is not None:
             self.record_validator.accepted(signed)

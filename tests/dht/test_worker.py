@@ -33,6 +33,7 @@ from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
     NoRoundYet,
+    RecordsRejected,
     Registered,
     ReportPublished,
     ReportSeen,
@@ -173,6 +174,12 @@ async def test_a_round_from_membership_to_leaderboard(swarm: Swarm) -> None:
     assert verify_leaderboard([Board(0, standings, records)], SWARM) == []
     await coordinator.do(PublishLeaderboard("leaderboard/0", 0, standings, records))
     await coordinator.expect(LeaderboardPublished, round=0)
+    await asyncio.sleep(2.5)
+    assert [node.seen(RecordsRejected) for node in swarm.nodes] == [
+        [],
+        [],
+        [],
+    ]  # honest nodes refuse one another nothing
     assert await two.stop() == 0
     await coordinator.expect(MemberLeft, peer=two.peer_id)
     await one.expect(MemberLeft, peer=two.peer_id)
