@@ -1,0 +1,309 @@
+"""What holds for every sequence of events, however absurd: `step` never raises, never forgets a bound, never lies.
+
+CI draws the same examples each time; with SWARMD_SIM_SEEDS set (see tests/sim/conftest.py) they are new ones.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transitions import MachineError
+
+from swarmd.core.catchup import expand, missed
+from swarmd.core.chart import NAMES, Chart, build_machine, default_charts
+from swarmd.core.events import (
+    CommandFailed,
+    CoordinatorSettings,
+    Envelope,
+    Event,
+    LeaderboardPublished,
+    LinkDegraded,
+    LinkDown,
+    LinkUp,
+    MemberLeft,
+    MemberSeen,
+    NodeStarted,
+    NodeStopped,
+    NoRoundYet,
+    RecordsRejected,
+    Registered,
+    ReportPublished,
+    ReportSeen,
+    RolloutsGathered,
+    RolloutsRef,
+    RoundAnnounced,
+    RoundPublished,
+    RoundsSkipped,
+    Settings,
+    StageTrained,
+    StopRequested,
+    TimerFired,
+    TrainerReady,
+    TrainingCancelled,
+    WorkerExited,
+    WorkerStarted,
+    WorkerStartFailed,
+)
+from swarmd.core.state import REJECTIONS_KEPT, REWARDS_KEPT, SKIPS_KEPT, State
+from swarmd.core.step import step
+from swarmd.core.turn import PENDING_MAX, Turn
+
+thorough = settings(max_examples=150, deadline=None, derandomize="SWARMD_SIM_SEEDS" not in os.environ)
+
+ME = "me"
+peers = st.sampled_from([ME, "boss", "anna", "otto"])
+rounds = st.integers(0, 5)
+stages = st.integers(0, 2)
+workers = st.sampled_from(["network", "trainer"])
+times = st.floats(0.0, 5000.0)
+rewards = st.floats(-1.0, 2.0)
+words = st.sampled_from(["", "why", "no answer"])
+codes = st.sampled_from([0, 0, 69])
+
+
+@st.composite
+def command_ids(draw: st.DrawFn) -> str:
+    kind = draw(st.sampled_from(["train", "gather", "report", "announce", "leaderboard", "register", "cancel"]))
+    return "register" if kind == "register" else f"{kind}/{draw(rounds)}/{draw(stages)}"
+
+
+@st.composite
+def node_settings(draw: st.DrawFn) -> Settings:
+    coordination = CoordinatorSettings(
+        min_peers=draw(st.integers(1, 3)),
+        quorum=draw(st.sampled_from([0.5, 0.75, 1.0])),
+        rounds_max=draw(st.sampled_from([0, 2])),
+    )
+    coordinates = draw(st.booleans())
+    return Settings(
+        peer=ME,
+        swarm="s",
+        role="coordinator" if coordinates else "follower",
+        coordinator=ME if coordinates else "boss",
+        stages=draw(st.sampled_from([1, 3])),
+        behind=draw(st.sampled_from(["finish-stage", "abandon"])),
+        restarts_max=draw(st.sampled_from([1, 8])),
+        coordination=coordination if coordinates else None,
+    )
+
+
+references = st.builds(RolloutsRef, peers, rounds, stages, words, st.integers(0, 9), st.integers(0, 9))
+timers = st.builds(TimerFired, st.sampled_from(["clock", "train", "gather", "publish", "stage", "muster"]), times)
+
+
+@st.composite
+def skips(draw: st.DrawFn) -> RoundsSkipped:
+    first = draw(rounds)
+    return RoundsSkipped(first, first + draw(rounds), draw(st.sampled_from(["slow", "late", "fault"])))
+
+
+BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
+    NodeStarted: st.builds(NodeStarted, node_settings(), words),
+    StopRequested: st.builds(StopRequested, words, codes),
+    NodeStopped: st.builds(NodeStopped, words, codes),
+    TimerFired: timers,
+    WorkerStarted: st.builds(WorkerStarted, workers, st.integers(1, 9), st.integers(1, 3)),
+    WorkerExited: st.builds(WorkerExited, workers, words, permanent=st.sampled_from([False, False, False, True])),
+    WorkerStartFailed: st.builds(WorkerStartFailed, workers, words, st.integers(1, 3)),
+    LinkUp: st.builds(LinkUp, st.integers(0, 3)),
+    LinkDegraded: st.builds(LinkDegraded, words),
+    LinkDown: st.builds(LinkDown, words),
+    Registered: st.builds(Registered, command_ids()),
+    MemberSeen: st.builds(MemberSeen, peers, words),
+    MemberLeft: st.builds(MemberLeft, peers),
+    RoundAnnounced: st.builds(RoundAnnounced, rounds, stages, times, times, st.sampled_from([False, False, True])),
+    NoRoundYet: st.builds(NoRoundYet),
+    RoundsSkipped: skips(),
+    RolloutsGathered: st.builds(RolloutsGathered, command_ids(), rounds, stages, st.tuples(references)),
+    ReportPublished: st.builds(ReportPublished, command_ids(), rounds, stages),
+    ReportSeen: st.builds(ReportSeen, peers, rounds, stages, rewards, words, st.binary(max_size=4)),
+    RoundPublished: st.builds(RoundPublished, command_ids(), rounds, stages),
+    LeaderboardPublished: st.builds(LeaderboardPublished, command_ids(), rounds),
+    RecordsRejected: st.builds(RecordsRejected, peers, st.integers(0, 99).map(str), st.integers(1, 5)),
+    CommandFailed: st.builds(CommandFailed, command_ids(), words),
+    TrainerReady: st.builds(TrainerReady, words, words, st.integers(0, 9)),
+    StageTrained: st.builds(StageTrained, command_ids(), rounds, stages, rewards, references),
+    TrainingCancelled: st.builds(TrainingCancelled, command_ids(), rounds, stages),
+}
+events = st.one_of(*BY_TYPE.values())
+# Mostly a live node: its start, both workers, the link; then anything, with a share of timers that do stand.
+openings = st.builds(
+    lambda started: (
+        started,
+        WorkerStarted("network", 1, 1),
+        WorkerStarted("trainer", 2, 1),
+        TrainerReady("cpu", "tiny", 1),
+        LinkUp(1),
+        Registered("register"),
+    ),
+    BY_TYPE[NodeStarted],
+)
+plots = st.lists(st.one_of(events, st.just("next timer"), st.just("answer")), max_size=60)
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+def answer_to(state: State, position: int) -> Event:
+    """What a port might say to the oldest pending command."""
+    if not state.pending:
+        return NoRoundYet()
+    command = state.pending[position % len(state.pending)]
+    kind, _, rest = command.id.partition("/")
+    place = [int(part) for part in rest.split("/") if part.isdigit()][:2]
+    if kind == "train":
+        return StageTrained(command.id, *place, 0.5, RolloutsRef(ME, *place, "d", 1, 1))
+    answers: dict[str, type] = {"gather": RolloutsGathered, "report": ReportPublished, "announce": RoundPublished}
+    if kind in answers and len(place) == 2:
+        return answers[kind](command.id, *place)
+    return Registered(command.id) if kind == "register" else CommandFailed(command.id, "no answer")
+
+
+def play(opening: tuple[Event, ...], plot: list[Any]) -> list[tuple[State, Envelope]]:
+    """All (state before, envelope) of a story, each event expanded as the engine does."""
+    state, at, seq = State(), 0.0, 0
+    told: list[tuple[State, Envelope]] = []
+    for position, item in enumerate([*opening, *plot]):
+        event = item
+        if item == "answer":
+            event = answer_to(state, position)
+        elif item == "next timer":
+            first = min(state.deadlines, key=lambda deadline: deadline.due_at, default=None)
+            event = TimerFired(first.name, first.due_at) if first else NoRoundYet()
+            at = max(at, first.due_at if first else at)
+        at += 0.25
+        for recorded in expand(state, Envelope(seq, at, event)):
+            envelope = Envelope(seq, at, recorded)
+            told.append((state, envelope))
+            state, _ = step(state, envelope)
+            seq += 1
+    return told
+
+
+def test_every_event_type_has_a_strategy() -> None:
+    assert set(BY_TYPE) == set(Event.__args__)
+
+
+@thorough
+@given(openings, plots)
+def test_step_keeps_its_bounds(opening: tuple[Event, ...], plot: list[Any]) -> None:
+    charts = default_charts()
+    for state, envelope in play(opening, plot):
+        after, commands = step(state, envelope)
+        assert after.chart in charts.round.states
+        assert after.link.chart in charts.link.states
+        assert after.trainer.chart in charts.trainer.states
+        assert after.coordination is None or after.coordination.chart in charts.coordinator.states
+        assert len(after.pending) <= PENDING_MAX
+        assert len({deadline.name for deadline in after.deadlines}) == len(after.deadlines) <= PENDING_MAX + 16
+        assert len(after.skips) <= SKIPS_KEPT
+        assert len(after.rewards) <= REWARDS_KEPT
+        assert len(after.rejections) <= REJECTIONS_KEPT
+        assert len({command.id for command in commands}) == len(commands)
+
+
+@thorough
+@given(openings, plots)
+def test_step_is_pure(opening: tuple[Event, ...], plot: list[Any]) -> None:
+    for state, envelope in play(opening, plot):
+        before = _encode(state)
+        after, commands = step(state, envelope)
+        assert _encode(state) == before, "step changed the state it was given"
+        again, commands_again = step(msgspec.msgpack.decode(before, type=State), envelope)
+        assert again == after
+        assert commands_again == commands
+
+
+@thorough
+@given(openings, plots)
+def test_the_clock_work_and_done_never_go_back(opening: tuple[Event, ...], plot: list[Any]) -> None:
+    for state, envelope in play(opening, plot):
+        after, _ = step(state, envelope)
+        if state.clock is not None:
+            assert after.clock is not None
+            assert (after.clock.round, after.clock.stage) >= (state.clock.round, state.clock.stage)
+        if state.work is not None:
+            assert after.work is not None
+            assert (after.work.round, after.work.stage) >= (state.work.round, state.work.stage)
+        assert after.done >= state.done
+
+
+@thorough
+@given(openings, plots)
+def test_a_step_that_leaves_rounds_behind_is_preceded_by_their_skip(
+    opening: tuple[Event, ...], plot: list[Any]
+) -> None:
+    invented = [item for item in plot if not isinstance(item, RoundsSkipped)]
+    for state, envelope in play(opening, invented):
+        after, _ = step(state, envelope)
+        if not isinstance(envelope.event, RoundsSkipped):
+            assert missed(state, after) is None
+
+
+@thorough
+@given(events)
+def test_an_event_survives_the_log(event: Event) -> None:
+    assert msgspec.msgpack.decode(_encode(event), type=Event) == event
+
+
+@given(events)
+def test_before_its_start_a_node_ignores_everything(event: Event) -> None:
+    if not isinstance(event, NodeStarted):
+        assert step(State(), Envelope(0, 1.0, event)) == (State(), ())
+
+
+# --- charts ---
+
+
+class Model:
+    """What a `transitions` machine moves."""
+
+    state: str
+
+
+@pytest.mark.parametrize("name", NAMES)
+@thorough
+@given(steps=st.data())
+def test_the_table_and_the_machine_go_the_same_way(name: str, steps: st.DataObject) -> None:
+    chart: Chart = getattr(default_charts(), name)
+    model = Model()
+    machine = build_machine(chart.source, model)
+    place = str(model.state)
+    for trigger in steps.draw(st.lists(st.sampled_from(chart.triggers), max_size=12)):
+        try:
+            machine.trigger_event(model, trigger)
+        except MachineError:
+            assert (place, trigger) not in chart.table
+        place = chart.table.get((place, trigger), place)
+        assert str(model.state) == place
+        assert place in chart.states
+
+
+MOVES = {"round": "move_round", "link": "move_link", "trainer": "move_trainer", "coordinator": "move_coordinator"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trigger_that_a_state_does_not_list_changes_nothing(name: str) -> None:
+    charts = default_charts()
+    chart: Chart = getattr(charts, name)
+    unlisted = [(place, trigger) for place in chart.states for trigger in chart.triggers]
+    unlisted = [pair for pair in unlisted if pair not in chart.table]
+    assert unlisted
+    for place, trigger in unlisted:
+        state = standing_at(name, place)
+        before = _encode(state)
+        turn = Turn(state, 0, 9.0, charts)
+        assert getattr(turn, MOVES[name])(trigger) is False
+        assert _encode(turn.state) == before
+        assert turn.commands == []
+
+
+def standing_at(name: str, place: str) -> State:
+    """A state in which one chart stands at a place."""
+    plain = {"chart": place} if name == "round" else {}
+    parts = {"link": "link", "trainer": "trainer", "coordinator": "coordination"}
+    fields = {**plain, **({parts[name]: {"chart": place}} if name in parts else {})}
+    return msgspec.convert(fields, State)

@@ -1,0 +1,185 @@
+"""Small mistakes planted in the core and in the simulated daemon, to see whether the checks notice them.
+
+A mutant replaces one piece of text in one module's source, which must occur there exactly once, and the module is
+executed anew, in place. `step` is executed after it, because its tables hold the functions of the other modules.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import NamedTuple
+
+from swarmd.core import catchup, coordination, rounds, step, turn, workers
+from swarmd.sim import node, world
+
+
+class Mutant(NamedTuple):
+    """One mistake: `instead` of `text` in `module`."""
+
+    name: str
+    module: ModuleType
+    text: str
+    instead: str
+
+
+MUTANTS = (
+    Mutant(
+        "a stage trained already is trained again after a restart",
+        rounds,
+        "    elif work.result is not None:\n        turn.move_round",
+        "    elif False:\n        turn.move_round",
+    ),
+    Mutant(
+        "a stage that was given up is begun again at once",
+        rounds,
+        "(clock.round, clock.stage) > (work.round, work.stage)",
+        "(clock.round, clock.stage) >= (work.round, work.stage)",
+    ),
+    Mutant(
+        "an announcement of the past is followed",
+        rounds,
+        "    if place < before:\n        return\n",
+        "",
+    ),
+    Mutant(
+        "a duplicate announcement restarts the stage",
+        rounds,
+        "follow_clock(turn, moved=place > before)",
+        "follow_clock(turn, moved=place >= before)",
+    ),
+    Mutant(
+        "an answered command stays pending",
+        turn,
+        "if waiting is not command",
+        "if True",
+    ),
+    Mutant(
+        "an older answer frees a busy trainer",
+        rounds,
+        'turn.state.trainer.chart == "busy" and turn.state.trainer.train == train',
+        'turn.state.trainer.chart == "busy"',
+    ),
+    Mutant(
+        "a cancellation has no deadline",
+        rounds,
+        '        turn.arm("cancel", turn.at + CANCEL_S)\n',
+        "",
+    ),
+    Mutant(
+        "gathering has no deadline",
+        rounds,
+        '    turn.arm("gather", until_at)\n',
+        "",
+    ),
+    Mutant(
+        "a trainer that came back is not told what waits for it",
+        workers,
+        "    resend_training(turn)\n\n\ndef resend_training",
+        "\n\ndef resend_training",
+    ),
+    Mutant(
+        "a worker that ended is not started again",
+        workers,
+        'turn.arm(f"restart/{event.worker}", turn.at + wait_s)',
+        "assert wait_s > 0",
+    ),
+    Mutant(
+        "a late result leaves the trainer idle with a stage waiting",
+        rounds,
+        "            return\n    if freed:\n        go_on_training(turn)\n",
+        "            return\n",
+    ),
+    Mutant(
+        "a skip is not counted",
+        rounds,
+        "skipped_to=event.last,",
+        "skipped_to=turn.state.skipped_to,",
+    ),
+    Mutant(
+        "the round that was trained counts as skipped",
+        catchup,
+        "first = max(after.done[0], after.skipped_to) + 1",
+        "first = max(after.done[0] - 1, after.skipped_to) + 1",
+    ),
+    Mutant(
+        "the quorum is one report short",
+        coordination,
+        "needed = max(1, math.ceil(settings_of(turn).quorum * len(expected)))",
+        "needed = max(1, math.ceil(settings_of(turn).quorum * len(expected)) - 1)",
+    ),
+    Mutant(
+        "members that fell silent are never waited for again",
+        coordination,
+        "return silent <= 1 or silent & (silent + 1) == 0 or (silent + 1) % SILENT_ROUNDS_MAX == 0",
+        "return silent <= 1",
+    ),
+    Mutant(
+        "a report counts twice",
+        coordination,
+        "or event.peer in reported_by(coordination):",
+        "or False:",
+    ),
+    Mutant(
+        "a stage has no deadline",
+        coordination,
+        '        turn.arm("stage", coordination.deadline_at)\n',
+        "",
+    ),
+    Mutant(
+        "the coordinator starts again at round 0",
+        workers,
+        "kept = before.coordination or Coordination()",
+        "kept = Coordination()",
+    ),
+    Mutant(
+        "two announcements share an id",
+        coordination,
+        "deadline_at=deadline_at, openings=coordination.openings + 1",
+        "deadline_at=deadline_at, openings=coordination.openings",
+    ),
+    Mutant(
+        "a lost clock is taken for a swarm without rounds",
+        rounds,
+        "    if clock is None or clock.final:\n        turn.move_round",
+        "    if True:\n        turn.move_round",
+    ),
+    Mutant(
+        "commands leave before the commit is durable",
+        node,
+        "        if self.crash_point and self._crash_before(commit):\n            return\n",
+        "        for command in commands:\n"
+        "            self.dispatch(command)\n"
+        "        if self.crash_point and self._crash_before(commit):\n            return\n",
+    ),
+    Mutant(
+        "the log is not synced",
+        node,
+        "        log.sync()\n",
+        "        log.synced = max(log.synced, len(log.commits) - 1)\n",
+    ),
+)
+
+
+@contextmanager
+def planted(mutant: Mutant) -> Iterator[None]:
+    """The mistake is in the code."""
+    source = inspect.getsource(mutant.module)
+    assert source.count(mutant.text) == 1, f"{mutant.name}: the text stands there {source.count(mutant.text)} times"
+    try:
+        _execute(mutant.module, source.replace(mutant.text, mutant.instead))
+        yield
+    finally:
+        _execute(mutant.module, source)
+
+
+def _execute(module: ModuleType, source: str) -> None:
+    """Put a module's functions in place, also where others hold them by name."""
+    exec(compile(source, str(module.__file__), "exec"), module.__dict__)
+    if module not in (step, node):
+        exec(compile(inspect.getsource(step), str(step.__file__), "exec"), step.__dict__)
+    if module is not node:
+        node.step, node.missed = step.step, catchup.missed
+    world.Node = node.Node

@@ -1,0 +1,38 @@
+"""The checks catch what they claim: every planted mistake is found within a few seeds."""
+
+import pytest
+
+from swarmd.sim.checks import InvariantBroken
+from swarmd.sim.world import run
+
+from .mutants import MUTANTS, Mutant, planted
+
+SEEDS_MAX = 30
+SPAN = {"hours": 0.5, "calm_s": 700.0}
+
+
+def find(mutant: Mutant) -> tuple[int, str]:
+    """The first seed that shows the mistake, and what the checks say; a crash of the core counts as shown too."""
+    with planted(mutant):
+        for seed in range(SEEDS_MAX):
+            try:
+                run(seed, **SPAN)
+            except InvariantBroken as violation:
+                return seed, violation.what
+            except AssertionError as error:
+                return seed, f"assertion: {error}"
+    return SEEDS_MAX, "nothing"
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_is_caught(mutant: Mutant) -> None:
+    seed, what = find(mutant)
+    assert seed < SEEDS_MAX, f"{SEEDS_MAX} seeds do not show that {mutant.name}"
+    print(f"seed {seed}: {what}")
+
+
+def test_the_code_is_whole_after_the_mutants() -> None:
+    for mutant in MUTANTS[:2]:
+        with planted(mutant):
+            pass
+    assert run(0, **SPAN).events > 0

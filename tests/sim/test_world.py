@@ -1,0 +1,71 @@
+"""Whole swarms on simulated machines: nothing happens that must not, and the same seed gives the same run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from swarmd.core.state import State
+from swarmd.sim.checks import InvariantBroken
+from swarmd.sim.profile import CALM, Profile, draw_profile
+from swarmd.sim.world import World, run
+
+SPAN = {"hours": 0.5, "calm_s": 700.0}
+TRACE = "from swarmd.sim.world import run; print(run(7, hours=0.4, calm_s=700.0).trace)"
+
+
+def test_the_seeds_keep_every_invariant(seeds: range) -> None:
+    runs = [run(seed, **SPAN) for seed in seeds]
+    assert sum(summary.events for summary in runs) > 500 * len(runs)
+    assert all(sum(getattr(summary, kind) for summary in runs) > 0 for kind in ("crashes", "partitions", "skips"))
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize("behind", ["finish-stage", "abandon"])
+def test_both_policies_and_several_stages_under_heavy_faults(stages: int, behind: str) -> None:
+    summary = run(1000 + stages, nodes=4, stages=stages, behind=behind, faults=120.0, quorum=1.0, **SPAN)
+    assert summary.crashes > 10
+    assert summary.stages_trained > summary.rounds
+
+
+def test_a_calm_swarm_loses_nothing() -> None:
+    summary = run(1, CALM)
+    assert summary.rounds > 100
+    assert summary.crashes == summary.worker_exits == summary.skips == 0
+    assert summary.stages_trained >= summary.profile.nodes * summary.rounds
+    assert summary.reports >= summary.profile.nodes * summary.rounds
+
+
+def test_a_swarm_that_has_run_its_rounds_goes_on_when_it_gets_more() -> None:
+    summary = run(3, nodes=3, rounds_max=10, hours=0.6, calm_s=700.0, stage_s=60.0, faults=20.0)
+    assert summary.rounds > 10
+
+
+@pytest.mark.parametrize("hashseed", ["0", "1", "random"])
+def test_the_trace_depends_on_the_seed_alone(hashseed: str) -> None:
+    here = run(7, hours=0.4, calm_s=700.0)
+    environment = os.environ | {"PYTHONHASHSEED": hashseed}
+    there = subprocess.run(
+        [sys.executable, "-c", TRACE], env=environment, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert there.stdout.strip() == here.trace
+    assert run(8, hours=0.4, calm_s=700.0).trace != here.trace
+
+
+def test_every_log_folds_to_the_state_that_lived() -> None:
+    world = World(5, draw_profile(5, faults=60.0, **SPAN))
+    world.play()
+    assert world.counts["crashes"] > 0
+    for node in world.nodes:
+        lived = node.state
+        assert node.fold((0, State())) == lived
+
+
+def test_a_violation_names_the_seed_and_the_line_that_repeats_it() -> None:
+    world = World(11, Profile(nodes=2, stages=3))
+    with pytest.raises(InvariantBroken, match="seed 11, node 1") as caught:
+        world.fail(world.nodes[1], "it has gone mad")
+    assert caught.value.fix == "Repeat it with: swarmd sim --seed 11 --set nodes=2 --set stages=3"
