@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -248,3 +250,15 @@ def test_wrong_settings_name_the_fix() -> None:
     assert "twice" in error_of(SwarmConfig(id="t", tasks=(TaskConfig("gcd"), TaskConfig("gcd")))).message
     seeded = error_of(SwarmConfig(id="t", tasks=(TaskConfig("chain_sum", config={"seed": 1}),)))
     assert "'seed'" in seeded.message
+
+
+def test_deferred_modules_load_when_their_task_is_used() -> None:
+    program = (
+        "import sys; from swarmd.config import *; from swarmd.swarms.registry import make_plan\n"
+        "plan = make_plan(SwarmConfig(id='a')); assert 'matplotlib' not in sys.modules\n"
+        "plan = make_plan(SwarmConfig(id='a', tasks=(TaskConfig('game_of_life'),)))\n"
+        "question = next(plan.draw('p', 0, 0)); answer = question.entry['answer']\n"
+        "assert 'matplotlib' in sys.modules\n"
+        "print(plan.score(question, f'<answer>{answer}</answer>', 0).accuracy)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "1.0\n"
