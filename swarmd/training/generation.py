@@ -16,6 +16,7 @@ from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 from swarmd.training.cancellation import Cancellation
 
 CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached and uncached computation
+SHORT_TOLERANCE = 0.5  # the same for models in bfloat16 or float16
 
 
 class Sampler:
@@ -45,7 +46,8 @@ class Sampler:
     def shares_prefill(self) -> bool:
         """Whether the model's cache can be repeated; tried out once, on two short prompts of different length."""
         if self._shared is None:
-            self._shared = self._try_cache()
+            with torch.no_grad():
+                self._shared = self._try_cache()
         return self._shared
 
     def sample(
@@ -64,8 +66,8 @@ class Sampler:
         training = self._model.training
         self._model.eval()
         try:
+            draw = self._draw_shared if self.shares_prefill else self._draw_plainly
             with torch.no_grad(), self._autocast():
-                draw = self._draw_shared if self.shares_prefill else self._draw_plainly
                 return draw(prompts, group, tokens_max, temperature, generator, cancellation)
         finally:
             self._model.train(training)
@@ -135,7 +137,7 @@ class Sampler:
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return False
         difference = (cached - torch.log_softmax(torch.stack(plain).float(), -1)).abs().max()
-        return bool(difference < CACHE_TOLERANCE * (1 if cached.dtype == self._model.dtype else 10))
+        return bool(difference < (CACHE_TOLERANCE if self._model.dtype == torch.float32 else SHORT_TOLERANCE))
 
 
 class Batch:
