@@ -66,7 +66,7 @@ class BodyServer:
     async def _answer(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with anyio.fail_after(REQUEST_S):
             digest = (await reader.readexactly(DIGEST_BYTES)).hex()
-        body = self._body_for(peer, digest)
+        body = await self._body_for(peer, digest)
         if body is None:
             writer.write(ABSENT.to_bytes(8, "big"))
             await writer.drain()
@@ -76,11 +76,11 @@ class BodyServer:
             writer.write(body[start : start + CHUNK_BYTES])
             await writer.drain()
 
-    def _body_for(self, peer: str, digest: str) -> bytes | None:
+    async def _body_for(self, peer: str, digest: str) -> bytes | None:
         if not self._admits(peer) or self._serving > SERVED_AT_ONCE or not self._blobs.has(digest):
             return None
         with suppress(SwarmdError, OSError):
-            body = self._blobs.get(digest)
+            body = await anyio.to_thread.run_sync(self._blobs.get, digest)
             return body if self._quota.take(peer, len(body)) else None
         return None
 

@@ -19,6 +19,10 @@ from swarmd.dht.session import Session
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 
 LOOK_AGAIN_S = 0.3
+ANSWER_S = 0.5  # the answer is there so long before the time is over, when training begins without it
+YOUNG_S = 30.0  # after this worker's start its peers may have been restarted too, and still publish again
+SETTLE_S = 2.0  # what they get for that
+LEAST_S = 0.5  # for a command that comes too late: after a restart, for instance
 LAST_FETCH_S = 0.5  # a body whose fetch would have less time than this is not fetched
 PEERS_MAX = 256  # gathered from at most so many peers, at random
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
@@ -42,37 +46,46 @@ class Gathering:
         self._got: dict[str, RolloutsRef] = {}
         self._refused: set[tuple[str, str]] = set()  # (peer, digest) of bodies that were not what was announced
         self._bytes = 0
+        self._expected: set[str] = set()  # peers whose reports name rollouts
+        self._began_at = time.time()
+        self._looked = False  # has any peer answered?
 
     async def run(self) -> None:
-        """Gather and tell. Raises NetworkDown when nothing could even be looked for."""
-        missing = await self._gather() if self._command.source_round >= 0 else 0
+        """Gather and tell, shortly before the time is over. Raises NetworkDown when nothing could be looked for."""
         command = self._command
+        if command.source_round >= 0:
+            with anyio.move_on_after(max(self._remaining_s(), LEAST_S)):
+                await self._gather()
+            if not self._looked:
+                raise NetworkDown("nobody answered when rollouts were looked for")
         rollouts = tuple(self._got[peer] for peer in sorted(self._got))
+        missing = len((self._expected | {peer for peer, _ in self._refused}) - self._got.keys())
         self._session.emit(RolloutsGathered(command.id, command.round, command.stage, rollouts, missing))
 
-    async def _gather(self) -> int:
-        """Look, fetch, look again. Returns how many announced bodies are not to be had."""
-        looked = False
-        missing = 0
+    async def _gather(self) -> None:
+        """Look, fetch, look again, until everything announced is there or has shown to be false."""
         while True:
             try:
-                announced = await self._announced()
+                self._expected = await self._announced()
                 found = await self._session.node.call(lambda life: lookup(life, names.rollouts(*self._place)))
-                looked = True
+                self._looked = self._looked or found.answered or self._session.coordinating
                 await self._fetch_all(found.records)
-                missing = len(announced - self._got.keys() - {peer for peer, _ in self._refused})
-                if not missing:
-                    return len(self._refused)
+                if self._looked and self._is_complete():
+                    return
             except NetworkDown as error:
-                if not looked and self._remaining_s() <= 0:
-                    raise
                 log.info("gathering goes on: %s", error)
-            if self._remaining_s() <= 0:
-                return missing + len(self._refused)
-            await anyio.sleep(min(LOOK_AGAIN_S, self._remaining_s()))
+            await anyio.sleep(LOOK_AGAIN_S)
+
+    def _is_complete(self) -> bool:
+        """All announced rollouts are here or refused. In a swarm that was just restarted, peers get a moment first."""
+        if self._expected - self._got.keys() - {peer for peer, _ in self._refused}:
+            return False
+        now, session = time.time(), self._session
+        settled = now > self._began_at + SETTLE_S or now > session.started_at + YOUNG_S
+        return settled or len(self._expected) >= session.members - 1
 
     def _remaining_s(self) -> float:
-        return max(0.0, self._command.until_at - time.time())
+        return self._command.until_at - ANSWER_S - time.time()
 
     async def _announced(self) -> set[str]:
         """Peers whose report of the stage names rollouts."""

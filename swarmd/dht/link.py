@@ -12,6 +12,7 @@ from swarmd.dht.peers import Rejoin
 
 LOOK_S = 0.2
 CALM_S = 2.0  # between two reports of a changed number of peers, and before the loss of the last peer is believed
+CALM_MAX_S = 60.0
 
 
 class LinkReporter:
@@ -31,6 +32,7 @@ class LinkReporter:
         self._emit = emit
         self._told: LinkUp | LinkDegraded | LinkDown | None = None
         self._told_at = 0.0
+        self._up_at = 0.0  # when the link last came up
         self._life: Life | None = None
         self._seen_at = 0.0  # when a peer was last in the table, or when p2pd started
 
@@ -53,12 +55,16 @@ class LinkReporter:
             self._seen_at, self._life = now, self._node.life
         up = self._told if isinstance(self._told, LinkUp) else None
         if peers or self._alone:
-            if up is None or (up.peers != peers and now - self._told_at > CALM_S):
+            if up is None or (up.peers != peers and now - self._told_at > self._calm_s(now)):
                 addresses = await self._node.addresses()
                 if self._node.life is not None:
                     self._tell(LinkUp(self._node.peers, addresses))
         elif self._is_lonely(now):
             self._tell(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
+
+    def _calm_s(self, now: float) -> float:
+        """The longer the link has been up, the rarer a changed number of peers is news."""
+        return min(max(CALM_S, (now - self._up_at) / 10), CALM_MAX_S)
 
     def _is_lonely(self, now: float) -> bool:
         """Long enough without a peer, after looking for one, to say so; once."""
@@ -66,5 +72,8 @@ class LinkReporter:
         return looked and not isinstance(self._told, LinkDegraded)
 
     def _tell(self, event: LinkUp | LinkDegraded | LinkDown) -> None:
-        self._told, self._told_at = event, anyio.current_time()
+        now = anyio.current_time()
+        if not isinstance(self._told, LinkUp):
+            self._up_at = now
+        self._told, self._told_at = event, now
         self._emit(event)

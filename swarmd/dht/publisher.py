@@ -49,6 +49,7 @@ class Publisher:
         self._alone = alone
         self._told = told
         self._floors: dict[str, float] = {}
+        self._locks: dict[str, anyio.Lock] = {}
         self._live: dict[str, Payload] = {
             content.key: content for content in shelf.contents() if not isinstance(content, Membership)
         }
@@ -60,6 +61,15 @@ class Publisher:
             NetworkDown: the network is down, or no peer could show the record; it may be published again.
             RecordRejected: the record itself cannot count.
         """
+        async with self._lock_of(content.key):
+            return await self._publish(content)
+
+    def _lock_of(self, key: str) -> anyio.Lock:
+        """One record of a key at a time: a renewal must not overtake the record that replaces it."""
+        self._locks = {other: lock for other, lock in self._locks.items() if other in self._live or lock.locked()}
+        return self._locks.setdefault(key, anyio.Lock())
+
+    async def _publish(self, content: Payload) -> Signed:
         for _ in range(ATTEMPTS):
             signed = sign(self._identity, content, self._expiration(content.key))
             later = await self._node.call(partial(self._place, content.key, signed))
@@ -145,6 +155,8 @@ class Publisher:
     async def _renew_all(self) -> None:
         for content in list(self._live.values()):
             try:
-                await self.publish(content)
+                async with self._lock_of(content.key):
+                    if self._live.get(content.key) is content:  # it may have been replaced meanwhile
+                        await self._publish(content)
             except (NetworkDown, RecordRejected) as error:
                 log.info("%s was not renewed: %s", content.key, error)

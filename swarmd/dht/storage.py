@@ -11,7 +11,7 @@ from swarmd.errors import RecordRejected
 
 KEY_BYTES_MAX = 3 * 1024 * 1024  # of all records under one key: they are read as one message of at most 4 MiB
 KEYS_MAX = 16384
-STORED_BYTES_MAX = 256 * 1024 * 1024
+STORED_BYTES_MAX = 128 * 1024 * 1024
 RECOUNT_S = 5.0  # between two counts of all that is held, when it seems to be too much
 
 

@@ -37,6 +37,7 @@ from swarmd.errors import RecordRejected
 
 EXT_DEPTH_MAX = 8  # honest values have 2
 CHECKED_MAX = 2048  # records whose signature need not be verified again
+CHECKED_BYTES_MAX = 16 * 1024 * 1024  # of them together
 KEYS_PER_FIND_MAX = 64
 BATCH_BYTES_MAX = 2 * 1024 * 1024  # of one store request
 RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # one sender's
@@ -103,6 +104,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.accepted = accepted
         self.records_quota = Quota(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
         self.bytes_quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
+        self._checked_bytes = 0
         self._checked: OrderedDict[tuple[bytes, bytes, float, bytes], Signed] = OrderedDict()
 
     def judge(self, key: bytes, subkey: bytes, value: bytes, expiration: float) -> Signed:
@@ -113,8 +115,9 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
             return self._judge_again(known)
         signed = check_record(self.policy, key, subkey, value, expiration)
         self._checked[place] = signed
-        if len(self._checked) > CHECKED_MAX:
-            self._checked.popitem(last=False)
+        self._checked_bytes += len(value)
+        while len(self._checked) > CHECKED_MAX or self._checked_bytes > CHECKED_BYTES_MAX:
+            self._checked_bytes -= len(self._checked.popitem(last=False)[1].value)
         return signed
 
     def _judge_again(self, known: Signed) -> Signed:

@@ -8,6 +8,7 @@ this node's alone, an address that is taken, a configuration that makes no sense
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
@@ -115,6 +116,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     """
     config = decode(start.config)
     log_to_stderr(config)
+    os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's: it warns of every peer that it cannot reach
     paths = DataPaths(Path(start.data_dir))
     outbox.progress("connecting")
     try:

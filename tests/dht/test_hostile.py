@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -208,9 +210,6 @@ async def test_a_body_that_lies_is_refused_and_the_rest_is_gathered(scene: Scene
         assert await outsider.store_signed(name, signed_by(liar, RolloutsRecord(SWARM, 0, 0, DIGEST, 10, 1, body)))
         assert await outsider.store_signed(KEY, signed_by(liar, REPORT))
     honest = generate_identity()
-    import hashlib
-    import zlib
-
     body = msgspec.msgpack.encode(["honest"])
     digest = hashlib.sha256(body).hexdigest()
     record = RolloutsRecord(SWARM, 0, 0, digest, len(body), 1, zlib.compress(body))
@@ -238,8 +237,10 @@ async def test_hints_of_others_and_floods_of_hints_lead_to_nothing(scene: Scene)
     ]
     for number in range(200):
         await outsider.p2p.publish(topic, messages[number % len(messages)])
+    since = len(victim.events)
     await asyncio.sleep(0.5)
     listening.cancel()
+    assert victim.seen(RoundAnnounced, since) == []
     await scene.is_unharmed()
 
 
@@ -310,6 +311,7 @@ async def test_the_body_stream_serves_what_is_there_and_nothing_else(scene: Scen
         if there:
             assert await reader.readexactly(size) == victim.blobs.get(ref.digest)
         writer.close()
+    assert victim.process.returncode is None
     hanging = [await outsider.p2p.call_binary_stream_handler(outsider.victim, PROTOCOL) for _ in range(20)]
     for _, _, writer in hanging:
         writer.write(b"short")

@@ -158,6 +158,29 @@ async def test_an_earlier_expiration_climbs_over_what_an_earlier_life_left(start
     assert (await one.read(report.key))[two.identity.peer_id] == after
 
 
+async def test_a_renewal_never_overtakes_the_record_that_replaces_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await pair(start)
+    clocks = [ClockRecord(SWARM, round, 0, 1.0, 2.0) for round in range(3)]
+    await one.publisher.publish(ReportRecord(SWARM, 0, 0, 0.5))
+    await one.publisher.publish(clocks[0])
+    place = Publisher._place
+
+    async def slowly(self: Publisher, *args: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return await place(self, *args)
+
+    monkeypatch.setattr(Publisher, "_place", slowly)
+    for delay_s in (0.05, 0.15):  # while the report is renewed, and while the clock is
+        later = clocks[1] if delay_s < 0.1 else clocks[2]
+        renewing = asyncio.ensure_future(one.publisher._renew_all())
+        await asyncio.sleep(delay_s)
+        await one.publisher.publish(later)
+        await renewing
+        assert (await two.read(later.key))[one.identity.peer_id].content == later
+
+
 async def test_a_mute_p2pd_is_killed_and_started_anew(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "REJOIN_S", 0.3)
     one, two = await pair(start, call_s=0.5)

@@ -223,7 +223,7 @@ async def test_gathering_ends_in_time_and_counts_what_is_missing(swarm: Swarm) -
     began = time.monotonic()
     gathered = await gather(coordinator, 0, wait_s=2.0)
     assert (gathered.rollouts, gathered.missing) == ((), 1)
-    assert 1.5 < time.monotonic() - began < 4.0
+    assert 1.0 < time.monotonic() - began < 2.0
 
 
 async def test_p2pd_killed_in_the_middle_is_told_and_mended(swarm: Swarm) -> None:
@@ -337,6 +337,7 @@ async def test_a_killed_workers_p2pd_ends_by_itself(swarm: Swarm) -> None:
     p2pd = coordinator.p2pd()
     await coordinator.kill()
     await until(lambda: not is_alive(p2pd), timeout_s=15.0)
+    assert not is_alive(p2pd)
 
 
 async def test_the_worker_ends_with_its_daemon(swarm: Swarm) -> None:
@@ -409,3 +410,6 @@ async def test_a_nonsensical_setting_is_a_permanent_fault(swarm: Swarm) -> None:
     other = await swarm.add(Driver(swarm.root / "other", node.peer_id, ("/ip4/127.0.0.1/tcp/1",))).start()
     assert await other.wait() == ExitCode.BAD_CONFIG
     assert "dht.bootstrap" in other.faults[-1].reason
+    third = await swarm.add(Driver(swarm.root / "third", "somebody", ("/ip4/127.0.0.1/tcp/1",))).start()
+    assert await third.wait() == ExitCode.BAD_CONFIG
+    assert "swarm.coordinator" in third.faults[-1].reason
