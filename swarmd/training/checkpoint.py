@@ -7,7 +7,6 @@ is the SHA-256 of `meta.json`, which holds the SHA-256 of every other file.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -25,6 +24,7 @@ from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointDamaged, CheckpointFailed
 
 FORMAT = 1
+FULL_BYTES = 1024 * 1024  # a save that fails with less than this free has failed for want of space
 META = "meta.json"
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.pt"
@@ -102,14 +102,11 @@ class Checkpoints:
             meta = self._write(temporary, weights, optimizer, rollouts, event, steps, model)
             final = self.directory / f"r{event.round:09d}-s{event.stage:04d}"
             self._put_in_place(temporary, final)
-        except OSError as error:
+        except Exception as error:  # torch and safetensors report a full disk in error types of their own
+            full = isinstance(error, OSError) or shutil.disk_usage(self.directory).free < FULL_BYTES
+            explained = self._explain(error) if full else error
             shutil.rmtree(temporary, ignore_errors=True)
-            raise self._explain(error) from error
-        except Exception as error:  # safetensors reports a full disk in an error type of its own
-            shutil.rmtree(temporary, ignore_errors=True)
-            if "No space left" in str(error) or "os error 28" in str(error):
-                raise self._explain(OSError(errno.ENOSPC, "no space left on device")) from error
-            raise
+            raise explained from error
         self._prune()
         return Checkpoint(final, meta, hashlib.sha256((final / META).read_bytes()).hexdigest())
 
@@ -146,10 +143,11 @@ class Checkpoints:
         sync(self.directory)
         shutil.rmtree(self.directory / f"{TEMPORARY}old-{final.name}", ignore_errors=True)
 
-    def _explain(self, error: OSError) -> CheckpointFailed:
+    def _explain(self, error: Exception) -> CheckpointFailed:
         free = shutil.disk_usage(self.directory).free
+        reason = error.strerror if isinstance(error, OSError) else "no space left on device"
         return CheckpointFailed(
-            f"the checkpoint cannot be written to {self.directory}: {error.strerror or error}, {free} bytes free",
+            f"the checkpoint cannot be written to {self.directory}: {reason or error}, {free} bytes free",
             "Free space there; the previous checkpoint is whole, and the stage will be trained again",
         )
 

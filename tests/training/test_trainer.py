@@ -32,7 +32,7 @@ def batch_of(vocabulary: int, prompts: int = 3, group: int = 4, width: int = 6, 
     }
 
 
-def compare(trainer: SwarmTrainer) -> None:
+def check_same(trainer: SwarmTrainer) -> None:
     """Log-probabilities, entropies and gradients are TRL's own."""
     batch = batch_of(trainer.model.config.vocab_size)
     mask = batch.pop("mask").bool()
@@ -57,8 +57,8 @@ def compare(trainer: SwarmTrainer) -> None:
 
 
 def test_shared_prompts_change_nothing(make_engine: Callable[..., Engine], llama: Path) -> None:
-    compare(make_engine("embedded", temperature=0.7)._trainer)
-    compare(make_engine("llama", model=str(llama), prompt_tokens=500)._trainer)
+    check_same(make_engine("embedded", temperature=0.7)._trainer)
+    check_same(make_engine("llama", model=str(llama), prompt_tokens=500)._trainer)
 
 
 def test_a_model_that_disagrees_is_left_to_trl(
