@@ -17,7 +17,7 @@ from swarmd.dht.session import WATCHED_SLOWLY, Session
 from swarmd.dht.watch import Watch
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
 
-LEAVE_S = 2.5  # longest announcement of the leaving
+LEAVE_S = 1.5  # longest announcement of the leaving
 
 log = logging.getLogger(__name__)
 
