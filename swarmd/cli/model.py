@@ -18,7 +18,10 @@ def build(
     seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same weights.")] = 0,
 ) -> None:
     """Make the embedded model from nothing; about half a minute on one core."""
+    from swarmd.training.quiet import quieten
     from swarmd.training.recipe import build_model
+
+    quieten()
 
     def report(step: int, loss: float, accuracy: float) -> None:
         typer.echo(f"step {step:4d}  loss {loss:.3f}  development accuracy {accuracy:.3f}")
@@ -31,7 +34,7 @@ def build(
 
 @app.command()
 def check(
-    directory: Annotated[Path, typer.Argument(help="The model; without it, the one shipped.")] = Path(),
+    directory: Annotated[Path | None, typer.Argument(help="The model; without it, the one shipped.")] = None,
     questions: Annotated[int, typer.Option("--questions", min=1, help="Held-out questions of each task.")] = 400,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the draws.")] = 0,
 ) -> None:
@@ -39,10 +42,12 @@ def check(
     from swarmd.config import SwarmConfig
     from swarmd.swarms.reasoning_gym import ReasoningGymPlan
     from swarmd.training.evaluation import mean_accuracy
+    from swarmd.training.quiet import quieten
     from swarmd.training.recipe import check_model
     from swarmd.training.source import EMBEDDED_DIR
 
-    place = EMBEDDED_DIR if directory == Path() else directory
+    quieten()
+    place = directory or EMBEDDED_DIR
     if not (place / "config.json").is_file():
         raise ModelError(f"there is no model in {place}", "Name a directory that `swarmd model build` wrote")
     result = check_model(place, ReasoningGymPlan(SwarmConfig(id="check")), questions, seed)

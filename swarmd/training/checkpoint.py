@@ -104,8 +104,10 @@ class Checkpoints:
             self._put_in_place(temporary, final)
         except Exception as error:  # torch and safetensors report a full disk in error types of their own
             full = isinstance(error, OSError) or shutil.disk_usage(self.directory).free < FULL_BYTES
-            explained = self._explain(error) if full else error
+            explained = self._explain(error) if full else None
             shutil.rmtree(temporary, ignore_errors=True)
+            if explained is None:
+                raise
             raise explained from error
         self._prune()
         return Checkpoint(final, meta, hashlib.sha256((final / META).read_bytes()).hexdigest())

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
+from swarmd.cli import run_command
 from swarmd.config import SwarmConfig
+from swarmd.errors import ExitCode
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.training import recipe
 from swarmd.training.evaluation import mean_accuracy
@@ -64,3 +66,14 @@ def test_warm_start_uses_training_questions_and_right_answers_only() -> None:
         tagged += text == f"<answer>{answer}</answer>"
         assert text in (answer, f"<answer>{answer}</answer>")
     assert 0.3 < tagged / answers < 0.7
+
+
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(recipe, "STEPS_MAX", 10)
+    monkeypatch.setattr(recipe, "CARD_QUESTIONS", 5)
+    assert run_command(["model", "build", "--out", str(tmp_path / "m"), "--seed", "3"]) == 0
+    assert "step   10" in (told := capsys.readouterr().out) and "weights " in told
+    assert run_command(["model", "check", str(tmp_path / "m"), "--questions", "5"]) == 0
+    assert "digits_sort" in (told := capsys.readouterr().out) and "mean" in told
+    assert run_command(["model", "check", str(tmp_path)]) == ExitCode.NO_INPUT
+    assert f"there is no model in {tmp_path}" in capsys.readouterr().err
