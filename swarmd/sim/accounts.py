@@ -29,7 +29,8 @@ class Accounts:
             self._take_skip(event)
         elif isinstance(event, StageTrained) and event.round >= self.next_round:
             self.trained[event.round] = True
-        if after.work is not before.work or after.chart is not before.chart:
+        moved = after.work is not before.work and _round(after) != _round(before)
+        if moved or (after.chart == "waiting" and before.chart != "waiting"):
             self._settle(after)
 
     def _take_skip(self, event: RoundsSkipped) -> None:
@@ -56,3 +57,7 @@ class Accounts:
 
     def _fail(self, what: str) -> None:
         self.world.fail(self.node, what)
+
+
+def _round(state: State) -> int:
+    return -1 if state.work is None else state.work.round

@@ -47,7 +47,7 @@ class DiskLog:
 def recover(written: bytes) -> list[Commit]:
     """The whole commits at the beginning of what was found, read as the real log reads frames."""
     file = io.BytesIO(written)
-    return [decode_commit(payload, RULES, PLACE) for _, payload in read_frames(file, 0, 0)]
+    return [decode_commit(payload, RULES, PLACE) for _, payload in read_frames(file, 0, 0)]  # type: ignore[arg-type]
 
 
 class Checkpoint(msgspec.Struct, frozen=True):

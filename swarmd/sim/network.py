@@ -30,7 +30,6 @@ from swarmd.core.events import (
     RoundAnnounced,
     RoundPublished,
 )
-from swarmd.core.rounds import preceding
 from swarmd.sim.dht import Report, announcement_of, is_newer, member_fact, report_of
 from swarmd.sim.worker import SimWorker
 
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from swarmd.sim.node import Node
 
 CALL_S = 5.0  # a network command that gets no answer fails after this
-POLL_S = 5.0
-REPUBLISH_CHANCE = 0.2  # of publishing one's own records again at a poll
+POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
+REPUBLISH_CHANCE = 0.4  # of publishing one's own records again at a poll
 JOIN_S = (0.2, 3.0)
 
 
@@ -61,7 +60,7 @@ class NetworkWorker(SimWorker):
         self.epoch = 0
         self.clock_told: RoundAnnounced | None = None
         self.collecting: tuple[int, int] | None = None
-        self.told_reports: set[tuple[str, int, int]] = set()
+        self.told_reports: set[str] = set()  # peers, of the stage that is collected
         self.told_members: dict[str, Event] = {}
         self.seen_version = -1  # of the DHT, at the last poll
         self.own_clock: RoundAnnounced | None = None
@@ -172,7 +171,7 @@ class NetworkWorker(SimWorker):
 
     def _collect(self, command: CollectReports) -> None:
         self.collecting = (command.round, command.stage)
-        self.told_reports = {told for told in self.told_reports if told[1:] in self._places(self.collecting)}
+        self.told_reports.clear()
         self._look_at_reports()
 
     def _publish_leaderboard(self, command: PublishLeaderboard) -> None:
@@ -195,7 +194,7 @@ class NetworkWorker(SimWorker):
     def look_at(self, fact: Event) -> None:
         """A hint about one record has come."""
         if isinstance(fact, ReportSeen):
-            if self.collecting and _place(fact) in self._places(self.collecting):
+            if _place(fact) == self.collecting:
                 self._tell_report(fact)
         else:
             self._look_at_members()
@@ -251,20 +250,12 @@ class NetworkWorker(SimWorker):
     def _look_at_reports(self) -> None:
         if self.collecting is None:
             return
-        reports = self.dht.store_of(self).reports
-        for place in self._places(self.collecting):
-            for report in reports.get(place, {}).values():
-                self._tell_report(report.seen)
-
-    def _places(self, collecting: tuple[int, int]) -> tuple[tuple[int, int], ...]:
-        """The stage that is collected, and the one before it, whose latecomers show that they are alive."""
-        before = preceding(*collecting, self.world.profile.stages)
-        return (collecting,) if before is None else (collecting, before)
+        for report in self.dht.store_of(self).reports.get(self.collecting, {}).values():
+            self._tell_report(report.seen)
 
     def _tell_report(self, seen: ReportSeen) -> None:
-        key = (seen.peer, seen.round, seen.stage)
-        if key not in self.told_reports or self.random.random() < self.world.chance("duplicate"):
-            self.told_reports.add(key)
+        if seen.peer not in self.told_reports or self.random.random() < self.world.chance("duplicate"):
+            self.told_reports.add(seen.peer)
             self.tell(seen)
 
     def say_goodbye(self) -> None:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from swarmd.core.catchup import missed
-from swarmd.core.commands import NETWORK_COMMANDS, TRAINER_COMMANDS, Command
+from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event, NodeStarted, NodeStopped, Settings, TimerFired
 from swarmd.core.state import Deadline, State
 from swarmd.core.step import RULES, step
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
 from swarmd.sim.disk import Disk
+from swarmd.sim.orders import PORTS
 from swarmd.sim.supervisor import Supervisor
 from swarmd.sim.worker import SimWorker
 
@@ -154,10 +155,10 @@ class Node:
         """A fact for this life's inbox; committed at once unless the daemon is frozen or its disk is slow."""
         if life != self.life or not self.running:
             return
-        held_until = max(self.busy_until, self.frozen_until)
-        if self.inbox or held_until > self.world.now:
+        now = self.world.now
+        if self.inbox or self.busy_until > now or self.frozen_until > now:
             self.inbox.append(event)
-            self._wake_in(held_until)
+            self._wake_in(max(self.busy_until, self.frozen_until))
         else:
             self._commit((event,))
 
@@ -176,19 +177,15 @@ class Node:
         if held_until > world.now:
             self._wake_in(held_until)
             return
-        facts = self._due_timers() or self._take()
-        if facts:
-            self._commit(facts)
+        now = world.now + self.skew_s
+        due = [each for each in self.state.deadlines if each.due_at <= now]
+        if due:
+            due.sort(key=lambda each: each.due_at)
+            self._commit([TimerFired(each.name, each.due_at) for each in due[:BATCH_FACTS_MAX]])
+        elif self.inbox:
+            self._commit([self.inbox.popleft() for _ in range(min(len(self.inbox), BATCH_FACTS_MAX))])
         if self.running:
             self._set_timer()
-
-    def _take(self) -> list[Event]:
-        return [self.inbox.popleft() for _ in range(min(len(self.inbox), BATCH_FACTS_MAX))]
-
-    def _due_timers(self) -> list[Event]:
-        now = self.clock()
-        due = sorted((each for each in self.state.deadlines if each.due_at <= now), key=lambda each: each.due_at)
-        return [TimerFired(each.name, each.due_at) for each in due[:BATCH_FACTS_MAX]]
 
     def _set_timer(self) -> None:
         """See that the next deadline and a waiting inbox are looked at in time."""
@@ -244,13 +241,11 @@ class Node:
     def dispatch(self, command: Command) -> None:
         """Hand a command to its port; one for a worker that does not run is dropped."""
         self.world.checks.on_dispatch(self, command)
-        if isinstance(command, NETWORK_COMMANDS):
-            worker = self.supervisor.running["network"]
-        elif isinstance(command, TRAINER_COMMANDS):
-            worker = self.supervisor.running["trainer"]
-        else:
+        port = PORTS[type(command)]
+        if port == "supervisor":
             self.supervisor.perform(command)
             return
+        worker = self.supervisor.running[port]
         if worker is not None and worker.alive:
             worker.perform(command)
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from swarmd.core.commands import NETWORK_COMMANDS, TRAINER_COMMANDS, Announce, Command, KillWorker, PublishReport
-from swarmd.core.events import CommandFailed, LinkUp, NodeStarted, TrainerReady
+from swarmd.core.commands import (
+    NETWORK_COMMANDS,
+    TRAINER_COMMANDS,
+    Announce,
+    Command,
+    KillWorker,
+    PublishReport,
+    StartWorker,
+    StopWorkers,
+)
+from swarmd.core.events import CommandFailed, Event, LinkUp, NodeStarted, TrainerReady
 from swarmd.core.state import State
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node, Step
     from swarmd.sim.world import World
 
-Port = str
+Port = Literal["network", "trainer", "supervisor"]
 
 
-def port_of(command: Command) -> Port:
-    """Who takes a command."""
-    if isinstance(command, NETWORK_COMMANDS):
-        return "network"
-    return "trainer" if isinstance(command, TRAINER_COMMANDS) else "supervisor"
+RENEWING = (LinkUp, TrainerReady, NodeStarted, CommandFailed)
+PORTS: dict[type, Port] = {
+    **dict.fromkeys(NETWORK_COMMANDS, "network"),
+    **dict.fromkeys(TRAINER_COMMANDS, "trainer"),
+    **dict.fromkeys((StartWorker, StopWorkers, KillWorker), "supervisor"),
+}
 
 
 class Orders:
@@ -42,10 +52,21 @@ class Orders:
 
     def on_step(self, step: Step) -> None:
         """A new life of a port begins; a command that failed may be sent again."""
-        envelope, _, _, commands = step
-        event = envelope.event
+        envelope, before, _, commands = step
+        if type(envelope.event) in RENEWING:
+            self._renew(envelope.event, before)
+        for command in commands:
+            self.allowed[command.id] = self.allowed.get(command.id, 0) + 1
+            self._check_once(command, envelope.at)
+            if isinstance(command, Announce):
+                self._check_announcement(step, command)
+            elif isinstance(command, KillWorker):
+                self.killed = command.id
+
+    def _renew(self, event: Event, before: State) -> None:
+        """Forget what was ordered where it may be ordered again."""
         if isinstance(event, LinkUp):
-            if step[1].link.chart != "up":
+            if before.link.chart != "up":
                 self.sent["network"].clear()
         elif isinstance(event, TrainerReady):
             self.sent["trainer"].clear()
@@ -56,13 +77,6 @@ class Orders:
         elif isinstance(event, CommandFailed):
             for sent in self.sent.values():
                 sent.pop(event.command, None)
-        for command in commands:
-            if isinstance(command, KillWorker):
-                self.killed = command.id
-            self.allowed[command.id] = self.allowed.get(command.id, 0) + 1
-            self._check_once(command, envelope.at)
-            if isinstance(command, Announce):
-                self._check_announcement(step, command)
 
     def _check_announcement(self, step: Step, command: Announce) -> None:
         """The clock goes forward; the same stage is announced under a new id only when the link has come back."""
@@ -80,18 +94,22 @@ class Orders:
         known = self.content.setdefault(command.id, command)
         if known is not command and known != command:
             self._fail(f"{command.id} goes out with another content: {command}, before: {known}")
-        self.allowed[command.id] = self.allowed.get(command.id, 0) - 1
-        if self.allowed[command.id] < 0:
+        allowed = self.allowed.pop(command.id, 0)
+        if allowed < 1:
             self._fail(f"{command.id} goes out without a durable commit that causes it")
+        if allowed > 1:
+            self.allowed[command.id] = allowed - 1
 
     def _check_once(self, command: Command, at: float) -> None:
         """A report that was not acknowledged in time is sent again, nothing else."""
-        sent = self.sent[port_of(command)]
+        sent = self.sent[PORTS[type(command)]]
         last = sent.get(command.id)
-        overdue = isinstance(command, PublishReport) and last and at - last >= self.node.settings.publish_s - 0.001
-        if last is not None and not overdue:
+        if last is not None and not (isinstance(command, PublishReport) and self._is_overdue(at - last)):
             self._fail(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
         sent[command.id] = at
+
+    def _is_overdue(self, since_s: float) -> bool:
+        return since_s >= self.node.settings.publish_s - 0.001
 
     def _fail(self, what: str) -> None:
         self.world.fail(self.node, what)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from swarmd.core.chart import Chart, default_charts
+from swarmd.core.commands import Command
 from swarmd.core.events import Event, NodeStarted, WorkerExited, WorkerStartFailed
-from swarmd.core.state import MEMBERS_MAX, REJECTIONS_KEPT, REWARDS_KEPT, SKIPS_KEPT, Clock, State, Work
+from swarmd.core.state import MEMBERS_MAX, REJECTIONS_KEPT, REWARDS_KEPT, SKIPS_KEPT, Clock, Deadline, State, Work
 from swarmd.core.turn import PENDING_MAX
 
 if TYPE_CHECKING:
@@ -46,54 +47,54 @@ class Progress:
         envelope, before, after, _ = step
         if after.chart is not before.chart or after.link is not before.link or after.trainer is not before.trainer:
             self._check_charts(node, envelope.event, before, after)
-        if after.work is not before.work:
+        if after.work is not before.work and before.work is not None:
             self._check_forward(node, "work", _place(before.work), _place(after.work))
-        if after.clock is not before.clock:
+        if after.clock is not before.clock and before.clock is not None:
             self._check_forward(node, "the clock", _mark(before.clock), _mark(after.clock))
         if after.done is not before.done:
             self._check_forward(node, "done", before.done, after.done)
         if after.skips is not before.skips:
             self._check_forward(node, "skipped_to", (before.skipped_to,), (after.skipped_to,))
         if after.deadlines is not before.deadlines:
-            self._check_deadlines(node, envelope.at, after)
-        if after.pending is not before.pending:
-            self._check_pending(node, after)
-        self._check_sizes(node, after)
+            self._check_deadlines(node, envelope.at, after.deadlines)
+        if after.pending is not before.pending and len(after.pending) > 1:
+            self._check_pending(node, after.pending)
+        if after.rewards is not before.rewards or after.coordination is not before.coordination:
+            self._check_sizes(node, after)
 
     def _check_charts(self, node: Node, event: Event, before: State, after: State) -> None:
-        if isinstance(event, NodeStarted):
-            legal = after.chart == "starting" and after.link.chart == "down" and after.trainer.chart == "down"
-        else:
-            gone = isinstance(event, WorkerExited | WorkerStartFailed)
-            legal = (
-                after.chart in self.round[before.chart]
-                and (after.link.chart in self.link[before.link.chart] or (gone and after.link.chart == "down"))
-                and (
-                    after.trainer.chart in self.trainer[before.trainer.chart]
-                    or (gone and after.trainer.chart == "down")
-                )
-            )
-        if not legal:
+        legal = (
+            after.chart in self.round[before.chart]
+            and after.link.chart in self.link[before.link.chart]
+            and after.trainer.chart in self.trainer[before.trainer.chart]
+        )
+        if not legal and not self._is_beginning_or_end(event, before, after):
             here = (before.chart, before.link.chart, before.trainer.chart)
             there = (after.chart, after.link.chart, after.trainer.chart)
             self.world.fail(node, f"no chart leads from {here} to {there} on {type(event).__name__}")
+
+    def _is_beginning_or_end(self, event: Event, before: State, after: State) -> bool:
+        """A process that starts or ends may lead from anywhere to the beginning of a chart."""
+        if isinstance(event, NodeStarted):
+            return (after.chart, after.link.chart, after.trainer.chart) == ("starting", "down", "down")
+        if not isinstance(event, WorkerExited | WorkerStartFailed) or after.chart not in self.round[before.chart]:
+            return False
+        gone = after.link if event.worker == "network" else after.trainer
+        return gone.chart == "down"
 
     def _check_forward(self, node: Node, what: str, before: tuple[float, ...], after: tuple[float, ...]) -> None:
         if after < before:
             self.world.fail(node, f"{what} went back from {before} to {after}")
 
-    def _check_deadlines(self, node: Node, at: float, after: State) -> None:
-        due_at = {deadline.name: deadline.due_at for deadline in after.deadlines}
-        if len(due_at) != len(after.deadlines) or len(due_at) > DEADLINES_MAX:
-            self.world.fail(node, f"deadlines twice or out of bounds: {after.deadlines}")
-        if due_at and max(due_at.values()) > at + DEADLINE_S_MAX:
-            self.world.fail(node, f"a deadline lies too far away: {after.deadlines}")
+    def _check_deadlines(self, node: Node, at: float, deadlines: tuple[Deadline, ...]) -> None:
+        due_at = {deadline.name: deadline.due_at for deadline in deadlines}
+        if len(due_at) != len(deadlines) or len(due_at) > DEADLINES_MAX:
+            self.world.fail(node, f"deadlines twice or out of bounds: {deadlines}")
+        if deadlines and deadlines[-1].due_at > at + DEADLINE_S_MAX:
+            self.world.fail(node, f"a deadline lies too far away: {deadlines[-1]}")
 
-    def _check_pending(self, node: Node, after: State) -> None:
-        pending = after.pending
-        if len(pending) > 1 and (
-            len(pending) > PENDING_MAX or len({command.id for command in pending}) != len(pending)
-        ):
+    def _check_pending(self, node: Node, pending: tuple[Command, ...]) -> None:
+        if len(pending) > PENDING_MAX or len({command.id for command in pending}) != len(pending):
             self.world.fail(node, f"pending commands twice or out of bounds: {[command.id for command in pending]}")
 
     def _check_sizes(self, node: Node, after: State) -> None:

@@ -27,10 +27,12 @@ class TrainerWorker(SimWorker):
             self.later(self.random.uniform(*LOAD_S), self.tell, TrainerReady("cpu", "embedded", 1))
 
     def perform(self, command: Command) -> None:
-        if isinstance(command, Train):
-            self.later(0.001, self._train, command)
+        if self.frozen_until > self.world.now:
+            self.later(0.0, self.perform, command)
+        elif isinstance(command, Train):
+            self._train(command)
         elif isinstance(command, CancelTraining):
-            self.later(0.001, self._cancel, command)
+            self._cancel(command)
 
     def _train(self, command: Train) -> None:
         if self.running is not None and self.running.id == command.id:
@@ -101,7 +103,7 @@ class TrainerWorker(SimWorker):
                 self.later(self.random.uniform(0.0, STEP_S), self._stop_stage, running)
         elif self.random.random() < 0.5:
             _, round, stage = command.train.split("/")
-            self.tell(TrainingCancelled(command.id, int(round), int(stage)))
+            self.later(0.001, self.tell, TrainingCancelled(command.id, int(round), int(stage)))
 
     def _stop_stage(self, train: Train) -> None:
         if self.running is train:
