@@ -136,7 +136,7 @@ class LocalSwarm:
 def _ask(daemon: Daemon) -> Status | None:
     try:
         return msgspec.json.decode(ask(daemon.place.paths.control, "status", ASK_S), type=Status)
-    except (ControlError, msgspec.DecodeError):
+    except (ControlError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

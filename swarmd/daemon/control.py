@@ -117,7 +117,7 @@ class Control:
     async def _reply(self, line: bytes) -> bytes:
         try:
             request = msgspec.json.decode(line, type=Request)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return msgspec.json.encode(Refusal(f"not a request: {error}"))
         if request.verb == "status":
             return self._status()

@@ -64,7 +64,7 @@ def decode_commit(payload: bytes, rules_max: int, path: Path) -> Commit:
     """
     try:
         commit = _decoder.decode(payload)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LogNewer(
             f"{path} holds a valid frame that this swarmd cannot read: {error}", "Use the newer swarmd that wrote it"
         ) from error

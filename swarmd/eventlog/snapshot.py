@@ -114,7 +114,7 @@ def read_snapshot(path: Path, node: str, rules_max: int) -> Snapshot:
     payload = _checked_payload(path)
     try:
         snapshot = msgspec.msgpack.decode(payload, type=Snapshot)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LogNewer(
             f"the snapshot {path} holds a state that this swarmd cannot read: {error}",
             "Use the swarmd that wrote it; while the log is whole, the snapshot may be deleted",

@@ -191,7 +191,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     try:
         encoded = path.read_bytes()
         meta = msgspec.json.decode(encoded, type=Meta)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
     if meta.format != FORMAT:
         raise CheckpointDamaged(f"{path} has format {meta.format}, this version reads {FORMAT}")

@@ -63,7 +63,7 @@ class FrameReader(Generic[M]):
             del self._buffer[:end]
             try:
                 yield self._decoder.decode(body)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:  # msgspec lets the latter through
                 raise FrameError(f"a frame of {length} bytes is no message: {error}") from error
 
     @property

@@ -111,7 +111,9 @@ def test_no_socket_is_no_daemon(tmp_path: Path) -> None:
         ask(tmp_path / "run" / "control.sock", "status")
 
 
-@pytest.mark.parametrize("request_bytes", [b"nonsense\n", b'{"verb": 3}\n', b'{"verb": "status", "more": 1}\n'])
+@pytest.mark.parametrize(
+    "request_bytes", [b"nonsense\n", b'{"verb": 3}\n', b'{"verb": "status", "more": 1}\n', b'{"verb": "\xff"}\n']
+)
 def test_bad_requests_get_an_error(tmp_path: Path, request_bytes: bytes) -> None:
     path = tmp_path / "control.sock"
     answers: list[bytes] = []

@@ -1,0 +1,65 @@
+"""Frames come whole however the bytes come, and what is no frame is refused by name."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.core.events import LinkUp, ReportSeen
+from swarmd.errors import FrameError
+from swarmd.worker.frames import FRAME_BYTES_MAX, FrameReader, encode_frame
+from swarmd.worker.messages import Fault, FromWorker, Observed, Pong, Progress
+
+MESSAGES: tuple[FromWorker, ...] = (
+    Pong(7),
+    Observed(LinkUp(3, ("/ip4/127.0.0.1/tcp/1",))),
+    Observed(ReportSeen("peer", 1, 0, float("inf"), record=b"\0" * 300)),
+    Progress("training", 1, 20, figures={"tokens_per_s": 12.5}),
+    Fault("no such model", permanent=True, exit_code=66),
+)
+
+
+def reader() -> FrameReader[Any]:
+    return FrameReader(FromWorker)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.sampled_from(MESSAGES), max_size=8), st.data())
+def test_messages_come_whole_whatever_the_chunks(messages: list[FromWorker], data: st.DataObject) -> None:
+    stream = b"".join(map(encode_frame, messages))
+    source, got = reader(), []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        got += list(source.feed(stream[:size]))
+        stream = stream[size:]
+    assert got == messages
+    assert source.pending == 0
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused_or_waited_for(noise: bytes) -> None:
+    source = reader()
+    try:
+        got = list(source.feed(noise))
+    except FrameError:
+        return
+    assert sum(len(encode_frame(message)) for message in got) + source.pending <= len(noise) + 64 * len(got)
+
+
+def test_text_that_is_no_utf8_is_refused() -> None:
+    body = encode_frame(Fault("abcd"))[4:].replace(b"abcd", b"\xff\xfe\xfd\xfc")
+    with pytest.raises(FrameError, match="is no message"):
+        list(reader().feed(struct.pack("<I", len(body)) + body))
+
+
+def test_a_length_beyond_the_limit_is_refused_at_once() -> None:
+    with pytest.raises(FrameError, match=str(FRAME_BYTES_MAX)):
+        list(reader().feed(struct.pack("<I", FRAME_BYTES_MAX + 1)))
+
+
+def test_a_message_beyond_the_limit_is_not_sent() -> None:
+    with pytest.raises(FrameError, match="Progress frame has"):
+        encode_frame(Progress("x" * (FRAME_BYTES_MAX + 1)))
