@@ -22,7 +22,7 @@ from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Report
 from swarmd.core.turn import Turn
 
 COLLECTING = ("announcing", "open.collecting")
-SILENT_ROUNDS_MAX = 64  # a silent member is waited for at least once in so many rounds
+SILENT_ROUNDS = 64  # once in so many rounds every silent member is waited for
 
 
 def settings_of(turn: Turn) -> CoordinatorSettings:
@@ -209,13 +209,15 @@ def expected_of(coordination: Coordination) -> tuple[str, ...]:
 def is_expected(member: Member, round: int) -> bool:
     """Whether a stage waits for a member: it is present, and new or heard of in the round before.
 
-    One that is silent is waited for again after 3, 7, 15, ... rounds: a node that has fallen behind the others' pace
-    comes back into step when they wait for it, and would otherwise report too late for ever.
+    One that is silent is waited for again after 3, 7, 15, ... rounds, later together with all others that are silent: a
+    node that has fallen behind the others' pace comes back into step when they wait for it, and would otherwise report
+    too late for ever; and many that never come back cost one stage's time in `SILENT_ROUNDS` rounds, not in each.
     """
     if member.left:
         return False
     silent = round - max(member.last_round, member.since_round - 1)
-    return silent <= 1 or silent & (silent + 1) == 0 or (silent + 1) % SILENT_ROUNDS_MAX == 0
+    again = silent < SILENT_ROUNDS and silent & (silent + 1) == 0
+    return silent <= 1 or again or round % SILENT_ROUNDS == SILENT_ROUNDS - 1
 
 
 def _close_on_quorum(turn: Turn) -> None:

@@ -96,7 +96,8 @@ class Chair:
         expected = [
             member.peer
             for member in members
-            if not member.left and is_awaited(round - max(self.credited.get(member.peer, -1), member.since_round - 1))
+            if not member.left
+            and is_awaited(round - max(self.credited.get(member.peer, -1), member.since_round - 1), round)
         ]
         if not expected:
             return bool(self.reports)
@@ -116,6 +117,6 @@ def _place(coordination: Coordination) -> tuple[int, int]:
     return coordination.round, coordination.stage
 
 
-def is_awaited(silent: int) -> bool:
-    """Whether a member last heard of (or new) so many rounds ago is waited for: at 1, 3, 7, 15, 31, and each 64."""
-    return silent <= 1 or silent in (3, 7, 15, 31) or silent % 64 == 63
+def is_awaited(silent: int, round: int) -> bool:
+    """Whether a member heard of last (or new) so many rounds ago is waited for: ever more rarely, all in each 64th."""
+    return silent <= 1 or silent in (3, 7, 15, 31, 63) or round % 64 == 63

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 from swarmd.core.chart import Chart, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import Event, NodeStarted, WorkerExited, WorkerStartFailed
-from swarmd.core.state import MEMBERS_MAX, REJECTIONS_KEPT, REWARDS_KEPT, SKIPS_KEPT, Clock, Deadline, State, Work
+from swarmd.core.state import (
+    MEMBERS_MAX,
+    REJECTIONS_KEPT,
+    REWARDS_KEPT,
+    SKIPS_KEPT,
+    Clock,
+    Coordination,
+    Deadline,
+    State,
+    Work,
+)
 from swarmd.core.turn import PENDING_MAX
 
 if TYPE_CHECKING:
@@ -59,6 +69,8 @@ class Progress:
             self._check_deadlines(node, envelope.at, after.deadlines)
         if after.pending is not before.pending and len(after.pending) > 1:
             self._check_pending(node, after.pending)
+        if after.coordination is not before.coordination:
+            self._check_coordinator_chart(node, envelope.event, before.coordination, after.coordination)
         if after.rewards is not before.rewards or after.coordination is not before.coordination:
             self._check_sizes(node, after)
 
@@ -72,6 +84,15 @@ class Progress:
             here = (before.chart, before.link.chart, before.trainer.chart)
             there = (after.chart, after.link.chart, after.trainer.chart)
             self.world.fail(node, f"no chart leads from {here} to {there} on {type(event).__name__}")
+
+    def _check_coordinator_chart(
+        self, node: Node, event: Event, before: Coordination | None, after: Coordination | None
+    ) -> None:
+        """Only a new life begins the muster again."""
+        here, there = before.chart if before else "idle", after.chart if after else "idle"
+        restarts = isinstance(event, NodeStarted) and there == "idle" and here in ("idle", "mustering")
+        if there not in self.coordinator[here] and not restarts:
+            self.world.fail(node, f"no chart leads a coordinator from {here} to {there} on {type(event).__name__}")
 
     def _is_beginning_or_end(self, event: Event, before: State, after: State) -> bool:
         """A process that starts or ends may lead from anywhere to the beginning of a chart."""

@@ -12,6 +12,7 @@ from swarmd.sim.worker import SimWorker
 ORPHAN_S = 0.5  # a trainer whose daemon was killed notices within this, and may save a checkpoint meanwhile
 LOAD_S = (0.5, 4.0)
 STEP_S = 0.5  # cancellation takes effect between two steps
+SAVE_S = 3.0  # evaluation and checkpoint at the end of a stage, which no cancellation stops
 
 
 class TrainerWorker(SimWorker):
@@ -99,7 +100,7 @@ class TrainerWorker(SimWorker):
         """A cancellation that comes too late is answered too, now and then, as a worker in doubt would."""
         running = self.running
         if running is not None and running.id == command.train:
-            if not self.hangs:
+            if not self.hangs and self.finish_at - self.world.now > SAVE_S:
                 self.later(self.random.uniform(0.0, STEP_S), self._stop_stage, running)
         elif self.random.random() < 0.5:
             _, round, stage = command.train.split("/")

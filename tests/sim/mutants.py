@@ -113,7 +113,7 @@ MUTANTS = (
     Mutant(
         "members that fell silent are never waited for again",
         coordination,
-        "return silent <= 1 or silent & (silent + 1) == 0 or (silent + 1) % SILENT_ROUNDS_MAX == 0",
+        "return silent <= 1 or again or round % SILENT_ROUNDS == SILENT_ROUNDS - 1",
         "return silent <= 1",
     ),
     Mutant(

@@ -58,8 +58,10 @@ def test_a_state_that_nothing_ends_is_a_stall(state: State, stall: str) -> None:
 
 
 def test_a_silent_member_is_waited_for_ever_more_rarely_but_always_again() -> None:
-    awaited = [silent for silent in range(200) if is_awaited(silent)]
-    assert awaited == [0, 1, 3, 7, 15, 31, 63, 127, 191]
+    awaited = [silent for silent in range(100) if is_awaited(silent, round=silent + 100)]
+    assert awaited == [0, 1, 3, 7, 15, 27, 31, 63, 91]
+    assert not is_awaited(1000, round=64)
+    assert is_awaited(1000, round=63)
 
 
 @pytest.fixture
