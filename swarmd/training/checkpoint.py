@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ class Checkpoints:
         temporary = self.directory / f"{TEMPORARY}{os.getpid()}-{event.round}-{event.stage}"
         try:
             meta = self._write(temporary, weights, optimizer, rollouts, event, steps, model)
-            final = self.directory / f"r{event.round:09d}-s{event.stage:04d}"
+            final = self._place(event.round, event.stage)
             self._put_in_place(temporary, final)
         except Exception as error:  # torch and safetensors report a full disk in error types of their own
             full = isinstance(error, OSError) or shutil.disk_usage(self.directory).free < FULL_BYTES
@@ -109,7 +109,7 @@ class Checkpoints:
             if explained is None:
                 raise
             raise explained from error
-        self._prune()
+        self._prune(final)
         return Checkpoint(final, meta, hashlib.sha256((final / META).read_bytes()).hexdigest())
 
     def _write(
@@ -153,8 +153,12 @@ class Checkpoints:
             "Free space there; the previous checkpoint is whole, and the stage will be trained again",
         )
 
-    def _prune(self) -> None:
-        for directory in self._newest_first()[self._kept :]:
+    def _place(self, round: int, stage: int) -> Path:
+        return self.directory / f"r{round:09d}-s{stage:04d}"
+
+    def _prune(self, saved: Path) -> None:
+        others = [directory for directory in self._newest_first() if directory != saved]
+        for directory in others[self._kept - 1 :]:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _newest_first(self) -> list[Path]:
@@ -162,21 +166,22 @@ class Checkpoints:
 
     def whole(self) -> Iterator[Checkpoint]:
         """Verified checkpoints, newest first; a damaged one is passed over with a warning."""
-        for directory in self._newest_first():
+        yield from self._read(self._newest_first())
+
+    def _read(self, directories: Iterable[Path]) -> Iterator[Checkpoint]:
+        for directory in directories:
             try:
                 yield read_checkpoint(directory)
             except CheckpointDamaged as error:
-                _log.warning(
-                    "checkpoint damaged, falling back to the one before", path=str(directory), reason=str(error)
-                )
+                _log.warning("checkpoint damaged, passed over", path=str(directory), reason=str(error))
 
     def newest(self) -> Checkpoint | None:
         return next(self.whole(), None)
 
     def find(self, round: int, stage: int) -> Checkpoint | None:
         """The checkpoint of a stage, if it is there and whole."""
-        name = f"r{round:09d}-s{stage:04d}"
-        return next((found for found in self.whole() if found.directory.name == name), None)
+        directory = self._place(round, stage)
+        return next(self._read([directory]), None) if directory.exists() else None
 
     @property
     def size_bytes(self) -> int:

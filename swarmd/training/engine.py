@@ -94,7 +94,7 @@ class Engine:
             SwarmError: the tasks do not fit the configuration.
         """
         done = self._checkpoints.find(order.round, order.stage)
-        if done is not None:
+        if done is not None and done.meta.model == self.policy.digest:
             return self._answer_again(done, order)
         self._check_space()
         try:

@@ -41,6 +41,14 @@ def test_the_newest_stay(tmp_path: Path) -> None:
     assert checkpoints.find(1, 0) is None and checkpoints.find(1, 1) is not None
 
 
+def test_the_one_just_saved_stays(tmp_path: Path) -> None:
+    """Also when a swarm began anew and its rounds are lower than those kept."""
+    checkpoints = Checkpoints(tmp_path, 1)
+    save(checkpoints, 9)
+    save(checkpoints, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["r000000000-s0000"]
+
+
 def test_digests_tell_contents_apart(tmp_path: Path) -> None:
     one = save(Checkpoints(tmp_path / "a", 2), 1, value=1.0)
     other = save(Checkpoints(tmp_path / "b", 2), 1, value=2.0)

@@ -177,6 +177,8 @@ def test_another_model_begins_anew(make_engine: Maker, llama: Path) -> None:
     train(make_engine(), 0)
     other = make_engine(model=str(llama), prompt_tokens=500, completion_tokens=6)
     assert other.steps == 0
+    assert train(other, 0).steps == 2 and other.steps == 2, "the other model's checkpoint is no answer"
+    assert make_engine(model=str(llama), prompt_tokens=500, completion_tokens=6).steps == 2
 
 
 def test_any_model_and_any_task(make_engine: Maker, llama: Path) -> None:
