@@ -20,7 +20,7 @@ from swarmd.sim.orders import Orders
 from swarmd.sim.profile import Profile
 from swarmd.sim.progress import Progress
 from swarmd.sim.recovery import Recovery
-from swarmd.sim.waits import HUNG, find_stall
+from swarmd.sim.waits import find_stall
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node, Step
@@ -80,7 +80,7 @@ class Checks:
         if ledger.chair is not None:
             ledger.chair.on_step(step)
         stall = find_stall(after)
-        if stall and not (stall == HUNG and ledger.orders.has_killed_trainer(after)):
+        if stall and find_stall(after, ledger.orders.killed_workers(after)):
             self.world.fail(node, stall)
 
     def on_commit(self, node: Node, commit: Commit) -> None:

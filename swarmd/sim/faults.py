@@ -46,7 +46,7 @@ class Faults:
             self.random.choices(_KINDS, _WEIGHTS)[0](self, node)
 
     def end(self) -> None:
-        """From now on nothing goes wrong any more."""
+        """From now on nothing goes wrong any more. Frozen workers thaw when their time has come."""
         self.over = True
         world = self.world
         world.dht.heal()
@@ -54,8 +54,6 @@ class Faults:
             node.crash_point = None
             node.supervisor.refusals = 0
             node.frozen_until = min(node.frozen_until, world.now)
-            for worker in node.workers:
-                worker.frozen_until = min(worker.frozen_until, world.now)
             world.call_in(0.0, node.thaw, node.life)
 
     # --- kinds of faults ---

@@ -247,7 +247,7 @@ class Node:
             return
         worker = self.supervisor.running[port]
         if worker is not None and worker.alive:
-            worker.perform(command)
+            worker.take(command)
 
 
 def plan(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[Step]:

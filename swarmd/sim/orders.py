@@ -14,7 +14,7 @@ from swarmd.core.commands import (
     StartWorker,
     StopWorkers,
 )
-from swarmd.core.events import CommandFailed, Event, LinkUp, NodeStarted, TrainerReady
+from swarmd.core.events import CommandFailed, Event, LinkUp, NodeStarted, TrainerReady, Worker
 from swarmd.core.state import State
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Orders:
         self.content: dict[str, Command] = {}
         self.sent: dict[Port, dict[str, float]] = {"network": {}, "trainer": {}, "supervisor": {}}
         self.announced: tuple[int, int, bool] = (-1, -1, False)
-        self.killed = ""  # id of the last order to kill a worker
+        self.killed: dict[Worker, str] = {}  # id of the last order to kill a worker
         self.allowed: dict[str, int] = {}  # how often durable commits of this life ordered an id, not yet dispatched
 
     def on_step(self, step: Step) -> None:
@@ -61,7 +61,7 @@ class Orders:
             if isinstance(command, Announce):
                 self._check_announcement(step, command)
             elif isinstance(command, KillWorker):
-                self.killed = command.id
+                self.killed[command.worker] = command.id
 
     def _renew(self, event: Event, before: State) -> None:
         """Forget what was ordered where it may be ordered again."""
@@ -86,9 +86,12 @@ class Orders:
             self._fail(f"{command.id} announces {place} after {self.announced}")
         self.announced = place
 
-    def has_killed_trainer(self, state: State) -> bool:
-        """Whether the present trainer process was ordered killed."""
-        return self.killed == f"kill/trainer/{state.run}/{state.training.attempt}"
+    def killed_workers(self, state: State) -> tuple[Worker, ...]:
+        """Workers whose present process was ordered killed."""
+        attempts: dict[Worker, int] = {"network": state.network.attempt, "trainer": state.training.attempt}
+        return tuple(
+            worker for worker, order in self.killed.items() if order == f"kill/{worker}/{state.run}/{attempts[worker]}"
+        )
 
     def on_dispatch(self, command: Command) -> None:
         known = self.content.setdefault(command.id, command)

@@ -28,9 +28,7 @@ class TrainerWorker(SimWorker):
             self.later(self.random.uniform(*LOAD_S), self.tell, TrainerReady("cpu", "embedded", 1))
 
     def perform(self, command: Command) -> None:
-        if self.frozen_until > self.world.now:
-            self.later(0.0, self.perform, command)
-        elif isinstance(command, Train):
+        if isinstance(command, Train):
             self._train(command)
         elif isinstance(command, CancelTraining):
             self._cancel(command)

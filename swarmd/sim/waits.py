@@ -5,33 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swarmd.core.commands import Announce, PublishReport, Register, Train
-from swarmd.core.state import Coordination, State
+from swarmd.core.events import Worker
+from swarmd.core.state import Coordination, State, WorkerState
 from swarmd.core.workers import LEAVING
 
-HUNG = "nothing ends what the trainer is busy with"  # no stall when the trainer was ordered killed
+HUNG = "nothing ends what the trainer is busy with"
 
 
-def find_stall(state: State) -> str:
-    """What nothing will ever end in this state; empty when there is nothing."""
+def find_stall(state: State, killed: tuple[Worker, ...] = ()) -> str:
+    """What nothing will ever end in this state; empty when there is nothing.
+
+    Args:
+        killed: workers whose present process was ordered killed: their end is owed, whatever they do.
+    """
     chart = state.chart
     if chart in LEAVING:
         return ""
     armed = [deadline.name for deadline in state.deadlines]
-    if not (state.network.pid and state.training.pid) and (stall := _worker_stall(state, armed)):
+    if not (state.network.pid and state.training.pid) and (stall := _worker_stall(state, armed, killed)):
         return stall
     rule = _RULES.get(chart)
     if rule is not None and not rule(state, armed):
         return f"nothing ends {chart}: armed are {armed}"
     if state.trainer.chart == "busy" and "train" not in armed and "cancel" not in armed:
-        return HUNG
+        return "" if "trainer" in killed else HUNG
     return "" if state.coordination is None else _coordinator_stall(state, state.coordination)
 
 
-def _worker_stall(state: State, armed: list[str]) -> str:
-    if not (state.network.pid or "ready/network" in armed or "restart/network" in armed):
-        return "there is no network worker and none will be started"
-    if not (state.training.pid or "ready/trainer" in armed or "restart/trainer" in armed):
-        return "there is no trainer worker and none will be started"
+def _worker_stall(state: State, armed: list[str], killed: tuple[Worker, ...]) -> str:
+    """A worker runs, or is about to be started or to be reported dead."""
+    lives: tuple[tuple[Worker, WorkerState], ...] = (("network", state.network), ("trainer", state.training))
+    for worker, life in lives:
+        if not (life.pid or f"ready/{worker}" in armed or f"restart/{worker}" in armed or worker in killed):
+            return f"there is no {worker} worker and none will be started"
     return ""
 
 

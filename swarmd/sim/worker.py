@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,25 @@ class SimWorker:
         self.pid = pid
         self.alive = True
         self.frozen_until = 0.0
+        self.backlog: deque[Command] = deque()  # commands that came while it was frozen
 
     def begin(self) -> None:
         """Come up after the process was started."""
         raise AssertionError("each worker says how it begins")
 
+    def take(self, command: Command) -> None:
+        """Read a command from the pipe, in their order."""
+        if self.backlog or self.frozen_until > self.world.now:
+            self.backlog.append(command)
+            self.later(0.0, self._take_next)
+        else:
+            self.perform(command)
+
+    def _take_next(self) -> None:
+        self.perform(self.backlog.popleft())
+
     def perform(self, command: Command) -> None:
-        """Take a command from the daemon."""
+        """Do what the daemon wants; facts follow later, never from within."""
         raise AssertionError("each worker says what it does")
 
     def tell(self, event: Event) -> None:
