@@ -1,0 +1,93 @@
+"""`python -m bench`: run all benchmarks or the named ones, print tables, keep the figures on request."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+import traceback
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from bench.machine import describe
+from bench.place import PLACE, Unavailable
+from bench.table import Result, print_result, to_markdown
+
+BENCHMARKS = {
+    "append": "durable appends to the event log",
+    "replay": "folding a recorded log",
+    "simulator": "events of simulated swarms",
+    "stage": "a training stage against bare TRL",
+    "announcement": "from the coordinator's announcement to a follower's new state",
+    "restart": "from exec to caught up, with a log of 10,000 events",
+    "footprint": "memory and processor time of a node",
+}
+
+
+def main() -> int:
+    """Exit code 0 when all benchmarks ran, met or missed; 1 when one could not."""
+    options = parse()
+    names = options.names or list(BENCHMARKS)
+    PLACE.mkdir(parents=True, exist_ok=True)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    machine = describe(PLACE)
+    console.print("\n".join(f"{key}: {value}" for key, value in machine.items()), markup=False, highlight=False)
+    results = []
+    for name in names:
+        results.append(run(name))
+        print_result(results[-1], console)
+    console.print(closing_line(results), markup=False, highlight=False)
+    if options.json:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode({"machine": machine, "results": results})))
+    if options.markdown:
+        options.markdown.write_text(to_markdown(results), encoding="utf-8")
+    return int(any(result.trouble for result in results))
+
+
+def parse() -> argparse.Namespace:
+    listing = "\n".join(f"  {name:14s}{summary}" for name, summary in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        "python -m bench", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, all by default")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
+    parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
+    options = parser.parse_args()
+    if unknown := [name for name in options.names if name not in BENCHMARKS]:
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    return options
+
+
+def run(name: str) -> Result:
+    """One benchmark in a directory of its own."""
+    directory = PLACE / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    began = time.monotonic()
+    try:
+        rows = tuple(import_module(f"bench.{name}").run(directory))
+        trouble = ""
+    except Unavailable as error:
+        rows, trouble = (), str(error)
+    except Exception as error:
+        traceback.print_exc()
+        rows, trouble = (), f"{type(error).__name__}: {error}"
+    if not trouble:
+        shutil.rmtree(directory, ignore_errors=True)  # after trouble the logs of its nodes are of use
+    return Result(name, BENCHMARKS[name], rows, round(time.monotonic() - began, 1), trouble)
+
+
+def closing_line(results: list[Result]) -> str:
+    """How many goals were met."""
+    goals = [row for result in results for row in result.rows if row.met is not None]
+    missed = [row.what for row in goals if not row.met]
+    line = f"{len(goals) - len(missed)} of {len(goals)} goals met"
+    return f"{line}; missed: {', '.join(missed)}" if missed else line
+
+
+if __name__ == "__main__":
+    sys.exit(main())

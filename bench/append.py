@@ -1,0 +1,140 @@
+"""Durable appends: the event log against sqlite3 and the PyPI package eventsourcing, the same events, the same disk.
+
+Every contestant gets event objects, encodes them with msgpack and returns from an append when the disk has them. The
+event log computes its digest of commands too. eventsourcing gets no encoding of its own to do (its JSON transcoder
+would take longer), only the work of its SQLite recorder, which runs in WAL mode with synchronous=FULL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import msgspec
+
+from bench.measure import Sample, ratios, take_turns, timed
+from bench.place import Unavailable, need_disk
+from bench.recording import record
+from bench.table import Row
+from swarmd.core.commands import Command
+from swarmd.core.events import Event, Role, tag_of
+from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.store import EventLog
+
+ROUNDS = 48
+GROUP = 64
+APPENDS = {1: 50, GROUP: 16}  # of a turn, by events in a sync
+GOALS = {1: (1.3, 2.5), GROUP: (2.0, 4.0)}  # times sqlite3, times eventsourcing
+EVENTS = 4 * GROUP * APPENDS[GROUP]
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Happening(NamedTuple):
+    """One event as it comes to a log: when, what, and the commands that it caused."""
+
+    at: float
+    event: Event
+    caused: tuple[Command, ...]
+
+
+Append = Callable[[Sequence[Happening]], object]
+
+
+def run(directory: Path) -> Iterable[Row]:
+    need_disk(directory)
+    happenings = happenings_of("coordinator") + happenings_of("follower")
+    for size in GOALS:
+        place = directory / f"by-{size}"
+        place.mkdir()
+        with open_log(place) as log, open_sqlite(place) as sqlite, open_eventsourcing(place) as eventsourcing:
+            contestants = {"swarmd": log, "sqlite3": sqlite, "eventsourcing": eventsourcing}
+            turns = {name: turn(append, happenings, size) for name, append in contestants.items()}
+            yield from rows(take_turns(turns, ROUNDS), size)
+
+
+def happenings_of(role: Role) -> list[Happening]:
+    """From a recorded node's life, with each commit's last event."""
+    life = record(role, EVENTS)
+    pairs = zip(life.commits, life.caused, strict=True)
+    return [Happening(commit.at, commit.events[-1], caused) for commit, caused in pairs][: EVENTS // 2]
+
+
+def turn(append: Append, happenings: Sequence[Happening], size: int) -> Callable[[], float]:
+    """A turn of some appends, going on where the turn before ended; gives events per second of wall time."""
+    coming = itertools.cycle(happenings)
+    append([next(coming)])  # whatever is made with the first append
+
+    def take() -> float:
+        groups = [list(itertools.islice(coming, size)) for _ in range(APPENDS[size])]
+        with timed() as watch:
+            for group in groups:
+                append(group)
+        return APPENDS[size] * size / watch.wall_s
+
+    return take
+
+
+def rows(rates: dict[str, Sample], size: int) -> Iterable[Row]:
+    what = "append, a sync each" if size == 1 else f"append, a sync for {size}"
+    for peer, goal in zip(("sqlite3", "eventsourcing"), GOALS[size], strict=True):
+        ratio = ratios(rates["swarmd"], rates[peer])
+        name = "sqlite3, WAL, FULL" if peer == "sqlite3" else "eventsourcing recorder"
+        yield Row(what, "events/s", rates["swarmd"], name, rates[peer], ratio, f">= {goal:g}x", ratio.median >= goal)
+
+
+@contextmanager
+def open_log(directory: Path) -> Iterator[Append]:
+    """swarmd's own log."""
+    with EventLog.open(directory / "events", "bench", "run") as log:
+
+        def append(group: Sequence[Happening]) -> None:
+            commands = [command for each in group for command in each.caused]
+            log.append(group[0].at, [each.event for each in group], digest_commands(commands))
+
+        yield append
+
+
+@contextmanager
+def open_sqlite(directory: Path) -> Iterator[Append]:
+    """A table in SQLite, one transaction a group."""
+    database = sqlite3.connect(directory / "sqlite.db", isolation_level=None)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=FULL")
+    database.execute("CREATE TABLE log (seq INTEGER PRIMARY KEY, type TEXT, at REAL, event BLOB)")
+
+    def append(group: Sequence[Happening]) -> None:
+        rows = [(tag_of(each.event), each.at, _encode(each.event)) for each in group]
+        database.execute("BEGIN IMMEDIATE")
+        database.executemany("INSERT INTO log (type, at, event) VALUES (?, ?, ?)", rows)
+        database.execute("COMMIT")
+
+    with contextlib.closing(database):
+        yield append
+
+
+@contextmanager
+def open_eventsourcing(directory: Path) -> Iterator[Append]:
+    """The application recorder of eventsourcing, one insert a group."""
+    try:
+        from eventsourcing.persistence import StoredEvent
+        from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteDatastore
+    except ImportError as error:
+        raise Unavailable("eventsourcing is missing; `make setup` installs it") from error
+    datastore = SQLiteDatastore(str(directory / "eventsourcing.db"))
+    recorder = SQLiteApplicationRecorder(datastore)
+    recorder.create_table()
+    node, versions = uuid4(), itertools.count()
+
+    def append(group: Sequence[Happening]) -> None:
+        stored = [StoredEvent(node, next(versions), tag_of(each.event), _encode(each.event)) for each in group]
+        recorder.insert_events(stored)
+
+    with contextlib.closing(datastore):
+        yield append

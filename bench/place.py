@@ -1,0 +1,20 @@
+"""Where benchmarks work, and what they say when they cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.machine import file_system
+
+PLACE = Path(__file__).resolve().parent.parent / ".swarmd" / "bench"  # in the checkout, so on a real disk
+
+
+class Unavailable(Exception):
+    """Something that a benchmark needs is not there; the message says what to do."""
+
+
+def need_disk(directory: Path) -> None:
+    """Raise Unavailable when a sync there would cost nothing."""
+    kind = file_system(directory)
+    if kind in ("tmpfs", "ramfs"):
+        raise Unavailable(f"{directory} lies on {kind}, where a sync costs nothing; use a checkout on a real disk")
