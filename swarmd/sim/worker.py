@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from swarmd.sim.node import Node
 
 
-class SimWorker:
+class SimWorker(ABC):
     """A child process of one daemon life."""
 
     kind: Worker
@@ -28,9 +29,9 @@ class SimWorker:
         self.frozen_until = 0.0
         self.backlog: deque[Command] = deque()  # commands that came while it was frozen
 
+    @abstractmethod
     def begin(self) -> None:
         """Come up after the process was started."""
-        raise AssertionError("each worker says how it begins")
 
     def take(self, command: Command) -> None:
         """Read a command from the pipe, in their order."""
@@ -43,9 +44,9 @@ class SimWorker:
     def _take_next(self) -> None:
         self.perform(self.backlog.popleft())
 
+    @abstractmethod
     def perform(self, command: Command) -> None:
         """Do what the daemon wants; facts follow later, never from within."""
-        raise AssertionError("each worker says what it does")
 
     def tell(self, event: Event) -> None:
         """Report a fact to the daemon."""
