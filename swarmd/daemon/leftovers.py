@@ -18,6 +18,7 @@ import anyio
 from swarmd.daemon.process import TAG_VARIABLE
 
 GONE_S = 5.0  # longest wait for a killed process to be gone
+PASSES_MAX = 5  # looks for leftovers: one that was found may have started another just before it was killed
 
 
 def node_tag(peer: str, data_dir: Path) -> str:
@@ -40,15 +41,24 @@ async def kill_leftovers(tag: str) -> list[int]:
     """End the processes of an earlier life. Returns their pids."""
     if sys.platform != "linux":
         return []
-    killed = []
-    for pid in find_leftovers(tag):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            descriptor = os.pidfd_open(pid)
-            try:
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                killed.append(pid)
-                with anyio.move_on_after(GONE_S):
-                    await anyio.wait_readable(descriptor)
-            finally:
-                os.close(descriptor)
+    killed: list[int] = []
+    for _ in range(PASSES_MAX):
+        found = find_leftovers(tag)
+        if not found:
+            break
+        killed += [pid for pid in found if await _kill(pid)]
     return killed
+
+
+async def _kill(pid: int) -> bool:
+    """Kill one process and wait until it is gone. False when it was gone already or is not ours."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            with anyio.move_on_after(GONE_S):
+                await anyio.wait_readable(descriptor)
+            return True
+        finally:
+            os.close(descriptor)
+    return False
