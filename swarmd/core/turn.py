@@ -101,16 +101,20 @@ class Turn(msgspec.Struct, gc=False):
 
     def arm(self, name: str, due_at: float) -> None:
         """Wait for `due_at` under this name, in place of an earlier wait of the same name."""
-        others = [deadline for deadline in self.state.deadlines if deadline.name != name]
-        force_setattr(self.state, "deadlines", (*others, Deadline(name, due_at)))
+        deadlines = self.state.deadlines
+        for place, deadline in enumerate(deadlines):
+            if deadline.name == name:
+                deadlines = deadlines[:place] + deadlines[place + 1 :]
+                break
+        force_setattr(self.state, "deadlines", (*deadlines, Deadline(name, due_at)))
 
     def disarm(self, *names: str) -> None:
         """Wait no longer."""
-        deadlines = self.state.deadlines
-        for deadline in deadlines:
+        for deadline in self.state.deadlines:
             if deadline.name in names:
-                force_setattr(self.state, "deadlines", tuple([kept for kept in deadlines if kept.name not in names]))
-                return
+                deadlines = self.state.deadlines
+                place = deadlines.index(deadline)
+                force_setattr(self.state, "deadlines", deadlines[:place] + deadlines[place + 1 :])
 
     # --- commands ---
 
@@ -120,8 +124,12 @@ class Turn(msgspec.Struct, gc=False):
 
     def issue(self, command: Command) -> None:
         """Send a command as soon as its port is up, and again each time the port comes back, until it is answered."""
-        others = [waiting for waiting in self.state.pending if waiting.id != command.id]
-        force_setattr(self.state, "pending", (*others[-PENDING_MAX + 1 :], command))
+        pending = self.state.pending
+        for place, waiting in enumerate(pending):
+            if waiting.id == command.id:
+                pending = pending[:place] + pending[place + 1 :]
+                break
+        force_setattr(self.state, "pending", (*pending[1 - PENDING_MAX :], command))
         if self.port_is_up(command):
             self.send(command)
 
@@ -139,9 +147,9 @@ class Turn(msgspec.Struct, gc=False):
     def settle(self, command_id: str) -> Command | None:
         """Take an answered command off the pending ones. None when it was not pending: an answer that came twice."""
         pending = self.state.pending
-        for command in pending:
+        for place, command in enumerate(pending):
             if command.id == command_id:
-                force_setattr(self.state, "pending", tuple([waiting for waiting in pending if waiting is not command]))
+                force_setattr(self.state, "pending", pending[:place] + pending[place + 1 :])
                 self.disarm("retry/" + command_id)
                 return command
         return None
