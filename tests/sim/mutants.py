@@ -53,8 +53,8 @@ MUTANTS = (
     Mutant(
         "an answered command stays pending",
         turn,
-        "if waiting is not command",
-        "if True",
+        '"pending", pending[:place] + pending[place + 1 :]',
+        '"pending", pending',
     ),
     Mutant(
         "an older answer frees a busy trainer",
