@@ -9,17 +9,31 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from io import FileIO
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from crc32c import crc32c
 
 from swarmd.eventlog.commit import COMMIT_BYTES_MAX
 
 HEAD = struct.Struct("<II")
-FRAME_BYTES_MAX = HEAD.size + COMMIT_BYTES_MAX  # also the most that one interrupted append can leave behind
+FRAME_BYTES_MAX = HEAD.size + COMMIT_BYTES_MAX
+RESERVE_BYTES = 1024 * 1024  # zeros written ahead of the frames, see `swarmd.eventlog.segment_writer`
+TAIL_BYTES_MAX = FRAME_BYTES_MAX + RESERVE_BYTES  # the most that one interrupted append can leave behind
 CHUNK_BYTES = 1024 * 1024
 
-Tail = Literal["end", "whole", "torn", "damaged"]
+
+class Tail(NamedTuple):
+    """What lies behind the last valid frame.
+
+    Attributes:
+        verdict: "end": nothing, or zeros written ahead. "whole": a valid frame (it was still being written when reading
+            stopped). "torn": the remains of one interrupted append. "damaged": more than that, or a valid frame behind
+            the bad bytes.
+        torn_bytes: of the interrupted append.
+    """
+
+    verdict: Literal["end", "whole", "torn", "damaged"]
+    torn_bytes: int = 0
 
 
 def encode_frame(payload: bytes, seed: int) -> bytes:
@@ -57,22 +71,18 @@ def read_frames(file: FileIO, offset: int, seed: int) -> Iterator[tuple[int, byt
 
 
 def judge_tail(file: FileIO, offset: int, seed: int) -> Tail:
-    """What lies at `offset`, where reading stopped.
-
-    Returns:
-        "end": nothing. "whole": a valid frame (it was still being written when reading stopped). "torn": the remains of
-        one interrupted append. "damaged": more than that, or a valid frame behind the bad bytes.
-    """
+    """What lies at `offset`, where reading stopped."""
     file.seek(offset)
-    rest = _read_upto(file, FRAME_BYTES_MAX + 1)
-    if not rest:
-        return "end"
+    rest = _read_upto(file, TAIL_BYTES_MAX + 1)
     if _frame_at(rest, 0, seed):
-        return "whole"
-    if len(rest) > FRAME_BYTES_MAX:
-        return "damaged"
-    following = any(_frame_at(rest, position, seed) for position in range(1, len(rest) - HEAD.size))
-    return "damaged" if following else "torn"
+        return Tail("whole")
+    if len(rest) > TAIL_BYTES_MAX:
+        return Tail("damaged")
+    torn_bytes = len(rest.rstrip(b"\0"))
+    if not torn_bytes:
+        return Tail("end")
+    following = any(_frame_at(rest, position, seed) for position in range(1, torn_bytes))
+    return Tail("damaged") if following else Tail("torn", torn_bytes)
 
 
 def _frame_at(buffer: bytes, position: int, seed: int) -> bool:

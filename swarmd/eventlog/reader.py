@@ -154,12 +154,12 @@ class LogReader:
         """
         assert self._file is not None and self._path is not None
         suspect = -1
-        while (tail := judge_tail(self._file, self._offset, self._opening.seed)) in ("whole", "damaged"):
-            if tail == "damaged" and suspect == self._offset:
+        while (tail := judge_tail(self._file, self._offset, self._opening.seed)).verdict in ("whole", "damaged"):
+            if tail.verdict == "damaged" and suspect == self._offset:
                 raise damaged(self._path, self._offset, "a broken frame with valid ones after it")
-            suspect = self._offset if tail == "damaged" else -1
+            suspect = self._offset if tail.verdict == "damaged" else -1
             yield from self._drain()
-        self.torn_bytes = os.fstat(self._file.fileno()).st_size - self._offset if tail == "torn" else 0
+        self.torn_bytes = tail.torn_bytes
 
     def _sealed_digest(self) -> bytes:
         """Check that the segment was read to its very end. Returns its SHA-256."""

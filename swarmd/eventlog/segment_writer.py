@@ -7,42 +7,45 @@ import hashlib
 import os
 from pathlib import Path
 
-from swarmd.errors import LogWriteFailed
+from swarmd.errors import LogWriteFailed, NoSpaceLeft
 from swarmd.eventlog.files import write_all, write_durably, write_failure
-from swarmd.eventlog.frame import encode_frame
+from swarmd.eventlog.frame import RESERVE_BYTES, encode_frame
 from swarmd.eventlog.segment import PREFIX, Header, encode_header, segment_name
 
 
 class SegmentWriter:
     """Appends frames to a segment and keeps its running digest.
 
+    Zeros are written ahead of the frames, so that most appends change neither the file's size nor its blocks: the sync
+    then has no metadata to write and takes some three quarters of the time. Closing the segment cuts them off.
+
     After a write that failed for want of space the segment is cut back and may be appended to again. After any other
     failure, and after every failed sync, what is on disk is unknown: the writer is broken and refuses further appends.
     """
 
-    def __init__(self, path: Path, descriptor: int, head: bytes) -> None:
+    def __init__(self, path: Path, descriptor: int, head: bytes, reserve_bytes: int) -> None:
         self.path = path
         self.size_bytes = len(head)
+        self._file_bytes = len(head)  # with the zeros
+        self._reserve = bytes(reserve_bytes)
         self._descriptor = descriptor
         self._seed: int = PREFIX.unpack_from(head)[-1]
         self._digest = hashlib.sha256(head)
         self._broken = ""
 
     @classmethod
-    def create(cls, directory: Path, header: Header) -> SegmentWriter:
-        """Put a new segment in place, durably, and open it. Raises NoSpaceLeft or LogWriteFailed."""
+    def create(cls, directory: Path, header: Header, reserve_bytes: int = RESERVE_BYTES) -> SegmentWriter:
+        """Put a new segment in place, durably, and open it, to be written up to `reserve_bytes` ahead.
+
+        Raises NoSpaceLeft or LogWriteFailed.
+        """
         path = directory / segment_name(header.first_seq)
         head = encode_header(header)
         write_durably(path, head)
         try:
-            return cls(path, os.open(path, os.O_RDWR), head)
+            return cls(path, os.open(path, os.O_RDWR), head, min(reserve_bytes, RESERVE_BYTES))
         except OSError as error:
             raise write_failure(error, path, "opening") from error
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of all that was written."""
-        return self._digest.digest()
 
     def append(self, payload: bytes) -> None:
         """Write one frame and make it durable.
@@ -54,7 +57,7 @@ class SegmentWriter:
         frame = encode_frame(payload, self._seed)
         self._check()
         try:
-            write_all(self._descriptor, frame, self.size_bytes)
+            self._write(frame)
         except OSError as error:
             raise self._withdraw(error) from error
         try:
@@ -65,18 +68,58 @@ class SegmentWriter:
         self._digest.update(frame)
         self.size_bytes += len(frame)
 
+    def _write(self, frame: bytes) -> None:
+        """Write over the zeros ahead; where there are too few, write new ones behind the frame. Raises OSError."""
+        end = self.size_bytes + len(frame)
+        if end > self._file_bytes and self._reserve:
+            try:
+                write_all(self._descriptor, frame + self._reserve, self.size_bytes)
+                self._file_bytes = end + len(self._reserve)
+                return
+            except OSError as error:
+                if not isinstance(write_failure(error, self.path, "writing"), NoSpaceLeft):
+                    raise
+                # no room for them: from now on nothing is written ahead in this segment
+                self._reserve = b""
+                os.ftruncate(self._descriptor, self.size_bytes)
+                self._file_bytes = self.size_bytes
+        write_all(self._descriptor, frame, self.size_bytes)
+        self._file_bytes = max(end, self._file_bytes)
+
+    def seal(self) -> bytes:
+        """Close the segment for good, durably without the zeros. Returns its SHA-256. Raises LogWriteFailed."""
+        self._check()
+        try:
+            self._cut_reserve()
+            os.fsync(self._descriptor)
+        except OSError as error:
+            self._broken = "a sync failed"
+            raise write_failure(error, self.path, "sealing") from error
+        self.close()
+        return self._digest.digest()
+
     def close(self) -> None:
-        """Close the file; all that was appended is durable already."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-            self._broken = "it is closed"
+        """Close the file; all that was appended is durable already. Zeros that stay are cut off by the next life."""
+        if self._descriptor < 0:
+            return
+        if not self._broken:
+            with contextlib.suppress(OSError):
+                self._cut_reserve()
+        os.close(self._descriptor)
+        self._descriptor = -1
+        self._broken = "it is closed"
+
+    def _cut_reserve(self) -> None:
+        """Take the zeros off. Raises OSError."""
+        if self._file_bytes > self.size_bytes:
+            os.ftruncate(self._descriptor, self.size_bytes)
+            self._file_bytes = self.size_bytes
 
     def _check(self) -> None:
         if self._broken:
             raise LogWriteFailed(f"{self.path} takes no more events: {self._broken}", "Start the node again")
         status = os.fstat(self._descriptor)
-        if status.st_size != self.size_bytes or not status.st_nlink:
+        if status.st_size != self._file_bytes or not status.st_nlink:
             self._broken = "it was removed or changed by somebody else"
             raise LogWriteFailed(f"{self.path} takes no more events: {self._broken}", "Start the node again")
 
@@ -86,6 +129,7 @@ class SegmentWriter:
         self._broken = "a write failed"
         with contextlib.suppress(OSError):
             os.ftruncate(self._descriptor, self.size_bytes)
+            self._file_bytes = self.size_bytes
             if type(failure) is not LogWriteFailed:
                 self._broken = ""
         return failure

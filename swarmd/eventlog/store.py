@@ -168,7 +168,7 @@ class EventLog:
         self._seal()
         header = Header(self._node, self._run, self.next_seq, self._chain)
         try:
-            self._segment = SegmentWriter.create(self.directory, header)
+            self._segment = SegmentWriter.create(self.directory, header, self._segment_bytes)
         except LogWriteFailed as error:
             self._broken = not isinstance(error, NoSpaceLeft)
             raise
@@ -177,8 +177,7 @@ class EventLog:
 
     def _seal(self) -> None:
         if self._segment:
-            self._chain = self._segment.digest
-            self._segment.close()
+            self._chain = self._segment.seal()
             self._segment = None
 
 
@@ -207,10 +206,12 @@ def _recover_segment(path: Path, node: str) -> End:
                 "Give this node a data directory of its own, or restore the identity that the log belongs to",
             )
         next_seq, offset = _scan(file, path, opening)
-        if judge_tail(file, offset, opening.seed) == "damaged":
+        tail = judge_tail(file, offset, opening.seed)
+        if tail.verdict == "damaged":
             raise damaged(path, offset, "a broken frame with valid ones after it")
         check_not_ahead(path.parent, next_seq)
-        cut = _cut_back(path, offset)
+        _cut_back(path, offset)
+        cut = Cut(path, offset, tail.torn_bytes) if tail.torn_bytes else None
         if offset == opening.size_bytes:
             return End(next_seq, opening.header.previous, cut)  # empty: the next segment takes its name and place
         return End(next_seq, digest_file(file), cut)
@@ -227,11 +228,10 @@ def _scan(file: FileIO, path: Path, opening: Opening) -> tuple[int, int]:
     return decode_commit(last, RULES, path).end_seq, offset
 
 
-def _cut_back(path: Path, offset: int) -> Cut | None:
+def _cut_back(path: Path, offset: int) -> None:
     """Shorten a segment to its valid part, durably."""
-    excess_bytes = path.stat().st_size - offset
-    if not excess_bytes:
-        return None
+    if path.stat().st_size == offset:
+        return
     try:
         descriptor = os.open(path, os.O_RDWR)
         try:
@@ -241,7 +241,6 @@ def _cut_back(path: Path, offset: int) -> Cut | None:
             os.close(descriptor)
     except OSError as error:
         raise write_failure(error, path, "recovery") from error
-    return Cut(path, offset, excess_bytes)
 
 
 def _end_without_segments(directory: Path) -> End:

@@ -15,7 +15,7 @@ from swarmd.errors import LogDamaged, LogForeign, LogNewer, NotFoundError
 from swarmd.eventlog.check import check_log
 from swarmd.eventlog.commit import Commit, encode_commit
 from swarmd.eventlog.digest import NO_COMMANDS
-from swarmd.eventlog.frame import FRAME_BYTES_MAX, encode_frame
+from swarmd.eventlog.frame import RESERVE_BYTES, TAIL_BYTES_MAX, encode_frame
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import (
     FORMAT,
@@ -79,7 +79,8 @@ def test_cut_at_every_byte_the_log_opens_and_goes_on(tmp_path: Path) -> None:
         whole = sum(end <= size for end in ends) - 1
         with open_log(directory, "next") as log:
             assert log.next_seq == whole
-            assert (log.cut.size_bytes if log.cut else 0) == size - ends[whole]
+            torn = content[ends[whole] : size].rstrip(b"\0")  # zeros may have been written ahead
+            assert (log.cut.size_bytes if log.cut else 0) == len(torn)
             added = log.append(9.0, [MemberSeen("late")], NO_COMMANDS)
         assert list(read_commits(directory)) == [*commits[:whole], added]
         shutil.rmtree(directory)
@@ -121,12 +122,13 @@ def test_a_bad_frame_before_good_ones_is_refused_with_its_place(tmp_path: Path) 
     assert path.read_bytes() == content, "nothing is cut when the log is refused"
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 5000, random.Random(7).randbytes(3000), b"\xff" * 9, b"\1\0\0\0"])
-def test_the_remains_of_one_append_are_cut(tmp_path: Path, tail: bytes) -> None:
+@pytest.mark.parametrize("zeros", [b"", b"\0" * 5000])
+@pytest.mark.parametrize("tail", [random.Random(7).randbytes(3000), b"\xff" * 9, b"\0\0\0\1"])
+def test_the_remains_of_one_append_are_cut(tmp_path: Path, tail: bytes, zeros: bytes) -> None:
     commits = write_groups(tmp_path, members(3))
     path = list_segments(tmp_path)[0]
     size = path.stat().st_size
-    path.write_bytes(path.read_bytes() + tail)
+    path.write_bytes(path.read_bytes() + tail + zeros)
     assert list(read_commits(tmp_path)) == commits
     assert check_log(tmp_path).torn_bytes == len(tail)
     with open_log(tmp_path, "next") as log:
@@ -134,11 +136,46 @@ def test_the_remains_of_one_append_are_cut(tmp_path: Path, tail: bytes) -> None:
     assert path.stat().st_size == size
 
 
+@pytest.mark.parametrize("count", [1, 5000, RESERVE_BYTES])
+def test_zeros_written_ahead_are_no_damage_and_go(tmp_path: Path, count: int) -> None:
+    commits = write_groups(tmp_path, members(3))
+    path = list_segments(tmp_path)[0]
+    content = path.read_bytes()
+    path.write_bytes(content + b"\0" * count)
+    assert list(read_commits(tmp_path)) == commits
+    assert check_log(tmp_path).torn_bytes == 0
+    with open_log(tmp_path, "next") as log:
+        assert log.cut is None
+        assert path.read_bytes() == content
+        added = log.append(9.0, [MemberSeen("late")], NO_COMMANDS)
+    assert list(read_commits(tmp_path)) == [*commits, added]
+
+
+def test_zeros_in_a_sealed_segment_are_damage(two_segments) -> None:
+    directory, _ = two_segments
+    first = list_segments(directory)[0]
+    first.write_bytes(first.read_bytes() + b"\0")
+    with pytest.raises(LogDamaged, match=first.name):
+        list(read_commits(directory))
+
+
+def test_a_frame_behind_zeros_is_damage(tmp_path: Path) -> None:
+    write_groups(tmp_path, members(3))
+    path = list_segments(tmp_path)[0]
+    offset = frame_ends(path)[1]
+    content = bytearray(path.read_bytes())
+    content[offset : frame_ends(path)[2]] = bytes(frame_ends(path)[2] - offset)
+    path.write_bytes(content + b"\0" * 5000)
+    for attempt in (lambda: list(read_commits(tmp_path)), lambda: open_log(tmp_path, "next")):
+        with pytest.raises(LogDamaged, match=f"is damaged at byte {offset}"):
+            attempt()
+
+
 def test_more_than_one_append_could_leave_is_damage(tmp_path: Path) -> None:
     write_groups(tmp_path, members(3))
     path = list_segments(tmp_path)[0]
     with path.open("ab") as file:
-        file.truncate(path.stat().st_size + FRAME_BYTES_MAX + 1)
+        file.truncate(path.stat().st_size + TAIL_BYTES_MAX + 1)
     with pytest.raises(LogDamaged, match="is damaged at byte"):
         open_log(tmp_path, "next")
 

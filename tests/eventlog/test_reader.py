@@ -137,6 +137,10 @@ def test_a_tail_is_judged_by_what_follows(tmp_path: Path) -> None:
     judged = {}
     for name, content in {
         "end": b"",
+        "end of what was written ahead": b"\0" * 100,
+        "torn before zeros": broken + b"\0" * 100,
+        "damaged before zeros": broken + frames[2] + b"\0" * 100,
+        "whole before zeros": frames[1] + b"\0" * 100,
         "whole": frames[1],
         "torn": broken,
         "damaged": broken + frames[2],
@@ -146,7 +150,7 @@ def test_a_tail_is_judged_by_what_follows(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_bytes(frames[0] + content)
         with path.open("rb", buffering=0) as file:
-            judged[name] = judge_tail(file, len(frames[0]), seed)
+            judged[name] = judge_tail(file, len(frames[0]), seed).verdict
             assert next(read_frames(file, 0, seed))[0] == len(frames[0])
     assert all(name.startswith(verdict) for name, verdict in judged.items())
 

@@ -18,6 +18,7 @@ from swarmd.errors import ExitCode, LogInUse, LogWriteFailed, NoSpaceLeft
 from swarmd.eventlog import segment_writer
 from swarmd.eventlog.check import check_log
 from swarmd.eventlog.digest import NO_COMMANDS
+from swarmd.eventlog.frame import RESERVE_BYTES
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import list_segments, read_header
 from tests.eventlog.making import NODE, members, open_log, write_groups
@@ -104,6 +105,43 @@ def test_a_full_segment_is_sealed_and_never_written_again(tmp_path: Path) -> Non
     assert len(sealed) > 3
     assert {path: path.read_bytes() for path in sealed} == sealed
     assert check_log(tmp_path).events == 100
+
+
+def test_most_appends_change_no_file_size(tmp_path: Path) -> None:
+    """A sync has no metadata to write then; what was written ahead is gone when the segment is closed."""
+    sizes = set()
+    with open_log(tmp_path) as log:
+        for group in members(200):
+            log.append(0.0, group, NO_COMMANDS)
+            sizes.add(list_segments(tmp_path)[0].stat().st_size)
+    content = list_segments(tmp_path)[0].read_bytes()
+    assert [RESERVE_BYTES < size <= RESERVE_BYTES + len(content) for size in sizes] == [True]
+    assert content.endswith(NO_COMMANDS)
+    assert check_log(tmp_path).events == 200
+
+
+def test_a_killed_writer_leaves_zeros_that_the_next_life_cuts(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    last = list_segments(tmp_path)[-1]
+    before = last.read_bytes()
+    with open_log(tmp_path, "next") as log:
+        assert log.cut is None
+        after = last.read_bytes()
+    assert before.startswith(after)
+    assert not before[len(after) :].strip(b"\0")
+    assert check_log(tmp_path).torn_bytes == 0
+
+
+def test_without_room_ahead_the_log_goes_on(small_disk: Path) -> None:
+    directory = small_disk / "events"
+    with open_log(directory) as log:
+        commits = [log.append(0.0, group, NO_COMMANDS) for group in members(50)]
+        assert list_segments(directory)[0].stat().st_size < TMPFS_BYTES
+    assert list(read_commits(directory)) == commits
 
 
 def test_a_second_writer_is_told_who_holds_the_log(tmp_path: Path) -> None:
