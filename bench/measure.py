@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import msgspec
 
@@ -50,7 +51,7 @@ def ratios(ours: Sample, theirs: Sample) -> Sample:
 
 
 def take_turns(contestants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Sample]:
-    """Let every contestant measure once a round, and begin each round with another one.
+    """Let every contestant measure once a round, in each round in another order, so that none always follows another.
 
     Args:
         contestants: what to measure; a call returns one value.
@@ -58,9 +59,10 @@ def take_turns(contestants: Mapping[str, Callable[[], float]], rounds: int) -> d
     """
     names = list(contestants)
     values: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds):
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
+    random = Random(0)
+    for _ in range(rounds):
+        random.shuffle(names)
+        for name in names:
             values[name].append(contestants[name]())
     return {name: Sample(tuple(taken)) for name, taken in values.items()}
 
