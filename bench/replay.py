@@ -8,7 +8,7 @@ compared with does more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ def run(directory: Path) -> Iterable[Row]:
             "decode": partial(rate, count, decode_all, list(logs.values())),
             "log": partial(rate, count, replay_all, list(logs.values())),
             "verify": partial(rate, count, verify_all, list(logs.values())),
+            "table": partial(rate, count_of(machines), drive_tables, list(machines.values())),
+            "triggers": partial(rate, count_of(machines), drive_all, list(machines.values())),
             "transitions": partial(rate, MACHINE_EVENTS * len(machines), drive_all, list(machines.values())),
         },
         ROUNDS,
@@ -74,6 +76,8 @@ def rows(rates: dict[str, Sample]) -> Iterable[Row]:
     )
     for role in ("coordinator", "follower"):
         yield Row(f"fold, the {role}'s log alone", unit, rates[role])
+    ratio = ratios(rates["table"], rates["triggers"])
+    yield Row("the charts alone", "triggers/s", rates["table"], "transitions", rates["triggers"], ratio)
     yield Row("decode alone: read, CRC, msgpack", unit, rates["decode"])
     yield Row("decode and fold", unit, rates["log"])
     yield Row("replay --verify: with digests", unit, rates["verify"])
@@ -148,6 +152,21 @@ def moves_of(envelopes: Sequence[Envelope]) -> Moves:
     for envelope in envelopes:
         state, _ = step(state, envelope, charts)
     return moves
+
+
+def count_of(machines: Mapping[Role, Moves]) -> int:
+    """Triggers of all lists."""
+    return sum(map(len, machines.values()))
+
+
+def drive_tables(lists: Sequence[Moves]) -> None:
+    """Play triggers on the compiled tables of all charts."""
+    charts = default_charts()
+    tables = {name: getattr(charts, name).table for name in NAMES}
+    for moves in lists:
+        states = {name: getattr(charts, name).initial for name in NAMES}
+        for name, trigger in moves:
+            states[name] = tables[name][states[name], trigger]
 
 
 class Scratch:

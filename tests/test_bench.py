@@ -1,0 +1,119 @@
+"""The benchmarks' own parts: they must measure what they say. Nothing here is timed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import BENCHMARKS, closing_line
+from bench.footprint import part_of
+from bench.measure import Sample, cpu_of, memory_of, process_tree, ratios, take_turns
+from bench.place import Unavailable, need_disk
+from bench.recording import record, write_log
+from bench.replay import Scratch, drive_all, moves_of
+from bench.table import Result, Row, figure, to_markdown
+from swarmd.core.chart import build_machine, default_charts
+from swarmd.core.events import Role, tag_of
+from swarmd.eventlog.replay import verify
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_contestants_take_turns_in_changing_order() -> None:
+    order: list[str] = []
+    contestants = {name: lambda name=name: float(order.append(name) or len(order)) for name in "abc"}
+    values = take_turns(contestants, 8)
+    rounds = [tuple(order[first : first + 3]) for first in range(0, 24, 3)]
+    assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
+    assert len(set(rounds)) > 2
+    assert list(values["a"].values) == [1 + i for i, name in enumerate(order) if name == "a"]
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    assert ratios(Sample((2.0, 9.0)), Sample((1.0, 3.0))).values == (2.0, 3.0)
+    assert Sample((5.0, 1.0, 3.0)).median == 3.0
+    assert Sample(tuple(float(i) for i in range(100))).percentile(0.95) == 95.0
+
+
+@pytest.mark.parametrize("role", ["coordinator", "follower"])
+def test_a_recorded_life_is_a_log_that_verifies(tmp_path: Path, role: Role) -> None:
+    life = record(role, 600)
+    tags = Counter(tag_of(event) for commit in life.commits for event in commit.events)
+    found = verify(write_log(tmp_path / "events", life.commits, group=8))
+    assert found.events == life.events == sum(tags.values()) >= 600
+    assert life.state.rounds_skipped == 0
+    assert life.state.done[0] >= life.round - 1 > 50, "every round is trained"
+    assert tags["report_seen"] == (3 * tags["report_published"] if role == "coordinator" else 0)
+
+
+def test_transitions_is_driven_through_the_states_that_step_takes() -> None:
+    life = record("follower", 300)
+    moves = moves_of([envelope for commit in life.commits for envelope in commit.envelopes()])
+    scratch = Scratch()
+    machine = build_machine(default_charts().round.source, scratch)
+    for chart, trigger in moves:
+        if chart == "round":
+            machine.trigger_event(scratch, trigger)
+    assert scratch.state == life.state.chart
+    assert len(moves) > 300
+    drive_all([moves])
+
+
+def test_a_process_is_measured_by_proc() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert child.pid in process_tree(os.getpid())
+        assert process_tree(child.pid) == [child.pid]
+        memory = memory_of(os.getpid())
+        assert 0 < memory["Pss"] <= memory["Rss"]
+        assert cpu_of(os.getpid()) > 0
+        assert part_of(child.pid).startswith("python")
+    finally:
+        child.communicate(b"\n")
+    with pytest.raises(OSError, match=str(child.pid)):
+        cpu_of(child.pid)
+
+
+def test_a_disk_that_is_none_is_refused() -> None:
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        pytest.skip("there is no /dev/shm here")
+    with pytest.raises(Unavailable, match="where a sync costs nothing"):
+        need_disk(memory)
+
+
+def test_results_are_told_with_goals_and_troubles() -> None:
+    rows = (
+        Row("fast", "ms", Sample((1.0, 2.0, 4.0)), "peer", Sample((2.0, 4.0, 8.0)), Sample((0.5,)), "<= 1", True),
+        Row("slow", "ms", Sample((3.0,)), goal="<= 1 ms", met=False),
+    )
+    results = [Result("one", "first", rows), Result("two", "second", trouble="nothing to run on")]
+    assert closing_line(results) == "1 of 2 goals met; missed: slow"
+    text = to_markdown(results)
+    assert "| fast | 2 (1..4) ms | peer: 4 (2..8) ms | 0.5 | <= 1 | met |" in text
+    assert "Could not run: nothing to run on" in text
+    assert [figure(value) for value in (0, 0.01234, 7.654, 12.34, 123456.7)] == [
+        "0",
+        "0.0123",
+        "7.65",
+        "12.3",
+        "123,457",
+    ]
+
+
+def test_every_benchmark_is_documented() -> None:
+    page = (ROOT / "docs" / "BENCHMARKS.md").read_text(encoding="utf-8")
+    assert all(f"### {name}" in page for name in BENCHMARKS)
+
+
+def test_an_unknown_benchmark_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "apend"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "there is no benchmark 'apend'" in done.stderr
