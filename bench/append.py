@@ -30,7 +30,7 @@ from swarmd.eventlog.store import EventLog
 GROUP = 64
 APPENDS = {1: 100, GROUP: 16}  # of a turn, by events in a sync
 GOALS = {1: (1.3, 2.5), GROUP: (2.0, 4.0)}  # times sqlite3, times eventsourcing
-ROUNDS = {"new": 16, "grown": 32}
+ROUNDS = {"new": 32, "grown": 128}
 GROWN = 1200  # appends before the measurement; SQLite's write-ahead log has then stopped growing
 EVENTS = 4 * GROUP * APPENDS[GROUP]
 
