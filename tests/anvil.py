@@ -30,7 +30,7 @@ def find_anvil() -> Path:
     raise AnvilMissing(
         f"SWARMD_ANVIL={named} is no program"
         if named
-        else "tests of the chain need anvil: run `make contracts-setup`, or name the binary in SWARMD_ANVIL"
+        else "tests of the chain need anvil: run `make contracts-setup` (Linux on x86-64), or name it in SWARMD_ANVIL"
     )
 
 

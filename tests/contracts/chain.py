@@ -65,12 +65,17 @@ def connect(url: str) -> Web3:
 
 def deploy(w3: Web3, name: str, *arguments: Any) -> Contract:
     """Puts a built contract on the chain, from the owner's account."""
+    return deployed(w3, name, *arguments)[0]
+
+
+def deployed(w3: Web3, name: str, *arguments: Any) -> tuple[Contract, int]:
+    """The same, with the gas that it took."""
     built = artefact(name)
     factory = w3.eth.contract(abi=built["abi"], bytecode=built["bytecode"])
     creation = factory.constructor(*arguments).data_in_transaction
     receipt = mined(w3, w3.eth.send_transaction({"data": creation, "gas": GAS_LIMIT, "gasPrice": GAS_PRICE_WEI}))
     assert receipt["status"] == 1, f"{name} was not deployed"
-    return w3.eth.contract(address=receipt["contractAddress"], abi=built["abi"])
+    return w3.eth.contract(address=receipt["contractAddress"], abi=built["abi"]), receipt["gasUsed"]
 
 
 class Swarm:
@@ -195,6 +200,11 @@ def _plain(kind: str, value: Any) -> Any:
 
 def deploy_swarm(w3: Web3, stages: int, implementation: Contract) -> Swarm:
     """A proxy of its own before the implementation, initialised for the owner."""
+    return deployed_swarm(w3, stages, implementation)[0]
+
+
+def deployed_swarm(w3: Web3, stages: int, implementation: Contract) -> tuple[Swarm, int]:
+    """The same, with the gas that the proxy took."""
     begin = implementation.encode_abi("initialize", args=[w3.eth.accounts[OWNER]])
-    proxy = deploy(w3, "ERC1967Proxy", implementation.address, begin)
-    return Swarm(w3, w3.eth.contract(address=proxy.address, abi=implementation.abi), stages)
+    proxy, gas = deployed(w3, "ERC1967Proxy", implementation.address, begin)
+    return Swarm(w3, w3.eth.contract(address=proxy.address, abi=implementation.abi), stages), gas
