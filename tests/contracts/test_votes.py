@@ -213,3 +213,16 @@ def test_a_peer_from_below_a_full_board_reaches_its_top(one_stage: Swarm) -> Non
     one_stage.send(one_stage.alice, "submitWinners", 3, ["late"], "p")
     ids, counts = one_stage.ask("winnerLeaderboard", 0, 200)
     assert (ids[0], counts[:2], len(ids), "w99" in ids) == ("late", [2, 1], CAPACITY, False)
+
+
+def test_a_peer_that_was_pushed_off_a_full_board_comes_back_by_having_more(one_stage: Swarm) -> None:
+    """All but the last place belong to peers that nobody reaches."""
+    first = [f"w{n}" for n in range(CAPACITY - 1)]
+    votes = [[*first, "x"], *([first] * 4), ["y"], ["y"], ["x"], ["x"]]
+    one_stage.register(one_stage.alice, "p")
+    last = []
+    for round_, winners in enumerate(votes):
+        vote(one_stage, round_, "p", *winners)
+        one_stage.next_round()
+        last.append(one_stage.ask("winnerLeaderboard", CAPACITY - 1, CAPACITY))
+    assert last[4:] == [[["x"], [1]], [["x"], [1]], [["y"], [2]], [["y"], [2]], [["x"], [3]]]
