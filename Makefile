@@ -81,3 +81,27 @@ reset: ## forget the local swarm: its logs, checkpoints and identities
 clean: ## remove caches and built files; .venv and the nodes' data stay
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find swarmd tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The contract: see docs/CONTRACT.md. npm takes packages from wherever its own configuration says.
+CONTRACTS_READY := contracts/node_modules/.package-lock.json
+
+.PHONY: contracts contracts-setup contracts-drift contracts-gas
+
+$(CONTRACTS_READY): contracts/package.json contracts/package-lock.json contracts/.npmrc
+	@command -v npm >/dev/null || { echo "the contract and the tests of the chain need node 20 or newer with npm" >&2; exit 1; }
+	cd contracts && npm ci --ignore-scripts
+	@touch $@
+
+contracts-setup: $(CONTRACTS_READY) ## install solc, OpenZeppelin and anvil with npm
+
+contracts: $(CONTRACTS_READY) ## compile the contracts into contracts/build
+	cd contracts && node build.mjs
+
+contracts-drift: $(CONTRACTS_READY) ## contracts/build is what the sources say
+	cd contracts && node build.mjs --check
+
+contracts-gas: $(READY) $(CONTRACTS_READY) ## measure what calls cost, into docs/CONTRACT.md
+	$(BIN)/python -m tests.contracts.gas --write
+
+drift: contracts-drift
+unit e2e: $(CONTRACTS_READY)

@@ -1,0 +1,49 @@
+"""One anvil for the session; a swarm of its own for each test, in a build with three stages and in one with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from web3 import Web3
+from web3.contract import Contract
+
+from tests.anvil import AnvilMissing, running_anvil
+from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm
+
+
+@pytest.fixture(scope="session")
+def w3() -> Iterator[Web3]:
+    """Without anvil the tests fail; they are never skipped."""
+    try:
+        with running_anvil() as url:
+            yield connect(url)
+    except AnvilMissing as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def implementation(w3: Web3):
+    """Gives the implementation that is put behind proxies, by its number of stages."""
+
+    @cache
+    def deployed(stages: int) -> Contract:
+        return deploy(w3, f"LockedSwarmCoordinator-{stages}")
+
+    return deployed
+
+
+@pytest.fixture(params=[3, 1], ids=["3-stages", "1-stage"])
+def swarm(request: pytest.FixtureRequest, w3: Web3, implementation) -> Swarm:
+    return deploy_swarm(w3, request.param, implementation(request.param))
+
+
+@pytest.fixture
+def three_stages(w3: Web3, implementation) -> Swarm:
+    return deploy_swarm(w3, 3, implementation(3))
+
+
+@pytest.fixture
+def one_stage(w3: Web3, implementation) -> Swarm:
+    return deploy_swarm(w3, 1, implementation(1))

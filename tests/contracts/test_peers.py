@@ -1,0 +1,191 @@
+"""Peers, membership and bootnodes."""
+
+import pytest
+
+from tests.contracts.chain import INT_REWARD, UINT_REWARD, Said, Swarm
+
+ZERO = "0x" + 40 * "0"
+LONG = "12D3KooW" + 44 * "x"  # 52 characters, as of an Ed25519 key: longer than a word of storage
+ODD = ["", " ", "\n", "é€😀", "a\0b", 5000 * "z", LONG]
+
+
+def test_a_peer_is_registered_to_its_sender(swarm: Swarm) -> None:
+    assert swarm.send(swarm.alice, "registerPeer", LONG) == [Said("PeerRegistered", (swarm.alice, LONG))]
+    assert swarm.ask("getPeerId", [swarm.alice]) == [[LONG]]
+    assert swarm.ask("getEoa", [LONG]) == [swarm.alice]
+
+
+def test_an_account_has_its_peers_in_order_and_others_have_theirs(swarm: Swarm) -> None:
+    swarm.register(swarm.alice, "c", "a", "b")
+    swarm.register(swarm.bob, LONG)
+    assert swarm.ask("getPeerId", [swarm.bob, swarm.carol, swarm.alice]) == [[LONG], [], ["c", "a", "b"]]
+    assert swarm.ask("getEoa", ["a", LONG, "x", "c"]) == [swarm.alice, swarm.bob, ZERO, swarm.alice]
+    assert (swarm.ask("getPeerId", []), swarm.ask("getEoa", [])) == ([], [])
+
+
+def test_a_peer_id_is_registered_once_by_whomever(swarm: Swarm) -> None:
+    swarm.register(swarm.alice, "p")
+    assert swarm.refusal(swarm.alice, "registerPeer", "p") == "PeerIdAlreadyRegistered"
+    assert swarm.refusal(swarm.bob, "registerPeer", "p") == "PeerIdAlreadyRegistered"
+    assert swarm.ask("getPeerId", [swarm.alice, swarm.bob]) == [["p"], []]
+
+
+def test_any_text_is_a_peer_id(swarm: Swarm) -> None:
+    swarm.register(swarm.alice, *ODD)
+    assert swarm.ask("getPeerId", [swarm.alice]) == [ODD]
+    assert swarm.ask("getEoa", ODD) == [swarm.alice] * len(ODD)
+    assert swarm.refusal(swarm.bob, "registerPeer", "") == "PeerIdAlreadyRegistered"
+
+
+def test_an_empty_peer_id_reports_and_votes_like_any_other(swarm: Swarm) -> None:
+    swarm.register(swarm.alice, "")
+    swarm.send(swarm.alice, INT_REWARD, 0, 0, 7, "")
+    swarm.send(swarm.alice, "submitWinners", 0, [""], "")
+    assert swarm.ask("getVoterVotes", 0, "") == [""]
+    assert swarm.ask("winnerLeaderboard", 0, 10) == [[""], [1]]
+
+
+# Membership
+
+
+@pytest.fixture
+def closed(swarm: Swarm) -> Swarm:
+    """A swarm that alice closed; p and q are alice's, p alone is on the list."""
+    swarm.register(swarm.alice, "p", "q")
+    swarm.send(swarm.owner, "grantRole", swarm.role("MEMBERSHIP_MANAGER_ROLE"), swarm.alice)
+    swarm.send(swarm.alice, "allowPeers", ["p"])
+    swarm.send(swarm.alice, "setMembershipOpen", False)
+    return swarm
+
+
+def test_membership_is_open_at_first(swarm: Swarm) -> None:
+    assert swarm.ask("membershipOpen")
+    assert swarm.ask("isMember", ["p", "", LONG]) == [True, True, True]
+
+
+def test_only_a_membership_manager_changes_membership(swarm: Swarm) -> None:
+    for sender in (swarm.owner, swarm.alice):
+        assert swarm.refusal(sender, "setMembershipOpen", False) == "OnlyMembershipManager"
+        assert swarm.refusal(sender, "allowPeers", ["p"]) == "OnlyMembershipManager"
+        assert swarm.refusal(sender, "disallowPeers", ["p"]) == "OnlyMembershipManager"
+
+
+def test_changes_of_membership_are_said_in_full(swarm: Swarm) -> None:
+    swarm.send(swarm.owner, "grantRole", swarm.role("MEMBERSHIP_MANAGER_ROLE"), swarm.alice)
+    said = [
+        *swarm.send(swarm.alice, "setMembershipOpen", False),
+        *swarm.send(swarm.alice, "allowPeers", ["p", LONG]),
+        *swarm.send(swarm.alice, "disallowPeers", [LONG]),
+        *swarm.send(swarm.alice, "setMembershipOpen", True),
+    ]
+    assert said == [
+        Said("MembershipChanged", (swarm.alice, False)),
+        Said("PeersAllowed", (swarm.alice, ["p", LONG])),
+        Said("PeersDisallowed", (swarm.alice, [LONG])),
+        Said("MembershipChanged", (swarm.alice, True)),
+    ]
+
+
+def test_a_closed_swarm_has_the_members_on_its_list(closed: Swarm) -> None:
+    assert not closed.ask("membershipOpen")
+    assert closed.ask("isMember", ["q", "p", "r"]) == [False, True, False]
+    closed.send(closed.alice, "allowPeers", ["q", "r"])
+    closed.send(closed.alice, "disallowPeers", ["p"])
+    assert closed.ask("isMember", ["q", "p", "r"]) == [True, False, True]
+
+
+def test_a_closed_swarm_registers_members_only(closed: Swarm) -> None:
+    assert closed.refusal(closed.bob, "registerPeer", "r") == "PeerNotAllowed"
+    closed.send(closed.alice, "allowPeers", ["r"])
+    closed.register(closed.bob, "r")
+    assert closed.ask("getEoa", ["r"]) == [closed.bob]
+
+
+def test_in_a_closed_swarm_members_report_and_vote_and_others_do_not(closed: Swarm) -> None:
+    for overload in (INT_REWARD, UINT_REWARD):
+        assert closed.refusal(closed.alice, overload, 0, 0, 1, "q") == "PeerNotAllowed"
+    assert closed.refusal(closed.alice, "submitWinners", 0, ["p"], "q") == "PeerNotAllowed"
+    closed.send(closed.alice, INT_REWARD, 0, 0, 1, "p")
+    closed.send(closed.alice, "submitWinners", 0, ["q"], "p")
+    assert closed.ask("getTotalRewards", ["p", "q"]) == [1, 0]
+
+
+def test_what_a_former_member_reported_stays(closed: Swarm) -> None:
+    closed.send(closed.alice, INT_REWARD, 0, 0, 5, "p")
+    closed.send(closed.alice, "disallowPeers", ["p"])
+    assert closed.ask("getTotalRewards", ["p"]) == [5]
+    assert closed.refusal(closed.alice, "submitWinners", 0, ["p"], "p") == "PeerNotAllowed"
+
+
+def test_the_list_outlives_a_time_of_open_membership(closed: Swarm) -> None:
+    closed.send(closed.alice, "setMembershipOpen", True)
+    assert closed.ask("isMember", ["p", "q"]) == [True, True]
+    closed.send(closed.alice, INT_REWARD, 0, 0, 1, "q")
+    closed.send(closed.alice, "setMembershipOpen", False)
+    assert closed.ask("isMember", ["p", "q"]) == [True, False]
+
+
+def test_membership_is_the_last_thing_checked_about_the_sender(closed: Swarm) -> None:
+    assert closed.refusal(closed.bob, "registerPeer", "q") == "PeerIdAlreadyRegistered"
+    assert closed.refusal(closed.bob, INT_REWARD, 0, 0, 1, "q") == "InvalidVoterPeerId"
+    assert closed.refusal(closed.alice, "submitWinners", 0, ["p", "p"], "q") == "PeerNotAllowed"
+
+
+def test_progress_and_policy_survive_a_change_of_membership(closed: Swarm) -> None:
+    closed.send(closed.owner, "setRoundPolicy", 2, 3)
+    closed.move_on(2)
+    place = closed.place()
+    closed.send(closed.alice, "setMembershipOpen", True)
+    assert (closed.place(), closed.ask("roundPolicy")) == (place, [2, 3])
+    closed.send(closed.alice, "setMembershipOpen", False)
+    closed.move_on()
+    assert not closed.ask("membershipOpen")
+
+
+# Bootnodes
+
+NODES = [f"/ip4/192.0.2.{n}/tcp/38331/p2p/{LONG}" for n in range(3)]
+
+
+def test_bootnodes_are_kept_in_order(swarm: Swarm) -> None:
+    assert (swarm.ask("getBootnodes"), swarm.ask("getBootnodesCount")) == ([], 0)
+    assert swarm.send(swarm.owner, "addBootnodes", NODES[:2]) == [Said("BootnodesAdded", (swarm.owner, 2))]
+    swarm.send(swarm.owner, "addBootnodes", NODES[2:])
+    assert (swarm.ask("getBootnodes"), swarm.ask("getBootnodesCount")) == (NODES, 3)
+
+
+def test_to_add_no_bootnode_is_an_event_too(swarm: Swarm) -> None:
+    assert swarm.send(swarm.owner, "addBootnodes", []) == [Said("BootnodesAdded", (swarm.owner, 0))]
+
+
+@pytest.mark.parametrize(("index", "left"), [(0, [2, 1]), (1, [0, 2]), (2, [0, 1])])
+def test_the_last_bootnode_takes_the_place_of_a_removed_one(swarm: Swarm, index: int, left: list[int]) -> None:
+    swarm.send(swarm.owner, "addBootnodes", NODES)
+    assert swarm.send(swarm.owner, "removeBootnode", index) == [Said("BootnodeRemoved", (swarm.owner, index))]
+    assert swarm.ask("getBootnodes") == [NODES[n] for n in left]
+
+
+def test_a_bootnode_that_is_not_there_is_not_removed(swarm: Swarm) -> None:
+    assert swarm.refusal(swarm.owner, "removeBootnode", 0) == "InvalidBootnodeIndex"
+    swarm.send(swarm.owner, "addBootnodes", NODES)
+    assert swarm.refusal(swarm.owner, "removeBootnode", 3) == "InvalidBootnodeIndex"
+
+
+def test_all_bootnodes_can_be_cleared_and_others_added(swarm: Swarm) -> None:
+    swarm.send(swarm.owner, "addBootnodes", NODES)
+    assert swarm.send(swarm.owner, "clearBootnodes") == [Said("AllBootnodesCleared", (swarm.owner,))]
+    assert swarm.ask("getBootnodes") == []
+    swarm.send(swarm.owner, "addBootnodes", NODES[1:2])
+    assert swarm.ask("getBootnodes") == NODES[1:2]
+
+
+def test_only_a_bootnode_manager_changes_bootnodes(swarm: Swarm) -> None:
+    refused = [
+        swarm.refusal(swarm.alice, "addBootnodes", NODES),
+        swarm.refusal(swarm.alice, "removeBootnode", 7),
+        swarm.refusal(swarm.alice, "clearBootnodes"),
+    ]
+    assert refused == ["OnlyBootnodeManager"] * 3
+    swarm.send(swarm.owner, "grantRole", swarm.role("BOOTNODE_MANAGER_ROLE"), swarm.alice)
+    swarm.send(swarm.alice, "addBootnodes", NODES)
+    assert swarm.ask("getBootnodesCount") == 3

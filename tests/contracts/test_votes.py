@@ -1,0 +1,228 @@
+"""Votes for winners, and the leaderboards that are made of them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.contracts.chain import Said, Swarm
+
+CAPACITY = 100
+LONG = "12D3KooW" + 44 * "x"
+
+
+@pytest.fixture
+def joined(swarm: Swarm) -> Swarm:
+    """A swarm in which alice has p and q, and bob has r."""
+    swarm.register(swarm.alice, "p", "q")
+    swarm.register(swarm.bob, "r")
+    return swarm
+
+
+def vote(swarm: Swarm, round_: int, voter: str, *winners: str) -> list[Said]:
+    sender = swarm.bob if voter == "r" else swarm.alice
+    return swarm.send(sender, "submitWinners", round_, list(winners), voter)
+
+
+def test_a_vote_is_recorded_and_said(joined: Swarm) -> None:
+    said = vote(joined, 0, "p", "r", LONG)
+    assert said == [Said("WinnerSubmitted", (joined.alice, "p", 0, ["r", LONG]))]
+    assert joined.ask("getVoterVotes", 0, "p") == ["r", LONG]
+    assert [joined.ask("getPeerVoteCount", 0, peer) for peer in ("r", LONG, "p")] == [1, 1, 0]
+    assert joined.ask("getVoterVoteCount", "p") == 1
+    assert [joined.ask("getTotalWins", peer) for peer in ("r", LONG, "p")] == [1, 1, 0]
+
+
+def test_nothing_is_known_of_those_who_did_not_vote(joined: Swarm) -> None:
+    assert joined.ask("getVoterVotes", 0, "p") == []
+    assert joined.ask("getVoterVoteCount", "unknown") == joined.ask("getTotalWins", "unknown") == 0
+    assert joined.ask("uniqueVoters") == joined.ask("uniqueVotedPeers") == 0
+
+
+def test_a_peer_may_vote_for_itself(joined: Swarm) -> None:
+    vote(joined, 0, "p", "p")
+    assert joined.ask("getTotalWins", "p") == 1
+
+
+def test_a_peer_votes_once_a_round(joined: Swarm) -> None:
+    vote(joined, 0, "p", "r")
+    assert joined.refusal(joined.alice, "submitWinners", 0, ["q"], "p") == "WinnerAlreadyVoted"
+    vote(joined, 0, "q", "r")  # another peer of the same account
+    joined.next_round()
+    vote(joined, 1, "p", "r")
+    assert joined.ask("getVoterVoteCount", "p") == 2
+    assert (joined.ask("getTotalWins", "r"), joined.ask("getPeerVoteCount", 0, "r")) == (3, 2)
+
+
+@pytest.mark.parametrize("voter", ["r", "unknown"])
+def test_nobody_votes_with_a_peer_of_somebody_else(joined: Swarm, voter: str) -> None:
+    assert joined.refusal(joined.alice, "submitWinners", 0, ["p"], voter) == "InvalidVoterPeerId"
+    assert joined.ask("getVoterVotes", 0, voter) == []
+
+
+def test_a_winner_is_named_once_in_a_vote(joined: Swarm) -> None:
+    for winners in (["p", "p"], ["p", "q", "r", "p"], ["", "q", ""]):
+        assert joined.refusal(joined.alice, "submitWinners", 0, winners, "p") == "InvalidVote"
+
+
+def test_a_round_that_has_not_begun_takes_no_vote_and_past_ones_do(joined: Swarm) -> None:
+    assert joined.refusal(joined.alice, "submitWinners", 1, ["p"], "p") == "InvalidRoundNumber"
+    joined.move_on(4 * joined.stages)
+    vote(joined, 2, "p", "r")
+    assert joined.ask("getPeerVoteCount", 2, "r") == 1
+
+
+def test_checks_come_in_the_order_that_clients_rely_on(joined: Swarm) -> None:
+    vote(joined, 0, "p", "r")
+    assert joined.refusal(joined.bob, "submitWinners", 1, ["r", "r"], "p") == "InvalidRoundNumber"
+    assert joined.refusal(joined.bob, "submitWinners", 0, ["r", "r"], "p") == "WinnerAlreadyVoted"
+    assert joined.refusal(joined.bob, "submitWinners", 0, ["r", "r"], "q") == "InvalidVoterPeerId"
+
+
+def test_an_empty_vote_counts_and_can_be_repeated(joined: Swarm) -> None:
+    for _ in range(2):
+        assert vote(joined, 0, "p") == [Said("WinnerSubmitted", (joined.alice, "p", 0, []))]
+    assert (joined.ask("getVoterVoteCount", "p"), joined.ask("uniqueVoters")) == (2, 1)
+    vote(joined, 0, "p", "r")
+    assert joined.refusal(joined.alice, "submitWinners", 0, [], "p") == "WinnerAlreadyVoted"
+
+
+def test_voters_are_counted_by_peer_and_once(joined: Swarm) -> None:
+    counted = []
+    for round_, voter in ((0, "p"), (0, "q"), (0, "r"), (1, "p"), (1, "r")):
+        if round_ > joined.ask("currentRound"):
+            joined.next_round()
+        vote(joined, round_, voter, "p")
+        counted.append(joined.ask("uniqueVoters"))
+    assert counted == [1, 2, 3, 3, 3]
+
+
+def test_those_voted_for_are_counted_once(joined: Swarm) -> None:
+    vote(joined, 0, "p", "a", "b")
+    vote(joined, 0, "r", "b", "c")
+    assert joined.ask("uniqueVotedPeers") == 3
+    joined.next_round()
+    vote(joined, 1, "p", "a", "d")
+    assert joined.ask("uniqueVotedPeers") == 4
+
+
+# Leaderboards
+
+
+def test_leaderboards_are_empty_at_first(swarm: Swarm) -> None:
+    assert swarm.ask("voterLeaderboard", 0, 10) == swarm.ask("winnerLeaderboard", 0, 10) == [[], []]
+
+
+def test_winners_stand_in_the_order_of_their_votes(joined: Swarm) -> None:
+    vote(joined, 0, "p", "a", "b", "c")
+    vote(joined, 0, "q", "c")
+    assert joined.ask("winnerLeaderboard", 0, 10) == [["c", "b", "a"], [2, 1, 1]]
+    vote(joined, 0, "r", "b")
+    assert joined.ask("winnerLeaderboard", 0, 10) == [["c", "b", "a"], [2, 2, 1]]
+
+
+def test_voters_stand_in_the_order_of_their_votes(joined: Swarm) -> None:
+    for voter in ("p", "q", "r"):
+        vote(joined, 0, voter, "a")
+    assert joined.ask("voterLeaderboard", 0, 10) == [["p", "q", "r"], [1, 1, 1]]
+    joined.next_round()
+    vote(joined, 1, "r", "a")
+    assert joined.ask("voterLeaderboard", 0, 10) == [["r", "q", "p"], [2, 1, 1]]
+
+
+def test_a_page_begins_with_its_start_and_ends_before_its_end(joined: Swarm) -> None:
+    vote(joined, 0, "p", "a", "b", "c")
+    vote(joined, 0, "q", "a")
+    pages = {(0, 2): ["a", "b"], (2, 3): ["c"], (1, 99): ["b", "c"], (3, 3): [], (5, 10): [], (0, 2**256 - 1): [*"abc"]}
+    assert {page: joined.ask("winnerLeaderboard", *page)[0] for page in pages} == pages
+
+
+@pytest.mark.parametrize("board", ["winnerLeaderboard", "voterLeaderboard"])
+def test_a_page_that_ends_before_it_begins_is_refused_in_words(joined: Swarm, board: str) -> None:
+    expected = "Start index must be less than or equal to end index"
+    assert joined.refusal(joined.alice, board, 2, 1) == expected
+    assert joined.refusal(joined.alice, board, 200, 100) == expected
+
+
+class Board:
+    """Upstream's leaderboard in plain words: a list searched from its beginning, one swap for each vote."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.peers: list[str] = []
+
+    def count(self, peer: str) -> None:
+        self.counts[peer] += 1
+        if peer not in self.peers and not self._enter(peer):
+            return
+        old = self.peers.index(peer)
+        new = next((n for n in range(old) if self.counts[self.peers[n]] < self.counts[peer]), old)
+        self.peers[old], self.peers[new] = self.peers[new], self.peers[old]
+
+    def _enter(self, peer: str) -> bool:
+        if len(self.peers) < CAPACITY:
+            self.peers.append(peer)
+        elif self.counts[peer] > self.counts[self.peers[-1]]:
+            self.peers[-1] = peer
+        else:
+            return False
+        return True
+
+    def shown(self) -> list[list]:
+        return [self.peers, [self.counts[peer] for peer in self.peers]]
+
+
+def test_the_winners_board_is_that_of_a_plain_model(one_stage: Swarm) -> None:
+    """130 peers for 100 places: entries, evictions and ties, compared after every vote."""
+    model, chance = Board(), random.Random(7)
+    names = [f"{n}-{LONG}" for n in range(130)]
+    one_stage.register(one_stage.alice, "p")
+    for round_ in range(20):
+        winners = chance.sample(names if round_ % 2 else names[:40] + names[110:], 25)
+        vote(one_stage, round_, "p", *winners)
+        for winner in winners:
+            model.count(winner)
+        one_stage.next_round()
+        assert one_stage.ask("winnerLeaderboard", 0, 200) == model.shown()
+    assert len(model.peers) == CAPACITY < len(model.counts)
+    assert one_stage.ask("uniqueVotedPeers") == len(model.counts)
+
+
+def test_the_voters_board_is_that_of_a_plain_model(one_stage: Swarm) -> None:
+    """More voters than places; empty votes count, and those who fell off the board come back."""
+    model, chance = Board(), random.Random(8)
+    names = [f"v{n}" for n in range(CAPACITY + 5)]
+    one_stage.register(one_stage.alice, *names)
+    for voter in [*names, *chance.choices(names[CAPACITY - 5 :], k=40), *chance.choices(names, k=40)]:
+        one_stage.send(one_stage.alice, "submitWinners", 0, [], voter)
+        model.count(voter)
+    assert one_stage.ask("voterLeaderboard", 0, 200) == model.shown()
+    assert one_stage.ask("uniqueVoters") == len(names)
+
+
+def test_a_peer_from_below_a_full_board_reaches_its_top(one_stage: Swarm) -> None:
+    one_stage.register(one_stage.alice, "p")
+    for first in range(0, CAPACITY, 50):
+        one_stage.send(one_stage.alice, "submitWinners", first // 50, [f"w{first + n}" for n in range(50)], "p")
+        one_stage.next_round()
+    one_stage.send(one_stage.alice, "submitWinners", 2, ["late"], "p")
+    assert "late" not in one_stage.ask("winnerLeaderboard", 0, 200)[0]
+    one_stage.next_round()
+    one_stage.send(one_stage.alice, "submitWinners", 3, ["late"], "p")
+    ids, counts = one_stage.ask("winnerLeaderboard", 0, 200)
+    assert (ids[0], counts[:2], len(ids), "w99" in ids) == ("late", [2, 1], CAPACITY, False)
+
+
+def test_a_peer_that_was_pushed_off_a_full_board_comes_back_by_having_more(one_stage: Swarm) -> None:
+    """All but the last place belong to peers that nobody reaches."""
+    first = [f"w{n}" for n in range(CAPACITY - 1)]
+    votes = [[*first, "x"], *([first] * 4), ["y"], ["y"], ["x"], ["x"]]
+    one_stage.register(one_stage.alice, "p")
+    last = []
+    for round_, winners in enumerate(votes):
+        vote(one_stage, round_, "p", *winners)
+        one_stage.next_round()
+        last.append(one_stage.ask("winnerLeaderboard", CAPACITY - 1, CAPACITY))
+    assert last[4:] == [[["x"], [1]], [["x"], [1]], [["y"], [2]], [["y"], [2]], [["x"], [3]]]
