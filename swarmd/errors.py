@@ -107,6 +107,12 @@ class IdentityInUse(SwarmdError):
     exit_code = ExitCode.IDENTITY_CONFLICT
 
 
+class PathUnusable(SwarmdError):
+    """A file or directory cannot be made where it was asked for."""
+
+    exit_code = ExitCode.CANNOT_CREATE
+
+
 class RecordRejected(SwarmdError):
     """A peer's record failed validation; `reason` is the short word it is counted under."""
 

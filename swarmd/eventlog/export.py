@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from swarmd.core.events import Envelope, tag_of
-from swarmd.errors import SwarmdError
+from swarmd.errors import PathUnusable, SwarmdError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.files import TEMPORARY, write_failure
 from swarmd.eventlog.text import event_body, event_json
@@ -33,13 +33,15 @@ def export_json_lines(commits: Iterable[Commit], path: Path) -> int:
     """Write JSON lines to a file, whole or not at all. Returns the number of events.
 
     Raises:
+        PathUnusable: there is something other than a file at `path`.
         NoSpaceLeft, LogWriteFailed: the file could not be written.
     """
-    temporary = _temporary(path)
+    target = _target(path)
+    temporary = _temporary(target)
     try:
         with temporary.open("wb") as out:
             events = write_json_lines(commits, out)
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
         raise write_failure(error, path, "export") from error
     finally:
@@ -56,6 +58,7 @@ def export_parquet(commits: Iterable[Commit], path: Path) -> int:
 
     Raises:
         SwarmdError: pyarrow is not installed.
+        PathUnusable: there is something other than a file at `path`.
         NoSpaceLeft, LogWriteFailed: the file could not be written.
     """
     try:
@@ -64,7 +67,8 @@ def export_parquet(commits: Iterable[Commit], path: Path) -> int:
     except ImportError as error:
         raise SwarmdError("Parquet export needs pyarrow", "pip install 'swarmd[parquet]'") from error
     schema = _schema(arrow)
-    temporary = _temporary(path)
+    target = _target(path)
+    temporary = _temporary(target)
     events = 0
     try:
         with parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
@@ -73,13 +77,20 @@ def export_parquet(commits: Iterable[Commit], path: Path) -> int:
                 rows = [_row(commit, envelope) for commit in batch for envelope in commit.envelopes()]
                 writer.write_table(arrow.Table.from_pylist(rows, schema), row_group_size=ROWS_PER_GROUP)
                 events += len(rows)
-        temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
         raise write_failure(error, path, "export") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
     return events
+
+
+def _target(path: Path) -> Path:
+    """The file to replace. Renaming over a device, a pipe or /dev/stdout would remove it for everybody."""
+    if path.exists() and not path.is_file():
+        raise PathUnusable(f"{path} is no regular file", "Name a file; `swarmd log cat` prints JSON lines into a pipe")
+    return path.resolve()
 
 
 def _temporary(path: Path) -> Path:

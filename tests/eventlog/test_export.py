@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import get_args
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 
 from swarmd.core.events import Event, ReportSeen, tag_of
-from swarmd.errors import LogDamaged, LogWriteFailed, SwarmdError
+from swarmd.errors import LogDamaged, LogWriteFailed, PathUnusable, SwarmdError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.export import export_json_lines, export_parquet, write_json_lines
 from swarmd.eventlog.reader import read_commits
@@ -94,6 +95,21 @@ def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
         with pytest.raises(LogWriteFailed, match="No such file"):
             export(iter(()), tmp_path / "missing" / out.name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["events"]
+
+
+@pytest.mark.parametrize("export", [export_json_lines, export_parquet])
+def test_an_export_replaces_files_only(tmp_path: Path, export) -> None:
+    """A pipe or device is left where it is: a rename over /dev/stdout would remove it for everybody."""
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    for out in (pipe, tmp_path):
+        with pytest.raises(PathUnusable, match="is no regular file"):
+            export(iter(()), out)
+    assert pipe.is_fifo()
+    file.write_bytes(b"old")
+    export(iter(()), link)
+    assert link.is_symlink() and file.read_bytes() != b"old"
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
