@@ -107,10 +107,22 @@ class _Probe:
     state: str
 
 
+def _refuse_unknown_states(source: dict[str, Any]) -> None:
+    """`transitions` looks a transition's states up when it is taken; a wrong name is to be found before."""
+    leaves = leaf_states(source["states"])
+    known = {leaf.rsplit(".", depth)[0] for leaf in leaves for depth in range(leaf.count(".") + 1)} | {"*"}
+    for item in source["transitions"]:
+        sources = item["source"] if isinstance(item["source"], list) else [item["source"]]
+        for name in (*sources, item["dest"]):
+            if name not in known:
+                raise ChartError(f"the chart {source['name']!r} is inconsistent: there is no state {name!r}")
+
+
 def compile_table(source: dict[str, Any]) -> dict[tuple[str, str], str]:
     """Try every trigger in every leaf state and note where it leads."""
     probe = _Probe()
     machine = build_machine(source, probe)
+    _refuse_unknown_states(source)
     table: dict[tuple[str, str], str] = {}
     for leaf in leaf_states(source["states"]):
         for trigger in dict.fromkeys(item["trigger"] for item in source["transitions"]):

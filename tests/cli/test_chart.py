@@ -67,6 +67,20 @@ def test_an_unknown_chart(capsys: pytest.CaptureFixture[str]) -> None:
     assert "The charts are round, link, trainer, coordinator" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("old", "new"), [("dest: round.settling", "dest: round.setling"), ("source: starting", "source: startin")]
+)
+def test_a_chart_that_names_no_state_is_refused(
+    old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in NAMES:
+        text = (DRAWN.parents[1] / "statecharts" / f"{name}.yaml").read_text(encoding="utf-8")
+        assert name != "round" or old in text
+        (tmp_path / f"{name}.yaml").write_text(text.replace(old, new), encoding="utf-8")
+    assert run_command(["chart", "--charts", str(tmp_path)]) == ExitCode.BAD_CONFIG
+    assert capsys.readouterr().err.startswith("error: the chart 'round' is inconsistent")
+
+
 def test_a_directory_without_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["chart", "--state", str(tmp_path)]) == ExitCode.NO_INPUT
     assert "there is no event log" in capsys.readouterr().err
