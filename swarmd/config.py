@@ -16,10 +16,13 @@ import msgspec
 from swarmd.core.events import BehindPolicy, CoordinatorSettings, Role, Settings
 from swarmd.errors import ConfigError, NotFoundError
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+NUMBER_MAX = 1e9  # thirty years, as seconds; JSON has no infinity, and no wait is without an end
+Positive = Annotated[float, msgspec.Meta(gt=0, le=NUMBER_MAX)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
-AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+INTEGER_MAX = 2**63 - 1  # what msgpack and every database hold
+Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -90,22 +93,22 @@ class TrainingConfig(Section, frozen=True):
     threads: Count = 0  # torch threads; 0: one for small models, else as many as torch likes
     steps: AtLeastOne = 40  # optimiser steps in a stage
     questions: AtLeastOne = 16  # questions (groups) in a step
-    generations: Annotated[int, msgspec.Meta(ge=2)] = 8  # completions of a question (G)
+    generations: Annotated[int, msgspec.Meta(ge=2, le=INTEGER_MAX)] = 8  # completions of a question (G)
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512
     temperature: Positive = 1.0
     learning_rate: Positive = 3e-4
-    beta: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # KL weight; 0 needs no reference model
+    beta: NotNegative = 0.0  # KL weight; 0 needs no reference model
     clip_low: Positive = 0.2
     clip_high: Positive = 0.28
-    format_reward: Annotated[float, msgspec.Meta(ge=0)] = 0.2
+    format_reward: NotNegative = 0.2
     share_groups: Count = 16  # groups of a stage published for peers
     staleness_rounds: Count = 1  # peers' rollouts older than this are refused
     held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none
     held_out_every: AtLeastOne = 1  # rounds between evaluations
     checkpoints_kept: AtLeastOne = 2
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
     recycle_rounds: Count = 0  # fresh trainer process after this many rounds; 0 for never
 
 
