@@ -66,6 +66,9 @@ def read_status(paths: DataPaths) -> Status:
         return status_from_log(paths)
     except ControlError as error:
         return status_from_log(paths, error.message)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        mute = f"the daemon's answer is not understood, is it another version of swarmd? ({error})"
+        return status_from_log(paths, mute)
 
 
 def status_from_log(paths: DataPaths, mute: str = "") -> Status:

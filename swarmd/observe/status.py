@@ -193,8 +193,9 @@ def status_of(
     """
     settings = state.settings
     process = _process(state, now, live, version) if not mute else _mute_process(state, now, mute)
-    network = _network(state, now, live)
-    training = _training(state, now, live)
+    absent = "the daemon does not answer" if mute else "the daemon does not run"
+    network = _network(state, now, live, absent)
+    training = _training(state, now, live, absent)
     round_status = _round(state, now)
     layers: tuple[Layer, ...] = (process, network, training, round_status)
     return Status(
@@ -271,7 +272,7 @@ def _silence(worker: WorkerLive | None) -> str:
     return f"the worker (pid {worker.pid}) has been silent for {worker.silent_s:.0f} s"
 
 
-def _network(state: State, now: float, live: Live | None) -> NetworkStatus:
+def _network(state: State, now: float, live: Live | None, absent: str) -> NetworkStatus:
     link = state.link
     process = live.network if live else None
     reason = link.reason or _LINK_REASONS.get(link.chart, link.chart)
@@ -282,14 +283,14 @@ def _network(state: State, now: float, live: Live | None) -> NetworkStatus:
         state=link.chart if live else "down",
         healthy=live is not None and link.chart == "up" and process is not None and not silence,
         age_s=now - link.since if link.since else 0.0,
-        reason=(silence or reason) if live else "the daemon does not run",
+        reason=(silence or reason) if live else absent,
         peers=link.peers if live else 0,
         addresses=link.addresses,
         worker=_worker(state.network, live, process),
     )
 
 
-def _training(state: State, now: float, live: Live | None) -> TrainingStatus:
+def _training(state: State, now: float, live: Live | None, absent: str) -> TrainingStatus:
     trainer = state.trainer
     process = live.trainer if live else None
     progress = process.progress if process and trainer.chart != "idle" else None
@@ -301,7 +302,7 @@ def _training(state: State, now: float, live: Live | None) -> TrainingStatus:
         state=trainer.chart if live else "down",
         healthy=live is not None and trainer.chart in ("idle", "busy") and process is not None and not silence,
         age_s=now - trainer.since if trainer.since else 0.0,
-        reason=(silence or (progress.note if progress else "") or reason) if live else "the daemon does not run",
+        reason=(silence or (progress.note if progress else "") or reason) if live else absent,
         device=trainer.device,
         model=trainer.model,
         parameters=trainer.parameters,

@@ -9,6 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from swarmd.cli.status import read_status
+from swarmd.paths import DataPaths
 from tests.daemon.node import fake_node
 
 
@@ -81,3 +85,10 @@ def test_run_refuses_an_identity_that_others_can_read(tmp_path: Path) -> None:
         (node.paths.root / "identity.key").chmod(0o644)
         code, text = swarmd("run", "--config", str(node.config))
         assert code == 77 and "chmod 600" in text
+
+
+def test_an_answer_of_another_version_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "events").mkdir()
+    monkeypatch.setattr("swarmd.daemon.control.ask", lambda path, verb: b'{"at": null}')
+    status = read_status(DataPaths(tmp_path))
+    assert status.process.state == "mute" and "another version" in status.process.reason

@@ -137,6 +137,7 @@ def test_a_node_that_is_down(state: State, process: str, words: str) -> None:
 def test_a_daemon_that_does_not_answer() -> None:
     status = status_of(STATE, NOW, LOG, mute="the daemon at x does not answer: timed out")
     assert status.process.state == "mute" and "timed out" in status.process.reason
+    assert status.network.reason == status.training.reason == "the daemon does not answer"  # its workers may well run
 
 
 def test_json_and_back() -> None:
