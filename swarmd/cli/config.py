@@ -25,7 +25,10 @@ DEFAULTS = Config(SwarmConfig(id="example"))
 @app.command()
 def check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key."""
+    from swarmd.dht.addresses import check_addresses
+
     config = load_config(file)
+    check_addresses(config)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}")
 
 

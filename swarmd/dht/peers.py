@@ -15,8 +15,8 @@ from pathlib import Path
 
 import anyio
 
+from swarmd.dht.addresses import split_address
 from swarmd.dht.hive import Multiaddr, PeerID
-from swarmd.dht.identity import is_peer_id
 from swarmd.dht.node import Life, Node
 from swarmd.dht.p2pd import tcp_place
 from swarmd.errors import ConfigError, NetworkDown
@@ -33,19 +33,6 @@ PEERS_KEPT = 64
 MUTE_MAX = 2  # rounds without a sign of life from p2pd before it is killed
 
 log = logging.getLogger(__name__)
-
-
-def split_address(address: str) -> tuple[str, str]:
-    """(multiaddr, peer id) of a multiaddr that ends in /p2p/<peer id>.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    place, _, peer = address.rpartition("/p2p/")
-    if not place.startswith("/") or not is_peer_id(peer):
-        fix = "It must end in /p2p/ and the peer id that `swarmd identity show` prints"
-        raise ConfigError(f"dht.bootstrap: {address!r} is not the address of a node", fix)
-    return place, peer
 
 
 class AddressBook:

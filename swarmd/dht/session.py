@@ -15,10 +15,11 @@ from anyio.abc import TaskGroup
 from swarmd.config import Config
 from swarmd.core.events import Event
 from swarmd.dht import names
+from swarmd.dht.addresses import check_addresses
 from swarmd.dht.bodies import BlobStore
 from swarmd.dht.fetch import BodyServer
 from swarmd.dht.gossip import Gossip
-from swarmd.dht.identity import Identity, is_peer_id
+from swarmd.dht.identity import Identity
 from swarmd.dht.link import LinkReporter
 from swarmd.dht.node import Node, NodeSettings
 from swarmd.dht.peers import AddressBook, Rejoin
@@ -153,15 +154,7 @@ def _check(config: Config) -> None:
         raise ConfigError(
             f"dht.record_s is {config.dht.record_s:g}, it must lie between {RECORD_MIN_S:g} and {TTL_MAX_S:g}"
         )
-
-    if config.role == "follower" and not is_peer_id(config.swarm.coordinator):
-        raise ConfigError(f"swarm.coordinator: {config.swarm.coordinator!r} is no peer id", _PEER_ID_FIX)
-    for peer in config.dht.members:
-        if not is_peer_id(peer):
-            raise ConfigError(f"dht.members: {peer!r} is no peer id", _PEER_ID_FIX)
-
-
-_PEER_ID_FIX = "A peer id begins with 12D3Koo; `swarmd identity show` prints a node's"
+    check_addresses(config)
 
 
 def _node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSettings:

@@ -35,6 +35,27 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+@pytest.mark.parametrize(
+    ("dht", "told"),
+    [
+        ('listen = ["foo"]', "dht.listen: 'foo' is no address"),
+        ('listen = ["/ip4/0.0.0.0/tcp"]', "dht.listen: '/ip4/0.0.0.0/tcp' is no address"),
+        ('listen = ["/ip4/0.0.0.0/tcp/70000"]', "dht.listen: "),
+        ('listen = ["/ip4/::1/tcp/0"]', "dht.listen: "),
+        ('announce = ["example.org:38331"]', "dht.announce: 'example.org:38331' is no address"),
+        ('bootstrap = ["/ip4/192.0.2.1/tcp/38331"]', "dht.bootstrap: "),
+        ('members = ["Qm"]', "dht.members: 'Qm' is no peer id"),
+    ],
+)
+def test_an_address_that_is_none_is_named(
+    dht: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(f'role = "coordinator"\n[swarm]\nid = "s"\n[dht]\n{dht}\n')
+    assert run_command(["config", "check", str(file)]) == ExitCode.BAD_CONFIG
+    assert capsys.readouterr().err.startswith(f"error: {told}")
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_shipped_file_is_valid(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["config", "check", str(path)]) == ExitCode.OK

@@ -9,9 +9,9 @@ from typing import Any
 import msgpack
 
 from swarmd.dht import names
+from swarmd.dht.addresses import split_address
 from swarmd.dht.hive import DHTID, DictionaryDHTValue, MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
 from swarmd.dht.p2pd import Daemon, SocketDirectory
-from swarmd.dht.peers import split_address
 from swarmd.dht.records import Signed
 
 

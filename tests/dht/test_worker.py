@@ -413,3 +413,6 @@ async def test_a_nonsensical_setting_is_a_permanent_fault(swarm: Swarm) -> None:
     third = await swarm.add(Driver(swarm.root / "third", "somebody", ("/ip4/127.0.0.1/tcp/1",))).start()
     assert await third.wait() == ExitCode.BAD_CONFIG
     assert "swarm.coordinator" in third.faults[-1].reason
+    fourth = await swarm.add(Driver(swarm.root / "fourth", listen=("localhost:1",))).start()
+    assert await fourth.wait() == ExitCode.BAD_CONFIG
+    assert "dht.listen" in fourth.faults[-1].reason

@@ -1,0 +1,75 @@
+"""The peers and addresses of a configuration, checked before anything starts. Loads nothing heavy."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from swarmd.config import Config
+from swarmd.dht.identity import is_peer_id
+from swarmd.errors import ConfigError
+
+HOSTS = ("ip4", "ip6", "ip6zone", "dns", "dns4", "dns6", "dnsaddr")
+PORT_MAX = 65535
+
+_PEER_ID_FIX = "A peer id begins with 12D3Koo; `swarmd identity show` prints a node's"
+
+
+def check_addresses(config: Config) -> None:
+    """Every peer id and address of the file.
+
+    Raises:
+        ConfigError: one is none; the message names the key.
+    """
+    if config.role == "follower":
+        _check_peer("swarm.coordinator", config.swarm.coordinator)
+    for peer in config.dht.members:
+        _check_peer("dht.members", peer)
+    _check_places("dht.bootstrap", [split_address(address)[0] for address in config.dht.bootstrap])
+    _check_places("dht.listen", config.dht.listen)
+    _check_places("dht.announce", config.dht.announce)
+
+
+def _check_peer(key: str, peer: str) -> None:
+    if not is_peer_id(peer):
+        raise ConfigError(f"{key}: {peer!r} is no peer id", _PEER_ID_FIX)
+
+
+def _check_places(key: str, addresses: Iterable[str]) -> None:
+    for address in addresses:
+        if not is_address(address):
+            raise ConfigError(f"{key}: {address!r} is no address", "Write for example /ip4/0.0.0.0/tcp/38331")
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """(multiaddr, peer id) of a multiaddr that ends in /p2p/<peer id>.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    place, _, peer = address.rpartition("/p2p/")
+    if not place.startswith("/") or not is_peer_id(peer):
+        fix = "It must end in /p2p/ and the peer id that `swarmd identity show` prints"
+        raise ConfigError(f"dht.bootstrap: {address!r} is not the address of a node", fix)
+    return place, peer
+
+
+def is_address(text: str) -> bool:
+    """Does a multiaddr begin with a host and, where one is named, a port? What follows is left to libp2p."""
+    root, host, name, transport, port = (text.split("/") + [""] * 5)[:5]
+    if root or host not in HOSTS or not _is_host(host, name):
+        return False
+    return transport not in ("tcp", "udp") or _is_port(port)
+
+
+def _is_host(kind: str, text: str) -> bool:
+    if kind not in ("ip4", "ip6"):
+        return bool(text)
+    try:
+        return ipaddress.ip_address(text).version == int(kind[-1])
+    except ValueError:
+        return False
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and int(text) <= PORT_MAX
