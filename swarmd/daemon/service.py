@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 
 import anyio
 import msgspec
@@ -29,7 +31,7 @@ from swarmd.daemon.process import worker_environment
 from swarmd.daemon.signals import HEEDED, heed_signals
 from swarmd.daemon.space import check_space, guard_space
 from swarmd.daemon.supervisor import Supervisor
-from swarmd.errors import ExitCode, SwarmdError
+from swarmd.errors import ExitCode, PathUnusable, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.retention import log_bytes
@@ -82,7 +84,18 @@ def single_error(group: BaseExceptionGroup) -> BaseException:
 
 async def serve_node(config: Config, data: DataPaths, programs: Mapping[Worker, Sequence[str]], clock: Clock) -> int:
     """As `run_node`, inside an event loop."""
-    data.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with anyio.open_signal_receiver(*HEEDED) as signals:  # first: a signal during the start has it stop in order too
+        return await _serve(config, data, programs, clock, signals)
+
+
+async def _serve(
+    config: Config,
+    data: DataPaths,
+    programs: Mapping[Worker, Sequence[str]],
+    clock: Clock,
+    signals: AsyncIterator[signal.Signals],
+) -> int:
+    make_root(data.root)
     check_space(data.root, config.storage.free_bytes_min)
     peer = node_identity(config, data).peer_id
     run = secrets.token_hex(8)
@@ -98,14 +111,22 @@ async def serve_node(config: Config, data: DataPaths, programs: Mapping[Worker, 
             log.warning("processes of an earlier life were ended", pids=killed)
         node = Node(config, data, peer, event_log, state, clock, Notifier.from_environment(os.environ))
         async with anyio.create_task_group() as tasks:
-            with anyio.open_signal_receiver(*HEEDED) as signals:
-                node.wire(tasks, tag, programs)
-                tasks.start_soon(heed_signals, signals, node.engine.observe, node.end_at_once, tasks)
-                tasks.start_soon(Control(data.control, node.status_json, node.engine.observe).serve, endpoint)
-                tasks.start_soon(guard_space, data.root, config.storage.free_bytes_min, node.engine.observe)
-                stopped = await node.run(NodeStarted(settings_of(config, peer), run, __version__))
-                tasks.cancel_scope.cancel()
+            node.wire(tasks, tag, programs)
+            tasks.start_soon(heed_signals, signals, node.engine.observe, node.end_at_once, tasks)
+            tasks.start_soon(Control(data.control, node.status_json, node.engine.observe).serve, endpoint)
+            tasks.start_soon(guard_space, data.root, config.storage.free_bytes_min, node.engine.observe)
+            stopped = await node.run(NodeStarted(settings_of(config, peer), run, __version__))
+            tasks.cancel_scope.cancel()
     return stopped.code
+
+
+def make_root(root: Path) -> None:
+    """Make the data directory where it is missing. Raises PathUnusable."""
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "Name one with --data, or with `data` in the configuration, that this user may write to"
+        raise PathUnusable(f"the data directory {root} cannot be made: {error.strerror}", fix) from error
 
 
 class Node:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -47,6 +48,24 @@ def test_a_killed_daemon_goes_on_where_it_was(tmp_path: Path) -> None:
         rounds = [trained.round for trained in node.events_of(StageTrained)]
         assert rounds == sorted(set(rounds)), "a stage was trained twice or out of order"
         verify(node.paths.events)
+
+
+def test_a_signal_during_the_start_has_it_stop_in_order(tmp_path: Path) -> None:
+    """Between the control socket and the first event: dying there of SIGTERM would leave the socket behind."""
+    program = (
+        "import os, signal, sys\n"
+        "from swarmd.daemon import service\n"
+        "from tests.daemon.run_fake import main\n"
+        "async def interrupted(tag):\n    os.kill(os.getpid(), signal.SIGTERM)\n    return []\n"
+        "service.kill_leftovers = interrupted\n"
+        "sys.exit(main())"
+    )
+    with fake_node(tmp_path) as node:
+        arguments = [str(node.config), str(node.paths.root), "ok", "ok"]
+        ended = subprocess.run([sys.executable, "-c", program, *arguments], timeout=20, capture_output=True)
+        assert ended.returncode == 0
+        assert node.events()[-1] == NodeStopped("signal SIGTERM")
+        assert not node.paths.control.exists()
 
 
 def test_workers_die_with_a_killed_daemon(tmp_path: Path) -> None:
