@@ -97,7 +97,7 @@ def lay_out(places: tuple[NodePlace, ...], rounds: int, settings: Mapping[str, A
 
 def peer_of(place: NodePlace) -> str:
     """The node's peer id; its identity is made here when the node is new."""
-    place.root.mkdir(parents=True, exist_ok=True)
+    place.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if place.identity.exists():
         return read_identity(place.identity).peer_id
     return create_identity(place.identity).peer_id
@@ -156,6 +156,8 @@ def write_config(place: NodePlace, values: Mapping[str, Any]) -> None:
         table: Any = document
         for name in tables:
             table = table.setdefault(name, tomlkit.table())
+            if not isinstance(table, dict):
+                raise ConfigError(f"the setting {dotted!r} names no key: {name} is a value, not a table")
         table[key] = value
     place.config.write_text(tomlkit.dumps(document), encoding="utf-8")
     load_config(place.config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -53,6 +54,7 @@ def local(
     if steps is not None:
         chosen["training.steps"] = steps
     swarm = LocalSwarm(directory, nodes)
+    swarm.refuse_running()
     swarm.lay_out(rounds, chosen)
     console = Console()
     with ending_signals() as ending:
@@ -159,11 +161,14 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
     for place in swarm.places:
         for skip in read_skips(place.paths.events):
             console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
-    first = directory / swarm.places[0].name
-    console.print(f"event logs:   {directory}/node-*/events", highlight=False, soft_wrap=True)
-    console.print(f"daemons' own: {directory}/node-*/daemon.log", highlight=False, soft_wrap=True)
-    console.print(f"replay one:   {command()} replay {first}", highlight=False, soft_wrap=True)
-    console.print("continue:     the same command again", highlight=False)
+    first = shlex.quote(str(directory / swarm.places[0].name))
+    for line in (
+        f"event logs:   {directory}/node-*/events",
+        f"daemons' own: {directory}/node-*/daemon.log",
+        f"replay one:   {command()} replay {first}",
+        "continue:     the same command again",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def tables(swarm: LocalSwarm) -> list[RenderableType]:
@@ -188,18 +193,22 @@ def command() -> str:
         return "swarmd"
     script = Path(sys.argv[0])
     here = Path.cwd()
-    return str(script.relative_to(here) if script.is_absolute() and script.is_relative_to(here) else script)
+    near = script.is_absolute() and script.is_relative_to(here)
+    return shlex.quote(str(script.relative_to(here) if near else script))
 
 
 def check_ends(ended_early: tuple[Daemon, ...], codes: dict[str, int], leftovers: list[int]) -> None:
-    """Nodes must end when asked, with code 0, and leave nothing. Raises LocalSwarmFailed."""
+    """Nodes must end when asked, with code 0, and leave nothing. Raises LocalSwarmFailed.
+
+    One that is asked before Python has loaded it dies of SIGTERM, having begun nothing.
+    """
     for daemon in ended_early:
         name, said = daemon.place.name, "\n  ".join(daemon.last_lines())
         raise LocalSwarmFailed(
             f"{name} ended by itself with exit code {codes[name]}; it said last:\n  {said}",
             f"Read {daemon.place.output}",
         )
-    wrong = [f"{name}: {code}" for name, code in codes.items() if code != 0]
+    wrong = [f"{name}: {code}" for name, code in codes.items() if code not in (0, -signal.SIGTERM)]
     if wrong:
         raise LocalSwarmFailed(f"not every node ended in order; exit codes {', '.join(wrong)}")
     if leftovers:

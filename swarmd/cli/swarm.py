@@ -46,18 +46,19 @@ class LocalSwarm:
 
     def start(self) -> None:
         """Start every node. Raises LocalSwarmFailed when one runs already."""
-        for daemon in self.daemons:
-            self._refuse_running(daemon)
+        self.refuse_running()
         for daemon in self.daemons:
             daemon.start()
 
-    def _refuse_running(self, daemon: Daemon) -> None:
-        status = _ask(daemon)
-        if status is not None:
-            raise LocalSwarmFailed(
-                f"{daemon.place.name} runs already, as process {status.process.pid}",
-                f"End it with `kill {status.process.pid}`, or use another --dir",
-            )
+    def refuse_running(self) -> None:
+        """Raise LocalSwarmFailed when a node runs already; its configuration must then stay as it is."""
+        for daemon in self.daemons:
+            status = _ask(daemon)
+            if status is not None:
+                raise LocalSwarmFailed(
+                    f"{daemon.place.name} runs already, as process {status.process.pid}",
+                    f"End it with `kill {status.process.pid}`, or use another --dir",
+                )
 
     def status(self, number: int) -> Status | None:
         """What node `number` says of itself now; None when it does not answer."""

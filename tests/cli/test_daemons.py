@@ -13,7 +13,16 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.cli.daemons import OUTPUT_BYTES_MAX, Daemon, stop_all
 from swarmd.cli.layout import lay_out, node_places
-from swarmd.cli.local import ENDING_SIGNALS, Ending, command, ending_signals, line_printer, title
+from swarmd.cli.local import (
+    ENDING_SIGNALS,
+    Ending,
+    check_ends,
+    command,
+    ending_signals,
+    line_printer,
+    print_report,
+    title,
+)
 from swarmd.cli.swarm import LocalSwarm
 from swarmd.errors import ExitCode, LocalSwarmFailed
 from swarmd.observe.table import NodeRow
@@ -76,6 +85,9 @@ def test_a_node_that_runs_already_is_not_started_twice(tmp_path: Path) -> None:
     swarm.start()
     try:
         until(lambda: swarm.status(1) is not None)
+        written = swarm.places[0].config.read_bytes()
+        assert run_command(["local", "--dir", str(tmp_path), "--nodes", "1", "--rounds", "7"]) == ExitCode.FAILURE
+        assert swarm.places[0].config.read_bytes() == written
         with pytest.raises(LocalSwarmFailed, match=f"node-1 runs already, as process {swarm.daemons[0].pid}"):
             LocalSwarm(tmp_path, nodes=1).start()
     finally:
@@ -114,6 +126,14 @@ def test_long_output_is_set_aside(daemon: Daemon) -> None:
     until(lambda: listens(daemon))
     assert daemon.place.output.stat().st_size < OUTPUT_BYTES_MAX
     assert (daemon.place.root / "daemon.log.1").stat().st_size > OUTPUT_BYTES_MAX
+
+
+def test_the_ends_of_nodes_are_judged() -> None:
+    check_ends((), {"node-1": 0, "node-2": -signal.SIGTERM}, [])
+    with pytest.raises(LocalSwarmFailed, match="exit codes node-2: -9"):
+        check_ends((), {"node-1": 0, "node-2": -signal.SIGKILL}, [])
+    with pytest.raises(LocalSwarmFailed, match="left behind: 7"):
+        check_ends((), {"node-1": 0}, [7])
 
 
 def test_signals_are_noted_and_given_back() -> None:
@@ -155,3 +175,11 @@ def test_the_replay_line_can_be_pasted() -> None:
     )  # fmt: skip
     assert shown.stdout == "swarmd\n"
     assert command()
+
+
+def test_the_report_quotes_what_a_shell_would_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    directory = tmp_path / "my [bold] swarm"
+    print_report(LocalSwarm(directory, 1), directory, Console())
+    assert f"replay '{directory}/node-1'\n" in capsys.readouterr().out

@@ -81,6 +81,17 @@ def test_a_wrong_setting_is_refused(tmp_path: Path) -> None:
         lay_out(node_places(tmp_path, 1), 1, {"training.stepz": 3})
 
 
+def test_a_setting_below_a_value_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'name\.x' names no key: name is a value"):
+        lay_out(node_places(tmp_path, 1), 1, {"name.x": 3})
+
+
+def test_a_node_lies_where_nobody_else_reads(tmp_path: Path) -> None:
+    places = node_places(tmp_path, 1)
+    lay_out(places, 1)
+    assert places[0].root.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize("count", [0, 65])
 def test_a_swarm_has_a_sensible_number_of_nodes(tmp_path: Path, count: int) -> None:
     with pytest.raises(ConfigError, match="1 to 64 nodes"):
