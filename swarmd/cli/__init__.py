@@ -116,10 +116,8 @@ def run_command(args: Sequence[str]) -> int:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         return close_stdout()
-    except Exception:
-        traceback.print_exc()
-        tell_error("swarmd met an error it does not know", "Please report it with the lines above")
-        return ExitCode.FAILURE
+    except Exception as error:
+        return tell_unexpected(error)
     return outcome if isinstance(outcome, int) else ExitCode.OK
 
 
@@ -128,6 +126,16 @@ def tell_error(message: str, fix: str = "") -> None:
     print(f"error: {message}", file=sys.stderr)
     if fix:
         print(f"fix: {fix}", file=sys.stderr)
+
+
+def tell_unexpected(error: Exception) -> int:
+    """A file or directory that the system refuses is named in one line; anything else is shown with its traceback."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        tell_error(f"{os.fsdecode(error.filename)}: {error.strerror}")
+        return ExitCode.CANNOT_CREATE
+    traceback.print_exception(error)
+    tell_error("swarmd met an error it does not know", "Please report it with the lines above")
+    return ExitCode.FAILURE
 
 
 def tell_usage(error: typer.TyperException) -> int:

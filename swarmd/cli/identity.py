@@ -9,7 +9,7 @@ import typer
 
 from swarmd.dht.identity import create_identity, load_identity
 
-app = typer.Typer(help="Make a node's identity or show its peer id.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make a node's identity or show its peer id.")
 
 File = Annotated[Path, typer.Argument(help="The key file, usually DATA/identity.key.")]
 

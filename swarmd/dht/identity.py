@@ -115,7 +115,8 @@ def create_identity(path: Path) -> Identity:
     except FileExistsError as error:
         raise IdentityError(f"{path} exists already", "Move it away first: an identity is never overwritten") from error
     except OSError as error:
-        raise IdentityError(f"the identity {path} cannot be created: {error.strerror}") from error
+        fix = "" if path.parent.is_dir() else f"Make its directory first: `mkdir -m 700 -p {path.parent}`"
+        raise IdentityError(f"the identity {path} cannot be created: {error.strerror}", fix) from error
     try:
         os.fchmod(descriptor, 0o600)
         os.write(descriptor, identity.encode())

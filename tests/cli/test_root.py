@@ -1,9 +1,11 @@
 """The command line as a whole: quick, lazy, with one way to tell an error."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -54,7 +56,9 @@ def test_help_loads_no_verb_and_nothing_heavy() -> None:
 @pytest.mark.parametrize("name", sorted(cli.VERBS))
 def test_every_verb_loads_and_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run_command([name, "--help"]) == ExitCode.OK
-    assert f"swarmd {name}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"swarmd {name}" in shown
+    assert "--install-completion" not in shown  # that is the root's to offer
 
 
 def test_version() -> None:
@@ -93,6 +97,31 @@ def test_an_unexpected_error_shows_its_traceback(verb: Callable[..., None], caps
     told = capsys.readouterr().err
     assert "RuntimeError: seven" in told
     assert "error: swarmd met an error it does not know" in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["local", "--nodes", "1", "--dir", "{}"], ["chart", "--write", "{}/charts"], ["model", "build", "--out", "{}"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_path_that_cannot_be_made_is_one_line(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    given = [argument.replace("{}", str(blocked)) for argument in arguments]
+    assert cli.run_command(given) == ExitCode.CANNOT_CREATE
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {blocked}") and told.count("\n") == 1
+
+
+def test_a_node_without_a_data_directory_says_so(tmp_path: Path) -> None:
+    """One JSON line and a code that does not have it started again and again."""
+    (tmp_path / "file").touch()
+    (tmp_path / "node.toml").write_text('role = "coordinator"\n[swarm]\nid = "s"\n')
+    ended = swarmd("run", "--config", str(tmp_path / "node.toml"), "--data", str(tmp_path / "file" / "data"))
+    assert ended.returncode == ExitCode.CANNOT_CREATE
+    assert "cannot be made: Not a directory" in json.loads(ended.stderr)["message"]
 
 
 def test_control_c_ends_with_130(verb: Callable[..., None]) -> None:
