@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
-from swarmd.core.chart import Charts
+from collections.abc import Sequence
+
+from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event, RoundsSkipped, SkipCause
 from swarmd.core.state import State
 from swarmd.core.step import step
 
+Step = tuple[Envelope, State, State, tuple[Command, ...]]  # an event, the state before and after, what it causes
 
-def expand(state: State, envelope: Envelope, charts: Charts | None = None) -> tuple[Event, ...]:
+
+def advance(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[Step]:
+    """Step through a batch of facts in memory; rounds that a fact takes the node past are a fact before it.
+
+    Args:
+        state: the state before.
+        seq: sequence number that the next event gets.
+        at: commit time of them all, POSIX seconds.
+    """
+    steps: list[Step] = []
+    for fact in facts:
+        envelope = Envelope(seq, at, fact)
+        after, commands = step(state, envelope)
+        skipped = missed(state, after)
+        if skipped is not None:
+            first = Envelope(seq, at, skipped)
+            between, caused = step(state, first)
+            steps.append((first, state, between, caused))
+            seq += 1
+            state, envelope = between, Envelope(seq, at, fact)
+            after, commands = step(state, envelope)
+        steps.append((envelope, state, after, commands))
+        state = after
+        seq += 1
+    return steps
+
+
+def expand(state: State, envelope: Envelope) -> tuple[Event, ...]:
     """The events to record for an observed one: itself, preceded by `RoundsSkipped` when it takes the node past rounds.
 
     Args:
         state: the state before.
         envelope: the observed event as it would be committed.
     """
-    after, _ = step(state, envelope, charts)
-    skipped = missed(state, after)
-    return (envelope.event,) if skipped is None else (skipped, envelope.event)
+    return tuple(taken.event for taken, *_ in advance(state, envelope.seq, envelope.at, (envelope.event,)))
 
 
 def missed(before: State, after: State) -> RoundsSkipped | None:

@@ -16,11 +16,11 @@ import structlog
 from anyio import to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from swarmd.core.catchup import expand
+from swarmd.core.catchup import advance
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event, NodeStopped, TimerFired
 from swarmd.core.state import Deadline, State, next_deadline
-from swarmd.core.step import RULES, step
+from swarmd.core.step import RULES
 from swarmd.daemon.clock import Clock
 from swarmd.errors import CommitTooLarge
 from swarmd.eventlog.digest import digest_commands
@@ -76,16 +76,12 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
 
 def plan(state: State, next_seq: int, at: float, facts: Sequence[Event]) -> Plan:
     """Step through a batch of facts in memory. Pure."""
-    steps: list[Stepped] = []
-    commands: list[Command] = []
-    for fact in facts:
-        for event in expand(state, Envelope(next_seq + len(steps), at, fact)):
-            envelope = Envelope(next_seq + len(steps), at, event)
-            after, caused = step(state, envelope)
-            steps.append(Stepped(envelope, state, after))
-            commands.extend(caused)
-            state = after
-    return Plan(tuple(steps), state, tuple(commands))
+    steps = advance(state, next_seq, at, facts)
+    return Plan(
+        tuple(Stepped(envelope, before, after) for envelope, before, after, _ in steps),
+        steps[-1][2] if steps else state,
+        tuple(command for *_, caused in steps for command in caused),
+    )
 
 
 class Listener(Protocol):

@@ -8,7 +8,8 @@ from swarmd.core.events import RoundsSkipped, StageTrained
 from swarmd.core.state import State
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node, Step
+    from swarmd.core.catchup import Step
+    from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
 

@@ -12,7 +12,8 @@ from swarmd.core.events import ReportSeen, TimerFired
 from swarmd.core.state import Coordination, Member, State
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node, Step
+    from swarmd.core.catchup import Step
+    from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
 OPEN = ("announcing", "open.collecting")

@@ -23,7 +23,8 @@ from swarmd.sim.recovery import Recovery
 from swarmd.sim.waits import find_stall
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node, Step
+    from swarmd.core.catchup import Step
+    from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from swarmd.core.catchup import missed
+from swarmd.core.catchup import Step, advance
 from swarmd.core.commands import Command
-from swarmd.core.events import Envelope, Event, NodeStarted, NodeStopped, Settings, TimerFired
+from swarmd.core.events import Event, NodeStarted, NodeStopped, Settings, TimerFired
 from swarmd.core.state import Deadline, State
 from swarmd.core.step import RULES, step
 from swarmd.eventlog.commit import Commit
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 CrashPoint = Literal["before-append", "before-sync", "before-dispatch", "in-dispatch"]
 CRASH_POINTS: tuple[CrashPoint, ...] = ("before-append", "before-sync", "before-dispatch", "in-dispatch")
 BATCH_FACTS_MAX = 64
-
-Step = tuple[Envelope, State, State, tuple[Command, ...]]  # an event, the state before and after, what it causes
 
 
 class Node:
@@ -201,7 +199,7 @@ class Node:
     def _commit(self, facts: Sequence[Event]) -> None:
         log = self.disk.log
         at = self.clock()
-        steps = plan(self.state, log.next_seq, at, facts)
+        steps = advance(self.state, log.next_seq, at, facts)
         commands = steps[0][3] if len(steps) == 1 else [command for each in steps for command in each[3]]
         events = tuple([each[0].event for each in steps])
         commit = Commit(steps[0][0].seq, at, RULES, events, digest_commands(commands))
@@ -248,23 +246,3 @@ class Node:
         worker = self.supervisor.running[port]
         if worker is not None and worker.alive:
             worker.take(command)
-
-
-def plan(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[Step]:
-    """Step through a batch of facts in memory; missed rounds become a fact before the one that shows it."""
-    steps: list[Step] = []
-    for fact in facts:
-        envelope = Envelope(seq, at, fact)
-        after, commands = step(state, envelope)
-        skipped = missed(state, after)
-        if skipped is not None:
-            first = Envelope(seq, at, skipped)
-            between, caused = step(state, first)
-            steps.append((first, state, between, caused))
-            seq += 1
-            state, envelope = between, Envelope(seq, at, fact)
-            after, commands = step(state, envelope)
-        steps.append((envelope, state, after, commands))
-        state = after
-        seq += 1
-    return steps

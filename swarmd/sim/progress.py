@@ -21,7 +21,8 @@ from swarmd.core.state import (
 from swarmd.core.turn import PENDING_MAX
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node, Step
+    from swarmd.core.catchup import Step
+    from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
 MOVES_MAX = 4  # transitions of one chart in one step: trained, published, submitted, announced

@@ -12,12 +12,13 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from swarmd.core.catchup import Step
 from swarmd.core.events import CoordinatorSettings, Settings
 from swarmd.eventlog.commit import Commit
 from swarmd.sim.checks import Checks, InvariantBroken
 from swarmd.sim.dht import Dht, Report
 from swarmd.sim.faults import Faults
-from swarmd.sim.node import Node, Step
+from swarmd.sim.node import Node
 from swarmd.sim.profile import Profile, draw_profile
 
 BEGIN = 1_800_000_000.0  # POSIX seconds; any will do

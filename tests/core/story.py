@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from swarmd.core.catchup import expand
+from swarmd.core.catchup import advance
 from swarmd.core.commands import Command
 from swarmd.core.events import (
     CoordinatorSettings,
-    Envelope,
     Event,
     LinkUp,
     NodeStarted,
@@ -21,7 +20,6 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.state import State, next_deadline
-from swarmd.core.step import step
 
 
 def settings(**fields: object) -> Settings:
@@ -62,10 +60,10 @@ class Story:
         """Let events happen now; the commands that they cause."""
         commands: tuple[Command, ...] = ()
         for observed in events:
-            for event in expand(self.state, Envelope(self.seq, self.at, observed)):
-                self.state, caused = step(self.state, Envelope(self.seq, self.at, event))
+            for envelope, _, after, caused in advance(self.state, self.seq, self.at, (observed,)):
+                self.state = after
                 self.seq += 1
-                self.recorded.append(event)
+                self.recorded.append(envelope.event)
                 commands += caused
         return commands
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transitions import MachineError
 
-from swarmd.core.catchup import expand, missed
+from swarmd.core.catchup import advance, missed
 from swarmd.core.chart import NAMES, Chart, build_machine, default_charts
 from swarmd.core.events import (
     CommandFailed,
@@ -163,7 +163,7 @@ def answer_to(state: State, position: int) -> Event:
 
 
 def play(opening: tuple[Event, ...], plot: list[Any]) -> list[tuple[State, Envelope]]:
-    """All (state before, envelope) of a story, each event expanded as the engine does."""
+    """All (state before, envelope) of a story, told as the engine takes them up."""
     state, at, seq = State(), 0.0, 0
     told: list[tuple[State, Envelope]] = []
     for position, item in enumerate([*opening, *plot]):
@@ -175,10 +175,9 @@ def play(opening: tuple[Event, ...], plot: list[Any]) -> list[tuple[State, Envel
             event = TimerFired(first.name, first.due_at) if first else NoRoundYet()
             at = max(at, first.due_at if first else at)
         at += 0.25
-        for recorded in expand(state, Envelope(seq, at, event)):
-            envelope = Envelope(seq, at, recorded)
-            told.append((state, envelope))
-            state, _ = step(state, envelope)
+        for envelope, before, after, _ in advance(state, seq, at, (event,)):
+            told.append((before, envelope))
+            state = after
             seq += 1
     return told
 

@@ -180,6 +180,7 @@ def _execute(module: ModuleType, source: str) -> None:
     exec(compile(source, str(module.__file__), "exec"), module.__dict__)
     if module not in (step, node):
         exec(compile(inspect.getsource(step), str(step.__file__), "exec"), step.__dict__)
+    catchup.step = step.step
     if module is not node:
-        node.step, node.missed = step.step, catchup.missed
+        node.step, node.advance = step.step, catchup.advance
     world.Node = node.Node
