@@ -1,7 +1,7 @@
 """Everything that can happen to a node, as recorded facts.
 
 An event is immutable and for ever: a field may be added with a default, a tag is never renamed or reused
-(``docs/ARCHITECTURE.md``, laws 5 and 7). Times are POSIX seconds (float, UTC); rounds and stages count from 0.
+(``CONTRIBUTING.md``, law 7). Times are POSIX seconds (float, UTC); rounds and stages count from 0.
 """
 
 from __future__ import annotations
@@ -126,6 +126,7 @@ class WorkerExited(Fact, frozen=True, tag="worker_exited"):
     signal: int | None = None
     permanent: bool = False  # a restart cannot help (bad model path, identity in use, ...)
     exit_code: int = 0  # what the daemon should exit with when permanent
+    planned: bool = False  # it had done its share and made room for a fresh process: no failure
 
 
 class WorkerStartFailed(Fact, frozen=True, tag="worker_start_failed"):

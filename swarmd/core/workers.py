@@ -105,7 +105,7 @@ def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
         reason = f"{event.worker} worker ended {len(life.exits)} times in {window_s:g} s, last: {event.reason}"
         stop_node(turn, reason, ExitCode.UNAVAILABLE)
     else:
-        wait_s = min(BACKOFF_FIRST_S * 2.0 ** (len(life.exits) - 1), BACKOFF_MAX_S)
+        wait_s = min(BACKOFF_FIRST_S * 2.0 ** max(0, len(life.exits) - 1), BACKOFF_MAX_S)
         turn.arm(f"restart/{event.worker}", turn.at + wait_s)
 
 
@@ -113,7 +113,8 @@ def _note_exit(turn: Turn, event: WorkerExited) -> None:
     life = life_of(turn.state, event.worker)
     window_from = turn.at - turn.settings.restart_window_s
     recent = tuple(time for time in life.exits if time > window_from)[-turn.settings.restarts_max :]
-    counted = () if turn.state.chart in LEAVING else (turn.at,)  # the exits of an orderly stop are planned
+    planned = event.planned or turn.state.chart in LEAVING  # so are the exits of an orderly stop
+    counted = () if planned else (turn.at,)
     set_life(turn, event.worker, replace(life, pid=0, exits=recent + counted, reason=event.reason))
     turn.disarm(f"ready/{event.worker}")
     if event.worker == "network":
@@ -121,7 +122,7 @@ def _note_exit(turn: Turn, event: WorkerExited) -> None:
     else:
         turn.move_trainer("exited")
         turn.disarm("cancel")
-    if turn.state.work is not None:
+    if turn.state.work is not None and not event.planned:
         turn.set(faulted=True)
 
 

@@ -318,6 +318,7 @@ class Life:
             signal=-status if status is not None and status < 0 else None,
             permanent=fault.permanent if fault else False,
             exit_code=fault.exit_code if fault else 0,
+            planned=fault is not None and fault.planned and not self._killed_for,
         )
 
     def _reason(self, status: int | None) -> str:

@@ -39,6 +39,7 @@ from swarmd.core.events import (
     tag_of,
 )
 from swarmd.core.state import State
+from swarmd.core.workers import LEAVING
 
 TEXT_CHARACTERS_MAX = 2000  # of one field of a line
 
@@ -90,7 +91,7 @@ def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
     level, words = _WORDS[type(event)]
     if isinstance(event, RoundAnnounced) and event.final:
         words = "the swarm has run its {round} rounds"
-    if isinstance(event, WorkerExited) and before.chart in ("draining", "stopped", "failed"):
+    if isinstance(event, WorkerExited) and (event.planned or before.chart in LEAVING):
         level = "info"
     elif isinstance(event, WorkerExited | NodeStopped | StopRequested) and (_code(event) >= 64):
         level = "error"

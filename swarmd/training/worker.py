@@ -87,7 +87,7 @@ class Trainer:
         self._outbox.observe(event)
         recycle = self._config.training.recycle_rounds
         if recycle and len(self._rounds) >= recycle:
-            self._outbox.fault(f"recycled after {recycle} rounds, as training.recycle_rounds says")
+            self._outbox.retire(f"recycled after {recycle} rounds, as training.recycle_rounds says")
             tasks.cancel_scope.cancel()
 
     def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:

@@ -66,6 +66,10 @@ class Outbox:
         """Say why this worker is about to end."""
         self.send(Fault(reason, permanent, exit_code))
 
+    def retire(self, reason: str) -> None:
+        """Say that this worker ends as planned, to be followed by a fresh process."""
+        self.send(Fault(reason, planned=True))
+
 
 Inbox = MemoryObjectReceiveStream[Perform | Stop]
 WorkerMain = Callable[[Start, Outbox, Inbox], Awaitable[None]]

@@ -73,6 +73,7 @@ class Fault(Message, frozen=True, tag="fault"):
     reason: str
     permanent: bool = False
     exit_code: int = 0
+    planned: bool = False  # it has done its share: a fresh process is to follow, and no failure is counted
 
 
 FromWorker = Observed | Progress | Pong | Fault

@@ -108,7 +108,9 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
     NodeStopped: st.builds(NodeStopped, words, codes),
     TimerFired: timers,
     WorkerStarted: st.builds(WorkerStarted, workers, st.integers(1, 9), st.integers(1, 3)),
-    WorkerExited: st.builds(WorkerExited, workers, words, permanent=st.sampled_from([False, False, False, True])),
+    WorkerExited: st.builds(
+        WorkerExited, workers, words, permanent=st.sampled_from([False, False, False, True]), planned=st.booleans()
+    ),
     WorkerStartFailed: st.builds(WorkerStartFailed, workers, words, st.integers(1, 3)),
     LinkUp: st.builds(LinkUp, st.integers(0, 3)),
     LinkDegraded: st.builds(LinkDegraded, words),

@@ -9,12 +9,13 @@ from swarmd.core.events import (
     LinkDegraded,
     LinkUp,
     NodeStopped,
+    TrainerReady,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
 )
 from swarmd.errors import ExitCode
-from tests.core.story import Story, ids, settings
+from tests.core.story import Story, announced, ids, settings
 
 
 @pytest.fixture
@@ -48,6 +49,19 @@ def test_a_spent_budget_stops_the_node(node: Story) -> None:
     assert "4 times in 300 s" in stop.reason
     node.tell(NodeStopped(stop.reason, stop.code))
     assert node.state.chart == "failed"
+
+
+def test_a_planned_exit_is_no_failure_and_costs_nothing_of_the_budget(node: Story) -> None:
+    node.join()
+    node.tell(announced(0))
+    for attempt in range(2, 12):
+        node.tell(WorkerExited("trainer", "recycled after 1 rounds", code=0, planned=True))
+        assert ids(node.wait("restart/trainer")) == [f"start/trainer/run1/{attempt}"]
+        node.tell(WorkerStarted("trainer", 20 + attempt, attempt), TrainerReady("cpu", "tiny", 1))
+    assert node.state.training.exits == ()
+    assert not node.state.faulted, "rounds missed now were not missed for a fault"
+    node.tell(WorkerExited("trainer", "killed", signal=9))
+    assert node.state.faulted and len(node.state.training.exits) == 1
 
 
 def test_exits_long_ago_do_not_count(node: Story) -> None:

@@ -60,6 +60,9 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
             return
         assert isinstance(message, Perform)
         await perform(message.command, start.peer, outbox)
+        if mode == "retire" and isinstance(message.command, commands.Train):
+            outbox.retire("recycled")
+            return
 
 
 def ready(outbox: Outbox) -> None:

@@ -114,6 +114,16 @@ def test_a_worker_that_always_crashes_spends_its_budget(tmp_path: Path) -> None:
         assert traceback["level"] == "error" and "a plain bug" in traceback["message"]
 
 
+def test_a_trainer_that_retires_after_each_stage_costs_nothing_of_the_budget(tmp_path: Path) -> None:
+    with fake_node(tmp_path, rounds=4, restarts_max=1) as node:
+        node.start(trainer="retire")
+        node.until(lambda: len(node.events_of(WorkerExited)) >= 4, 30.0)
+        assert [trained.round for trained in node.events_of(StageTrained)] == [0, 1, 2, 3]
+        assert all(exited.planned and exited.reason == "recycled" for exited in node.events_of(WorkerExited))
+        assert node.status()["training"]["worker"]["restarts"] == 0
+        assert node.stop() == 0
+
+
 def test_a_program_that_cannot_be_executed_is_a_failed_start(tmp_path: Path) -> None:
     with fake_node(tmp_path, restarts_max=1) as node:
         node.start(network="missing")

@@ -79,6 +79,7 @@ def test_levels() -> None:
     assert level(WorkerExited("trainer", "x", permanent=True, exit_code=66)) == "error"
     assert level(WorkerExited("trainer", "x", code=70)) == "warning", "a status of the worker is no verdict"
     assert level(WorkerExited("trainer", "stopped"), State(chart="draining")) == "info"
+    assert level(WorkerExited("trainer", "recycled", planned=True)) == "info"
     assert level(NodeStopped("x", 73)) == "error"
     assert level(NodeStopped("x", 0)) == "info"
 

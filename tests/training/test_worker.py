@@ -146,7 +146,6 @@ def test_what_no_restart_can_help(start: type[Worker], tmp_path: Path) -> None:
 
 
 def test_the_daemon_goes_away_in_the_middle(start: type[Worker]) -> None:
-    """And a recycled process ends by itself after its rounds."""
     worker = start(make_config(steps=200, held_out_questions=0))
     worker.expect(TrainerReady, LOAD_S)
     worker.send(Perform(order(0)))
@@ -154,3 +153,13 @@ def test_the_daemon_goes_away_in_the_middle(start: type[Worker]) -> None:
     assert worker.process.stdin is not None
     worker.process.stdin.close()
     worker.end()
+
+
+def test_a_process_retires_after_its_rounds(start: type[Worker]) -> None:
+    worker = start(make_config(steps=1, held_out_questions=0, recycle_rounds=1))
+    worker.expect(TrainerReady, LOAD_S)
+    worker.send(Perform(order(0)))
+    worker.expect(StageTrained)
+    fault = worker.expect(Fault)
+    assert fault.planned and not fault.permanent and "training.recycle_rounds" in fault.reason
+    assert worker.end() == 0
