@@ -81,6 +81,7 @@ class Supervisor:
         self._observe = observe
         self._tasks = tasks
         self._life: Life | None = None
+        self._end_told = False  # of the last process: its exit, or that it did not start, is on its way to the core
         self._stopping = False
 
     def start(self, attempt: int) -> None:
@@ -89,6 +90,7 @@ class Supervisor:
             log.debug("start not needed", worker=self.worker, attempt=attempt, stopping=self._stopping)
             return
         self._life = Life(self.worker, self._limits, self._observe)
+        self._end_told = False
         self._tasks.start_soon(self._run, self._life, attempt)
 
     def perform(self, command: Command) -> None:
@@ -99,9 +101,19 @@ class Supervisor:
         self._life.send(Perform(command))
 
     def kill(self, reason: str) -> None:
-        """End the running process at once; its exit is reported with this reason."""
+        """End the running process at once; its exit is reported with this reason.
+
+        Where none runs and none was reported to have ended, that is reported: the core waits for an exit after a kill,
+        and would otherwise wait for ever.
+        """
         if self._life is not None:
             self._life.kill(reason)
+        elif not self._end_told and not self._stopping:
+            self._tasks.start_soon(self._tell_end, WorkerExited(self.worker, f"{reason}, and no process was there"))
+
+    async def _tell_end(self, event: WorkerExited | WorkerStartFailed) -> None:
+        self._end_told = True
+        await self._observe(event)
 
     async def stop(self) -> None:
         """End the running process in order, within `stop_s`, and start none any more."""
@@ -135,7 +147,7 @@ class Supervisor:
             child = Child(self._argv, self._environment)
         except OSError as error:
             self._life = None
-            await self._observe(WorkerStartFailed(self.worker, f"{self._argv[0]}: {error.strerror or error}", attempt))
+            await self._tell_end(WorkerStartFailed(self.worker, f"{self._argv[0]}: {error.strerror or error}", attempt))
             return
         try:
             child.prefer_for_oom(OOM_SCORES[self.worker])
@@ -145,7 +157,7 @@ class Supervisor:
             child.reap()
             self._life = None
             life.ended.set()
-        await self._observe(exited)  # last, so that the core's answer finds no process in its way
+        await self._tell_end(exited)  # last, so that the core's answer finds no process in its way
 
 
 class Life:

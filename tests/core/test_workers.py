@@ -64,6 +64,14 @@ def test_a_planned_exit_is_no_failure_and_costs_nothing_of_the_budget(node: Stor
     assert node.state.faulted and len(node.state.training.exits) == 1
 
 
+def test_a_worker_of_which_nothing_is_heard_is_killed_and_started_again_when_its_end_is_told(node: Story) -> None:
+    node.start()
+    assert ids(node.wait("ready/trainer")) == ["kill/trainer/run1/1"]
+    node.tell(WorkerExited("trainer", "not ready within 180 s, and no process was there"))
+    assert ids(node.wait("restart/trainer")) == ["start/trainer/run1/2"]
+    assert "ready/trainer" in node.waits
+
+
 def test_exits_long_ago_do_not_count(node: Story) -> None:
     node.join()
     for _ in range(8):

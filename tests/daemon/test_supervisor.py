@@ -1,0 +1,82 @@
+"""Whatever becomes of a start, the core hears of an end after a kill, and hears of it once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from swarmd.config import WorkersConfig
+from swarmd.core.events import Event, WorkerExited, WorkerStarted, WorkerStartFailed
+from swarmd.daemon.process import worker_environment
+from swarmd.daemon.supervisor import Supervisor
+from swarmd.worker.messages import Start
+
+SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
+NOTHING = ("/nonexistent/program",)
+END_S = 10.0
+
+
+Body = Callable[[Supervisor, Callable[[], Awaitable[None]]], Awaitable[None]]
+
+
+def supervise(argv: tuple[str, ...], body: Body) -> list[Event]:
+    """Run `body` with a supervisor and a function that waits for its next fact. Returns all facts."""
+    told: list[Event] = []
+
+    async def run() -> None:
+        send, receive = anyio.create_memory_object_stream[Event](16)
+
+        async def observe(event: Event) -> None:
+            told.append(event)
+            await send.send(event)
+
+        async def next_fact() -> None:
+            with anyio.fail_after(END_S):
+                await receive.receive()
+
+        async with send, receive, anyio.create_task_group() as tasks:
+            supervisor = Supervisor(
+                "trainer", argv, worker_environment({}, "test"), Start(b"", ""), WorkersConfig(), observe, tasks
+            )
+            await body(supervisor, next_fact)
+
+    anyio.run(run)
+    return told
+
+
+def test_a_kill_where_nothing_was_ever_started_is_answered() -> None:
+    async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
+        supervisor.kill("not ready within 5 s")
+        await next_fact()
+        supervisor.kill("not ready within 5 s")
+
+    assert supervise(SLEEPER, body) == [WorkerExited("trainer", "not ready within 5 s, and no process was there")]
+
+
+def test_a_kill_before_the_process_exists_ends_it_as_soon_as_it_does() -> None:
+    async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
+        supervisor.start(1)
+        supervisor.kill("not ready within 5 s")
+        await next_fact()
+        await next_fact()
+        supervisor.kill("again")
+        supervisor.start(2)
+        await next_fact()
+        supervisor.kill_now()
+
+    told = supervise(SLEEPER, body)
+    kinds = [type(event) for event in told]
+    assert kinds == [WorkerStarted, WorkerExited, WorkerStarted, WorkerExited]
+    reasons = [event.reason for event in told if isinstance(event, WorkerExited)]
+    assert reasons == ["not ready within 5 s, killed", "killed at once, killed"]
+
+
+def test_a_kill_after_a_failed_start_adds_nothing() -> None:
+    async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
+        supervisor.start(1)
+        await next_fact()
+        supervisor.kill("not ready within 5 s")
+
+    assert [type(event) for event in supervise(NOTHING, body)] == [WorkerStartFailed]
