@@ -212,10 +212,11 @@ def _fill(mount: Path) -> None:
 
 
 def test_low_space_stops_the_node_in_order(tmp_path: Path, small_disk: Path) -> None:
-    with fake_node(tmp_path, data=small_disk / "data", free_bytes_min=256 * 1024) as node:
+    subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)  # room for what the log reserves
+    with fake_node(tmp_path, data=small_disk / "data", free_bytes_min=1024 * 1024) as node:
         node.start()
         node.worker_pid("network")
-        (small_disk / "filler").write_bytes(b"\0" * 840 * 1024)
+        (small_disk / "filler").write_bytes(b"\0" * (2 * 1024 * 1024 + 512 * 1024))
         assert node.wait() == 73
         stopped = node.events()[-1]
         assert isinstance(stopped, NodeStopped) and stopped.code == 73
