@@ -9,11 +9,11 @@ import difflib
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from swarmd.core.events import BehindPolicy, CoordinatorSettings, Role, Settings
+from swarmd.core.events import BehindPolicy, ChainSettings, CoordinatorSettings, Drive, Role, Settings
 from swarmd.errors import ConfigError, NotFoundError
 
 NUMBER_MAX = 1e9  # thirty years, as seconds; JSON has no infinity, and no wait is without an end
@@ -23,6 +23,8 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 INTEGER_MAX = 2**63 - 1  # what msgpack and every database hold
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
+Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}$")]
+OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?$")]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -61,6 +63,7 @@ class DhtConfig(Section, frozen=True):
     record_s: Positive = 900.0  # how long records live; the owner republishes three times as often
     members: tuple[str, ...] = ()  # peer ids allowed to write; empty admits all
     identity: str = "identity.key"  # relative to the data directory
+    peer: str = ""  # peer id that the identity must have; where it is given, none is ever made by itself
 
 
 class RoundConfig(Section, frozen=True):
@@ -82,6 +85,51 @@ class CoordinatorConfig(Section, frozen=True):
     quorum: Share = 1.0
     rounds_max: Count = 0
     resume_s: Positive = 15.0
+
+
+class ProxyConfig(Section, frozen=True):
+    """A signer proxy that submits for this node: RL Swarm's login server or `swarmd signer`."""
+
+    url: str = "http://127.0.0.1:3000/api"
+    org: str = ""  # organisation id that the proxy knows the account under
+    account: Address | Literal[""] = (
+        ""  # the account's address, where it is known: it tells our registration from others'
+    )
+    token: str = ""  # bearer token: a file, relative to the data directory, or credential:NAME
+
+
+class FeesConfig(Section, frozen=True):
+    """What a transaction may cost. Nothing above these bounds is ever signed."""
+
+    max_gwei: Positive = 200.0  # highest price of a unit of gas, tip included
+    tip_gwei: NotNegative = 1.0  # for the block's producer, on chains with EIP-1559
+    gas_max: AtLeastOne = 2_500_000  # units of gas of one transaction
+    stuck_s: Positive = 60.0  # a transaction not mined for so long is replaced by a dearer one
+
+
+class ChainConfig(Section, frozen=True):
+    """The contract that keeps the rounds, and how to reach it."""
+
+    rpc: tuple[str, ...]  # ws(s) and http(s) URLs of one chain, best first; a file of one per line as file:PATH
+    chain_id: AtLeastOne
+    contract: Address
+    from_block: Count = 0  # the contract was created in this block
+    depth: Count = 2  # blocks on top of a block before it counts as confirmed
+    finality: Literal["depth", "safe", "finalized"] = "depth"  # what confirms: the depth, or the chain's own tags
+    poll_s: Positive = 2.0  # where there is no subscription
+    call_s: Positive = 10.0  # every RPC call ends within this
+    range_blocks: AtLeastOne = 2000  # blocks asked for at once; halved where an endpoint refuses
+    sender: Literal["wallet", "proxy", "none"] = "wallet"
+    keystore: str = "account.json"  # encrypted key of the account, relative to the data directory, or credential:NAME
+    passphrase: str = "account.pass"  # file that holds its passphrase, likewise
+    drive: Drive = "policy"
+    stagger_s: NotNegative = 3.0
+    stage_s: Positive = 300.0
+    reward_scale: AtLeastOne = 1000
+    winners: Annotated[int, msgspec.Meta(ge=0, le=100)] = 1
+    resend_s: Positive = 60.0
+    fees: FeesConfig = FeesConfig()
+    proxy: ProxyConfig = ProxyConfig()
 
 
 class TrainingConfig(Section, frozen=True):
@@ -147,6 +195,7 @@ class Config(Section, frozen=True):
     dht: DhtConfig = DhtConfig()
     round: RoundConfig = RoundConfig()
     coordinator: CoordinatorConfig = CoordinatorConfig()
+    chain: ChainConfig | None = None  # absent: a swarm without a chain
     training: TrainingConfig = TrainingConfig()
     workers: WorkersConfig = WorkersConfig()
     storage: StorageConfig = StorageConfig()
@@ -193,13 +242,18 @@ def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: s
             near = difflib.get_close_matches(key, hints, n=1)
             hint = f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
             raise ConfigError(f"{origin}: unknown key {full!r}", hint)
-        inner = hints[key]
+        inner = section_of(hints[key])
         if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, Section):
             refuse_unknown_keys(value, inner, f"{full}.", origin)
         if full == "swarm.tasks" and isinstance(value, list):
             for index, task in enumerate(value):
                 if isinstance(task, dict):
                     refuse_unknown_keys(task, TaskConfig, f"{full}[{index}].", origin)
+
+
+def section_of(hint: Any) -> Any:
+    """The table behind an optional one; anything else as it is."""
+    return next((part for part in get_args(hint) if isinstance(part, type) and issubclass(part, Section)), hint)
 
 
 def _named(message: str) -> str:
@@ -209,7 +263,7 @@ def _named(message: str) -> str:
 
 
 def _check_together(config: Config, origin: str) -> None:
-    if config.role == "follower" and not config.swarm.coordinator:
+    if config.role == "follower" and not config.swarm.coordinator and config.chain is None:
         raise ConfigError(
             f"{origin}: a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
             "The coordinator prints it at start, and `swarmd status` shows it",
@@ -222,8 +276,22 @@ def _check_together(config: Config, origin: str) -> None:
             f"({config.training.questions})",
             "At least one question of every step is this node's own",
         )
+    if config.chain is not None:
+        _check_chain(config.chain, origin)
     if config.swarm.stages != 1 and config.swarm.kind == "reasoning-gym":
         raise ConfigError(f"{origin}: the reasoning-gym swarm has one stage, swarm.stages is {config.swarm.stages}")
+
+
+def _check_chain(chain: ChainConfig, origin: str) -> None:
+    if not chain.rpc:
+        raise ConfigError(f"{origin}: chain.rpc names no endpoint", "Give the URL of at least one node of the chain")
+    for url in chain.rpc:
+        if not url.startswith(("http://", "https://", "ws://", "wss://", "file:")):
+            raise ConfigError(
+                f"{origin}: chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by"
+            )
+    if chain.sender == "proxy" and not chain.proxy.org:
+        raise ConfigError(f'{origin}: chain.sender is "proxy", but chain.proxy.org is missing')
 
 
 def settings_of(config: Config, peer: str) -> Settings:
@@ -244,7 +312,25 @@ def settings_of(config: Config, peer: str) -> Settings:
         ready_s=config.workers.ready_s,
         restarts_max=config.workers.restarts_max,
         restart_window_s=config.workers.restart_window_s,
-        coordination=CoordinatorSettings(**msgspec.structs.asdict(config.coordinator)) if coordinating else None,
+        coordination=_coordination_of(config) if coordinating and config.chain is None else None,
+        chain=None if config.chain is None else _chain_settings_of(config.chain),
+    )
+
+
+def _coordination_of(config: Config) -> CoordinatorSettings:
+    return CoordinatorSettings(**msgspec.structs.asdict(config.coordinator))
+
+
+def _chain_settings_of(chain: ChainConfig) -> ChainSettings:
+    sends = chain.sender != "none"
+    return ChainSettings(
+        sends=sends,
+        drive=chain.drive if sends else "never",
+        stagger_s=chain.stagger_s,
+        stage_s=chain.stage_s,
+        reward_scale=chain.reward_scale,
+        winners=chain.winners if sends else 0,
+        resend_s=chain.resend_s,
     )
 
 

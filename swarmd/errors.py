@@ -23,6 +23,7 @@ class ExitCode:
     NO_PERMISSION = 77
     BAD_CONFIG = 78
     IDENTITY_CONFLICT = 79  # the same identity runs elsewhere
+    CHAIN_CONFLICT = 80  # the chain is another one, was reset, or knows this peer under another account
     INTERRUPTED = 130  # Ctrl-C
 
 
@@ -133,6 +134,49 @@ class AddressInUse(SwarmdError):
     """Another process listens on the address that this node is to listen on."""
 
     exit_code = ExitCode.BAD_CONFIG
+
+
+class ChainError(SwarmdError):
+    """Something about the chain that may pass: no endpoint answers, or an answer makes no sense."""
+
+
+class EndpointFailed(ChainError):
+    """An RPC endpoint did not answer in time, refused, or sent garbage; the next one is tried."""
+
+
+class ChainMismatch(SwarmdError):
+    """Another chain than configured, no such contract there, or a chain that was reset: nothing is signed."""
+
+    exit_code = ExitCode.CHAIN_CONFLICT
+
+
+class ContractRefused(SwarmdError):
+    """The contract reverted a call; `code` is its error by name, empty for one that is not known."""
+
+    def __init__(self, code: str, message: str, fix: str = "") -> None:
+        super().__init__(message, fix)
+        self.code = code
+
+
+class KeystoreError(SwarmdError):
+    """An account's key cannot be read: no keystore, a wrong passphrase, or a file that others may read."""
+
+    exit_code = ExitCode.NO_PERMISSION
+
+
+class SignerError(ChainError):
+    """The signer proxy did not do as asked; `status` is its HTTP status, 0 where there was none."""
+
+    def __init__(self, message: str, status: int = 0, code: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class ManifestError(SwarmdError):
+    """A swarm's manifest is malformed, altered, or not what it says."""
+
+    exit_code = ExitCode.BAD_DATA
 
 
 class ModelError(SwarmdError):

@@ -18,7 +18,7 @@ from transitions.extensions.nesting import HierarchicalMachine, NestedState
 
 from swarmd.errors import ChartError, NotFoundError
 
-NAMES = ("round", "link", "trainer", "coordinator")
+NAMES = ("round", "link", "trainer", "coordinator", "submission")
 
 
 class DottedState(NestedState):
@@ -62,6 +62,7 @@ class Charts(msgspec.Struct, frozen=True):
     link: Chart
     trainer: Chart
     coordinator: Chart
+    submission: Chart
 
 
 def leaf_states(states: list[Any], prefix: str = "") -> list[str]:

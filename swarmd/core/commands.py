@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.core.events import RolloutsRef, Standing, Worker
+from swarmd.core.events import BlockRef, Prepared, RolloutsRef, Standing, SubmissionKind, Worker
 
 
 class Order(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
@@ -94,6 +94,46 @@ class PublishLeaderboard(Order, frozen=True, tag="publish_leaderboard"):
     reports: tuple[bytes, ...] = ()
 
 
+class AdmitPeers(Order, frozen=True, tag="admit_peers"):
+    """Take records of these peers only, or of all: what the contract says about membership."""
+
+    open: bool
+    peers: tuple[str, ...] = ()
+
+
+class WatchChain(Order, frozen=True, tag="watch_chain"):
+    """First order to a chain worker: report what the contract said after `recent[-1]`, then `ChainUp`, then go on.
+
+    `recent` are the last blocks that were reported, oldest first, so that a reorganisation meanwhile is noticed.
+    """
+
+    recent: tuple[BlockRef, ...] = ()
+    genesis: str = ""  # of the chain seen before; another one is refused
+
+
+class Submit(Order, frozen=True, tag="submit"):
+    """Bring a submission about: look whether the chain has it, else prepare an attempt, and follow it until confirmed.
+
+    Takes the place of an earlier `Submit` of the same submission.
+    """
+
+    submission: str
+    kind: SubmissionKind
+    round: int = 0
+    stage: int = 0
+    reward: int = 0
+    winners: tuple[str, ...] = ()
+    prepared: tuple[Prepared, ...] = ()  # attempts made so far, oldest first
+    mark: tuple[int, int] = (-1, -1)  # (round, stage) up to which nothing new may be signed
+
+
+class Broadcast(Order, frozen=True, tag="broadcast"):
+    """The attempt is in the log: send it."""
+
+    submission: str
+    prepared: Prepared
+
+
 Command = (
     StartWorker
     | StopWorkers
@@ -107,7 +147,21 @@ Command = (
     | Announce
     | CollectReports
     | PublishLeaderboard
+    | AdmitPeers
+    | WatchChain
+    | Submit
+    | Broadcast
 )
 
-NETWORK_COMMANDS = (Register, ReadClock, Gather, PublishReport, Announce, CollectReports, PublishLeaderboard)
+NETWORK_COMMANDS = (
+    Register,
+    ReadClock,
+    Gather,
+    PublishReport,
+    Announce,
+    CollectReports,
+    PublishLeaderboard,
+    AdmitPeers,
+)
+CHAIN_COMMANDS = (WatchChain, Submit, Broadcast)
 TRAINER_COMMANDS = (Train, CancelTraining)

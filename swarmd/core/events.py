@@ -10,10 +10,12 @@ from typing import Literal
 
 import msgspec
 
-Worker = Literal["network", "trainer"]
+Worker = Literal["network", "trainer", "chain"]
 Role = Literal["coordinator", "follower"]
 BehindPolicy = Literal["finish-stage", "abandon"]
 SkipCause = Literal["slow", "late", "fault"]
+SubmissionKind = Literal["register", "reward", "winners", "advance"]
+Drive = Literal["never", "policy", "manager"]
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
@@ -35,6 +37,18 @@ class CoordinatorSettings(Value, frozen=True):
     resume_s: float = 15.0  # a stage that was open when the coordinator died stays open at least this much longer
 
 
+class ChainSettings(Value, frozen=True):
+    """How a node takes part in a swarm whose rounds are kept by a contract on an EVM chain."""
+
+    sends: bool = True  # False: it follows the chain and submits nothing
+    drive: Drive = "policy"  # moves the swarm on: never, by `advance()` when the policy allows, or as its stage manager
+    stagger_s: float = 3.0  # nodes that may advance try one after another, so far apart
+    stage_s: float = 300.0  # a stage's time where the contract's policy sets none
+    reward_scale: int = 1000  # a reward of 1.0 is submitted as this integer
+    winners: int = 1  # peers that this node votes for in each round, at most; 0: it does not vote
+    resend_s: float = 60.0  # a submission without news for so long is looked at again
+
+
 class Settings(Value, frozen=True):
     """The part of a node's configuration that decides its behaviour; logged at every start for replay."""
 
@@ -52,7 +66,8 @@ class Settings(Value, frozen=True):
     ready_s: float = 180.0  # longest start of a worker until it reports ready
     restarts_max: int = 8  # worker exits within restart_window_s that end the node
     restart_window_s: float = 300.0
-    coordination: CoordinatorSettings | None = None  # present on the coordinator only
+    coordination: CoordinatorSettings | None = None  # present where this node opens and closes the rounds
+    chain: ChainSettings | None = None  # present where a contract keeps the rounds; then nobody coordinates them
 
 
 class RolloutsRef(Value, frozen=True):
@@ -284,6 +299,183 @@ class TrainingCancelled(Fact, frozen=True, tag="training_cancelled"):
     steps: int = 0
 
 
+# --- chain ---
+
+
+class BlockRef(Value, frozen=True):
+    """A block; hashes are lower-case hex with 0x."""
+
+    number: int
+    hash: str
+    parent: str = ""  # hash of the block before
+    at: float = 0.0  # the block's own time, POSIX seconds
+
+
+class ChainLog(Value, frozen=True, tag_field="log"):
+    """Base of what the swarm's contract said in one log entry; accounts are checksummed addresses.
+
+    `index` is the entry's place in its block, `transaction` the hash of the transaction that caused it.
+    """
+
+    index: int
+    transaction: str
+
+
+class StageLog(ChainLog, frozen=True, tag="stage"):
+    """StageAdvanced: the swarm is at this stage now. A new round is told by its stage 0 alone."""
+
+    round: int
+    stage: int
+
+
+class RegistrationLog(ChainLog, frozen=True, tag="registration"):
+    """PeerRegistered."""
+
+    account: str
+    peer: str
+
+
+class RewardLog(ChainLog, frozen=True, tag="reward"):
+    """RewardSubmitted; `reward` is an int256 in decimal."""
+
+    account: str
+    peer: str
+    round: int
+    stage: int
+    reward: str
+
+
+class VoteLog(ChainLog, frozen=True, tag="vote"):
+    """WinnerSubmitted."""
+
+    account: str
+    peer: str
+    round: int
+    winners: tuple[str, ...]
+
+
+class PolicyLog(ChainLog, frozen=True, tag="policy"):
+    """RoundPolicyChanged; 0 turns a condition off."""
+
+    min_submissions: int
+    max_stage_s: int
+
+
+class OtherLog(ChainLog, frozen=True, tag="other"):
+    """Any other event of the contract, by name: bootnodes, roles, membership, upgrades."""
+
+    name: str
+
+
+AnyChainLog = StageLog | RegistrationLog | RewardLog | VoteLog | PolicyLog | OtherLog
+
+
+class ChainUp(Fact, frozen=True, tag="chain_up"):
+    """Everything up to `head` has been read: the chain and the contract are those of the configuration."""
+
+    chain_id: int
+    contract: str
+    genesis: str  # hash of block 0: a chain that was reset has another one
+    head: BlockRef
+    stages: int  # stages in a round, as the contract counts
+    round: int
+    stage: int
+    opened_at: float  # when that stage began, POSIX seconds
+    account: str = ""  # that this node's submissions come from, empty while nobody knows
+    registered_to: str = ""  # account that this node's peer id is registered to, empty while it is not
+    extensions: int = 0  # `extensionsVersion()`, 0 for a contract without it
+    min_submissions: int = 0  # the policy
+    max_stage_s: int = 0
+
+
+class ChainDegraded(Fact, frozen=True, tag="chain_degraded"):
+    """The chain worker runs but no endpoint answers as it should."""
+
+    reason: str
+
+
+class ChainBlock(Fact, frozen=True, tag="chain_block"):
+    """A block in which the contract said something; now and then one without, so that a restart need not go far back."""
+
+    block: BlockRef
+    logs: tuple[AnyChainLog, ...] = ()
+
+
+class ChainReorged(Fact, frozen=True, tag="chain_reorged"):
+    """Blocks after `fork` are no longer part of the chain; what took their place follows as `ChainBlock`."""
+
+    fork: BlockRef
+    depth: int  # blocks dropped
+
+
+class MembershipRead(Fact, frozen=True, tag="membership_read"):
+    """Who may take part, as the contract says at its confirmed depth."""
+
+    open: bool
+    peers: tuple[str, ...] = ()  # the allow-list, sorted
+
+
+# --- submissions ---
+
+
+class Prepared(Value, frozen=True):
+    """One attempt at a submission, complete before it leaves.
+
+    A wallet's is a signed transaction, which can be sent any number of times and be mined once. One through a signer
+    proxy has no transaction of its own: nonce -1, and hash and raw are empty.
+    """
+
+    hash: str = ""
+    nonce: int = -1
+    raw: bytes = b""
+    fee_wei: str = "0"  # most that a unit of gas may cost, decimal
+
+
+class SubmissionPrepared(Fact, frozen=True, tag="submission_prepared"):
+    """The next attempt is ready; it is sent once this is durable."""
+
+    submission: str
+    prepared: Prepared
+
+
+class SubmissionSent(Fact, frozen=True, tag="submission_sent"):
+    """An endpoint or the signer proxy took it; `hash` is what they call it."""
+
+    submission: str
+    hash: str = ""
+
+
+class SubmissionIncluded(Fact, frozen=True, tag="submission_included"):
+    """It is on the chain, by one of our attempts or found there; not yet deep enough to count on."""
+
+    submission: str
+    block: BlockRef
+    hash: str = ""  # of the transaction, where known
+
+
+class SubmissionConfirmed(Fact, frozen=True, tag="submission_confirmed"):
+    """It is on the chain as deep as the configuration asks."""
+
+    submission: str
+    block: BlockRef
+
+
+class SubmissionLost(Fact, frozen=True, tag="submission_lost"):
+    """None of its attempts can be mined any more, and the chain does not have it: a new one is needed."""
+
+    submission: str
+    reason: str
+
+
+class SubmissionRefused(Fact, frozen=True, tag="submission_refused"):
+    """The contract will never take it. `permanent`: nor any other of this node, so that the node must stop."""
+
+    submission: str
+    code: str  # the contract's error by name, or swarmd's own word: below-mark, outbox-full, taken
+    reason: str
+    permanent: bool = False
+
+
 Event = (
     NodeStarted
     | StopRequested
@@ -311,6 +503,17 @@ Event = (
     | TrainerReady
     | StageTrained
     | TrainingCancelled
+    | ChainUp
+    | ChainDegraded
+    | ChainBlock
+    | ChainReorged
+    | MembershipRead
+    | SubmissionPrepared
+    | SubmissionSent
+    | SubmissionIncluded
+    | SubmissionConfirmed
+    | SubmissionLost
+    | SubmissionRefused
 )
 
 

@@ -6,12 +6,16 @@ State is only ever made by `swarmd.core.step.step`. Everything in it is bounded;
 from __future__ import annotations
 
 from swarmd.core.commands import Command
-from swarmd.core.events import RolloutsRef, Settings, SkipCause, Standing, Value
+from swarmd.core.events import BlockRef, Prepared, RolloutsRef, Settings, SkipCause, Standing, SubmissionKind, Value
 
 SKIPS_KEPT = 32  # most recent skips shown by status; the log has them all
 REWARDS_KEPT = 128  # most recent own stage rewards
 MEMBERS_MAX = 4096  # members a coordinator keeps count of; further ones are not counted towards quorum
 REJECTIONS_KEPT = 64  # distinct (reason) counters
+OUTBOX_MAX = 1024  # submissions not yet on the chain; one more is refused at once, and recorded as such
+SETTLED_KEPT = 64  # most recent submissions that are confirmed or refused
+PREPARED_KEPT = 8  # attempts at one submission that are remembered, the oldest are forgotten
+BLOCKS_KEPT = 64  # most recent blocks that were reported, for finding where a reorganisation forked off
 
 
 class Deadline(Value, frozen=True):
@@ -135,6 +139,66 @@ class Coordination(Value, frozen=True):
     openings: int = 0  # announcements made, so that one made again after a restart has an id of its own
 
 
+class Submission(Value, frozen=True):
+    """Something this node wants on the chain exactly once; `chart` is a state of submission.yaml."""
+
+    id: str  # register, reward/<round>/<stage>, winners/<round>, advance/<round>/<stage>
+    kind: SubmissionKind
+    chart: str = "intended"
+    since: float = 0.0
+    intended_at: float = 0.0
+    round: int = 0
+    stage: int = 0
+    reward: int = 0
+    winners: tuple[str, ...] = ()
+    prepared: tuple[Prepared, ...] = ()
+    attempts: int = 0  # made in all
+    hash: str = ""  # of the transaction that was sent or included
+    block: BlockRef | None = None  # that includes it
+    code: str = ""  # why it was refused
+    reason: str = ""
+
+
+class Chain(Value, frozen=True):
+    """The chain as this node knows it; `chart` is a state of link.yaml."""
+
+    chart: str = "down"
+    since: float = 0.0
+    reason: str = ""
+    chain_id: int = 0
+    contract: str = ""
+    genesis: str = ""
+    stages: int = 0
+    account: str = ""
+    registered: bool = False
+    extensions: int = 0
+    min_submissions: int = 0
+    max_stage_s: int = 0
+    round: int = 0  # where the contract is, which a reorganisation can take back; the node's clock never goes back
+    stage: int = 0
+    opened_at: float = 0.0
+    recent: tuple[BlockRef, ...] = ()  # last reported blocks, oldest first
+    reward_mark: tuple[int, int] = (-1, -1)  # highest (round, stage) with a reward of this node, on the chain or signed
+    vote_mark: int = -1  # highest round with a vote of this node
+    reporters: tuple[str, ...] = ()  # peers whose rewards for the present stage are on the chain
+    failures: int = 0  # of the submission in hand, one after another
+
+
+class Score(Value, frozen=True):
+    """What a peer's signed reports of a round come to."""
+
+    peer: str
+    stage: int  # last stage counted
+    reward: float
+
+
+class Tally(Value, frozen=True):
+    """The reports of one round that this node has seen, for its vote."""
+
+    round: int
+    scores: tuple[Score, ...] = ()
+
+
 class State(Value, frozen=True):
     """All of it. `chart` is a state of round.yaml."""
 
@@ -163,6 +227,11 @@ class State(Value, frozen=True):
     rejections: tuple[tuple[str, int], ...] = ()
     stop_reason: str = ""
     exit_code: int = 0
+    chain: Chain | None = None  # present where a contract keeps the rounds
+    chaining: WorkerState = WorkerState()  # the chain worker's process
+    submissions: tuple[Submission, ...] = ()  # in the order in which they go out
+    tally: Tally | None = None
+    members: tuple[str, ...] | None = None  # the contract's allow-list, None where everybody may take part
 
 
 def next_deadline(state: State) -> Deadline | None:

@@ -1,0 +1,1 @@
+"""The chain: the contract, the blocks, and what this node submits."""

@@ -1,0 +1,1 @@
+"""A swarm's manifest."""
