@@ -7,6 +7,11 @@ from typing import Any
 import msgspec
 
 from swarmd.core.events import (
+    BlockRef,
+    ChainBlock,
+    ChainDegraded,
+    ChainReorged,
+    ChainUp,
     CommandFailed,
     Envelope,
     Event,
@@ -17,9 +22,11 @@ from swarmd.core.events import (
     LinkUp,
     MemberLeft,
     MemberSeen,
+    MembershipRead,
     NodeStarted,
     NodeStopped,
     NoRoundYet,
+    Prepared,
     RecordsRejected,
     Registered,
     ReportPublished,
@@ -30,6 +37,12 @@ from swarmd.core.events import (
     RoundsSkipped,
     StageTrained,
     StopRequested,
+    SubmissionConfirmed,
+    SubmissionIncluded,
+    SubmissionLost,
+    SubmissionPrepared,
+    SubmissionRefused,
+    SubmissionSent,
     TimerFired,
     TrainerReady,
     TrainingCancelled,
@@ -38,8 +51,9 @@ from swarmd.core.events import (
     WorkerStartFailed,
     tag_of,
 )
-from swarmd.core.state import State
+from swarmd.core.state import State, Submission
 from swarmd.core.workers import LEAVING
+from swarmd.observe.blocks import block_words
 
 TEXT_CHARACTERS_MAX = 2000  # of one field of a line
 
@@ -80,9 +94,20 @@ _WORDS: dict[type[Fact], tuple[str, str]] = {
     TrainerReady: ("info", "trainer ready: {model} on {device}, {parameters} parameters"),
     StageTrained: ("info", "round {round} stage {stage} trained in {seconds:.1f} s, reward {reward:.4f}"),
     TrainingCancelled: ("info", "training of round {round} stage {stage} cancelled after {steps} steps"),
+    ChainUp: ("info", "the chain {chain_id} is read up to block {head.number}"),
+    ChainDegraded: ("warning", "the chain cannot be read: {reason}"),
+    ChainBlock: ("info", "block {block.number}"),
+    ChainReorged: ("info", "the chain was reorganised: blocks after {fork.number} are dropped, {depth} in all"),
+    MembershipRead: ("info", "the contract's membership was read"),
+    SubmissionPrepared: ("info", "{submission}: an attempt is ready"),
+    SubmissionSent: ("info", "{submission}: sent"),
+    SubmissionIncluded: ("info", "{submission}: on the chain, in block {block.number}"),
+    SubmissionConfirmed: ("info", "{submission}: confirmed, in block {block.number}"),
+    SubmissionLost: ("warning", "{submission}: its attempts are lost: {reason}"),
+    SubmissionRefused: ("warning", "{submission}: refused, {code}: {reason}"),
 }
 _NOTHING: tuple[Any, ...] = (None, "", ())  # fields that say nothing are left out
-_BULKY = ("settings", "record", "rollouts", "due_at")
+_BULKY = ("settings", "record", "rollouts", "due_at", "logs")
 
 
 def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
@@ -91,13 +116,37 @@ def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
     level, words = _WORDS[type(event)]
     if isinstance(event, RoundAnnounced) and event.final:
         words = "the swarm has run its {round} rounds"
+    elif isinstance(event, ChainBlock | MembershipRead):
+        return EventLine(_quiet(event), _chain_words(event, after), _fields(envelope, before, after))
     if isinstance(event, WorkerExited) and (event.planned or before.chart in LEAVING):
         level = "info"
     elif isinstance(event, WorkerExited | NodeStopped | StopRequested) and (_code(event) >= 64):
         level = "error"
+    elif isinstance(event, SubmissionRefused | ChainReorged):
+        level = _gravity(event)
     elif level == "info" and before == after:
         level = "debug"
     return EventLine(level, words.format_map(_Fields(event)), _fields(envelope, before, after))
+
+
+def _quiet(event: ChainBlock | MembershipRead) -> str:
+    """A block in which the contract said nothing is no news."""
+    return "debug" if isinstance(event, ChainBlock) and not event.logs else "info"
+
+
+def _chain_words(event: ChainBlock | MembershipRead, state: State) -> str:
+    if isinstance(event, ChainBlock):
+        return block_words(event, state.settings.peer if state.settings else "")
+    return "everybody may take part" if event.open else f"{len(event.peers)} peers are on the allow-list"
+
+
+def _gravity(event: SubmissionRefused | ChainReorged) -> str:
+    """Chains drop their newest block now and then; and a step of the contract that another node took is no loss."""
+    if isinstance(event, ChainReorged):
+        return "info" if event.depth <= 1 else "warning"
+    if event.permanent:
+        return "error"
+    return "info" if event.submission.startswith("advance/") else "warning"
 
 
 def _code(event: Event) -> int:
@@ -116,7 +165,7 @@ def _fields(envelope: Envelope, before: State, after: State) -> dict[str, Any]:
     for name in event.__struct_fields__:
         value = getattr(event, name)
         if name not in _BULKY and name not in fields and value not in _NOTHING:
-            fields[name] = _short(value)
+            fields |= _flat(name, value)
     if isinstance(event, NodeStarted):
         fields |= {"swarm": event.settings.swarm, "role": event.settings.role, "name": event.settings.name}
     if before.chart != after.chart:
@@ -125,10 +174,24 @@ def _fields(envelope: Envelope, before: State, after: State) -> dict[str, Any]:
 
 
 def _place(event: Event, state: State) -> tuple[int, int]:
-    """Round and stage: the event's own, else those in hand, else those announced, else -1."""
-    place = state.work or state.clock
+    """Round and stage: the event's own or its submission's, else those in hand, else those announced, else -1."""
+    place = _submission_of(event, state) or state.work or state.clock
     round_, stage = (place.round, place.stage) if place else (-1, -1)
     return getattr(event, "round", round_), getattr(event, "stage", stage)
+
+
+def _submission_of(event: Event, state: State) -> Submission | None:
+    name = getattr(event, "submission", "")
+    return next((each for each in state.submissions if each.id == name and each.kind != "register"), None)
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    """A field of a line; a block becomes its number and hash, an attempt what is short of it."""
+    if isinstance(value, BlockRef):
+        return {name: value.number, f"{name}_hash": value.hash}
+    if isinstance(value, Prepared):
+        return {"transaction": value.hash, "nonce": value.nonce, "fee_wei": value.fee_wei}
+    return {name: _short(value)}
 
 
 def _short(value: Any) -> Any:
