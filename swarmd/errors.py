@@ -144,6 +144,18 @@ class EndpointFailed(ChainError):
     """An RPC endpoint did not answer in time, refused, or sent garbage; the next one is tried."""
 
 
+class RpcRefused(ChainError):
+    """A node answered with a JSON-RPC error about the request itself: a revert, a nonce too low, a range too long.
+
+    `code` is JSON-RPC's, `data` the revert data as hex where there is any.
+    """
+
+    def __init__(self, code: int, message: str, data: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
 class ChainMismatch(SwarmdError):
     """Another chain than configured, no such contract there, or a chain that was reset: nothing is signed."""
 
