@@ -1,1 +1,0 @@
-"""A swarm's manifest."""

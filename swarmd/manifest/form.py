@@ -1,0 +1,223 @@
+"""What stands in a manifest, and the bounds of each value.
+
+No key has a default: a default that changes in a later version would change what an old file says. Keys mean what they
+mean in a node's configuration (configs/reference.toml); `recipe` holds those that all nodes must have alike, because
+they decide what is learnt or whether rollouts of one node are of use to another.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from swarmd.config import INTEGER_MAX, Address, AtLeastOne, Config, Count, Name, NotNegative, Positive, Section, Share
+from swarmd.dht.addresses import is_address
+from swarmd.dht.identity import is_peer_id
+from swarmd.errors import ManifestError
+
+FORMAT = 1
+TASKS_MAX = 64
+BOOTNODES_MAX = 32
+MEMBERS_MAX = 512
+RPC_MAX = 8
+TEXT_LENGTH_MAX = 256  # of an address or a URL
+DEPTH_MAX = 8  # tables in tables of a task's settings
+UINT32_MAX = 2**32 - 1  # of the contract's policy
+CREATED_AT_MAX = 253_402_300_799  # the last second of the year 9999
+
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_LENGTH_MAX)]
+Title = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+SignatureText = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}$")]
+PolicyNumber = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
+# "embedded" or a Hugging Face model id: a path would be another model on every machine
+Model = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?$")]
+Members = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
+
+
+class Task(Section, frozen=True):
+    """One task of the mixture."""
+
+    name: Title
+    weight: Positive
+    config: dict[str, Any]
+
+
+class Recipe(Section, frozen=True):
+    """What is trained and how, alike on every node; `digest` is the sha256 of all the rest in canonical form."""
+
+    kind: Title
+    stages: AtLeastOne
+    model: Model
+    steps: AtLeastOne
+    questions: AtLeastOne
+    generations: Annotated[int, msgspec.Meta(ge=2, le=INTEGER_MAX)]
+    peer_questions: Count
+    completion_tokens: AtLeastOne
+    prompt_tokens: AtLeastOne
+    temperature: Positive
+    learning_rate: Positive
+    beta: NotNegative
+    clip_low: Positive
+    clip_high: Positive
+    format_reward: NotNegative
+    share_groups: Count
+    staleness_rounds: Count
+    tasks: Annotated[tuple[Task, ...], msgspec.Meta(max_length=TASKS_MAX)]
+    digest: str
+
+
+class Rounds(Section, frozen=True):
+    """Who opens and closes the rounds of a swarm without a chain, and when; meanings as in `CoordinatorConfig`."""
+
+    coordinator: Text  # peer id
+    min_peers: AtLeastOne
+    start_s: Positive
+    stage_s: Positive
+    quorum: Share
+    rounds_max: Count
+
+
+class Chain(Section, frozen=True):
+    """The contract that keeps the rounds; meanings as in `ChainConfig`, the policy's as in docs/CONTRACT.md."""
+
+    chain_id: AtLeastOne
+    contract: Address
+    from_block: Count
+    rpc: Annotated[tuple[Text, ...], msgspec.Meta(max_length=RPC_MAX)]  # hints: public endpoints, possibly none
+    depth: Count
+    min_submissions: PolicyNumber
+    max_stage_s: PolicyNumber
+    reward_scale: AtLeastOne
+    winners: Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+class Signature(Section, frozen=True):
+    """The creator's Ed25519 signature, lower-case hex."""
+
+    by: Text  # peer id
+    value: SignatureText
+
+
+class Manifest(Section, frozen=True):
+    """The whole file; one of `rounds` and `chain` is there."""
+
+    format: int
+    id: Name
+    name: Title
+    created_at: Annotated[int, msgspec.Meta(ge=0, le=CREATED_AT_MAX)]  # POSIX seconds
+    creator: Text  # peer id; also that of the swarm's coordinator node
+    membership: Literal["open", "allow-list"]
+    members: Members  # the allow-list of a swarm without a chain; a contract keeps its own
+    bootnodes: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=BOOTNODES_MAX)]
+    recipe: Recipe
+    signature: Signature
+    rounds: Rounds | None = None
+    chain: Chain | None = None
+
+
+def recipe_of(config: Config) -> Recipe:
+    """The recipe in a node's configuration; its digest is still empty.
+
+    Raises:
+        ManifestError: a value has no place in a manifest: a model's path, a task's settings that are no plain values.
+    """
+    training = msgspec.structs.asdict(config.training)
+    shared = {name: training[name] for name in Recipe.__struct_fields__ if name in training}
+    swarm = config.swarm
+    tasks = [{"name": task.name, "weight": task.weight, "config": task.config} for task in swarm.tasks]
+    content = {**shared, "kind": swarm.kind, "stages": swarm.stages, "tasks": tasks, "digest": ""}
+    try:
+        recipe = msgspec.convert(content, Recipe)
+    except msgspec.ValidationError as error:
+        fix = "A manifest names a model by its Hugging Face id, or the embedded one" if "model" in str(error) else ""
+        raise ManifestError(f"the recipe cannot be shared: {error}", fix) from error
+    check_recipe(recipe)
+    return recipe
+
+
+def check_form(manifest: Manifest) -> None:
+    """What the types alone do not say. Raises ManifestError naming the key."""
+    if (manifest.rounds is None) == (manifest.chain is None):
+        raise ManifestError("a manifest has either [rounds], for a swarm without a chain, or [chain]")
+    _check_printable("name", manifest.name)
+    _check_peers("creator", (manifest.creator,))
+    _check_peers("members", manifest.members)
+    for bootnode in manifest.bootnodes:
+        check_bootnode(bootnode)
+    check_recipe(manifest.recipe)
+    if manifest.rounds is not None:
+        _check_rounds(manifest, manifest.rounds)
+    elif manifest.members:
+        raise ManifestError("members: the contract keeps the allow-list of a swarm on a chain", "Leave it empty")
+    for url in manifest.chain.rpc if manifest.chain else ():
+        _check_endpoint(url)
+
+
+def _check_rounds(manifest: Manifest, rounds: Rounds) -> None:
+    if rounds.coordinator != manifest.creator:
+        raise ManifestError("rounds.coordinator is not the creator", "The creator's node opens and closes the rounds")
+    if bool(manifest.members) != (manifest.membership == "allow-list"):
+        raise ManifestError(f'members does not go with membership = "{manifest.membership}"')
+
+
+def _check_peers(key: str, peers: tuple[str, ...]) -> None:
+    for peer in peers:
+        if not is_peer_id(peer):
+            raise ManifestError(f"{key}: {peer!r} is no peer id", "The id of an Ed25519 key begins with 12D3Koo")
+
+
+def check_bootnode(address: str) -> None:
+    """A multiaddr that ends in /p2p/<peer id>. Raises ManifestError."""
+    place, _, peer = address.rpartition("/p2p/")
+    _check_printable("bootnodes", address)
+    if not is_address(place) or not is_peer_id(peer):
+        fix = "Write for example /ip4/192.0.2.1/tcp/38331/p2p/12D3Koo..."
+        raise ManifestError(f"bootnodes: {address!r} is not the address of a node", fix)
+
+
+def _check_endpoint(url: str) -> None:
+    _check_printable("chain.rpc", url)
+    if not url.startswith(("http://", "https://", "ws://", "wss://")):
+        raise ManifestError(f"chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by")
+
+
+def _check_printable(key: str, text: str) -> None:
+    if not text.isprintable():
+        raise ManifestError(f"{key}: {text!r} has characters that cannot be printed")
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """The parts of a recipe that go together, and the tasks' settings. Raises ManifestError."""
+    if recipe.peer_questions >= recipe.questions:
+        raise ManifestError("recipe.peer_questions must be below recipe.questions")
+    for task in recipe.tasks:
+        _check_printable("recipe.tasks", task.name)
+        _check_plain(f"recipe.tasks: {task.name}", task.config, DEPTH_MAX)
+    _check_printable("recipe.kind", recipe.kind)
+
+
+def _check_plain(where: str, value: Any, depth: int) -> None:
+    """Settings are texts, numbers, truth values, and lists and tables of these: what every reader encodes alike."""
+    if depth == 0:
+        raise ManifestError(f"{where}: the settings are nested too deep")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_plain(where, key, depth)
+            _check_plain(where, inner, depth - 1)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_plain(where, inner, depth - 1)
+    elif isinstance(value, str):
+        _check_printable(where, value)
+    elif isinstance(value, int):
+        _check_integer(where, value)
+    elif not isinstance(value, float) or not math.isfinite(value):
+        raise ManifestError(f"{where}: {value!r} is no plain value")
+
+
+def _check_integer(where: str, value: int) -> None:
+    if not -INTEGER_MAX <= value <= INTEGER_MAX:
+        raise ManifestError(f"{where}: an integer of more than 64 bits")

@@ -1,0 +1,153 @@
+"""A node's configuration, made of a manifest and of what is the node's own choice."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import tomlkit
+
+from swarmd.config import Config, RoundConfig, parse_config
+from swarmd.core.events import Drive, Role
+from swarmd.manifest.form import Chain, Manifest
+from swarmd.manifest.layout import commented
+
+TRAIN_STAGES = 2.0  # a slow node may take so many stages' time before its stage is given up
+
+_COMMENTS = {
+    "name": "shown to others on the leaderboard",
+    "data": "log, rollouts, checkpoints and identity lie beside this file",
+    "coordinator": "peer id whose announcements count: the creator's node",
+    "listen": "port 0 takes any free one",
+    "announce": "addresses told to others, when those above cannot be reached from outside",
+    "bootstrap": "from the manifest, and from the contract where there is one",
+    "members": "peer ids that may write; empty: everybody, or whom the contract admits",
+    "peer": "the identity must be this one; none is ever made in its place",
+    "proxy": "the signer that submits for this node",
+    "rpc": "best first; file:PATH names a file of one URL a line",
+    "from_block": "the contract was created in this block",
+    "keystore": "encrypted key of the account, relative to the data directory",
+    "passphrase": "file with its passphrase, likewise",
+    "drive": '"policy": this node advances the swarm when the contract allows it',
+    "stage_s": "a stage's longest time",
+    "train_s": "longest a stage may train on this node",
+}
+
+
+class NodeChoice(msgspec.Struct, frozen=True):
+    """What a node brings besides the manifest; keys mean what they mean in `swarmd.config`."""
+
+    peer: str
+    name: str = ""
+    role: Role = "follower"
+    data: str = "."
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    announce: tuple[str, ...] = ()
+    bootnodes: tuple[str, ...] = ()  # beyond the manifest's
+    training: dict[str, Any] = {}  # keys of [training] that are no part of the recipe
+    rpc: tuple[str, ...] = ()
+    sender: Literal["wallet", "proxy", "none"] = "none"
+    keystore: str = "account.json"
+    passphrase: str = "account.pass"
+    drive: Drive = "policy"
+    signer: str = ""  # the signer proxy's URL, with the organisation and the account that it signs for
+    org: str = ""
+    account: str = ""
+    token: str = ""
+
+
+def config_of(manifest: Manifest, choice: NodeChoice) -> Config:
+    """The configuration that `node_text` writes down. Raises ConfigError when the choice does not fit."""
+    return parse_config(node_text(manifest, choice), f"the configuration of {choice.peer}")
+
+
+def node_text(manifest: Manifest, choice: NodeChoice) -> str:
+    """A configuration file for a node of the swarm, with comments."""
+    document = tomlkit.document()
+    for line in _head(manifest):
+        document.add(tomlkit.comment(line))
+    document.add(tomlkit.nl())
+    for key, value in (("name", choice.name), ("role", choice.role), ("data", choice.data)):
+        document.add(key, commented(value, _COMMENTS.get(key, "")))
+    for name, (comment, content) in _tables(manifest, choice).items():
+        document.add(name, _table(comment, content))
+    return tomlkit.dumps(document)
+
+
+def _head(manifest: Manifest) -> tuple[str, ...]:
+    return (
+        f'A node of the swarm "{manifest.name}", made from its manifest. Change what is this node\'s own: name,',
+        "addresses, endpoints, device. What comes from the recipe is the same on every node.",
+        "`swarmd config show` prints all other keys.",
+        "",
+        "    swarmd run --config config.toml",
+    )
+
+
+def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The file's tables in order, each with its comment."""
+    recipe = msgspec.to_builtins(manifest.recipe)
+    recipe.pop("digest")
+    shared = {name: recipe.pop(name) for name in ("kind", "stages", "tasks")}
+    coordinator = {} if choice.role == "coordinator" else {"coordinator": manifest.creator}
+    tables = {
+        "swarm": ("from the manifest", {"id": manifest.id, **coordinator, **shared}),
+        "dht": ("", _dht(manifest, choice)),
+        "round": ("", {"train_s": max(RoundConfig().train_s, TRAIN_STAGES * _stage_s(manifest))}),
+    }
+    if manifest.rounds is not None and choice.role == "coordinator":
+        rounds = msgspec.to_builtins(manifest.rounds)
+        rounds.pop("coordinator")
+        tables["coordinator"] = ("how this node opens and closes the rounds", rounds)
+    if manifest.chain is not None:
+        tables["chain"] = ("from the manifest, but for endpoints and account", _chain(manifest.chain, choice))
+    tables["training"] = ("the recipe; device, threads and seed are this node's own", recipe | choice.training)
+    return tables
+
+
+def _stage_s(manifest: Manifest) -> float:
+    if manifest.rounds is not None:
+        return manifest.rounds.stage_s
+    return float(manifest.chain.max_stage_s) if manifest.chain else 0.0
+
+
+def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
+    others = [a for a in (*manifest.bootnodes, *choice.bootnodes) if not a.endswith(f"/p2p/{choice.peer}")]
+    return {
+        "listen": list(choice.listen),
+        "announce": list(choice.announce),
+        "bootstrap": list(dict.fromkeys(others)),
+        "members": list(manifest.members),
+        "peer": choice.peer,
+    }
+
+
+def _chain(chain: Chain, choice: NodeChoice) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "rpc": list(choice.rpc),
+        "chain_id": chain.chain_id,
+        "contract": chain.contract,
+        "from_block": chain.from_block,
+        "depth": chain.depth,
+        "sender": choice.sender,
+    }
+    if choice.sender == "wallet":
+        content |= {"keystore": choice.keystore, "passphrase": choice.passphrase}
+    content["drive"] = choice.drive
+    if chain.max_stage_s:
+        content["stage_s"] = float(chain.max_stage_s)
+    content |= {"reward_scale": chain.reward_scale, "winners": chain.winners}
+    if choice.sender == "proxy":
+        proxy = {"url": choice.signer, "org": choice.org, "account": choice.account, "token": choice.token}
+        content["proxy"] = {key: value for key, value in proxy.items() if value}
+    return content
+
+
+def _table(comment: str, content: dict[str, Any]) -> Any:
+    table = tomlkit.table()
+    if comment:
+        table.comment(comment)
+    for key, value in content.items():
+        inner = _table(_COMMENTS.get(key, ""), value) if isinstance(value, dict) else None
+        table.add(key, inner or commented(value, _COMMENTS.get(key, "")))
+    return table
