@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 import tomlkit
 
-from swarmd.config import Config, RoundConfig, parse_config
+from swarmd.config import NUMBER_MAX, Config, RoundConfig, parse_config
 from swarmd.core.events import Drive, Role
 from swarmd.manifest.form import Chain, Manifest
 from swarmd.manifest.layout import commented
@@ -93,7 +93,7 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
     tables = {
         "swarm": ("from the manifest", {"id": manifest.id, **coordinator, **shared}),
         "dht": ("", _dht(manifest, choice)),
-        "round": ("", {"train_s": max(RoundConfig().train_s, TRAIN_STAGES * _stage_s(manifest))}),
+        "round": ("", {"train_s": _train_s(manifest)}),
     }
     if manifest.rounds is not None and choice.role == "coordinator":
         rounds = msgspec.to_builtins(manifest.rounds)
@@ -105,10 +105,14 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
     return tables
 
 
+def _train_s(manifest: Manifest) -> float:
+    return min(max(RoundConfig().train_s, TRAIN_STAGES * _stage_s(manifest)), NUMBER_MAX)
+
+
 def _stage_s(manifest: Manifest) -> float:
     if manifest.rounds is not None:
         return manifest.rounds.stage_s
-    return float(manifest.chain.max_stage_s) if manifest.chain else 0.0
+    return min(float(manifest.chain.max_stage_s), NUMBER_MAX) if manifest.chain else 0.0
 
 
 def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
@@ -135,7 +139,7 @@ def _chain(chain: Chain, choice: NodeChoice) -> dict[str, Any]:
         content |= {"keystore": choice.keystore, "passphrase": choice.passphrase}
     content["drive"] = choice.drive
     if chain.max_stage_s:
-        content["stage_s"] = float(chain.max_stage_s)
+        content["stage_s"] = min(float(chain.max_stage_s), NUMBER_MAX)
     content |= {"reward_scale": chain.reward_scale, "winners": chain.winners}
     if choice.sender == "proxy":
         proxy = {"url": choice.signer, "org": choice.org, "account": choice.account, "token": choice.token}
