@@ -21,9 +21,11 @@ def run(
     """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once."""
     from swarmd.daemon.service import run_node
     from swarmd.observe.logs import configure, tell_fatal
+    from swarmd.observe.redaction import address_secrets
 
     loaded = load_config(config)
-    configure(loaded.logs.level, loaded.logs.format)
+    addresses = loaded.chain.rpc if loaded.chain is not None else ()
+    configure(loaded.logs.level, loaded.logs.format, secrets=[s for url in addresses for s in address_secrets(url)])
     paths = DataPaths(data or data_directory(config, loaded.data))
     try:
         return run_node(loaded, paths)

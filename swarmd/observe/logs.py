@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, TextIO
 
 import msgspec
@@ -19,7 +19,7 @@ from swarmd.core.state import State
 from swarmd.errors import SwarmdError
 from swarmd.observe.folding import LEVELS
 from swarmd.observe.lines import line_of
-from swarmd.observe.redaction import redact
+from swarmd.observe.redaction import redacting
 
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 FIRST = ("timestamp", "level", "message", "logger", "seq", "event", "round", "stage", "peer")
@@ -27,13 +27,16 @@ FIRST = ("timestamp", "level", "message", "logger", "seq", "event", "round", "st
 events_log = structlog.get_logger("swarmd.events")
 
 
-def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
+def configure(
+    level: str = "info", format: str = "auto", stream: TextIO | None = None, secrets: Iterable[str] = ()
+) -> None:
     """Set up logging for this process.
 
     Args:
         level: least level that is written: debug, info, warning or error.
         format: "json", "text", or "auto" for text on a terminal and JSON otherwise.
         stream: where lines go, by default stderr.
+        secrets: texts to cover wherever they stand, beside what looks like a secret.
     """
     stream = stream or sys.stderr
     text = format == "text" or (format == "auto" and stream.isatty())
@@ -44,7 +47,7 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | None =
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _message_first,
-            redact,
+            redacting(secrets),
             *(_text_form(stream) if text else _json_form(stream)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),

@@ -1,36 +1,81 @@
-"""Keeping secrets out of the log: by the name of a field, and by the look of its text."""
+"""Keeping secrets out of the log: by the name of a field, and by the look of its text.
+
+Hashes and digests look like a wallet's private key, and are needed: 64 hex digits are covered where the words around
+them speak of a key, and stay elsewhere.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
+from functools import reduce
 from typing import Any
+from urllib.parse import urlsplit
 
 REDACTED = "[redacted]"
 DEPTH_MAX = 6  # deeper structures are replaced as a whole
+BEFORE_CHARACTERS = 64  # of text before 64 hex digits in which a word says what they are
+AFTER_CHARACTERS = 40  # and after them
+SECRET_CHARACTERS_MIN = 6  # a shorter part of an address is no secret, and would stand in many words
 
-_SECRET_NAME = re.compile(r"key|token|secret|passw|credential|mnemonic|authorization|cookie", re.IGNORECASE)
-_HASH_NAME = re.compile(r"hash|digest|block|transaction|^tx", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"key|token|secret|passw|passphrase|credential|mnemonic|authorization|cookie", re.IGNORECASE)
 
 _SECRET_TEXTS = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
     re.compile(r"\b(?:hf|sk|ghp|gho|glpat|xox[bap])[_-][A-Za-z0-9_-]{16,}"),
-    re.compile(r"(?<=\bBearer )[A-Za-z0-9._~+/=-]{8,}"),
-    re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),  # user:password@host
-    re.compile(r"(?<=/)[0-9a-f]{32,}(?=[/?\s\"']|$)"),  # a provider's key in the path of an RPC address
     re.compile(
-        r"(?i)(?<![A-Za-z])(?:[A-Za-z_-]*(?:api[_-]?key|private[_-]?key|secret|password|passwd|mnemonic|access[_-]?token"
-        r"|auth[_-]?token|_token|token))[\"']?\s*[=:]\s*[\"']?(?!\s)([^\s\"',;}]{6,})"
+        r"(?i)(?<![A-Za-z])(?:[A-Za-z_-]*(?:api[_-]?key|private[_-]?key|secret|password|passwd|passphrase|mnemonic"
+        r"|access[_-]?token|auth[_-]?token|_token|token))[\"']?\s*[=:]\s*[\"']?(?!\s)([^\s\"',;}]{6,})"
     ),
 )
-_PRIVATE_KEY = re.compile(r"\b0x[0-9a-fA-F]{64}\b")  # of a wallet; looks like a transaction hash
+_BEARER = re.compile(r"(?i)(\b(?:bearer|authorization[\"']?\s*[:=]\s*[\"']?[a-z]+)\s+)[A-Za-z0-9._~+/=-]{8,}")
+_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,15}://)([^\s/?#<>\"]*)([^\s\"<>]*)")
+_PATH_PART = re.compile(r"[A-Za-z0-9_=-]{16,}")
+_PLAIN_WORDS = re.compile(r"[a-z]{1,20}(?:[_-][a-z]{1,20})*")
+
+_HEX = re.compile(r"(?<![0-9A-Za-z])(?:0[xX])?[0-9a-fA-F]{64}(?![0-9A-Za-z])")
+_SAYS_WHAT = re.compile(
+    r"(?i)(?P<key>private|secret|key|pass(?:phrase|word|wd)|token(?!iz)|mnemonic|credential)"
+    r"|hash|digest|sha-?256|checksum|block|transaction|\btx|blob|topic|root"
+)
+_IS_A_KEY = re.compile(r"(?i)private|secret|\bkey|passphrase|mnemonic")
+
+Processor = Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]
 
 
-def redact(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """structlog processor: the line without its secrets."""
-    for name in list(fields):
-        fields[name] = redact_field(name, fields[name])
-    return fields
+def redacting(secrets: Iterable[str] = ()) -> Processor:
+    """A structlog processor that gives the line without its secrets; `secrets` are those known by their text."""
+    known = sorted(set(secrets), key=len, reverse=True)
+
+    def redact(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        for name in list(fields):
+            fields[name] = _without(known, redact_field(name, fields[name]))
+        return fields
+
+    return redact
+
+
+def _without(known: list[str], value: Any) -> Any:
+    if isinstance(value, str):
+        return reduce(lambda text, secret: text.replace(secret, REDACTED), known, value)
+    if isinstance(value, dict):
+        return {key: _without(known, inner) for key, inner in value.items()}
+    return [_without(known, inner) for inner in value] if isinstance(value, list) else value
+
+
+def address_secrets(address: str) -> list[str]:
+    """What a provider may have hidden in an address: its password, and what in path and query is no plain word."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # no address, but perhaps a secret
+        return [address]
+    user, colon, password = parts.netloc.rpartition("@")[0].partition(":")
+    found = [password if colon else user, *parts.path.split("/"), *_values_of(parts.query), *_values_of(parts.fragment)]
+    return [part for part in found if len(part) >= SECRET_CHARACTERS_MIN and not _PLAIN_WORDS.fullmatch(part)]
+
+
+def _values_of(query: str) -> list[str]:
+    return [part.rpartition("=")[2] for part in query.split("&")]
 
 
 def redact_field(name: str, value: Any, depth: int = 0) -> Any:
@@ -40,7 +85,7 @@ def redact_field(name: str, value: Any, depth: int = 0) -> Any:
     if depth > DEPTH_MAX or _SECRET_NAME.search(name):
         return REDACTED
     if isinstance(value, str):
-        return redact_text(value, hashes_allowed=bool(_HASH_NAME.search(name)))
+        return redact_text(value)
     if isinstance(value, bytes):
         return f"({len(value)} bytes)"
     if isinstance(value, dict):
@@ -50,11 +95,12 @@ def redact_field(name: str, value: Any, depth: int = 0) -> Any:
     return redact_text(str(value))
 
 
-def redact_text(text: str, hashes_allowed: bool = False) -> str:
+def redact_text(text: str) -> str:
     """Free text without what looks like a secret."""
     for pattern in _SECRET_TEXTS:
         text = pattern.sub(_cover, text)
-    return text if hashes_allowed else _PRIVATE_KEY.sub(REDACTED, text)
+    text = _BEARER.sub(lambda match: match[1] + REDACTED, text)
+    return _without_keys(_URL.sub(_cover_address, text))
 
 
 def _cover(match: re.Match[str]) -> str:
@@ -63,3 +109,41 @@ def _cover(match: re.Match[str]) -> str:
         return REDACTED
     whole, secret = match[0], match[1]
     return whole if secret.isdigit() else whole[: len(whole) - len(secret)] + REDACTED
+
+
+def _cover_address(match: re.Match[str]) -> str:
+    """An address without user, query, and what in its path is no word; of a websocket, host and port alone."""
+    scheme, place, rest = match.groups()
+    user, at, host = place.rpartition("@")
+    shown = scheme + (REDACTED + at if user else at) + host
+    if scheme.lower() in ("ws://", "wss://"):
+        return shown + (f"/{REDACTED}" if rest.strip("/.,;:)]'") else rest)
+    if scheme.lower() == "file://":
+        return shown + rest
+    marked = re.search(r"[?#]", rest)
+    path, query = (rest[: marked.start()], marked[0] + REDACTED) if marked else (rest, "")
+    return shown + _PATH_PART.sub(_cover_part, path) + query
+
+
+def _cover_part(match: re.Match[str]) -> str:
+    return match[0] if _PLAIN_WORDS.fullmatch(match[0]) else REDACTED
+
+
+def _without_keys(text: str) -> str:
+    """Cover 64 hex digits that the words around them call a key."""
+    pieces, at, is_key = [], 0, None
+    for match in _HEX.finditer(text):
+        is_key = _is_key(text, at, match, is_key)
+        pieces += [text[at : match.start()], REDACTED if is_key else match[0]]
+        at = match.end()
+    return "".join([*pieces, text[at:]])
+
+
+def _is_key(text: str, at: int, match: re.Match[str], before: bool | None) -> bool | None:
+    """The nearest word before decides; else what the digits close before were, which end `at`; else a word after."""
+    said = list(_SAYS_WHAT.finditer(text, max(at, match.start() - BEFORE_CHARACTERS), match.start()))
+    if said:
+        return said[-1]["key"] is not None
+    if before is not None and match.start() - at <= BEFORE_CHARACTERS:
+        return before
+    return True if _IS_A_KEY.search(text, match.end(), match.end() + AFTER_CHARACTERS) else None

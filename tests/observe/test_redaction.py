@@ -10,9 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from hypothesis import given
+from hypothesis import strategies as st
 
 from swarmd.observe.logs import configure
-from swarmd.observe.redaction import REDACTED, redact_field, redact_text
+from swarmd.observe.redaction import REDACTED, address_secrets, redact_field, redact_text
 
 CANARY = "C4n4ryC4n4ryC4n4ryC4n4ry"
 
@@ -37,6 +39,17 @@ def stream() -> Iterator[io.StringIO]:
         f"hf_{CANARY}",
         f"sk-{CANARY}",
         f"Authorization: Bearer {CANARY}",
+        f"authorization: bearer {CANARY}",
+        f"'Authorization': 'Basic {CANARY}'",
+        f"passphrase: {CANARY}",
+        f"https://{CANARY}@host/path",
+        f"https://user:a@{CANARY}@host",
+        f"https://host/v2/{CANARY}",
+        f"https://host/v2/{CANARY}/rest, and more",
+        f"('https://host:8545/{CANARY}', 8545)",
+        f"https://host/path?dkey={CANARY}",
+        f"https://host?a=1&b={CANARY}#end",
+        f"wss://host/{CANARY[:8]}/{CANARY}",
         f"https://user:{CANARY}@host/path",
         f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----",
         f"-----BEGIN RSA PRIVATE KEY-----\n{CANARY}",
@@ -49,9 +62,92 @@ def test_secrets_in_free_text_are_covered(text: str, stream: io.StringIO) -> Non
     assert REDACTED in stream.getvalue()
 
 
-def test_keys_of_wallets_and_providers_are_covered() -> None:
-    assert redact_text("key 0x" + "ab" * 32) == f"key {REDACTED}"
-    assert redact_text("https://rpc.example/v3/" + "0a" * 16) == f"https://rpc.example/v3/{REDACTED}"
+HEX = "0x" + "ab" * 32
+PUBLIC_HEX = (
+    f"transaction {HEX} is on the chain",
+    f"block 12 {HEX} has the parent {HEX}",
+    f"key of the record, digest {HEX[2:]}",
+    f"the blob /data/blobs/ab/{HEX[2:]} is missing",
+    f"file:///data/blobs/{HEX[2:]}",
+    HEX,
+    HEX[2:],
+)
+KEY_HEX = (
+    f"key {HEX}",
+    f"private key: {HEX[2:]}",
+    f"the secret b'{HEX}'",
+    f"PRIVATE_KEY={HEX}",
+    f"hash {'0x' + 'cd' * 32} was signed with the key {HEX}",
+    f"{HEX} is not a valid private key",
+    f"keys: [{HEX}, {HEX[2:]}]",
+    f"passphrase\n{HEX}",
+)
+
+
+@pytest.mark.parametrize("text", PUBLIC_HEX)
+def test_hashes_and_digests_stay(text: str) -> None:
+    assert redact_text(text) == text
+
+
+@pytest.mark.parametrize("text", KEY_HEX)
+def test_keys_of_wallets_are_covered(text: str) -> None:
+    covered = redact_text(text)
+    assert HEX[2:] not in covered and REDACTED in covered
+
+
+def test_of_an_address_scheme_host_and_words_stay() -> None:
+    assert redact_text("https://rpc.example:1/v3/" + "0a" * 16) == f"https://rpc.example:1/v3/{REDACTED}"
+    assert redact_text("https://me:word@rpc.example/v3?k=1") == f"https://{REDACTED}@rpc.example/v3?{REDACTED}"
+    assert redact_text("at ws://rpc.example:8546/abc.") == f"at ws://rpc.example:8546/{REDACTED}"
+    for plain in ("https://docs.example/long-words-that-say-it/page.html", "ws://127.0.0.1:8546", "a://b, me@c"):
+        assert redact_text(plain) == plain
+
+
+KEYS = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-", min_size=24, max_size=64).filter(
+    lambda key: any(letter.isdigit() or letter.isupper() for letter in key)
+)
+PLACES = (
+    "https://{}@h",
+    "https://u:{}@h/p",
+    "http://h/{}",
+    "http://h/v3/{}/x",
+    "https://h/?k={}",
+    "ws://h/{}",
+    "wss://h/#{}",
+)
+
+
+@given(
+    KEYS, st.sampled_from(PLACES), st.sampled_from(("{}", "'{}'", "({}),", '{{"url":"{}"}}', "<{}>", "reached {}: 401"))
+)
+def test_no_key_in_an_address_is_ever_shown(key: str, place: str, around: str) -> None:
+    assert key not in redact_text(around.format(place.format(key)))
+
+
+@given(
+    st.binary(min_size=32, max_size=32).map(bytes.hex),
+    st.sampled_from(("0x", "")),
+    st.sampled_from(("key", "private key", "secret", "Passphrase", "PRIVATE_KEY", "token", "mnemonic")),
+    st.sampled_from((" {}", ": {}", "={}", " is {}", "\n{}", " [{}]", ' "{}"', " '{}' is wrong")),
+    st.text("abcdefg .,\n", max_size=200),
+)
+def test_no_key_of_a_wallet_is_ever_shown(secret: str, sign: str, word: str, after: str, noise: str) -> None:
+    told = f"{noise} {word}{after.format(sign + secret)} {noise}"
+    assert secret not in redact_text(told)
+    assert secret in redact_text(f"{noise} block {sign}{secret} {noise}")
+
+
+def test_secrets_of_the_configuration_are_covered_wherever_they_stand() -> None:
+    address = "https://me:pass.word@rpc.example/eth/k3y.of.mine?token=q.u.e.r.y"
+    assert address_secrets(address) == ["pass.word", "k3y.of.mine", "q.u.e.r.y"]
+    assert address_secrets("http://127.0.0.1:8545/mainnet") == []
+    assert address_secrets("http://[broken") == ["http://[broken"]
+    stream = io.StringIO()
+    configure("info", "json", stream, address_secrets(address))
+    structlog.get_logger("x").info("no path k3y.of.mine", deep={"a": ["pass.word"]}, other="mainnet")
+    structlog.reset_defaults()
+    line = json.loads(stream.getvalue())
+    assert (line["message"], line["deep"], line["other"]) == (f"no path {REDACTED}", {"a": [REDACTED]}, "mainnet")
 
 
 @pytest.mark.parametrize("name", ["private_key", "token", "clientSecret", "password", "HF_TOKEN", "mnemonic"])
