@@ -28,24 +28,24 @@ class Content:
         self._encoded = encoded
         self._budget = len(encoded)  # bytes of text that may still be taken, so that none is taken twice for free
 
-    def uint(self, at: int) -> int:
+    def unsigned(self, at: int) -> int:
         """An unsigned integer of 256 bits."""
         if at < 0 or at + WORD > len(self._encoded):
             raise Malformed("too short")
         return int.from_bytes(self._encoded[at : at + WORD], "big")
 
-    def int(self, at: int) -> int:
+    def signed(self, at: int) -> int:
         """A signed integer of 256 bits."""
-        unsigned = self.uint(at)
+        unsigned = self.unsigned(at)
         return unsigned - (1 << 256) if unsigned >> 255 else unsigned
 
     def address(self, at: int) -> str:
         """An account."""
-        return account_of(self.uint(at))
+        return account_of(self.unsigned(at))
 
     def content(self, at: int, most: int = TEXT_BYTES_MAX) -> bytes:
         """Bytes after their length, of which there may be `most`."""
-        length = self.uint(at)
+        length = self.unsigned(at)
         if length > most:
             raise Malformed("too long")
         if at + WORD + length > len(self._encoded):
@@ -61,7 +61,7 @@ class Content:
 
     def count(self, at: int, most: int = ITEMS_MAX) -> int:
         """How many items an array has, `most` at most."""
-        count = self.uint(at)
+        count = self.unsigned(at)
         if count > most:
             raise Malformed("too many")
         if at + WORD + count * WORD > len(self._encoded):
@@ -70,14 +70,14 @@ class Content:
 
     def offset(self, base: int, at: int) -> int:
         """Where a value lies whose offset from `base` stands at `at`."""
-        return base + min(self.uint(at), len(self._encoded))
+        return base + min(self.unsigned(at), len(self._encoded))
 
 
 Taker = Callable[[Content, int], Any]
 STATIC: dict[str, Taker] = {
     "address": Content.address,
-    "bool": lambda content, at: content.uint(at) != 0,
-    "bytes32": lambda content, at: content.uint(at).to_bytes(WORD, "big"),
+    "bool": lambda content, at: content.unsigned(at) != 0,
+    "bytes32": lambda content, at: content.unsigned(at).to_bytes(WORD, "big"),
 }
 DYNAMIC: dict[str, Taker] = {"string": Content.text, "bytes": Content.content}
 
@@ -98,8 +98,8 @@ def _value(content: Content, kind: str, base: int, at: int) -> Any:
     if kind in DYNAMIC:
         return DYNAMIC[kind](content, content.offset(base, at))
     if kind.startswith("int"):
-        return content.int(at)
-    return STATIC.get(kind, Content.uint)(content, at)
+        return content.signed(at)
+    return STATIC.get(kind, Content.unsigned)(content, at)
 
 
 def _array(content: Content, kind: str, at: int) -> tuple[Any, ...]:

@@ -123,7 +123,7 @@ class Rpc:
         raise self._nobody()
 
     def _in_order(self) -> list[Health]:
-        """Those that are well, then those whose pause is over; where others are well, the latter are probed meanwhile."""
+        """Those that are well, then those whose pause is over; where any is well, the latter are only probed."""
         well = [health for health in self._healths if health.well]
         due = [health for health in self._healths if not health.well and health.retry_at <= monotonic()]
         if well:

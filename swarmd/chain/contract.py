@@ -1,0 +1,185 @@
+"""The contract's interface: calls encoded by signature, results decoded by type, reverts turned into typed errors.
+
+web3's own contract objects are not used: they choose the wrong one of two overloads without a word, and take a peer id
+for an ENS name (docs/CONTRACT.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+
+from swarmd.chain.decoding import Content, Malformed, values_of
+from swarmd.chain.logs import decode_log
+from swarmd.chain.rpc import Caller
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, RpcRefused
+
+__all__ = [
+    "ERRORS",
+    "advice",
+    "decode_log",
+    "decode_result",
+    "encode_call",
+    "read_call",
+    "refusal_of",
+]
+
+RESULT_CHARS_MAX = 8 * (1 << 20)  # of one call's result, as hex
+TEXT_CHARS_MAX = 200  # of a revert's own words
+
+# Errors of the contract by name, with what to do about each. Names are part of the interface: the signer proxy's
+# answers carry them too.
+ADVICE: Mapping[str, str] = {
+    "OnlyOwner()": "Use an account that has OWNER_ROLE",
+    "OnlyStageManager()": "Use an account that has STAGE_MANAGER_ROLE, or leave it to the round policy",
+    "OnlyBootnodeManager()": "Use an account that has BOOTNODE_MANAGER_ROLE",
+    "OnlyMembershipManager()": "Use an account that has MEMBERSHIP_MANAGER_ROLE; an owner can grant it",
+    "InvalidBootnodeIndex()": "Read the list of bootnodes again: it has no entry at this index",
+    "InvalidRoundNumber()": "The round has not begun on the chain; wait until it has",
+    "InvalidStageNumber()": "The stage has not begun on the chain, or no round has it",
+    "WinnerAlreadyVoted()": "The peer has voted in this round; a vote is final",
+    "PeerIdAlreadyRegistered()": "Look up which account the peer id is registered to: only that one can submit for it",
+    "InvalidVoterPeerId()": "The peer id is not registered to this account: register it, or use the account that did",
+    "RewardAlreadySubmitted()": "The peer has reported a reward for this stage; it is final",
+    "InvalidVote()": "Name each winner once",
+    "StageOutOfBounds()": "No round has this stage",
+    "PeerNotAllowed()": "Membership is closed: ask a membership manager of the swarm to allow this peer id",
+    "AdvanceNotAllowed()": "The round policy does not allow the next stage yet",
+    "InvalidInitialization()": "The contract is initialised already",
+    "NotInitializing()": "The contract is initialised already",
+    "UUPSUnauthorizedCallContext()": "Call the proxy, not the implementation",
+    "FailedCall()": "The call that the contract made for you failed without a reason",
+    "ERC1967NonPayable()": "Send no value with an upgrade without a call",
+    "AddressEmptyCode(address)": "There is no contract at the address of the new implementation",
+    "ERC1967InvalidImplementation(address)": "The new implementation is no contract that can stand behind the proxy",
+    "UUPSUnsupportedProxiableUUID(bytes32)": "The new implementation is made for another kind of proxy",
+}
+PANICS: Mapping[int, str] = {
+    0x01: "an assertion failed",
+    0x11: "a number overflowed",
+    0x12: "division by zero",
+    0x31: "pop of an empty array",
+    0x32: "an array has no such index",
+    0x41: "too much memory",
+}
+
+
+def selector_of(signature: str) -> bytes:
+    """The four bytes that name a function or error."""
+    return bytes(keccak(text=signature)[:4])
+
+
+ERRORS: Mapping[str, str] = {"0x" + selector_of(each).hex(): each.split("(")[0] for each in ADVICE}
+_ADVICE = {signature.split("(")[0]: text for signature, text in ADVICE.items()}
+ERROR_SELECTOR = "0x" + selector_of("Error(string)").hex()
+PANIC_SELECTOR = "0x" + selector_of("Panic(uint256)").hex()
+
+
+def advice(name: str) -> str:
+    """What to do about an error of the contract, empty for one that is not known."""
+    return _ADVICE.get(name, "")
+
+
+def encode_call(signature: str, *arguments: Any) -> bytes:
+    """Selector and arguments of a call, e.g. of "submitReward(uint256,uint256,int256,string)".
+
+    Raises:
+        eth_abi.exceptions.EncodingError: an argument is not of its type.
+    """
+    selector, types = _parsed(signature)
+    return selector + encode(types, arguments)
+
+
+@lru_cache(maxsize=256)
+def _parsed(signature: str) -> tuple[bytes, tuple[str, ...]]:
+    listed = signature[signature.index("(") + 1 : -1]
+    return selector_of(signature), tuple(listed.split(",")) if listed else ()
+
+
+def decode_result(types: Sequence[str], data: str | bytes) -> tuple[Any, ...]:
+    """The values of a call's result, bytes or hex; arrays are tuples. Raises ChainError when it holds none such."""
+    try:
+        if len(data) > RESULT_CHARS_MAX:
+            raise Malformed("too long")
+        return values_of(types, bytes.fromhex(data.removeprefix("0x")) if isinstance(data, str) else data)
+    except ValueError as error:
+        raise ChainError(f"the contract's answer holds no ({', '.join(types)}): {error}") from None
+
+
+async def read_call(
+    caller: Caller, contract: str, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
+) -> tuple[Any, ...]:
+    """The result of a view, at a block: its number as hex, or a tag.
+
+    Raises:
+        ContractRefused: the contract reverted it, or has no such function.
+        ChainMismatch: there is no contract at the address.
+        ChainError: no endpoint answers, or the answer makes no sense.
+    """
+    request = {"to": contract, "data": "0x" + encode_call(signature, *arguments).hex()}
+    try:
+        result = await caller.request("eth_call", [request, block])
+    except RpcRefused as refused:
+        raise refusal_of(refused, signature) or refused from None
+    if not isinstance(result, str):
+        raise EndpointFailed(f"an endpoint answered {signature} with something that is no result")
+    if types and result in ("0x", ""):
+        await check_code(caller, contract, block)
+        raise ContractRefused("", f"the contract {contract} has no {signature}")
+    return decode_result(types, result)
+
+
+async def check_code(caller: Caller, contract: str, block: str = "latest") -> None:
+    """Raise ChainMismatch when there is no contract at the address."""
+    if await caller.request("eth_getCode", [contract, block]) in ("0x", "", None):
+        raise ChainMismatch(
+            f"there is no contract at {contract}",
+            "Check chain.contract and chain.chain_id; a test chain that was restarted has lost its contracts",
+        )
+
+
+def refusal_of(refused: RpcRefused, what: str) -> ContractRefused | None:
+    """A revert as a typed error, None for a refusal that is none. `what` names the call.
+
+    `code` is the error's name, "Error" for a revert with words, "Panic" for one by the compiler's checks.
+    """
+    data = refused.data if refused.data.startswith("0x") else ""
+    if len(data) <= 2 and refused.code != 3 and "revert" not in refused.message.lower():
+        return None
+    code, reason = explain(data)
+    return ContractRefused(code, f"{what.split('(')[0]} was refused: {reason or refused.message}", advice(code))
+
+
+def explain(data: str) -> tuple[str, str]:
+    """Name and words of revert data; both may be empty."""
+    selector = data[:10].lower()
+    if selector in ERRORS:
+        return ERRORS[selector], ERRORS[selector]
+    if selector == ERROR_SELECTOR:
+        return "Error", _words_of(data)
+    if selector == PANIC_SELECTOR:
+        number = int(data[10:74] or "0", 16) if _is_hex(data[10:74]) else 0
+        return "Panic", PANICS.get(number, f"panic {number:#x}"[:TEXT_CHARS_MAX])
+    return "", f"an error that swarmd does not know ({selector})" if len(data) >= 10 else ""
+
+
+def _words_of(data: str) -> str:
+    """The text of Error(string), printable and short; as much of it as there is."""
+    encoded = data[10 : 10 + 2 * (64 + 4 * TEXT_CHARS_MAX)]
+    if not _is_hex(encoded):
+        return ""
+    padded = bytes.fromhex(encoded[: len(encoded) // 2 * 2])
+    try:
+        length = Content(padded).unsigned(32)
+    except Malformed:
+        return ""
+    text = padded[64 : 64 + min(length, 4 * TEXT_CHARS_MAX)].decode("utf-8", "replace")[:TEXT_CHARS_MAX]
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _is_hex(text: str) -> bool:
+    return all(character in "0123456789abcdefABCDEF" for character in text)
