@@ -395,7 +395,7 @@ class ChainDegraded(Fact, frozen=True, tag="chain_degraded"):
 
 
 class ChainBlock(Fact, frozen=True, tag="chain_block"):
-    """A block in which the contract said something; now and then one without, so that a restart need not go far back."""
+    """A block in which the contract said something; now and then one without, so that a restart has less to read."""
 
     block: BlockRef
     logs: tuple[AnyChainLog, ...] = ()

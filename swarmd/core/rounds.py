@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmd.core import submissions
 from swarmd.core.commands import (
     Announce,
     CancelTraining,
@@ -41,7 +42,7 @@ def on_linked(turn: Turn) -> None:
     turn.move_round("linked")
     turn.disarm(*[f"retry/{command.id}" for command in turn.state.pending if not isinstance(command, Train)])
     turn.issue(Register("register"))
-    if turn.state.chart not in ("registering", "starting"):
+    if turn.state.chart not in ("registering", "starting") and not turn.chain_is_up:
         read_clock(turn)
     for command in turn.state.pending:
         if not isinstance(command, Register | Train | Announce):  # the coordinator announces anew by itself
@@ -66,18 +67,28 @@ def read_clock(turn: Turn) -> None:
 def on_registered(turn: Turn, event: Registered) -> None:
     """The swarm knows this node; now find out where the swarm is."""
     turn.settle(event.command)
-    if turn.move_round("registered"):
+    if not turn.move_round("registered"):
+        return
+    if turn.chain_is_up:
+        follow_clock(turn, moved=False)
+    else:
         read_clock(turn)
 
 
 def on_no_round_yet(turn: Turn, event: NoRoundYet) -> None:
     """Nothing was announced so far. Where a round is known to be open, its announcement is only lost for a while."""
     clock = turn.state.clock
-    if clock is None or clock.final:
+    if turn.state.chain is None and (clock is None or clock.final):
         turn.move_round("no_round")
 
 
 def on_round_announced(turn: Turn, event: RoundAnnounced) -> None:
+    """The coordinator tells where the swarm is; a contract that can be read knows better."""
+    if not turn.chain_is_up:
+        heed_clock(turn, event)
+
+
+def heed_clock(turn: Turn, event: RoundAnnounced) -> None:
     """Move with the swarm's clock, never back."""
     clock = turn.state.clock
     place, before = _place(event), _place(clock) if clock else NOWHERE
@@ -87,7 +98,7 @@ def on_round_announced(turn: Turn, event: RoundAnnounced) -> None:
         follow_clock(turn, moved=False)  # an older record of the same stage: it tells where the swarm is, not how long
         return
     turn.put("clock", Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final))
-    if event.final:
+    if event.final or turn.chain_is_up:
         turn.disarm("clock")
     else:
         turn.arm("clock", max(event.deadline_at, turn.at) + turn.settings.clock_s)
@@ -121,7 +132,8 @@ def _resume_or_enter(turn: Turn, clock: Clock) -> None:
     if work is None or (work.round, work.stage) != (clock.round, clock.stage) or clock.final:
         enter_stage(turn, clock)
     elif work.published or (work.result is None and turn.state.done >= (work.round, work.stage)):
-        turn.move_round("resume_settling")
+        awaited = submissions.awaited(turn.state, work.round, work.stage)
+        turn.move_round("resume_submitting" if awaited else "resume_settling")
     elif work.result is not None:
         turn.move_round("resume_publishing")
         turn.arm("publish", turn.at + turn.settings.publish_s)
@@ -139,7 +151,7 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
         if turn.move_round("closed"):
             _drop_gathering(turn)
         return
-    if (clock.round, clock.stage) <= turn.state.done:
+    if (clock.round, clock.stage) <= max(turn.state.done, _rewarded(turn)):
         turn.move_round("resume_settling")
         return
     trigger = "abandoned" if turn.state.chart == "skipping" else "announced"
@@ -151,7 +163,14 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     work = Work(clock.round, clock.stage, joined_at=turn.at)
     turn.put("work", work)
     turn.put("rounds_joined", turn.state.rounds_joined + joined)
+    if turn.settings.chain is not None:
+        submissions.begin_tally(turn, work.round, work.stage)
     _gather(turn, work)
+
+
+def _rewarded(turn: Turn) -> tuple[int, int]:
+    """The last (round, stage) that the chain has a reward of this node for, which the log need not know of."""
+    return (-1, -1) if turn.state.chain is None else turn.chain.reward_mark
 
 
 def _drop_gathering(turn: Turn) -> None:
@@ -252,6 +271,9 @@ def _note_result(turn: Turn, event: StageTrained) -> None:
     turn.put("reward_total", turn.state.reward_total + event.reward)
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)
+    if turn.submits:
+        submissions.reward(turn, event.round, event.stage, event.reward)
+        submissions.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
 
 
 def _report_of(work: Work, result: Result) -> PublishReport:
@@ -259,7 +281,7 @@ def _report_of(work: Work, result: Result) -> PublishReport:
 
 
 def on_report_published(turn: Turn, event: ReportPublished) -> None:
-    """The report is out; with no chain there is nothing more to submit."""
+    """The report is out; where there is a chain, the stage waits for its reward to be there too."""
     turn.settle(event.command)
     work = turn.state.work
     if work is None or (work.round, work.stage) != (event.round, event.stage):
@@ -267,7 +289,15 @@ def on_report_published(turn: Turn, event: ReportPublished) -> None:
     turn.work_on(published=True)
     if turn.move_round("published"):
         turn.disarm("publish")
-        turn.move_round("submitted")
+        on_submission_settled(turn)
+
+
+def on_submission_settled(turn: Turn) -> None:
+    """The stage is over for this node once nothing of it is on its way to the chain."""
+    work = turn.state.work
+    if work is None or submissions.awaited(turn.state, work.round, work.stage):
+        return
+    if turn.move_round("submitted"):
         settle_stage(turn)
 
 
@@ -404,7 +434,8 @@ def _send_again(turn: Turn, command: Command) -> None:
 
 def on_clock_overdue(turn: Turn) -> None:
     """No announcement although one was due: look again."""
-    if turn.state.chart not in ("stopped", "failed", "draining", "starting", "joining", "registering"):
+    idle = ("stopped", "failed", "draining", "starting", "joining", "registering")
+    if turn.state.chart not in idle and not turn.chain_is_up:
         read_clock(turn)
 
 

@@ -178,10 +178,13 @@ class Chain(Value, frozen=True):
     stage: int = 0
     opened_at: float = 0.0
     recent: tuple[BlockRef, ...] = ()  # last reported blocks, oldest first
-    reward_mark: tuple[int, int] = (-1, -1)  # highest (round, stage) with a reward of this node, on the chain or signed
-    vote_mark: int = -1  # highest round with a vote of this node
+    reward_mark: tuple[int, int] = (-1, -1)  # highest (round, stage) that the chain has a reward of this node for
+    reward_block: int = -1  # where it has it
+    vote_mark: int = -1  # highest round that the chain has a vote of this node for
+    vote_block: int = -1
     reporters: tuple[str, ...] = ()  # peers whose rewards for the present stage are on the chain
-    failures: int = 0  # of the submission in hand, one after another
+    handed: str = ""  # submission that the worker was told to bring about, in its present life
+    failures: int = 0  # of that one, one after another
 
 
 class Score(Value, frozen=True):

@@ -7,10 +7,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from swarmd.core import coordination, rounds, workers
+from swarmd.core import chain, coordination, rounds, submissions, workers
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import (
+    ChainBlock,
+    ChainDegraded,
+    ChainReorged,
+    ChainUp,
     CommandFailed,
     Envelope,
     LeaderboardPublished,
@@ -19,6 +23,7 @@ from swarmd.core.events import (
     LinkUp,
     MemberLeft,
     MemberSeen,
+    MembershipRead,
     NodeStarted,
     NodeStopped,
     NoRoundYet,
@@ -32,6 +37,12 @@ from swarmd.core.events import (
     RoundsSkipped,
     StageTrained,
     StopRequested,
+    SubmissionConfirmed,
+    SubmissionIncluded,
+    SubmissionLost,
+    SubmissionPrepared,
+    SubmissionRefused,
+    SubmissionSent,
     TimerFired,
     TrainerReady,
     TrainingCancelled,
@@ -42,7 +53,8 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
-RULES = 1  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
+RULES = 2  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
+REPRODUCES = (1, 2)  # rules whose logs still come to the same states and commands; 2 added chain and submissions
 
 Rule = Callable[[Turn, Any], None]
 
@@ -86,6 +98,8 @@ def _on_link_up(turn: Turn, event: LinkUp) -> None:
     if not workers.on_link_up(turn, event) or turn.state.chart in workers.LEAVING:
         return
     rounds.on_linked(turn)
+    if turn.state.chain is not None:
+        chain.on_linked(turn)
     if turn.state.coordination is not None:
         coordination.on_linked(turn)
 
@@ -94,6 +108,8 @@ def _on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     workers.on_worker_exited(turn, event)
     if event.worker == "trainer":
         rounds.go_on_training(turn)
+    elif event.worker == "chain" and turn.state.chain is not None:
+        chain.on_chain_worker_exited(turn, event)
 
 
 def _on_registered(turn: Turn, event: Registered) -> None:
@@ -104,6 +120,47 @@ def _on_registered(turn: Turn, event: Registered) -> None:
 
 def _on_records_rejected(turn: Turn, event: RecordsRejected) -> None:
     turn.count_rejections(event.reason, event.count)
+
+
+def _on_report_seen(turn: Turn, event: ReportSeen) -> None:
+    if turn.state.coordination is not None:
+        coordination.on_report_seen(turn, event)
+    elif turn.state.chain is not None:
+        submissions.on_report_seen(turn, event)
+
+
+def _on_round_published(turn: Turn, event: RoundPublished) -> None:
+    if turn.state.coordination is not None:
+        coordination.on_round_published(turn, event)
+    else:
+        turn.settle(event.command)
+
+
+def _on_command_failed(turn: Turn, event: CommandFailed) -> None:
+    if turn.state.chain is not None and event.command.startswith(("submit/", "broadcast/")):
+        submissions.on_failed(turn, event)
+    else:
+        rounds.on_command_failed(turn, event)
+
+
+def _on_submission_included(turn: Turn, event: SubmissionIncluded) -> None:
+    submissions.on_included(turn, event)
+    rounds.on_submission_settled(turn)
+
+
+def _on_submission_refused(turn: Turn, event: SubmissionRefused) -> None:
+    submissions.on_refused(turn, event)
+    rounds.on_submission_settled(turn)
+
+
+def _if_chained(rule: Rule) -> Rule:
+    """What the chain worker of an earlier configuration saw means nothing where no contract keeps the rounds."""
+
+    def follow(turn: Turn, event: Any) -> None:
+        if turn.state.chain is not None:
+            rule(turn, event)
+
+    return follow
 
 
 def _if_coordinating(rule: Rule) -> Rule:
@@ -135,14 +192,25 @@ _RULES: dict[type, Rule] = {
     RoundsSkipped: rounds.on_rounds_skipped,
     RolloutsGathered: rounds.on_rollouts_gathered,
     ReportPublished: rounds.on_report_published,
-    ReportSeen: _if_coordinating(coordination.on_report_seen),
-    RoundPublished: _if_coordinating(coordination.on_round_published),
+    ReportSeen: _on_report_seen,
+    RoundPublished: _on_round_published,
     LeaderboardPublished: _if_coordinating(coordination.on_leaderboard_published),
     RecordsRejected: _on_records_rejected,
-    CommandFailed: rounds.on_command_failed,
+    CommandFailed: _on_command_failed,
     TrainerReady: workers.on_trainer_ready,
     StageTrained: rounds.on_stage_trained,
     TrainingCancelled: rounds.on_training_cancelled,
+    ChainUp: _if_chained(chain.on_chain_up),
+    ChainDegraded: _if_chained(chain.on_chain_degraded),
+    ChainBlock: _if_chained(chain.on_chain_block),
+    ChainReorged: _if_chained(chain.on_chain_reorged),
+    MembershipRead: _if_chained(chain.on_membership_read),
+    SubmissionPrepared: _if_chained(submissions.on_prepared),
+    SubmissionSent: _if_chained(submissions.on_sent),
+    SubmissionIncluded: _if_chained(_on_submission_included),
+    SubmissionConfirmed: _if_chained(submissions.on_confirmed),
+    SubmissionLost: _if_chained(submissions.on_lost),
+    SubmissionRefused: _if_chained(_on_submission_refused),
 }
 
 _TIMERS: dict[str, Callable[[Turn, Any], None]] = {
@@ -156,4 +224,7 @@ _TIMERS: dict[str, Callable[[Turn, Any], None]] = {
     "clock": lambda turn, _: rounds.on_clock_overdue(turn),
     "muster": lambda turn, _: coordination.begin(turn),
     "stage": lambda turn, _: coordination.on_stage_overdue(turn),
+    "drive": lambda turn, _: chain.on_drive_due(turn),
+    "register": lambda turn, _: submissions.on_register_due(turn),
+    "submission": lambda turn, _: submissions.on_overdue(turn),
 }

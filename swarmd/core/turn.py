@@ -13,8 +13,8 @@ from msgspec.structs import force_setattr, replace
 
 from swarmd.core.chart import Charts
 from swarmd.core.commands import TRAINER_COMMANDS, Command, Train
-from swarmd.core.events import Settings
-from swarmd.core.state import REJECTIONS_KEPT, Coordination, Deadline, Link, State, Trainer, Work
+from swarmd.core.events import ChainSettings, Settings
+from swarmd.core.state import REJECTIONS_KEPT, Chain, Coordination, Deadline, Link, State, Submission, Trainer, Work
 
 PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given up beyond it
 
@@ -85,6 +85,52 @@ class Turn(msgspec.Struct, gc=False):
             return False
         force_setattr(self.state, "coordination", replace(coordination, chart=after, since=self.at, **fields))
         return True
+
+    def move_chain(self, trigger: str, **fields: Any) -> bool:
+        """Follow link.yaml for the chain and replace fields of what is known of it."""
+        chain = self.chain
+        after = self.charts.link.table.get((chain.chart, trigger))
+        if after is None:
+            return False
+        force_setattr(self.state, "chain", replace(chain, chart=after, since=self.at, **fields))
+        return True
+
+    def move_submission(self, submission: Submission, trigger: str, **fields: Any) -> bool:
+        """Follow submission.yaml and replace fields of the submission, which keeps its place in the order."""
+        after = self.charts.submission.table.get((submission.chart, trigger))
+        if after is None:
+            return False
+        moved = replace(submission, chart=after, since=self.at, **fields)
+        submissions = self.state.submissions
+        place = submissions.index(submission)
+        force_setattr(self.state, "submissions", (*submissions[:place], moved, *submissions[place + 1 :]))
+        return True
+
+    @property
+    def chain(self) -> Chain:
+        """What is known of the chain. Only asked for where a contract keeps the rounds."""
+        assert self.state.chain is not None, "this swarm has no chain"
+        return self.state.chain
+
+    def note_chain(self, **fields: Any) -> None:
+        """Replace fields of what is known of the chain."""
+        force_setattr(self.state, "chain", replace(self.chain, **fields))
+
+    @property
+    def chain_is_up(self) -> bool:
+        """Whether the contract tells where the swarm is, now."""
+        return self.state.chain is not None and self.state.chain.chart == "up"
+
+    @property
+    def chain_settings(self) -> ChainSettings:
+        """The chain's part of the settings. Only asked for where a contract keeps the rounds."""
+        assert self.settings.chain is not None, "this swarm has no chain"
+        return self.settings.chain
+
+    @property
+    def submits(self) -> bool:
+        """Whether this node submits anything."""
+        return self.settings.chain is not None and self.settings.chain.sends
 
     @property
     def coordination(self) -> Coordination:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from swarmd.core.commands import KillWorker, StartWorker, StopWorkers, Train
+from swarmd.core.commands import KillWorker, StartWorker, StopWorkers, Train, WatchChain
 from swarmd.core.events import (
     LinkDegraded,
     LinkDown,
@@ -18,13 +18,14 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.state import Coordination, Link, State, Trainer, WorkerState
+from swarmd.core.state import Chain, Coordination, Link, State, Trainer, WorkerState
 from swarmd.core.turn import Turn
 from swarmd.errors import ExitCode
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
 LEAVING = ("draining", "stopped", "failed")
+_LIVES: dict[Worker, str] = {"network": "network", "trainer": "training", "chain": "chaining"}
 
 
 def start_node(turn: Turn, event: NodeStarted) -> None:
@@ -39,14 +40,28 @@ def start_node(turn: Turn, event: NodeStarted) -> None:
         trainer=Trainer(since=turn.at),
         training=WorkerState(),
         coordination=_coordination(before, event),
+        chain=_chain(before, event, turn.at),
         deadlines=(),
         faulted=before.faulted or before.work is not None,
         stop_reason="",
         exit_code=0,
     )
+    if turn.state.chain is not None:
+        turn.put("chaining", WorkerState())
     turn.move_round("start")
-    start_worker(turn, "network")
-    start_worker(turn, "trainer")
+    for worker in workers_of(turn.state):
+        start_worker(turn, worker)
+
+
+def workers_of(state: State) -> tuple[Worker, ...]:
+    """The workers that a node has."""
+    return ("network", "trainer") if state.chain is None else ("network", "trainer", "chain")
+
+
+def _chain(before: State, event: NodeStarted, at: float) -> Chain | None:
+    if event.settings.chain is None:
+        return None
+    return replace(before.chain or Chain(), chart="down", since=at, reason="", handed="", failures=0)
 
 
 def _coordination(before: State, event: NodeStarted) -> Coordination | None:
@@ -66,15 +81,12 @@ def start_worker(turn: Turn, worker: Worker) -> None:
 
 def life_of(state: State, worker: Worker) -> WorkerState:
     """The process state of a worker."""
-    return state.network if worker == "network" else state.training
+    return getattr(state, _LIVES[worker])  # type: ignore[no-any-return]
 
 
 def set_life(turn: Turn, worker: Worker, life: WorkerState) -> None:
     """Replace the process state of a worker."""
-    if worker == "network":
-        turn.set(network=life)
-    else:
-        turn.set(training=life)
+    turn.put(_LIVES[worker], life)
 
 
 def on_worker_started(turn: Turn, event: WorkerStarted) -> None:
@@ -83,8 +95,17 @@ def on_worker_started(turn: Turn, event: WorkerStarted) -> None:
     if event.worker == "network":
         turn.move_link("started")
         turn.move_round("network_started")
-    else:
+    elif event.worker == "trainer":
         turn.move_trainer("started")
+    elif turn.state.chain is not None:
+        _watch_chain(turn)
+
+
+def _watch_chain(turn: Turn) -> None:
+    """Tell the chain worker how far the log knows the chain."""
+    turn.move_chain("started")
+    chain = turn.chain
+    turn.emit(WatchChain(f"watch/{turn.state.run}/{turn.state.chaining.attempt}", chain.recent, chain.genesis))
 
 
 def on_worker_start_failed(turn: Turn, event: WorkerStartFailed) -> None:
@@ -119,7 +140,7 @@ def _note_exit(turn: Turn, event: WorkerExited) -> None:
     turn.disarm(f"ready/{event.worker}")
     if event.worker == "network":
         turn.move_link("exited", reason=event.reason, peers=0)
-    else:
+    elif event.worker == "trainer":
         turn.move_trainer("exited")
         turn.disarm("cancel")
     if turn.state.work is not None and not event.planned:

@@ -18,7 +18,15 @@ from anyio.abc import TaskGroup
 
 from swarmd import __version__
 from swarmd.config import Config, encode, settings_of
-from swarmd.core.commands import NETWORK_COMMANDS, TRAINER_COMMANDS, Command, KillWorker, StartWorker, StopWorkers
+from swarmd.core.commands import (
+    CHAIN_COMMANDS,
+    NETWORK_COMMANDS,
+    TRAINER_COMMANDS,
+    Command,
+    KillWorker,
+    StartWorker,
+    StopWorkers,
+)
 from swarmd.core.events import NodeStarted, NodeStopped, RolloutsRef, StopRequested, Worker
 from swarmd.core.state import State
 from swarmd.daemon.clock import Clock, SystemClock
@@ -45,6 +53,7 @@ from swarmd.worker.messages import Start
 WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
     "network": (sys.executable, "-m", "swarmd.dht.worker"),
     "trainer": (sys.executable, "-m", "swarmd.training.worker"),
+    "chain": (sys.executable, "-m", "swarmd.chain.worker"),
 }
 STOP_SLACK_S = 5.0  # beyond two orderly worker stops; then the daemon ends at once
 
@@ -168,6 +177,8 @@ class Node:
         environment = worker_environment(os.environ, tag)
         start = Start(encode(self._config), str(self._data.root.resolve()), self._peer)
         for worker, argv in programs.items():
+            if worker == "chain" and self._config.chain is None:
+                continue
             self._supervisors[worker] = Supervisor(
                 worker, argv, environment, start, self._config.workers, self.engine.observe, tasks
             )
@@ -192,6 +203,8 @@ class Node:
             self._begin_stop(command)
         elif isinstance(command, NETWORK_COMMANDS):
             self._supervisors["network"].perform(command)
+        elif isinstance(command, CHAIN_COMMANDS):
+            self._supervisors["chain"].perform(command)
         else:
             assert isinstance(command, TRAINER_COMMANDS), command
             self._supervisors["trainer"].perform(command)
@@ -203,7 +216,7 @@ class Node:
             self._tasks.start_soon(self._stop, command)
 
     async def _stop(self, command: StopWorkers) -> None:
-        """End both workers at the same time, then record that the node has stopped."""
+        """End all workers at the same time, then record that the node has stopped."""
         async with anyio.create_task_group() as stopping:
             for supervisor in self._supervisors.values():
                 stopping.start_soon(supervisor.stop)
@@ -260,6 +273,7 @@ class Node:
             resident_bytes(),
             self._supervisors["network"].live(),
             self._supervisors["trainer"].live(),
+            self._supervisors["chain"].live() if "chain" in self._supervisors else None,
         )
         log_status = LogStatus(str(self._data.events), self.engine.next_seq, log_bytes(self._data.events))
         return status_of(self.engine.state, self._clock.now(), log_status, live, __version__)

@@ -42,7 +42,11 @@ MESSAGES_QUEUED_MAX = 256  # a worker that leaves so many unread is killed
 DRAIN_S = 2.0  # longest reading of what a dead worker left in its pipes
 STOP_MESSAGE_SHARE = 0.7  # of stop_s: until then a worker may end by itself; then SIGTERM
 STOP_TERMINATE_SHARE = 0.9  # of stop_s: then SIGKILL
-OOM_SCORES: Mapping[Worker, int] = {"trainer": 500, "network": 200}  # whom the kernel takes first; the daemon has 0
+OOM_SCORES: Mapping[Worker, int] = {
+    "trainer": 500,
+    "network": 200,
+    "chain": 200,
+}  # whom the kernel takes first; the daemon has 0
 
 # Facts about the daemon itself; a worker that claims one is broken.
 DAEMON_EVENTS = (NodeStarted, StopRequested, NodeStopped, TimerFired, WorkerStarted, WorkerExited, WorkerStartFailed)

@@ -10,7 +10,7 @@ import msgspec
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event
 from swarmd.core.state import State
-from swarmd.core.step import RULES, step
+from swarmd.core.step import REPRODUCES, RULES, step
 from swarmd.errors import LogDamaged
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.reader import LogReader, read_commits
@@ -83,7 +83,7 @@ def newest_base(directory: Path) -> Base:
             snapshot = read_snapshot(path, node, RULES)
         except LogDamaged:
             continue  # a cache: an older snapshot or the log itself does as well, and log verify names the bad one
-        if snapshot.rules == RULES:
+        if snapshot.rules in REPRODUCES:
             return Base(snapshot.state, snapshot.seq)
     return oldest_base(directory)
 

@@ -11,7 +11,7 @@ import msgspec
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event, tag_of
 from swarmd.core.state import State
-from swarmd.core.step import RULES, step
+from swarmd.core.step import REPRODUCES, RULES, step
 from swarmd.errors import ReplayDifference, SwarmdError
 from swarmd.eventlog.changes import Change, changes_between
 from swarmd.eventlog.commit import Commit
@@ -67,7 +67,7 @@ def verify(directory: Path, watch: Watch = iter) -> Verified:
     for commit in watch(commits_from(directory, base)):
         _compare_snapshot(directory, snapshots, commit.seq, state)
         state, commands = apply_commit(state, commit, step)
-        if commit.rules != RULES:
+        if commit.rules not in REPRODUCES:
             unchecked += 1
         elif (got := digest_commands(commands)) != commit.commands_digest:
             raise CommitDiffers(Difference(commit.seq, commit.events, commit.commands_digest, got, commands))
@@ -111,7 +111,7 @@ def _snapshot_states(directory: Path, base: Base) -> dict[int, bytes]:
     node = node_of(directory)
     states: dict[int, bytes] = {}
     for path in list_snapshots(directory):
-        if snapshot_seq(path) > base.seq and (snapshot := read_snapshot(path, node, RULES)).rules == RULES:
+        if snapshot_seq(path) > base.seq and (snapshot := read_snapshot(path, node, RULES)).rules in REPRODUCES:
             states[snapshot.seq] = encode_state(snapshot.state)
     return states
 

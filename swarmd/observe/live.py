@@ -26,3 +26,4 @@ class Live(msgspec.Struct, frozen=True):
     rss_bytes: int
     network: WorkerLive | None = None
     trainer: WorkerLive | None = None
+    chain: WorkerLive | None = None

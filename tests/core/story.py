@@ -5,6 +5,11 @@ from __future__ import annotations
 from swarmd.core.catchup import advance
 from swarmd.core.commands import Command
 from swarmd.core.events import (
+    AnyChainLog,
+    BlockRef,
+    ChainBlock,
+    ChainSettings,
+    ChainUp,
     CoordinatorSettings,
     Event,
     LinkUp,
@@ -30,6 +35,37 @@ def settings(**fields: object) -> Settings:
 def coordinator_settings(**fields: object) -> Settings:
     rules = CoordinatorSettings(**fields)  # type: ignore[arg-type]
     return settings(role="coordinator", coordinator="me", coordination=rules)
+
+
+def chain_settings(role: str = "follower", behind: str = "finish-stage", **fields: object) -> Settings:
+    """A node of a swarm whose rounds a contract keeps."""
+    return settings(role=role, behind=behind, chain=ChainSettings(**fields))  # type: ignore[arg-type]
+
+
+def block(number: int, fork: str = "") -> BlockRef:
+    return BlockRef(number, f"0x{number}{fork}", f"0x{number - 1}{fork}", 10.0 * number)
+
+
+def chain_up(round: int = 0, stage: int = 0, head: int = 1, **fields: object) -> ChainUp:
+    """The contract is at this place, and knows the node under its account unless told otherwise."""
+    base: dict[str, object] = {
+        "chain_id": 1,
+        "contract": "0xc",
+        "genesis": "0xg",
+        "head": block(head),
+        "stages": 1,
+        "round": round,
+        "stage": stage,
+        "opened_at": 0.0,
+        "account": "0xme",
+        "registered_to": "0xme",
+        "extensions": 1,
+    }
+    return ChainUp(**(base | fields))  # type: ignore[arg-type]
+
+
+def said(number: int, *logs: AnyChainLog) -> ChainBlock:
+    return ChainBlock(block(number), logs)
 
 
 def announced(round: int, stage: int = 0, deadline_at: float = 1000.0, final: bool = False) -> RoundAnnounced:
@@ -82,6 +118,10 @@ class Story:
             *self.workers_run(),
             *self.tell(LinkUp(peers), Registered("register"), TrainerReady("cpu", "tiny", 1)),
         )
+
+    def join_chain(self, at: ChainUp | None = None) -> tuple[Command, ...]:
+        """As `join`, with the chain worker too, and the contract at its first stage."""
+        return (*self.join(), *self.tell(WorkerStarted("chain", 13, 1), at or chain_up()))
 
     def wait(self, name: str) -> tuple[Command, ...]:
         """Let time pass until the deadline of this name."""

@@ -17,6 +17,13 @@ from transitions import MachineError
 from swarmd.core.catchup import advance, missed
 from swarmd.core.chart import NAMES, Chart, build_machine, default_charts
 from swarmd.core.events import (
+    AnyChainLog,
+    BlockRef,
+    ChainBlock,
+    ChainDegraded,
+    ChainReorged,
+    ChainSettings,
+    ChainUp,
     CommandFailed,
     CoordinatorSettings,
     Envelope,
@@ -27,29 +34,52 @@ from swarmd.core.events import (
     LinkUp,
     MemberLeft,
     MemberSeen,
+    MembershipRead,
     NodeStarted,
     NodeStopped,
     NoRoundYet,
+    PolicyLog,
+    Prepared,
     RecordsRejected,
     Registered,
+    RegistrationLog,
     ReportPublished,
     ReportSeen,
+    RewardLog,
     RolloutsGathered,
     RolloutsRef,
     RoundAnnounced,
     RoundPublished,
     RoundsSkipped,
     Settings,
+    StageLog,
     StageTrained,
     StopRequested,
+    SubmissionConfirmed,
+    SubmissionIncluded,
+    SubmissionLost,
+    SubmissionPrepared,
+    SubmissionRefused,
+    SubmissionSent,
     TimerFired,
     TrainerReady,
     TrainingCancelled,
+    VoteLog,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.state import REJECTIONS_KEPT, REWARDS_KEPT, SKIPS_KEPT, State
+from swarmd.core.state import (
+    BLOCKS_KEPT,
+    OUTBOX_MAX,
+    PREPARED_KEPT,
+    REJECTIONS_KEPT,
+    REWARDS_KEPT,
+    SETTLED_KEPT,
+    SKIPS_KEPT,
+    State,
+    Submission,
+)
 from swarmd.core.step import step
 from swarmd.core.turn import PENDING_MAX, Turn
 
@@ -59,7 +89,7 @@ ME = "me"
 peers = st.sampled_from([ME, "boss", "anna", "otto"])
 rounds = st.integers(0, 5)
 stages = st.integers(0, 2)
-workers = st.sampled_from(["network", "trainer"])
+workers = st.sampled_from(["network", "trainer", "chain"])
 times = st.floats(0.0, 5000.0)
 rewards = st.floats(-1.0, 2.0)
 words = st.sampled_from(["", "why", "no answer"])
@@ -80,6 +110,8 @@ def node_settings(draw: st.DrawFn) -> Settings:
         rounds_max=draw(st.sampled_from([0, 2])),
     )
     coordinates = draw(st.booleans())
+    chained = draw(st.booleans())
+    chain = ChainSettings(draw(st.booleans()), draw(st.sampled_from(["never", "policy", "manager"])))
     return Settings(
         peer=ME,
         swarm="s",
@@ -88,12 +120,13 @@ def node_settings(draw: st.DrawFn) -> Settings:
         stages=draw(st.sampled_from([1, 3])),
         behind=draw(st.sampled_from(["finish-stage", "abandon"])),
         restarts_max=draw(st.sampled_from([1, 8])),
-        coordination=coordination if coordinates else None,
+        coordination=coordination if coordinates and not chained else None,
+        chain=chain if chained else None,
     )
 
 
 references = st.builds(RolloutsRef, peers, rounds, stages, words, st.integers(0, 9), st.integers(0, 9))
-timers = st.builds(TimerFired, st.sampled_from(["clock", "train", "gather", "publish", "stage", "muster"]), times)
+timers = st.builds(TimerFired, st.sampled_from(["clock", "train", "gather", "publish", "drive", "submission"]), times)
 
 
 @st.composite
@@ -101,6 +134,27 @@ def skips(draw: st.DrawFn) -> RoundsSkipped:
     first = draw(rounds)
     return RoundsSkipped(first, first + draw(rounds), draw(st.sampled_from(["slow", "late", "fault"])))
 
+
+accounts = st.sampled_from(["0xme", "0xother"])
+hashes = st.sampled_from(["0xa", "0xb"])
+blocks = st.builds(BlockRef, st.integers(0, 20), hashes, hashes, times)
+logs: st.SearchStrategy[AnyChainLog] = st.one_of(
+    st.builds(StageLog, st.integers(0, 3), hashes, rounds, stages),
+    st.builds(RegistrationLog, st.integers(0, 3), hashes, accounts, peers),
+    st.builds(RewardLog, st.integers(0, 3), hashes, accounts, peers, rounds, stages, st.just("7")),
+    st.builds(VoteLog, st.integers(0, 3), hashes, accounts, peers, rounds, st.tuples(peers)),
+    st.builds(PolicyLog, st.integers(0, 3), hashes, st.integers(0, 2), st.integers(0, 60)),
+)
+submission_ids = st.one_of(
+    st.just("register"),
+    st.builds("{}/{}/{}".format, st.sampled_from(["reward", "advance"]), rounds, stages),
+    st.builds("winners/{}".format, rounds),
+)
+chain_ups = st.builds(
+    ChainUp, st.just(1), st.just("0xc"), st.just("0xg"), blocks, st.just(1), rounds, stages, times,
+    st.sampled_from(["", "0xme"]), st.sampled_from(["", "0xme", "0xme", "0xother"]), st.integers(0, 1),
+    st.integers(0, 2), st.integers(0, 60),
+)  # fmt: skip
 
 BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
     NodeStarted: st.builds(NodeStarted, node_settings(), words),
@@ -131,26 +185,45 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
     TrainerReady: st.builds(TrainerReady, words, words, st.integers(0, 9)),
     StageTrained: st.builds(StageTrained, command_ids(), rounds, stages, rewards, references),
     TrainingCancelled: st.builds(TrainingCancelled, command_ids(), rounds, stages),
+    ChainUp: chain_ups,
+    ChainDegraded: st.builds(ChainDegraded, words),
+    ChainBlock: st.builds(ChainBlock, blocks, st.lists(logs, max_size=3).map(tuple)),
+    ChainReorged: st.builds(ChainReorged, blocks, st.integers(1, 8)),
+    MembershipRead: st.builds(MembershipRead, st.booleans(), st.lists(peers, max_size=2).map(tuple)),
+    SubmissionPrepared: st.builds(SubmissionPrepared, submission_ids, st.builds(Prepared, hashes, st.integers(0, 3))),
+    SubmissionSent: st.builds(SubmissionSent, submission_ids, hashes),
+    SubmissionIncluded: st.builds(SubmissionIncluded, submission_ids, blocks, hashes),
+    SubmissionConfirmed: st.builds(SubmissionConfirmed, submission_ids, blocks),
+    SubmissionLost: st.builds(SubmissionLost, submission_ids, words),
+    SubmissionRefused: st.builds(
+        SubmissionRefused, submission_ids, words, words, st.sampled_from([False, False, False, True])
+    ),
 }
 events = st.one_of(*BY_TYPE.values())
 # Mostly a live node: its start, both workers, the link; then anything, with a share of timers that do stand.
 openings = st.builds(
-    lambda started: (
+    lambda started, up: (
         started,
         WorkerStarted("network", 1, 1),
         WorkerStarted("trainer", 2, 1),
+        WorkerStarted("chain", 3, 1),
         TrainerReady("cpu", "tiny", 1),
         LinkUp(1),
         Registered("register"),
+        up,
     ),
     BY_TYPE[NodeStarted],
+    chain_ups,
 )
 plots = st.lists(st.one_of(events, st.just("next timer"), st.just("answer")), max_size=60)
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 def answer_to(state: State, position: int) -> Event:
-    """What a port might say to the oldest pending command."""
+    """What a port might say to the submission whose turn it is, or to the oldest pending command."""
+    waiting = [each for each in state.submissions if each.chart not in ("confirmed", "refused")]
+    if waiting and position % 2:
+        return submission_news(waiting[0])
     if not state.pending:
         return NoRoundYet()
     command = state.pending[position % len(state.pending)]
@@ -162,6 +235,18 @@ def answer_to(state: State, position: int) -> Event:
     if kind in answers and len(place) == 2:
         return answers[kind](command.id, *place)
     return Registered(command.id) if kind == "register" else CommandFailed(command.id, "no answer")
+
+
+def submission_news(submission: Submission) -> Event:
+    """The next thing that a chain worker would report."""
+    block = BlockRef(30, "0xc")
+    if submission.chart in ("intended", "lost"):
+        return SubmissionPrepared(submission.id, Prepared("0xa", 1, b"raw"))
+    if submission.chart == "prepared":
+        return SubmissionSent(submission.id, "0xa")
+    if submission.chart == "sent":
+        return SubmissionIncluded(submission.id, block, "0xa")
+    return SubmissionConfirmed(submission.id, block)
 
 
 def play(opening: tuple[Event, ...], plot: list[Any]) -> list[tuple[State, Envelope]]:
@@ -200,6 +285,15 @@ def test_step_keeps_its_bounds(opening: tuple[Event, ...], plot: list[Any]) -> N
         assert after.coordination is None or after.coordination.chart in charts.coordinator.states
         assert len(after.pending) <= PENDING_MAX
         assert len({deadline.name for deadline in after.deadlines}) == len(after.deadlines) <= PENDING_MAX + 16
+        if after.chain is not None:
+            assert after.chain.chart in charts.link.states
+            assert len(after.chain.recent) <= BLOCKS_KEPT
+            assert [block.number for block in after.chain.recent] == sorted({b.number for b in after.chain.recent})
+        assert len({each.id for each in after.submissions}) == len(after.submissions)
+        assert all(each.chart in charts.submission.states for each in after.submissions)
+        assert all(len(each.prepared) <= PREPARED_KEPT for each in after.submissions)
+        assert sum(each.chart not in ("confirmed", "refused") for each in after.submissions) <= OUTBOX_MAX
+        assert sum(each.chart in ("confirmed", "refused") for each in after.submissions) <= SETTLED_KEPT
         assert len(after.skips) <= SKIPS_KEPT
         assert len(after.rewards) <= REWARDS_KEPT
         assert len(after.rejections) <= REJECTIONS_KEPT
@@ -297,14 +391,22 @@ def test_a_trigger_that_a_state_does_not_list_changes_nothing(name: str) -> None
         state = standing_at(name, place)
         before = _encode(state)
         turn = Turn(state, 0, 9.0, charts)
-        assert getattr(turn, MOVES[name])(trigger) is False
+        assert _move(turn, name, trigger) is False
         assert _encode(turn.state) == before
         assert turn.commands == []
+
+
+def _move(turn: Turn, name: str, trigger: str) -> bool:
+    if name == "submission":
+        return turn.move_submission(turn.state.submissions[0], trigger)
+    return bool(getattr(turn, MOVES[name])(trigger))
 
 
 def standing_at(name: str, place: str) -> State:
     """A state in which one chart stands at a place."""
     plain = {"chart": place} if name == "round" else {}
     parts = {"link": "link", "trainer": "trainer", "coordinator": "coordination"}
+    if name == "submission":
+        return State(submissions=(Submission("register", "register", chart=place),))
     fields = {**plain, **({parts[name]: {"chart": place}} if name in parts else {})}
     return msgspec.convert(fields, State)

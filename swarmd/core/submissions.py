@@ -1,0 +1,346 @@
+"""What this node wants on the chain, each exactly once and in order: intended, prepared, sent, included, confirmed.
+
+An intention is part of the state before anything leaves the node, and so is every attempt (a signed transaction) before
+it is sent. Whatever happens in between, the worker is told what was tried and asks the chain before it tries again.
+Only one submission at a time is under way to the chain; how deep earlier ones lie is followed beside it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from swarmd.core import workers
+from swarmd.core.commands import Broadcast, CollectReports, Submit
+from swarmd.core.events import (
+    CommandFailed,
+    ReportSeen,
+    SubmissionConfirmed,
+    SubmissionIncluded,
+    SubmissionKind,
+    SubmissionLost,
+    SubmissionPrepared,
+    SubmissionRefused,
+    SubmissionSent,
+)
+from swarmd.core.state import MEMBERS_MAX, OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, Score, State, Submission, Tally
+from swarmd.core.turn import Turn
+from swarmd.errors import ExitCode
+
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 60.0
+SETTLED = ("confirmed", "refused")
+ON_CHAIN = ("included", "confirmed")
+TURNS = 8  # nodes that may move the contract on take one of so many turns
+REPEATABLE: tuple[SubmissionKind, ...] = ("register", "advance")  # one that was refused may be wanted again
+
+
+# --- what is wanted ---
+
+
+def register(turn: Turn) -> None:
+    """Have the contract know this peer, before anything else is submitted."""
+    known = find(turn.state, "register")
+    if known is None or known.chart in SETTLED:
+        _intend(turn, Submission("register", "register"), first=True)
+
+
+def on_register_due(turn: Turn) -> None:
+    """A registration that was refused a while ago may be allowed by now."""
+    if turn.chain_is_up and not turn.chain.registered:
+        register(turn)
+
+
+def reward(turn: Turn, round: int, stage: int, value: float) -> None:
+    """Submit a stage's reward, as an integer."""
+    scale = turn.chain_settings.reward_scale
+    amount = math.floor(value * scale + 0.5) if math.isfinite(value) else 0
+    _intend(turn, Submission(f"reward/{round}/{stage}", "reward", round=round, stage=stage, reward=amount))
+
+
+def advance(turn: Turn, round: int, stage: int) -> None:
+    """Move the contract on from this stage."""
+    _intend(turn, Submission(f"advance/{round}/{stage}", "advance", round=round, stage=stage))
+
+
+def _intend(turn: Turn, submission: Submission, first: bool = False) -> None:
+    """Put a submission into the order, once."""
+    known = find(turn.state, submission.id)
+    if known is not None and not (known.kind in REPEATABLE and known.chart in SETTLED):
+        return
+    submission = replace(submission, since=turn.at, intended_at=turn.at)
+    others = tuple(each for each in turn.state.submissions if each is not known)
+    if sum(each.chart not in SETTLED for each in others) >= OUTBOX_MAX:
+        reason = f"{OUTBOX_MAX} submissions wait for the chain"
+        submission = replace(submission, chart="refused", code="outbox-full", reason=reason)
+    turn.put("submissions", _trimmed((submission, *others) if first else (*others, submission)))
+    hand_next(turn)
+
+
+def _trimmed(kept: tuple[Submission, ...]) -> tuple[Submission, ...]:
+    """Without the oldest settled ones beyond the bound."""
+    surplus = sum(each.chart in SETTLED for each in kept) - SETTLED_KEPT
+    if surplus <= 0:
+        return kept
+    settled = sorted((each for each in kept if each.chart in SETTLED), key=lambda each: each.since)
+    gone = {each.id for each in settled[:surplus]}
+    return tuple(each for each in kept if each.id not in gone)
+
+
+# --- handing over ---
+
+
+def find(state: State, submission_id: str) -> Submission | None:
+    """The submission with this id."""
+    return next((each for each in state.submissions if each.id == submission_id), None)
+
+
+def on_chain(state: State, kind: SubmissionKind) -> list[Submission]:
+    """Submissions of a kind that the chain has."""
+    return [each for each in state.submissions if each.kind == kind and each.chart in ON_CHAIN]
+
+
+def block_of(submission: Submission) -> int:
+    """Number of the block that includes it, -1 for none."""
+    return -1 if submission.block is None else submission.block.number
+
+
+def head_of(state: State) -> Submission | None:
+    """The one whose turn it is: the first that is neither on the chain nor refused."""
+    return next((each for each in state.submissions if each.chart not in (*ON_CHAIN, "refused")), None)
+
+
+def resume(turn: Turn, everything: bool) -> None:
+    """The chain answers: hand over what is to be brought about and, to a fresh worker, what is to be followed."""
+    if everything:
+        for each in turn.state.submissions:
+            if each.chart == "included":
+                _hand(turn, each)
+    hand_next(turn)
+
+
+def hand_next(turn: Turn) -> None:
+    """Hand the one whose turn it is to the worker, unless it has it."""
+    if not turn.chain_is_up:
+        return
+    head = head_of(turn.state)
+    wanted = "" if head is None else head.id
+    if turn.chain.handed != wanted:
+        turn.note_chain(handed=wanted, failures=0)
+        if head is not None:
+            _hand(turn, head)
+    _wait(turn)
+
+
+def _hand(turn: Turn, submission: Submission) -> None:
+    if not turn.submits:
+        return
+    known = turn.chain
+    mark = (-1, -1)
+    if submission.kind == "reward":
+        mark = known.reward_mark
+    elif submission.kind == "winners":
+        mark = (known.vote_mark, 0)
+    turn.emit(
+        Submit(
+            id=f"submit/{submission.id}/{turn.seq}",
+            submission=submission.id,
+            kind=submission.kind,
+            round=submission.round,
+            stage=submission.stage,
+            reward=submission.reward,
+            winners=submission.winners,
+            prepared=submission.prepared,
+            mark=mark,
+        )
+    )
+
+
+def _wait(turn: Turn) -> None:
+    """Look again after a while without news, as long as something is under way."""
+    if turn.submits and any(each.chart not in SETTLED for each in turn.state.submissions):
+        turn.arm("submission", turn.at + turn.chain_settings.resend_s)
+    else:
+        turn.disarm("submission")
+
+
+def on_overdue(turn: Turn) -> None:
+    """No news, or a failure a while ago: have everything looked at again."""
+    if turn.chain_is_up:
+        head = head_of(turn.state)
+        turn.note_chain(handed="" if head is None else head.id)
+        for each in turn.state.submissions:
+            if each is head or each.chart == "included":
+                _hand(turn, each)
+        _wait(turn)
+
+
+# --- news ---
+
+
+def on_prepared(turn: Turn, event: SubmissionPrepared) -> None:
+    """The attempt is in the log: let it out."""
+    submission = find(turn.state, event.submission)
+    if submission is None:
+        return
+    attempts = submission.attempts + 1
+    prepared = (*submission.prepared, event.prepared)[-PREPARED_KEPT:]
+    if turn.move_submission(submission, "prepare", prepared=prepared, attempts=attempts, reason=""):
+        turn.emit(Broadcast(f"broadcast/{submission.id}/{attempts}", submission.id, event.prepared))
+        _wait(turn)
+
+
+def on_sent(turn: Turn, event: SubmissionSent) -> None:
+    """It is on its way."""
+    submission = find(turn.state, event.submission)
+    if submission is not None and turn.move_submission(submission, "send", hash=event.hash, reason=""):
+        turn.note_chain(failures=0)
+        _wait(turn)
+
+
+def on_included(turn: Turn, event: SubmissionIncluded) -> None:
+    """The chain has it: the next one may go."""
+    submission = find(turn.state, event.submission)
+    if submission is None:
+        return
+    fields = {"block": event.block, "hash": event.hash or submission.hash, "reason": ""}
+    if turn.move_submission(submission, "include", **fields):
+        _note_mark(turn, submission, event.block.number)
+        hand_next(turn)
+
+
+def _note_mark(turn: Turn, submission: Submission, block: int) -> None:
+    known = turn.chain
+    if submission.kind == "register":
+        turn.note_chain(registered=True)
+    elif submission.kind == "reward" and (submission.round, submission.stage) >= known.reward_mark:
+        turn.note_chain(reward_mark=(submission.round, submission.stage), reward_block=block)
+    elif submission.kind == "winners" and submission.round >= known.vote_mark:
+        turn.note_chain(vote_mark=submission.round, vote_block=block)
+
+
+def on_confirmed(turn: Turn, event: SubmissionConfirmed) -> None:
+    """It counts. What was signed for it is needed no more, its hashes are."""
+    submission = find(turn.state, event.submission)
+    if submission is None:
+        return
+    prepared = tuple(replace(each, raw=b"") for each in submission.prepared)
+    if turn.move_submission(submission, "confirm", block=event.block, prepared=prepared):
+        turn.put("submissions", _trimmed(turn.state.submissions))
+        _wait(turn)
+
+
+def on_lost(turn: Turn, event: SubmissionLost) -> None:
+    """Try anew, after a while."""
+    submission = find(turn.state, event.submission)
+    if submission is not None and turn.move_submission(submission, "lose", reason=event.reason, block=None):
+        _retry(turn)
+
+
+def on_failed(turn: Turn, event: CommandFailed) -> None:
+    """The worker could not do it now. A step of the contract is left for a later turn, so that it blocks nothing."""
+    submission = find(turn.state, event.command.partition("/")[2].rpartition("/")[0])
+    if submission is None or submission.chart in SETTLED:
+        return
+    if submission.kind == "advance" and submission.chart == "intended":
+        turn.move_submission(submission, "refuse", code="not-yet", reason=event.reason)
+        turn.arm("drive", turn.at + max(1.0, TURNS * turn.chain_settings.stagger_s))
+        hand_next(turn)
+        return
+    place = turn.state.submissions.index(submission)
+    noted = replace(submission, reason=event.reason)
+    turn.put("submissions", (*turn.state.submissions[:place], noted, *turn.state.submissions[place + 1 :]))
+    _retry(turn)
+
+
+def _retry(turn: Turn) -> None:
+    wait_s = min(RETRY_FIRST_S * 2.0 ** min(turn.chain.failures, 10), RETRY_MAX_S)
+    turn.note_chain(failures=turn.chain.failures + 1)
+    turn.arm("submission", turn.at + wait_s)
+
+
+def on_refused(turn: Turn, event: SubmissionRefused) -> None:
+    """It will never be taken: that is on record, and the next one may go. Where none ever will, the node stops."""
+    submission = find(turn.state, event.submission)
+    if submission is None or not turn.move_submission(submission, "refuse", code=event.code, reason=event.reason):
+        return
+    turn.put("submissions", _trimmed(turn.state.submissions))
+    if event.permanent:
+        workers.stop_node(turn, f"the contract refuses this node: {event.reason}", ExitCode.CHAIN_CONFLICT)
+        return
+    if submission.kind == "register":
+        turn.arm("register", turn.at + turn.chain_settings.resend_s)
+    hand_next(turn)
+
+
+def drop_above(turn: Turn, fork: int) -> None:
+    """Blocks above `fork` are gone: what they included is on its way again."""
+    for each in turn.state.submissions:
+        if each.chart in ON_CHAIN and block_of(each) > fork:
+            turn.move_submission(each, "drop", block=None)
+    turn.note_chain(handed="")
+
+
+def drop_advances(turn: Turn) -> None:
+    """The contract has moved on by itself."""
+    place = (turn.chain.round, turn.chain.stage)
+    for each in turn.state.submissions:
+        if each.kind == "advance" and each.chart in ("intended", "lost") and (each.round, each.stage) < place:
+            turn.move_submission(each, "refuse", code="moved-on", reason="the contract is at a later stage")
+    hand_next(turn)
+
+
+def awaited(state: State, round: int, stage: int) -> bool:
+    """Whether a stage's reward is still on its way to the chain."""
+    submission = find(state, f"reward/{round}/{stage}")
+    return submission is not None and submission.chart not in (*ON_CHAIN, "refused")
+
+
+# --- the vote ---
+
+
+def begin_tally(turn: Turn, round: int, stage: int) -> None:
+    """Collect the reports of a stage that this node takes part in."""
+    if turn.chain_settings.winners == 0:
+        return
+    vote(turn, round)
+    if turn.state.tally is None:
+        turn.put("tally", Tally(round))
+    collect_reports(turn, round, stage)
+
+
+def collect_reports(turn: Turn, round: int, stage: int) -> None:
+    """Have the network worker tell of the reports of a stage."""
+    if turn.state.link.chart == "up" and turn.state.tally is not None:
+        turn.emit(CollectReports(f"collect/{round}/{stage}/{turn.seq}", round, stage))
+
+
+def count_report(turn: Turn, peer: str, round: int, stage: int, reward: float) -> None:
+    """Add a report to the tally of its round, each stage of a peer once."""
+    tally = turn.state.tally
+    if tally is None or tally.round != round or not math.isfinite(reward):
+        return
+    known = next((score for score in tally.scores if score.peer == peer), None)
+    if (known is not None and stage <= known.stage) or (known is None and len(tally.scores) >= MEMBERS_MAX):
+        return
+    score = Score(peer, stage, reward + (known.reward if known else 0.0))
+    others = tuple([each for each in tally.scores if each.peer != peer])
+    turn.put("tally", replace(tally, scores=(*others, score)))
+
+
+def on_report_seen(turn: Turn, event: ReportSeen) -> None:
+    """A peer's signed report."""
+    count_report(turn, event.peer, event.round, event.stage, event.reward)
+
+
+def vote(turn: Turn, round: int) -> None:
+    """A round is over when a later one has begun: vote for those with the highest rewards, ties by peer id."""
+    tally = turn.state.tally
+    if tally is None or tally.round >= round:
+        return
+    turn.put("tally", None)
+    ranked = sorted(tally.scores, key=lambda score: (-score.reward, score.peer))
+    winners = tuple([score.peer for score in ranked[: turn.chain_settings.winners]])
+    if winners:
+        _intend(turn, Submission(f"winners/{tally.round}", "winners", round=tally.round, winners=winners))

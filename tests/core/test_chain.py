@@ -1,0 +1,279 @@
+"""Swarms whose rounds a contract keeps: the node goes where the contract is."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmd.core.commands import AdmitPeers, Announce, CollectReports, WatchChain
+from swarmd.core.events import (
+    ChainDegraded,
+    ChainReorged,
+    CommandFailed,
+    LinkDown,
+    LinkUp,
+    MembershipRead,
+    NoRoundYet,
+    Registered,
+    RegistrationLog,
+    RewardLog,
+    RoundsSkipped,
+    SkipCause,
+    StageLog,
+    StopRequested,
+    SubmissionRefused,
+    TrainerReady,
+    WorkerExited,
+    WorkerStarted,
+)
+from swarmd.core.submissions import TURNS, find
+from swarmd.errors import ExitCode
+from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, ids, said, trained
+
+
+def test_a_chain_worker_is_started_and_told_where_the_log_ends() -> None:
+    story = Story(chain_settings())
+    assert "start/chain/run1/1" in ids(story.start())
+    (watch,) = story.tell(WorkerStarted("chain", 13, 1))
+    assert isinstance(watch, WatchChain) and watch.recent == () and watch.genesis == ""
+    story.tell(chain_up(head=7), said(9))
+    story.start()
+    (watch,) = story.tell(WorkerStarted("chain", 14, 1))
+    assert isinstance(watch, WatchChain)
+    assert [seen.number for seen in watch.recent] == [7, 9] and watch.genesis == "0xg"
+
+
+def test_a_node_trains_the_stage_that_the_contract_is_at() -> None:
+    story = Story(chain_settings())
+    assert "train/0/0" in ids(story.join_chain())
+    assert story.state.chart == "round.training"
+    story.tell(trained(0))
+    assert "gather/1/0" in ids(story.tell(said(5, StageLog(0, "0xt", 1, 0))))
+    assert story.state.clock is not None and story.state.clock.opened_at == 50.0
+    assert story.state.clock.deadline_at == 50.0 + 300.0
+
+
+def test_the_chain_may_be_read_before_the_dht_answers() -> None:
+    story = Story(chain_settings())
+    story.start()
+    story.workers_run()
+    story.tell(WorkerStarted("chain", 13, 1), chain_up(3))
+    assert story.state.chart == "joining"
+    story.tell(LinkUp(1), Registered("register"), TrainerReady("cpu", "tiny", 1))
+    assert story.state.work is not None and story.state.work.round == 3
+
+
+def test_blocks_read_to_catch_up_start_no_stage() -> None:
+    story = Story(chain_settings())
+    story.join()
+    story.tell(WorkerStarted("chain", 13, 1))
+    for round in range(1, 5):
+        story.tell(said(round, StageLog(0, "0xt", round, 0)))
+    assert story.state.work is None
+    story.tell(chain_up(4, head=9))
+    assert story.state.work is not None and story.state.work.round == 4
+    assert [event for event in story.recorded if isinstance(event, RoundsSkipped)] == [RoundsSkipped(0, 3, "late")]
+
+
+def test_the_contract_counts_above_the_coordinator() -> None:
+    story = Story(chain_settings())
+    story.join_chain()
+    story.tell(announced(7))
+    assert story.state.clock is not None and story.state.clock.round == 0
+
+
+def test_a_node_without_a_chain_connection_goes_by_the_dht() -> None:
+    story = Story(chain_settings())
+    story.join_chain()
+    story.tell(ChainDegraded("no endpoint answers"))
+    assert story.wait("clock")[0].id.startswith("clock/")
+    story.tell(trained(0), announced(1), gathered(1))
+    assert story.state.work is not None and story.state.work.round == 1
+    story.tell(chain_up(2, head=8))
+    assert story.state.work.round == 1  # it finishes what it has begun
+    story.tell(trained(1))
+    assert story.state.clock is not None and story.state.clock.round == 2
+    assert "clock" not in story.waits
+
+
+@pytest.mark.parametrize("loss", [ChainDegraded("gone"), WorkerExited("chain", "died")])
+def test_an_unread_chain_makes_no_round_of_its_own(loss: ChainDegraded | WorkerExited) -> None:
+    story = Story(chain_settings())
+    story.join_chain()
+    story.tell(loss, NoRoundYet())
+    assert story.state.chart == "round.training"
+
+
+def test_the_clock_does_not_go_back_with_a_reorganisation() -> None:
+    story = Story(chain_settings())
+    story.join_chain()
+    story.tell(trained(0), said(5, StageLog(0, "0xt", 1, 0)))
+    story.tell(ChainReorged(block(4), 1), chain_up(0, head=5))
+    assert story.state.clock is not None and story.state.clock.round == 1
+    assert story.state.chain is not None and story.state.chain.round == 0
+    assert [seen.number for seen in story.state.chain.recent] == [1, 4, 5]
+
+
+def test_another_account_holds_this_peer() -> None:
+    story = Story(chain_settings())
+    commands = story.join_chain(chain_up(registered_to="0xother"))
+    assert story.state.exit_code == ExitCode.CHAIN_CONFLICT and "stop/run1" in ids(commands)
+    assert "0xother" in story.state.stop_reason and "0xme" in story.state.stop_reason
+
+
+def test_another_account_takes_this_peer_while_the_node_runs() -> None:
+    story = Story(chain_settings())
+    story.join_chain(chain_up(registered_to=""))
+    story.tell(said(3, RegistrationLog(0, "0xt", "0xother", "me")))
+    assert story.state.exit_code == ExitCode.CHAIN_CONFLICT
+
+
+def test_accounts_are_compared_without_their_checksum() -> None:
+    story = Story(chain_settings())
+    story.join_chain(chain_up(account="0xAbC", registered_to="0xabc"))
+    assert story.state.chart == "round.training"
+
+
+def test_another_contract_than_the_logs_is_refused() -> None:
+    story = Story(chain_settings())
+    story.join_chain()
+    story.tell(StopRequested("test"))
+    story.start()
+    story.workers_run()
+    story.tell(WorkerStarted("chain", 14, 1), chain_up(contract="0xd"))
+    assert story.state.exit_code == ExitCode.CHAIN_CONFLICT and "0xd" in story.state.stop_reason
+
+
+def test_the_coordinator_mirrors_the_contract() -> None:
+    story = Story(chain_settings("coordinator"))
+    mirrored = [command for command in story.join_chain() if isinstance(command, Announce)]
+    assert [(command.round, command.stage) for command in mirrored] == [(0, 0)]
+    commands = story.tell(said(5, StageLog(0, "0xt", 1, 0)))
+    assert [command.round for command in commands if isinstance(command, Announce)] == [1]
+    story.tell(LinkDown("p2pd died"))
+    assert [command.round for command in story.tell(LinkUp(1)) if isinstance(command, Announce)] == [1]
+
+
+def test_a_block_that_moves_nothing_is_not_mirrored() -> None:
+    story = Story(chain_settings("coordinator"))
+    story.join_chain()
+    commands = story.tell(said(5, RewardLog(0, "0xt", "0xother", "anna", 0, 0, "5")))
+    assert [command for command in commands if isinstance(command, Announce)] == []
+
+
+def test_a_closed_membership_is_told_to_the_network_worker() -> None:
+    story = Story(chain_settings())
+    story.join_chain()
+    (command,) = story.tell(MembershipRead(False, ("anna", "me")))
+    assert isinstance(command, AdmitPeers) and not command.open and command.peers == ("anna", "me")
+    story.tell(LinkDown("p2pd died"))
+    again = [command for command in story.tell(LinkUp(1)) if isinstance(command, AdmitPeers)]
+    assert [command.peers for command in again] == [("anna", "me")]
+    (command,) = story.tell(MembershipRead(True))
+    assert isinstance(command, AdmitPeers) and command.open
+
+
+# --- moving the contract on ---
+
+
+def _advances(story: Story) -> list[str]:
+    return [each.id for each in story.state.submissions if each.kind == "advance"]
+
+
+def test_the_stage_is_moved_on_when_its_time_is_over() -> None:
+    story = Story(chain_settings())
+    story.join_chain(chain_up(max_stage_s=60))
+    story.wait("drive")
+    assert 60.0 <= story.at <= 60.0 + TURNS * 3.0
+    assert _advances(story) == ["advance/0/0"]
+
+
+def test_the_stage_is_moved_on_when_enough_have_reported() -> None:
+    story = Story(chain_settings())
+    story.join_chain(chain_up(min_submissions=2))
+    assert "drive" not in story.waits
+    story.tell(said(3, RewardLog(0, "0xt", "0xa", "anna", 0, 0, "5")))
+    assert "drive" not in story.waits
+    story.tell(said(4, RewardLog(0, "0xt", "0xb", "otto", 0, 0, "5")))
+    story.wait("drive")
+    assert story.at <= TURNS * 3.0 and _advances(story) == ["advance/0/0"]
+
+
+@pytest.mark.parametrize(
+    ("node", "up"),
+    [
+        (chain_settings(drive="never"), chain_up(max_stage_s=60)),
+        (chain_settings(), chain_up()),  # no policy
+        (chain_settings(), chain_up(max_stage_s=60, extensions=0)),  # no contract of ours
+    ],
+)
+def test_a_stage_that_nobody_may_move_on_is_left_alone(node: object, up: object) -> None:
+    story = Story(node)  # type: ignore[arg-type]
+    story.join_chain(up)  # type: ignore[arg-type]
+    assert "drive" not in story.waits
+
+
+def test_a_stage_manager_needs_no_policy() -> None:
+    story = Story(chain_settings(drive="manager"))
+    story.join_chain(chain_up(extensions=0))
+    story.wait("drive")
+    assert story.at == 300.0 and _advances(story) == ["advance/0/0"]
+
+
+def test_a_stage_that_somebody_else_moved_on_is_not_moved_twice() -> None:
+    story = Story(chain_settings())
+    story.join_chain(chain_up(max_stage_s=60))
+    story.wait("drive")
+    story.tell(said(9, StageLog(0, "0xt", 1, 0)))
+    moved = find(story.state, "advance/0/0")
+    assert moved is not None and (moved.chart, moved.code) == ("refused", "moved-on")
+
+
+def test_an_advance_that_is_not_allowed_yet_blocks_nothing() -> None:
+    story = Story(chain_settings())
+    story.join_chain(chain_up(max_stage_s=60))
+    submit = story.wait("drive")[-1]
+    story.tell(trained(0))
+    commands = story.tell(CommandFailed(submit.id, "AdvanceNotAllowed"))
+    assert any(command.id.startswith("submit/reward/0/0/") for command in commands)
+    story.wait("drive")
+    again = find(story.state, "advance/0/0")
+    assert again is not None and again.chart == "intended"
+
+
+# --- skipping ---
+
+
+@pytest.mark.parametrize(("cut_off", "cause"), [(True, "fault"), (False, "slow")])
+def test_rounds_that_passed_meanwhile_are_one_skip(cut_off: bool, cause: SkipCause) -> None:
+    story = Story(chain_settings())
+    story.join_chain()
+    story.tell(trained(0))
+    if cut_off:
+        story.tell(WorkerExited("chain", "died"), WorkerStarted("chain", 14, 2))
+    story.tell(chain_up(4, head=20) if cut_off else said(20, StageLog(0, "0xt", 4, 0)))
+    assert [event for event in story.recorded if isinstance(event, RoundsSkipped)] == [RoundsSkipped(1, 3, cause)]
+
+
+def test_a_stage_rewarded_in_another_life_is_not_trained_again() -> None:
+    """A data directory from a backup: the chain knows more of this node than its log."""
+    story = Story(chain_settings())
+    story.join()
+    story.tell(WorkerStarted("chain", 13, 1))
+    story.tell(said(3, RewardLog(0, "0xt", "0xme", "me", 6, 0, "5")))
+    story.tell(chain_up(6, head=9))
+    assert story.state.chart == "round.settling" and story.state.work is None
+
+
+def test_reports_of_the_stage_are_collected_for_the_vote() -> None:
+    story = Story(chain_settings())
+    collected = [command for command in story.join_chain() if isinstance(command, CollectReports)]
+    assert [(command.round, command.stage) for command in collected] == [(0, 0)]
+    no_vote = Story(chain_settings(winners=0))
+    assert not [command for command in no_vote.join_chain() if isinstance(command, CollectReports)]
+
+
+def test_a_permanent_refusal_stops_the_node() -> None:
+    story = Story(chain_settings())
+    story.join_chain(chain_up(registered_to=""))
+    commands = story.tell(SubmissionRefused("register", "taken", "0xother holds this peer", permanent=True))
+    assert "stop/run1" in ids(commands) and story.state.exit_code == ExitCode.CHAIN_CONFLICT

@@ -1,0 +1,326 @@
+"""Submissions: each exactly once, in order, whatever comes between."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from swarmd.core.commands import Broadcast, Command, Submit
+from swarmd.core.events import (
+    ChainDegraded,
+    ChainReorged,
+    CommandFailed,
+    Prepared,
+    ReportPublished,
+    ReportSeen,
+    RewardLog,
+    StageLog,
+    SubmissionConfirmed,
+    SubmissionIncluded,
+    SubmissionLost,
+    SubmissionPrepared,
+    SubmissionRefused,
+    SubmissionSent,
+    VoteLog,
+    WorkerStarted,
+)
+from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, Submission
+from swarmd.core.submissions import SETTLED, find
+from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, said, trained
+
+ATTEMPT = Prepared("0xa", 4, b"signed", "9")
+
+
+def joined(**fields: object) -> Story:
+    """A node at round 0, in training."""
+    story = Story(chain_settings(**fields))  # type: ignore[arg-type]
+    story.join_chain()
+    return story
+
+
+def submits(commands: tuple[Command, ...]) -> list[str]:
+    return [command.submission for command in commands if isinstance(command, Submit)]
+
+
+def submit_of(commands: tuple[Command, ...]) -> Submit:
+    (found,) = [command for command in commands if isinstance(command, Submit)]
+    return found
+
+
+def charts(story: Story) -> dict[str, str]:
+    return {each.id: each.chart for each in story.state.submissions}
+
+
+def put_on_chain(story: Story, submission: str, number: int) -> tuple[Command, ...]:
+    """The whole way of a submission but its confirmation; the commands of the last step."""
+    story.tell(SubmissionPrepared(submission, ATTEMPT), SubmissionSent(submission, "0xa"))
+    return story.tell(SubmissionIncluded(submission, block(number), "0xa"))
+
+
+def at_round(story: Story, round: int) -> None:
+    """The swarm moves on, and the node trains that round too."""
+    story.tell(said(10 * round, StageLog(0, "0xt", round, 0)), gathered(round), trained(round))
+
+
+def test_a_stages_reward_goes_all_the_way() -> None:
+    story = joined()
+    submit = submit_of(story.tell(trained(0, reward=0.5)))
+    assert (submit.kind, submit.round, submit.stage, submit.reward, submit.prepared) == ("reward", 0, 0, 500, ())
+    (broadcast,) = story.tell(SubmissionPrepared("reward/0/0", ATTEMPT))
+    assert broadcast == Broadcast("broadcast/reward/0/0/1", "reward/0/0", ATTEMPT)
+    story.tell(SubmissionSent("reward/0/0", "0xa"))
+    assert charts(story) == {"reward/0/0": "sent"}
+    story.tell(SubmissionIncluded("reward/0/0", block(3), "0xa"), SubmissionConfirmed("reward/0/0", block(3)))
+    settled = find(story.state, "reward/0/0")
+    assert settled is not None and settled.chart == "confirmed"
+    assert settled.prepared == (Prepared("0xa", 4, b"", "9"),), "what was signed is not kept for ever"
+    assert "submission" not in story.waits
+
+
+@pytest.mark.parametrize(("reward", "amount"), [(0.1235, 124), (-0.25, -250), (float("nan"), 0), (float("inf"), 0)])
+def test_rewards_are_rounded_to_integers(reward: float, amount: int) -> None:
+    assert submit_of(joined().tell(trained(0, reward=reward))).reward == amount
+
+
+def test_a_stage_waits_for_its_reward_on_the_chain() -> None:
+    story = joined()
+    story.tell(trained(0), ReportPublished("report/0/0", 0, 0))
+    assert story.state.chart == "round.submitting"
+    put_on_chain(story, "reward/0/0", 3)
+    assert story.state.chart == "round.settling"
+
+
+def test_a_chain_that_is_away_holds_nothing_up() -> None:
+    story = joined()
+    story.tell(ChainDegraded("no endpoint answers"))
+    assert submits(story.tell(trained(0), ReportPublished("report/0/0", 0, 0))) == []
+    story.tell(announced(1), gathered(1))
+    assert story.state.chart == "round.training"
+    story.tell(trained(1))
+    assert charts(story) == {"reward/0/0": "intended", "winners/0": "intended", "reward/1/0": "intended"}
+    assert submits(story.tell(chain_up(1, head=9))) == ["reward/0/0"]
+    assert submits(put_on_chain(story, "reward/0/0", 10)) == ["winners/0"]
+    assert submits(put_on_chain(story, "winners/0", 11)) == ["reward/1/0"]
+
+
+def test_a_registration_goes_first() -> None:
+    story = Story(chain_settings())
+    assert submits(story.join_chain(chain_up(registered_to=""))) == ["register"]
+    assert submits(story.tell(trained(0))) == []
+    assert submits(put_on_chain(story, "register", 3)) == ["reward/0/0"]
+    assert story.state.chain is not None and story.state.chain.registered
+
+
+def test_a_registration_that_was_refused_is_wanted_again_in_the_end() -> None:
+    story = Story(chain_settings())
+    story.join_chain(chain_up(registered_to=""))
+    story.tell(SubmissionRefused("register", "PeerNotAllowed", "not on the list"))
+    assert charts(story) == {"register": "refused"}
+    assert submits(story.wait("register")) == ["register"]
+
+
+def test_a_follower_of_the_chain_submits_nothing() -> None:
+    story = Story(chain_settings(sends=False, winners=0))
+    story.join_chain(chain_up(registered_to=""))
+    story.tell(trained(0), ReportPublished("report/0/0", 0, 0))
+    assert story.state.submissions == () and story.state.chart == "round.settling"
+
+
+def restarted(story: Story, up: object = None) -> tuple[Command, ...]:
+    """The daemon is killed and comes back; the commands once the chain is read."""
+    story.start()
+    story.workers_run()
+    return story.tell(WorkerStarted("chain", 99, 1), up or chain_up(head=9))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_after_a_crash_the_worker_is_told_what_was_tried(known: int) -> None:
+    story = joined()
+    story.tell(trained(0))
+    story.tell(*[SubmissionPrepared("reward/0/0", ATTEMPT), SubmissionSent("reward/0/0", "0xa")][:known])
+    submit = submit_of(restarted(story))
+    assert submit.submission == "reward/0/0" and submit.prepared == ((ATTEMPT,) if known else ())
+
+
+def test_after_a_crash_what_is_not_deep_enough_is_followed_again() -> None:
+    story = joined()
+    story.tell(trained(0))
+    put_on_chain(story, "reward/0/0", 3)
+    assert submits(restarted(story)) == ["reward/0/0"]
+    story.tell(SubmissionConfirmed("reward/0/0", block(3)))
+    assert submits(restarted(story)) == []
+
+
+def test_a_dead_worker_is_told_again() -> None:
+    story = joined()
+    story.tell(trained(0), ChainDegraded("no endpoint answers"))
+    assert submits(story.tell(chain_up(head=5))) == ["reward/0/0"]
+
+
+def test_news_that_come_twice_change_nothing() -> None:
+    story = joined()
+    story.tell(trained(0))
+    put_on_chain(story, "reward/0/0", 3)
+    story.tell(SubmissionConfirmed("reward/0/0", block(3)))
+    before = story.state.submissions
+    for news in (
+        SubmissionPrepared("reward/0/0", ATTEMPT),
+        SubmissionSent("reward/0/0", "0xb"),
+        SubmissionIncluded("reward/0/0", block(4), "0xb"),
+        SubmissionConfirmed("reward/0/0", block(4)),
+        SubmissionLost("reward/0/0", "why"),
+        SubmissionRefused("reward/0/0", "why", "why"),
+        SubmissionIncluded("reward/7/0", block(4), "0xb"),
+    ):
+        assert story.tell(news) == ()
+    assert story.state.submissions == before
+
+
+def test_a_lost_attempt_is_made_anew_after_a_while() -> None:
+    story = joined()
+    story.tell(trained(0), SubmissionPrepared("reward/0/0", ATTEMPT), SubmissionSent("reward/0/0", "0xa"))
+    story.tell(SubmissionLost("reward/0/0", "another transaction took its nonce"))
+    assert charts(story) == {"reward/0/0": "lost"}
+    submit = submit_of(story.wait("submission"))
+    assert submit.prepared == (ATTEMPT,) and story.at == 1.0
+
+
+def test_failures_wait_longer_and_longer() -> None:
+    story = joined()
+    story.tell(trained(0))
+    waits = []
+    for _ in range(8):
+        began = story.at
+        head = story.state.chain.handed if story.state.chain else ""
+        story.tell(CommandFailed(f"submit/{head}/7", "insufficient funds"))
+        story.wait("submission")
+        waits.append(story.at - began)
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    waiting = find(story.state, "reward/0/0")
+    assert waiting is not None and waiting.reason == "insufficient funds"
+
+
+def test_silence_has_the_submission_looked_at_again() -> None:
+    story = joined()
+    story.tell(trained(0))
+    assert submits(story.wait("submission")) == ["reward/0/0"] and story.at == 60.0
+    put_on_chain(story, "reward/0/0", 3)
+    assert submits(story.wait("submission")) == ["reward/0/0"], "until it is confirmed"
+
+
+def test_a_refusal_is_on_record_and_the_next_one_goes() -> None:
+    story = joined()
+    story.tell(trained(0), ReportPublished("report/0/0", 0, 0))
+    at_round(story, 1)
+    commands = story.tell(SubmissionRefused("reward/0/0", "InvalidRoundNumber", "too late"))
+    refused = find(story.state, "reward/0/0")
+    assert refused is not None and (refused.chart, refused.code) == ("refused", "InvalidRoundNumber")
+    assert submits(commands) == ["winners/0"]
+
+
+def test_a_reorganisation_sends_what_it_dropped_again() -> None:
+    story = joined()
+    story.tell(trained(0))
+    put_on_chain(story, "reward/0/0", 3)
+    story.tell(SubmissionConfirmed("reward/0/0", block(3)))
+    at_round(story, 1)
+    put_on_chain(story, "winners/0", 11)
+    story.tell(ChainReorged(block(2), 9))
+    assert charts(story) == {"reward/0/0": "sent", "winners/0": "sent", "reward/1/0": "intended"}
+    submit = submit_of(story.tell(chain_up(1, head=12)))
+    assert submit.submission == "reward/0/0" and submit.mark == (-1, -1), "its own old mark does not forbid it"
+
+
+def test_a_reorganisation_above_leaves_what_lies_deeper() -> None:
+    story = joined()
+    story.tell(trained(0))
+    put_on_chain(story, "reward/0/0", 3)
+    story.tell(ChainReorged(block(3), 1))
+    assert charts(story) == {"reward/0/0": "included"}
+    assert story.state.chain is not None and story.state.chain.reward_mark == (0, 0)
+
+
+def test_marks_of_the_chain_go_along() -> None:
+    """A log from a backup wants a reward of long ago submitted; the worker is told how far the chain knows it."""
+    story = joined()
+    story.tell(ChainDegraded("no endpoint answers"))
+    story.tell(trained(0))
+    story.tell(said(30, RewardLog(0, "0xt", "0xme", "me", 6, 0, "5"), VoteLog(1, "0xt", "0xme", "me", 5, ("me",))))
+    assert submit_of(story.tell(chain_up(0, head=31))).mark == (6, 0)
+
+
+def test_a_replaced_attempt_is_remembered_with_the_first() -> None:
+    story = joined()
+    story.tell(trained(0))
+    for number in range(PREPARED_KEPT + 3):
+        story.tell(SubmissionPrepared("reward/0/0", Prepared(f"0x{number}", 4, b"signed", str(number))))
+        story.tell(SubmissionSent("reward/0/0", f"0x{number}"))
+    kept = find(story.state, "reward/0/0")
+    assert kept is not None and kept.attempts == PREPARED_KEPT + 3
+    assert [each.hash for each in kept.prepared] == [f"0x{number}" for number in range(3, PREPARED_KEPT + 3)]
+
+
+def test_a_full_outbox_refuses_and_says_so() -> None:
+    story = joined()
+    story.tell(ChainDegraded("no endpoint answers"))
+    waiting = tuple(Submission(f"reward/{n}/9", "reward", round=n, stage=9) for n in range(OUTBOX_MAX))
+    story.state = replace(story.state, submissions=waiting)
+    story.tell(trained(0))
+    refused = find(story.state, "reward/0/0")
+    assert refused is not None and (refused.chart, refused.code) == ("refused", "outbox-full")
+
+
+def test_old_settled_submissions_are_forgotten() -> None:
+    story = joined(winners=0)
+    story.tell(trained(0))
+    put_on_chain(story, "reward/0/0", 3)
+    story.tell(SubmissionConfirmed("reward/0/0", block(3)))
+    for round in range(1, SETTLED_KEPT + 10):
+        at_round(story, round)
+        put_on_chain(story, f"reward/{round}/0", 10 * round + 1)
+        story.tell(SubmissionConfirmed(f"reward/{round}/0", block(10 * round + 1)))
+    assert sum(each.chart in SETTLED for each in story.state.submissions) == SETTLED_KEPT
+    assert story.state.submissions[-1].id == f"reward/{SETTLED_KEPT + 9}/0"
+
+
+# --- the vote ---
+
+
+def seen(peer: str, reward: float, round: int = 0, stage: int = 0) -> ReportSeen:
+    return ReportSeen(peer, round, stage, reward)
+
+
+def vote_of(story: Story, round: int) -> tuple[str, ...] | None:
+    found = find(story.state, f"winners/{round}")
+    return None if found is None else found.winners
+
+
+def test_the_vote_names_the_highest_rewards_ties_by_peer_id() -> None:
+    story = joined(winners=2)
+    story.tell(seen("otto", 0.9), seen("anna", 0.9), seen("zoe", 1.1), trained(0, reward=0.2))
+    story.tell(said(10, StageLog(0, "0xt", 1, 0)))
+    assert vote_of(story, 0) == ("zoe", "anna")
+
+
+def test_the_stages_of_a_round_add_up_and_count_once() -> None:
+    story = Story(chain_settings(winners=3))
+    story.join_chain(chain_up(stages=3))
+    story.tell(seen("anna", 0.5), seen("anna", 9.0), seen("otto", 0.7), seen("eve", float("nan")), seen("eve", 1.0, 5))
+    story.tell(trained(0, reward=0.1), said(5, StageLog(0, "0xt", 0, 1)))
+    story.tell(seen("anna", 0.5, 0, 1), seen("otto", 0.1, 0, 1))
+    story.tell(said(10, StageLog(0, "0xt", 1, 0)))
+    assert vote_of(story, 0) == ("anna", "otto", "me")
+
+
+def test_a_round_without_this_node_gets_no_vote() -> None:
+    story = joined()
+    story.tell(trained(0), said(40, StageLog(0, "0xt", 4, 0)))
+    assert vote_of(story, 0) == ("me",)
+    assert vote_of(story, 3) is None
+
+
+def test_a_crash_loses_no_count() -> None:
+    story = joined()
+    story.tell(seen("anna", 0.9), trained(0, reward=0.2))
+    restarted(story, chain_up(1, head=30))
+    assert vote_of(story, 0) == ("anna",)
