@@ -64,7 +64,9 @@ def _without(known: list[str], value: Any) -> Any:
 
 
 def address_secrets(address: str) -> list[str]:
-    """What a provider may have hidden in an address: its password, and what in path and query is no plain word."""
+    """What a provider may have hidden in a URL: its password, and what in path and query is no plain word."""
+    if "://" not in address:
+        return []
     try:
         parts = urlsplit(address)
     except ValueError:  # no address, but perhaps a secret

@@ -141,6 +141,7 @@ def test_secrets_of_the_configuration_are_covered_wherever_they_stand() -> None:
     address = "https://me:pass.word@rpc.example/eth/k3y.of.mine?token=q.u.e.r.y"
     assert address_secrets(address) == ["pass.word", "k3y.of.mine", "q.u.e.r.y"]
     assert address_secrets("http://127.0.0.1:8545/mainnet") == []
+    assert address_secrets("file:endpoints.txt") == []
     assert address_secrets("http://[broken") == ["http://[broken"]
     stream = io.StringIO()
     configure("info", "json", stream, address_secrets(address))
