@@ -92,9 +92,7 @@ class ProxyConfig(Section, frozen=True):
 
     url: str = "http://127.0.0.1:3000/api"
     org: str = ""  # organisation id that the proxy knows the account under
-    account: Address | Literal[""] = (
-        ""  # the account's address, where it is known: it tells our registration from others'
-    )
+    account: OptionalAddress = ""  # the account's address, where it is known: it tells our registration from others'
     token: str = ""  # bearer token: a file, relative to the data directory, or credential:NAME
 
 

@@ -50,7 +50,7 @@ def render_config(config: Config, given: dict[str, Any], origin: str) -> str:
 
 
 def _fill(table: Container | Table, section: Section, given: dict[str, Any], origin: str) -> None:
-    fields = msgspec.structs.asdict(section)
+    fields = {key: value for key, value in msgspec.structs.asdict(section).items() if value is not None}
     for key, value in fields.items():
         if not isinstance(value, Section):
             table.add(key, _commented(value, origin if key in given else "default"))
