@@ -8,15 +8,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from swarmd.observe.status import (
-    CoordinatorStatus,
-    Layer,
-    RoundStatus,
-    Status,
-    TrainingStatus,
-    WorkerStatus,
-    first_line,
-)
+from swarmd.observe.layers import Layer, WorkerStatus, first_line
+from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
+from swarmd.observe.status import CoordinatorStatus, RoundStatus, Status, TrainingStatus
 from swarmd.observe.table import spark
 
 BAR_CELLS = 20
@@ -51,12 +45,16 @@ def _layers(status: Status) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(justify="right", style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    rows: tuple[tuple[str, Layer, list[str]], ...] = (
+    rows: list[tuple[str, Layer, list[str]]] = [
         ("process", status.process, _process_words(status)),
         ("network", status.network, _network_words(status)),
         ("training", status.training, _training_words(status.training)),
-        ("round", status.round, _round_words(status.round)),
-    )
+        ("round", status.round, _round_words(status.round, status.chain is not None)),
+    ]
+    if status.chain is not None:
+        rows.append(("chain", status.chain, _chain_words(status.chain)))
+    if status.submissions is not None:
+        rows.append(("on chain", status.submissions, _submission_words(status.submissions)))
     for name, layer, words in rows:
         mark = Text("● ", "green" if layer.healthy else "red") + Text(layer.state)
         said = [layer.reason] if layer.reason else []
@@ -90,6 +88,31 @@ def _training_words(training: TrainingStatus) -> list[str]:
     return words + _worker_words(training.worker)
 
 
+def _chain_words(chain: ChainStatus) -> list[str]:
+    words = [f"contract at round {chain.round} stage {chain.stage}"] if chain.contract else []
+    words += [f"block {chain.block}"] if chain.block >= 0 else []
+    words += [f"account {chain.account}, {'registered' if chain.registered else 'not registered'}"] * bool(
+        chain.account
+    )
+    words += [] if chain.members is None else [f"{count(chain.members, 'peer')} on the allow-list"]
+    words += [f"chain {chain.chain_id}, {chain.contract}"] if chain.contract else []
+    return words + _worker_words(chain.worker)
+
+
+def _submission_words(status: SubmissionsStatus) -> list[str]:
+    words = [f"{status.waiting} waiting, {status.sent} sent, {status.included} included"]
+    words.append(f"{status.confirmed} confirmed, {status.refused} refused lately")
+    if status.oldest_s is not None:
+        words.append(f"oldest waits for {span(status.oldest_s)}")
+    if status.last_reward is not None:
+        last = status.last_reward
+        words.append(f"last confirmed reward {last.reward} of round {last.round} stage {last.stage}")
+    if status.last_refusal is not None:
+        refusal = status.last_refusal
+        words.append(f"last refusal {refusal.submission}, {refusal.code}, {span(refusal.age_s)} ago: {refusal.reason}")
+    return words
+
+
 def _worker_words(worker: WorkerStatus) -> list[str]:
     words = [f"pid {worker.pid}"] if worker.pid else []
     if worker.restarts:
@@ -97,7 +120,7 @@ def _worker_words(worker: WorkerStatus) -> list[str]:
     return words
 
 
-def _round_words(status: RoundStatus) -> list[str]:
+def _round_words(status: RoundStatus, on_chain: bool) -> list[str]:
     words = []
     if status.round >= 0:
         words.append(f"swarm at round {status.round} stage {status.stage}")
@@ -107,7 +130,8 @@ def _round_words(status: RoundStatus) -> list[str]:
         words.append(f"this node at round {status.working_round} stage {status.working_stage}")
     words.append(f"{count(status.joined, 'round')} joined, {status.skipped} skipped")
     words += [f"skipped {skip.first}-{skip.last} ({skip.cause}, {span(skip.age_s)} ago)" for skip in status.skips[-2:]]
-    return words + ([f"when behind: {status.policy}"] if status.policy else [])
+    words += [f"when behind: {status.policy}"] if status.policy else []
+    return words + [f"next deadline: {name} in {span(in_s)}" for name, in_s in status.waits[:1] if on_chain]
 
 
 def _rewards(status: Status) -> Text:

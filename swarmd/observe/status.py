@@ -9,8 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from swarmd.core.coordination import expected_of
-from swarmd.core.state import Coordination, State, WorkerState
-from swarmd.observe.live import Live, WorkerLive
+from swarmd.core.state import Coordination, State
+from swarmd.observe.layers import Layer, WorkerStatus, first_line, silence, worker_status
+from swarmd.observe.live import Live
+from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 
 SKIPS_SHOWN = 5
 REWARDS_SHOWN = 32
@@ -44,15 +46,6 @@ _LINK_REASONS = {
 }
 
 
-class Layer(msgspec.Struct, frozen=True, kw_only=True):
-    """Common to all layers."""
-
-    state: str
-    healthy: bool
-    age_s: float
-    reason: str = ""
-
-
 class ProcessStatus(Layer, frozen=True, kw_only=True):
     """The daemon. `age_s` is its uptime when it runs."""
 
@@ -61,16 +54,6 @@ class ProcessStatus(Layer, frozen=True, kw_only=True):
     version: str = ""
     rss_bytes: int = 0
     exit_code: int | None = None
-
-
-class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker process."""
-
-    pid: int = 0
-    restarts: int = 0  # unplanned exits within the restart window
-    last_exit: str = ""
-    silent_s: float | None = None
-    answering: bool | None = None  # unknown when the daemon is down
 
 
 class NetworkStatus(Layer, frozen=True, kw_only=True):
@@ -90,7 +73,9 @@ class TrainingStatus(Layer, frozen=True, kw_only=True):
     doing: str = ""
     done: int = 0
     total: int = 0
-    figures: dict[str, float] = {}  # tokens_per_s, eta_s, ... as the trainer reports them
+    figures: dict[str, float] = msgspec.field(
+        default_factory=dict
+    )  # tokens_per_s, eta_s, ... as the trainer reports them
     worker: WorkerStatus
 
 
@@ -176,6 +161,8 @@ class Status(msgspec.Struct, frozen=True):
     rejections: dict[str, int]
     log: LogStatus
     coordinator: CoordinatorStatus | None = None
+    chain: ChainStatus | None = None  # this and the next are present where a contract keeps the rounds
+    submissions: SubmissionsStatus | None = None
 
 
 def status_of(
@@ -197,11 +184,13 @@ def status_of(
     network = _network(state, now, live, absent)
     training = _training(state, now, live, absent)
     round_status = _round(state, now)
-    layers: tuple[Layer, ...] = (process, network, training, round_status)
+    chain = chain_status(state, state.chain, now, live, absent) if state.chain else None
+    submissions = submissions_status(state, now) if state.chain else None
+    layers = (process, network, training, round_status, chain, submissions)
     return Status(
         at=now,
         source="daemon" if live else "log",
-        healthy=all(layer.healthy for layer in layers),
+        healthy=all(layer.healthy for layer in layers if layer is not None),
         peer=settings.peer if settings else "",
         name=settings.name if settings else "",
         swarm=settings.swarm if settings else "",
@@ -215,6 +204,8 @@ def status_of(
         rejections=dict(state.rejections),
         log=log,
         coordinator=_coordinator(state.coordination, now) if state.coordination else None,
+        chain=chain,
+        submissions=submissions,
     )
 
 
@@ -253,40 +244,21 @@ def _mute_process(state: State, now: float, why: str) -> ProcessStatus:
     return ProcessStatus(state="mute", healthy=False, age_s=age_s, reason=why, run=state.run)
 
 
-def _worker(life: WorkerState, live: Live | None, worker: WorkerLive | None) -> WorkerStatus:
-    return WorkerStatus(
-        pid=worker.pid if worker else 0,
-        restarts=len(life.exits),
-        last_exit=life.reason,
-        silent_s=worker.silent_s if worker else None,
-        answering=(worker is not None and worker.answering) if live else None,
-    )
-
-
-def _silence(worker: WorkerLive | None) -> str:
-    """Why a running process does not count as healthy, empty when it does."""
-    if worker is None or worker.answering:
-        return ""
-    if not worker.spoken:
-        return f"the worker (pid {worker.pid}) is starting, for {worker.age_s:.0f} s so far"
-    return f"the worker (pid {worker.pid}) has been silent for {worker.silent_s:.0f} s"
-
-
 def _network(state: State, now: float, live: Live | None, absent: str) -> NetworkStatus:
     link = state.link
     process = live.network if live else None
     reason = link.reason or _LINK_REASONS.get(link.chart, link.chart)
     if link.chart == "down" and state.network.reason:
         reason = f"the network worker is down: {first_line(state.network.reason)}"
-    silence = _silence(process)
+    mute = silence(process)
     return NetworkStatus(
         state=link.chart if live else "down",
-        healthy=live is not None and link.chart == "up" and process is not None and not silence,
+        healthy=live is not None and link.chart == "up" and process is not None and not mute,
         age_s=now - link.since if link.since else 0.0,
-        reason=(silence or reason) if live else absent,
+        reason=(mute or reason) if live else absent,
         peers=link.peers if live else 0,
         addresses=link.addresses,
-        worker=_worker(state.network, live, process),
+        worker=worker_status(state.network, live, process),
     )
 
 
@@ -297,12 +269,12 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
     reason = _TRAINER_REASONS.get(trainer.chart, trainer.chart)
     if trainer.chart == "down" and state.training.reason:
         reason = f"the trainer worker is down: {first_line(state.training.reason)}"
-    silence = _silence(process)
+    mute = silence(process)
     return TrainingStatus(
         state=trainer.chart if live else "down",
-        healthy=live is not None and trainer.chart in ("idle", "busy") and process is not None and not silence,
+        healthy=live is not None and trainer.chart in ("idle", "busy") and process is not None and not mute,
         age_s=now - trainer.since if trainer.since else 0.0,
-        reason=(silence or (progress.note if progress else "") or reason) if live else absent,
+        reason=(mute or (progress.note if progress else "") or reason) if live else absent,
         device=trainer.device,
         model=trainer.model,
         parameters=trainer.parameters,
@@ -310,7 +282,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
         done=progress.done if progress else 0,
         total=progress.total if progress else 0,
         figures=dict(progress.figures) if progress else {},
-        worker=_worker(state.training, live, process),
+        worker=worker_status(state.training, live, process),
     )
 
 
@@ -345,8 +317,11 @@ def _round_reason(state: State, overdue_s: float) -> str:
     if state.clock is not None and state.clock.final:
         return "the swarm has run its rounds"
     reason = _ROUND_REASONS.get(state.chart, state.chart)
+    if state.chart == "syncing" and state.chain:
+        reason = "reading where the contract is"
     if overdue_s > 0:
-        reason += f"; the stage's deadline passed {overdue_s:.0f} s ago and the coordinator has announced nothing newer"
+        who = "the contract has not moved on" if state.chain else "the coordinator has announced nothing newer"
+        reason += f"; the stage's deadline passed {overdue_s:.0f} s ago and {who}"
     return reason
 
 
@@ -366,11 +341,6 @@ def _coordinator(coordination: Coordination, now: float) -> CoordinatorStatus:
     )
 
 
-def first_line(text: str) -> str:
-    """The headline of a reason that carries output."""
-    return text.partition("\n")[0].removesuffix("; last output:")
-
-
 def headline(state: State) -> str:
     """One line for the service manager."""
     parts = [state.chart]
@@ -378,6 +348,9 @@ def headline(state: State) -> str:
         parts.append(f"round {state.clock.round} stage {state.clock.stage}")
     parts.append(f"network {state.link.chart} ({state.link.peers} peers)")
     parts.append(f"trainer {state.trainer.chart}")
+    if state.chain is not None:
+        waiting = sum(each.chart in UNDER_WAY for each in state.submissions)
+        parts.append(f"chain {state.chain.chart} ({waiting} waiting)")
     if state.rewards:
         parts.append(f"last reward {state.rewards[-1].reward:.3f}")
     if state.chart in LEFT and state.stop_reason:

@@ -1,0 +1,52 @@
+"""What all layers of a status have in common, and what is said of a worker process."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarmd.core.state import WorkerState
+from swarmd.observe.live import Live, WorkerLive
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """Common to all layers."""
+
+    state: str
+    healthy: bool
+    age_s: float
+    reason: str = ""
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker process."""
+
+    pid: int = 0
+    restarts: int = 0  # unplanned exits within the restart window
+    last_exit: str = ""
+    silent_s: float | None = None
+    answering: bool | None = None  # unknown when the daemon is down
+
+
+def worker_status(life: WorkerState, live: Live | None, worker: WorkerLive | None) -> WorkerStatus:
+    """What the log and the running daemon know of a worker."""
+    return WorkerStatus(
+        pid=worker.pid if worker else 0,
+        restarts=len(life.exits),
+        last_exit=life.reason,
+        silent_s=worker.silent_s if worker else None,
+        answering=(worker is not None and worker.answering) if live else None,
+    )
+
+
+def silence(worker: WorkerLive | None) -> str:
+    """Why a running process does not count as healthy, empty when it does."""
+    if worker is None or worker.answering:
+        return ""
+    if not worker.spoken:
+        return f"the worker (pid {worker.pid}) is starting, for {worker.age_s:.0f} s so far"
+    return f"the worker (pid {worker.pid}) has been silent for {worker.silent_s:.0f} s"
+
+
+def first_line(text: str) -> str:
+    """The headline of a reason that carries output."""
+    return text.partition("\n")[0].removesuffix("; last output:")

@@ -1,0 +1,174 @@
+"""The two layers of a node in a swarm whose rounds a contract keeps: the chain, and what the node submits to it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarmd.core.events import ChainSettings
+from swarmd.core.state import Chain, State, Submission
+from swarmd.observe.layers import Layer, WorkerStatus, first_line, silence, worker_status
+from swarmd.observe.live import Live
+
+WAITING = ("intended", "prepared", "lost")  # charts in which nothing is on its way
+UNDER_WAY = (*WAITING, "sent")
+OVERDUE_LOOKS = 3  # a submission that is looked at again so often without reaching the chain is overdue
+
+_CHAIN_REASONS = {
+    "down": "the chain worker does not run",
+    "connecting": "reading the chain",
+    "up": "",
+    "degraded": "no endpoint answers as it should",
+}
+
+
+class ChainStatus(Layer, frozen=True, kw_only=True):
+    """The chain, as the chain worker sees it."""
+
+    chain_id: int
+    contract: str
+    account: str  # that submissions come from, empty while nobody knows
+    registered: bool  # the contract knows this peer
+    round: int  # where the contract is
+    stage: int
+    block: int = -1  # last one that was reported
+    members: int | None = None  # peers on the allow-list, None where everybody may take part
+    worker: WorkerStatus
+
+
+class RewardOnChain(msgspec.Struct, frozen=True):
+    """A reward of this node that is confirmed."""
+
+    round: int
+    stage: int
+    reward: int  # as submitted, scaled by chain.reward_scale
+    block: int
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A submission that the contract will never take."""
+
+    submission: str
+    code: str
+    reason: str
+    age_s: float
+
+
+class SubmissionsStatus(Layer, frozen=True, kw_only=True):
+    """What this node wants on the chain. `state` is that of the submission whose turn it is, else of the latest one.
+
+    Of those confirmed and refused the log's state keeps the latest 64 together, and counts are of these.
+    """
+
+    waiting: int = 0
+    sent: int = 0
+    included: int = 0
+    confirmed: int = 0
+    refused: int = 0
+    oldest: str = ""  # the one whose turn it is, not on the chain yet
+    oldest_s: float | None = None  # how long ago it was wanted
+    last_reward: RewardOnChain | None = None
+    last_refusal: Refusal | None = None
+
+
+def chain_status(state: State, chain: Chain, now: float, live: Live | None, absent: str) -> ChainStatus:
+    """The link to the chain. `absent` says why no daemon answers, where none does."""
+    process = live.chain if live else None
+    reason = first_line(chain.reason) or _CHAIN_REASONS.get(chain.chart, chain.chart)
+    if chain.chart == "down" and state.chaining.reason:
+        reason = f"the chain worker is down: {first_line(state.chaining.reason)}"
+    mute = silence(process)
+    stranger = _stranger(state, chain) if chain.chart == "up" else ""
+    return ChainStatus(
+        state=chain.chart if live else "down",
+        healthy=live is not None and chain.chart == "up" and process is not None and not mute and not stranger,
+        age_s=now - chain.since if chain.since else 0.0,
+        reason=(mute or reason or stranger) if live else absent,
+        chain_id=chain.chain_id,
+        contract=chain.contract,
+        account=chain.account,
+        registered=chain.registered,
+        round=chain.round,
+        stage=chain.stage,
+        block=chain.recent[-1].number if chain.recent else -1,
+        members=None if state.members is None else len(state.members),
+        worker=worker_status(state.chaining, live, process),
+    )
+
+
+def _stranger(state: State, chain: Chain) -> str:
+    """Why the contract takes nothing of this node, empty when it would."""
+    if not _settings(state).sends:
+        return ""
+    if state.settings is not None and state.members is not None and state.settings.peer not in state.members:
+        return "this peer is not on the contract's allow-list"
+    return "" if chain.registered else "the contract does not know this peer yet"
+
+
+def _settings(state: State) -> ChainSettings:
+    return (state.settings.chain if state.settings else None) or ChainSettings()
+
+
+def submissions_status(state: State, now: float) -> SubmissionsStatus:
+    """What waits, what is under way and what came of it."""
+    charts = [each.chart for each in state.submissions]
+    first = next((each for each in state.submissions if each.chart in UNDER_WAY), None)
+    shown = first or max(state.submissions, key=lambda each: each.since, default=None)
+    refused = _last_refused(state)
+    reason = _trouble(state, first, refused, now)
+    return SubmissionsStatus(
+        state=shown.chart if shown else "none",
+        healthy=not reason,
+        age_s=now - shown.since if shown else 0.0,
+        reason=reason or _reason(state, first),
+        waiting=sum(chart in WAITING for chart in charts),
+        sent=charts.count("sent"),
+        included=charts.count("included"),
+        confirmed=charts.count("confirmed"),
+        refused=charts.count("refused"),
+        oldest=first.id if first else "",
+        oldest_s=now - first.intended_at if first else None,
+        last_reward=_last_reward(state),
+        last_refusal=None if refused is None else _refusal(refused, now),
+    )
+
+
+def _trouble(state: State, first: Submission | None, refused: Submission | None, now: float) -> str:
+    """Why submissions do not count as healthy: one takes too long, or the latest that was settled is refused."""
+    if first is not None and now - first.intended_at > OVERDUE_LOOKS * _settings(state).resend_s:
+        why = first_line(first.reason) or _overdue_words(state)
+        return f"{first.id} has been {first.chart} for {now - first.since:.0f} s: {why}"
+    settled = [each for each in state.submissions if each.chart in ("confirmed", "refused") and each.kind != "advance"]
+    if refused is not None and max(settled, key=lambda each: each.since) is refused:
+        return f"{refused.id} was refused, {refused.code}: {first_line(refused.reason)}"
+    return ""
+
+
+def _overdue_words(state: State) -> str:
+    up = state.chain is not None and state.chain.chart == "up"
+    return "not in a block yet" if up else "the chain cannot be reached"
+
+
+def _reason(state: State, first: Submission | None) -> str:
+    if not _settings(state).sends:
+        return "this node submits nothing (chain.sender)"
+    if first is None:
+        return "" if state.submissions else "nothing to submit yet"
+    return f"{first.id}: {first_line(first.reason)}" if first.reason else first.id
+
+
+def _last_refused(state: State) -> Submission | None:
+    """The latest refusal that means something: steps of the contract are refused whenever another node was quicker."""
+    refused = [each for each in state.submissions if each.chart == "refused" and each.kind != "advance"]
+    return max(refused, key=lambda each: each.since, default=None)
+
+
+def _refusal(refused: Submission, now: float) -> Refusal:
+    return Refusal(refused.id, refused.code, first_line(refused.reason), now - refused.since)
+
+
+def _last_reward(state: State) -> RewardOnChain | None:
+    rewards = [each for each in state.submissions if each.kind == "reward" and each.chart == "confirmed"]
+    last = max(rewards, key=lambda each: (each.round, each.stage), default=None)
+    if last is None:
+        return None
+    return RewardOnChain(last.round, last.stage, last.reward, last.block.number if last.block else -1)
