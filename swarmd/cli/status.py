@@ -25,7 +25,10 @@ def status(
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as JSON.")] = False,
 ) -> int:
-    """Say how a node is: process, network, training, round. Exits with 0 when all is well, with 1 when it is not."""
+    """Say how a node is: process, network, training, round, and the chain where there is one.
+
+    Exits with 0 when all is well, with 1 when it is not.
+    """
     import msgspec
     from rich.console import Console
 

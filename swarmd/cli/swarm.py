@@ -159,14 +159,20 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
         skipped=round_status.skipped,
         restarts=training.worker.restarts + status.network.worker.restarts,
         note=note or _trouble(status),
+        on_chain=_on_chain(status),
     )
+
+
+def _on_chain(status: Status) -> str:
+    kept = status.submissions
+    return "" if kept is None else f"{kept.confirmed} confirmed, {kept.waiting + kept.sent + kept.included} waiting"
 
 
 def _trouble(status: Status) -> str:
     """The first layer that has been unwell for a while."""
     layers = {"network": status.network, "training": status.training, "round": status.round}
-    for name, layer in layers.items():
-        if not layer.healthy and layer.age_s > NOTE_AFTER_S:
+    for name, layer in (layers | {"chain": status.chain, "submissions": status.submissions}).items():
+        if layer is not None and not layer.healthy and layer.age_s > NOTE_AFTER_S:
             return f"{name} {layer.state}: {layer.reason}"
     return ""
 

@@ -43,6 +43,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     skipped: int = 0  # rounds
     restarts: int = 0  # of workers, recent
     note: str = ""
+    on_chain: str = ""  # how submissions to the chain stand, empty without a chain
 
 
 def spark(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
@@ -80,7 +81,8 @@ def swarm_table(rows: Sequence[NodeRow], title: str, caption: str = "") -> Rende
     for row in rows:
         table.add_row(*_cells(row))
     notes = [Text(f"{row.name}: {note}", style="yellow") for row in rows for note in _notes(row)]
-    return Group(table, *notes)
+    chained = [Text(f"{row.name}: on chain: {row.on_chain}", style="dim") for row in rows if row.on_chain]
+    return Group(table, *chained, *notes)
 
 
 def _notes(row: NodeRow) -> list[str]:
@@ -112,6 +114,7 @@ def plain_line(row: NodeRow) -> str:
     parts += [f"peers {row.peers}"]
     parts += [f"skipped {row.skipped}"] if row.skipped else []
     parts += [f"restarts {row.restarts}"] if row.restarts else []
+    parts += [f"on chain: {row.on_chain}"] if row.on_chain else []
     parts += [row.note] if row.note else []
     return "  ".join(parts)
 

@@ -72,6 +72,13 @@ def test_the_plain_line_says_the_same() -> None:
     assert line == "node-2   waiting  round 3  reward 0.600  held-out 0.410  peers 2  skipped 4  restarts 1  late"
 
 
+def test_a_node_with_a_chain_says_how_its_submissions_stand() -> None:
+    row = NodeRow("node-2", "waiting", 3, on_chain="12 confirmed, 2 waiting")
+    assert "node-2: on chain: 12 confirmed, 2 waiting" in drawn(swarm_table([row, NodeRow("node-3", "waiting")], "s"))
+    assert plain_line(row).endswith("on chain: 12 confirmed, 2 waiting")
+    assert "on chain" not in drawn(swarm_table([NodeRow("node-3", "waiting")], "s"))
+
+
 def test_rewards_are_shown_by_round_with_the_mean_as_a_bar() -> None:
     histories = {"node-1": [Trained(0, 0.1), Trained(1, 0.5)], "node-2": [Trained(1, 0.3)]}
     lines = drawn(rewards_table(histories)).splitlines()

@@ -1,0 +1,188 @@
+"""What status says of a node in a swarm whose rounds a contract keeps."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from swarmd.cli.swarm import row_of
+from swarmd.core.events import BlockRef, ChainSettings, Settings
+from swarmd.core.state import Chain, Clock, Deadline, Link, State, Submission, Trainer, WorkerState
+from swarmd.observe.live import Live, WorkerLive
+from swarmd.observe.panel import panel_of
+from swarmd.observe.status import LogStatus, Status, headline, status_of
+
+NOW = 10_000.0
+LOG = LogStatus("/data/events", 321, 5000)
+ACCOUNT = "0xAcc0000000000000000000000000000000000001"
+CONTRACT = "0xC000000000000000000000000000000000000001"
+SETTINGS = Settings("peer-me", "test", "follower", "", name="alpha", chain=ChainSettings(resend_s=60.0))
+WELL = WorkerLive(pid=11, age_s=60, silent_s=0.5, spoken=True, answering=True)
+MUTE = WorkerLive(pid=12, age_s=60, silent_s=45, spoken=True, answering=False)
+LIVE = Live(pid=10, rss_bytes=50_000_000, network=WELL, trainer=WELL, chain=WELL)
+BLOCK = BlockRef(77, "0x" + "ab" * 32)
+
+
+def reward(round: int, chart: str, age_s: float = 5.0, **fields: object) -> Submission:
+    made: dict[str, object] = {"since": NOW - age_s, "intended_at": NOW - age_s, "round": round, "reward": 400 + round}
+    return Submission(f"reward/{round}/0", "reward", chart, **(made | fields))  # type: ignore[arg-type]
+
+
+DONE = (
+    Submission("register", "register", "confirmed", NOW - 900, NOW - 950, block=BLOCK),
+    reward(1, "confirmed", 500, block=BLOCK),
+    reward(2, "confirmed", 300, block=BLOCK),
+)
+STATE = State(
+    settings=SETTINGS,
+    run="r1",
+    started_at=NOW - 3600,
+    chart="round.training",
+    since=NOW - 40,
+    clock=Clock(5, 0, NOW - 50, NOW + 100),
+    link=Link("up", NOW - 3000, "", 2),
+    trainer=Trainer("busy", NOW - 40, "cpu", "embedded", 900_000),
+    deadlines=(Deadline("submission", NOW + 30), Deadline("train", NOW + 60)),
+    chain=Chain(
+        "up", NOW - 3000, "", 31337, CONTRACT, stages=1, account=ACCOUNT, registered=True, round=5, recent=(BLOCK,)
+    ),
+    submissions=DONE,
+)
+assert STATE.chain is not None
+
+
+def told(state: State, live: Live | None = LIVE) -> Status:
+    return status_of(state, NOW, LOG, live, "1.0")
+
+
+def with_chain(**fields: object) -> State:
+    return replace(STATE, chain=replace(STATE.chain, **fields))
+
+
+def shown(status: Status, width: int = 100) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(panel_of(status))
+    return console.export_text()
+
+
+def test_a_node_that_is_well() -> None:
+    status = told(replace(STATE, submissions=(*DONE, reward(3, "included"), reward(4, "sent"), reward(5, "intended"))))
+    chain, submissions = status.chain, status.submissions
+    assert status.healthy and chain is not None and submissions is not None
+    assert (chain.state, chain.account, chain.registered, chain.round, chain.block) == ("up", ACCOUNT, True, 5, 77)
+    counts = submissions.waiting, submissions.sent, submissions.included, submissions.confirmed, submissions.refused
+    assert counts == (1, 1, 1, 3, 0)
+    assert (submissions.state, submissions.oldest, submissions.oldest_s) == ("sent", "reward/4/0", 5.0)
+    assert submissions.last_reward is not None
+    assert (submissions.last_reward.round, submissions.last_reward.reward, submissions.last_reward.block) == (
+        2,
+        402,
+        77,
+    )
+    assert row_of("node-1", status).on_chain == "3 confirmed, 3 waiting"
+    assert "chain up (2 waiting)" in headline(replace(STATE, submissions=(reward(4, "sent"), reward(5, "lost"))))
+
+
+def test_without_a_chain_nothing_is_new() -> None:
+    status = told(replace(STATE, chain=None, submissions=(), settings=replace(SETTINGS, chain=None)))
+    assert status.healthy and status.chain is None and status.submissions is None
+    assert "chain" not in shown(status) and "next deadline" not in shown(status)
+    assert "chain" not in headline(replace(STATE, chain=None))
+    assert row_of("node-1", status).on_chain == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "live", "words"),
+    [
+        (with_chain(chart="degraded", reason="no endpoint answers: https://h timed out"), LIVE, "https://h timed out"),
+        (with_chain(chart="connecting"), LIVE, "reading the chain"),
+        (
+            replace(with_chain(chart="down"), chaining=WorkerState(reason="ended by SIGKILL; last output:\nx")),
+            replace(LIVE, chain=None),
+            "the chain worker is down: ended by SIGKILL",
+        ),
+        (STATE, replace(LIVE, chain=MUTE), "(pid 12) has been silent for 45 s"),
+        (with_chain(registered=False), LIVE, "the contract does not know this peer yet"),
+        (replace(STATE, members=("other",)), LIVE, "this peer is not on the contract's allow-list"),
+        (STATE, None, "the daemon does not run"),
+    ],
+)
+def test_trouble_with_the_chain_is_told_of_the_chain(state: State, live: Live | None, words: str) -> None:
+    status = told(state, live)
+    assert status.chain is not None and status.submissions is not None
+    assert not status.healthy and not status.chain.healthy and status.submissions.healthy
+    assert words in status.chain.reason
+    if live is not None:
+        assert status.process.healthy and status.network.healthy and status.training.healthy and status.round.healthy
+
+
+@pytest.mark.parametrize(
+    ("submission", "words"),
+    [
+        (reward(3, "refused", 1, code="InvalidRoundNumber", reason="too early"), "InvalidRoundNumber: too early"),
+        (reward(3, "intended", 181), "reward/3/0 has been intended for 181 s: not in a block yet"),
+        (reward(3, "lost", 181, reason="its nonce was used"), "has been lost for 181 s: its nonce was used"),
+    ],
+)
+def test_trouble_with_a_submission_is_told_of_submissions(submission: Submission, words: str) -> None:
+    status = told(replace(STATE, submissions=(*DONE, submission)))
+    assert status.submissions is not None and status.chain is not None
+    assert not status.healthy and not status.submissions.healthy and status.chain.healthy
+    assert words in status.submissions.reason
+
+
+def test_an_outbox_during_an_outage_says_that_the_chain_is_gone() -> None:
+    state = replace(with_chain(chart="degraded", reason="dead"), submissions=(*DONE, reward(3, "intended", 500)))
+    submissions = told(state).submissions
+    assert submissions is not None and "the chain cannot be reached" in submissions.reason
+
+
+def test_a_refusal_is_over_with_the_next_confirmation() -> None:
+    refused = reward(2, "refused", 400, code="below-mark", reason="restored")
+    status = told(replace(STATE, submissions=(*DONE[:2], refused, reward(3, "confirmed", 10))))
+    assert status.healthy and status.submissions is not None and status.submissions.last_refusal is not None
+    assert (status.submissions.last_refusal.code, status.submissions.last_refusal.age_s) == ("below-mark", 400)
+
+
+def test_a_step_that_another_node_took_is_no_trouble() -> None:
+    step = Submission("advance/4/0", "advance", "refused", NOW, NOW, code="moved-on", reason="later stage")
+    status = told(replace(STATE, submissions=(*DONE, step)))
+    assert status.healthy and status.submissions is not None and status.submissions.last_refusal is None
+
+
+def test_a_node_that_submits_nothing_needs_no_registration() -> None:
+    settings = replace(SETTINGS, chain=ChainSettings(sends=False))
+    status = told(replace(with_chain(registered=False, account=""), settings=settings, submissions=()))
+    assert status.healthy and status.submissions is not None
+    assert (status.submissions.state, status.submissions.reason) == ("none", "this node submits nothing (chain.sender)")
+
+
+def test_an_overdue_stage_is_laid_to_the_contract() -> None:
+    status = told(replace(STATE, clock=Clock(5, 0, NOW - 500, NOW - 300)))
+    assert "the contract has not moved on" in status.round.reason
+
+
+def test_json_and_back() -> None:
+    status = told(replace(STATE, submissions=(*DONE, reward(3, "refused", code="x", reason="y")), members=("a",)))
+    assert msgspec.json.decode(msgspec.json.encode(status), type=Status) == status
+
+
+@pytest.mark.parametrize("live", [LIVE, None])
+@pytest.mark.parametrize("chain", [STATE.chain, Chain()])
+def test_the_panel_fits_one_screen(chain: Chain, live: Live | None) -> None:
+    refused = reward(3, "refused", 50, code="InvalidRoundNumber", reason="too early")
+    text = shown(told(replace(STATE, chain=chain, submissions=(*DONE, refused, reward(4, "sent"))), live))
+    assert len(text.splitlines()) <= 24
+    joined = " ".join(text.replace("│", " ").split())
+    for words in (
+        "chain",
+        "on chain",
+        "0 waiting, 1 sent, 0 included",
+        "3 confirmed, 1 refused",
+        "last confirmed reward 402",
+    ):
+        assert words in joined
+    if chain.contract:
+        assert f"account {ACCOUNT}, registered" in joined
