@@ -116,7 +116,7 @@ async def read_call(
     """The result of a view, at a block: its number as hex, or a tag.
 
     Raises:
-        ContractRefused: the contract reverted it, or has no such function.
+        ContractRefused: the contract reverted it, or has no such function, or one that returns something else.
         ChainMismatch: there is no contract at the address.
         ChainError: no endpoint answers, or the answer makes no sense.
     """
@@ -130,7 +130,12 @@ async def read_call(
     if types and result in ("0x", ""):
         await check_code(caller, contract, block)
         raise ContractRefused("", f"the contract {contract} has no {signature}")
-    return decode_result(types, result)
+    try:
+        return decode_result(types, result)
+    except ChainError as error:
+        if not _is_hex(result[2:]):  # an endpoint's nonsense; well-formed hex is the contract's own
+            raise
+        raise ContractRefused("", f"{contract} {signature}: {error.message}") from None
 
 
 async def check_code(caller: Caller, contract: str, block: str = "latest") -> None:

@@ -18,7 +18,7 @@ from swarmd.chain.endpoint import Endpoint, SocketEndpoint, Throttled, check_url
 from swarmd.errors import ChainMismatch, ConfigError, EndpointFailed, RpcRefused
 
 BACKOFF_S = 0.25  # after the first failure, doubled with each further one
-BACKOFF_MAX_S = 60.0
+BACKOFF_MAX_S = 15.0
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
 ENDPOINTS_MAX = 32
 FILE_BYTES_MAX = 64 * 1024  # of a file of URLs
@@ -130,6 +130,14 @@ class Rpc:
             for health in due:
                 self._probe(health)
         return well + due
+
+    async def ask_at(self, health: Health, method: str, params: Sequence[Any], kind: type[T]) -> T:
+        """A call to one endpoint. Raises as `request` does."""
+        try:
+            return await self._try(health, lambda endpoint: endpoint.ask(method, params, kind))
+        except EndpointFailed as error:
+            health.failed(error)
+            raise
 
     async def _try(self, health: Health, call: Callable[[Endpoint], Awaitable[T]]) -> T:
         if not health.verified:

@@ -1,0 +1,164 @@
+"""The contract as a swarm's coordinator: typed reads that work with every version of it.
+
+Versions 0.4.2, 0.4.3, 0.5 and 0.6 of the upstream contract differ in what can be asked; what one lacks is found by
+asking (docs/CONTRACT.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from swarmd.chain.blocks import Blocks, seconds_of
+from swarmd.chain.contract import check_code, read_call
+from swarmd.chain.logs import PLACE_MAX, STAGE_TOPIC, decode_entry
+from swarmd.chain.rpc import Caller
+from swarmd.core.events import StageLog
+from swarmd.errors import ChainMismatch, ContractRefused
+
+NOBODY = "0x" + 40 * "0"
+NUMBER_MAX = 2**32 - 1  # of a policy's two numbers
+BY_PEER = "hasSubmittedRoundStageReward(uint256,uint256,string)"
+BY_ACCOUNT = "hasSubmittedRoundStageReward(uint256,uint256,address)"  # the only form up to 0.4.2
+SEARCH_RANGES_MAX = 500  # of logs read backwards for the beginning of a stage
+
+
+class Policy(NamedTuple):
+    """When anybody may move the swarm on; 0 turns a condition off."""
+
+    min_submissions: int = 0
+    max_stage_s: int = 0
+
+
+class Coordinator:
+    """Reads one contract.
+
+    Args:
+        caller: of the chain.
+        contract: its address.
+        from_block: in which it was created.
+        range_blocks: most blocks whose logs are asked for at once.
+    """
+
+    def __init__(self, caller: Caller, contract: str, from_block: int = 0, range_blocks: int = 2000) -> None:
+        self._caller = caller
+        self._from_block = from_block
+        self._blocks = Blocks(caller, contract, range_blocks)
+        self._extensions: int | None = None
+        self._by_account = False
+        self.contract = contract
+
+    async def check(self) -> None:
+        """Raise ChainMismatch when there is no contract, or another kind of contract, at the address."""
+        await check_code(self._caller, self.contract)
+        await self.place()
+        await self.stages()
+
+    async def place(self, block: str = "latest") -> tuple[int, int]:
+        """Round and stage that the swarm is at."""
+        return await self._number("currentRound()", block), await self._number("currentStage()", block)
+
+    async def stages(self, block: str = "latest") -> int:
+        """Stages of a round."""
+        return await self._number("stageCount()", block)
+
+    async def extensions(self) -> int:
+        """`extensionsVersion()`: 0 for a contract without round policy and membership."""
+        if self._extensions is None:
+            found = await self._optional("extensionsVersion()", ["uint256"])
+            self._extensions = min(found[0], PLACE_MAX) if found else 0
+        return self._extensions
+
+    async def policy(self, block: str = "latest") -> Policy:
+        """The round policy, off where the contract has none."""
+        found = await self._optional("roundPolicy()", ["uint256", "uint256"], block=block)
+        return Policy(*(min(each, NUMBER_MAX) for each in found)) if found else Policy()
+
+    async def can_advance(self, block: str = "latest") -> bool:
+        """Whether anybody may move the swarm on now."""
+        found = await self._optional("canAdvance()", ["bool"], block=block)
+        return bool(found and found[0])
+
+    async def opened_at(self, block: str = "latest") -> float:
+        """When the present stage began, POSIX seconds, by the chain's time.
+
+        Where the contract does not say it: the time of the block that last moved it, or of its creation; where that
+        lies very far back, of the oldest block looked at.
+        """
+        found = await self._optional("stageStartedAt()", ["uint256"], block=block)
+        if found:
+            return seconds_of(hex(found[0]))
+        return await self._last_moved_at(block)
+
+    async def _last_moved_at(self, block: str) -> float:
+        last = (await self._blocks.at(int(block, 16) if block.startswith("0x") else block)).number
+        oldest, ranges = last, 0
+        async for span in self._blocks.spans(self._from_block, last, [[STAGE_TOPIC]], backwards=True):
+            oldest, ranges = span.first, ranges + 1
+            moved = [entry for entry in span.entries if isinstance(decode_entry(entry), StageLog)]
+            if moved:
+                oldest = int(moved[-1].block_number, 16)
+            if moved or ranges >= SEARCH_RANGES_MAX:
+                break
+        return (await self._blocks.at(oldest)).at
+
+    async def eoa(self, peer: str, block: str = "latest") -> str:
+        """The account that a peer id is registered to, empty where it is not."""
+        (accounts,) = await self._read("getEoa(string[])", ["address[]"], [peer], block=block)
+        return accounts[0] if accounts and accounts[0] != NOBODY else ""
+
+    async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
+        """Whether the peer has reported a reward for a stage; up to 0.4.2, whether any peer of the account has."""
+        if not self._by_account:
+            found = await self._optional(BY_PEER, ["bool"], round, stage, peer, block=block)
+            if found:
+                return bool(found[0])
+            self._by_account = True
+        account = account or await self.eoa(peer, block)
+        return bool(account) and bool((await self._read(BY_ACCOUNT, ["bool"], round, stage, account, block=block))[0])
+
+    async def votes(self, round: int, peer: str, block: str = "latest") -> tuple[str, ...]:
+        """Whom a peer voted for in a round."""
+        (winners,) = await self._read("getVoterVotes(uint256,string)", ["string[]"], round, peer, block=block)
+        return tuple(winners)
+
+    async def total_rewards(self, peers: Sequence[str], block: str = "latest") -> tuple[int, ...]:
+        """The sum of each peer's rewards."""
+        (totals,) = await self._read("getTotalRewards(string[])", ["int256[]"], list(peers), block=block)
+        return tuple(totals)
+
+    async def bootnodes(self, block: str = "latest") -> tuple[str, ...]:
+        """Addresses that new nodes begin at."""
+        (addresses,) = await self._read("getBootnodes()", ["string[]"], block=block)
+        return tuple(addresses)
+
+    async def membership_open(self, block: str = "latest") -> bool:
+        """Whether everybody may take part; True where the contract has no membership."""
+        found = await self._optional("membershipOpen()", ["bool"], block=block)
+        return found is None or bool(found[0])
+
+    async def members(self, peers: Sequence[str], block: str = "latest") -> tuple[bool, ...]:
+        """Which of these peers may take part."""
+        found = await self._optional("isMember(string[])", ["bool[]"], list(peers), block=block)
+        return tuple(found[0]) if found else (True,) * len(peers)
+
+    async def _read(self, signature: str, types: Sequence[str], *arguments: Any, block: str) -> tuple[Any, ...]:
+        return await read_call(self._caller, self.contract, signature, types, *arguments, block=block)
+
+    async def _optional(
+        self, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
+    ) -> tuple[Any, ...] | None:
+        """The result of a view, None where this version of the contract has no such view."""
+        try:
+            return await self._read(signature, types, *arguments, block=block)
+        except ContractRefused:
+            return None
+
+    async def _number(self, signature: str, block: str) -> int:
+        found = await self._optional(signature, ["uint256"], block=block)
+        if found is None or found[0] > PLACE_MAX:
+            raise ChainMismatch(
+                f"the contract {self.contract} is not a swarm coordinator: it has no {signature}",
+                "Check chain.contract: it is the address of the swarm's proxy",
+            )
+        return int(found[0])
