@@ -42,13 +42,13 @@ class Branch:
 
     async def fork(self, is_on_chain: Callable[[BlockRef], Awaitable[bool]]) -> BlockRef | None:
         """The last block that is still on the chain, None when none is; every block before such a one is, too."""
-        low, high = 0, len(self._blocks)
-        while low < high:
-            middle = (low + high) // 2 if high - low > 8 else high - 1  # most forks lie near the tip
+        low, high, step = 0, len(self._blocks), 1
+        while low < high:  # steps back from the tip double until one is on the chain; then the gap is halved
+            middle = max(high - step, 0) if low == 0 else (low + high) // 2
             if await is_on_chain(self._blocks[middle]):
                 low = middle + 1
             else:
-                high = middle
+                high, step = middle, step * 2
         return self._blocks[low - 1] if low else None
 
     def __len__(self) -> int:

@@ -43,7 +43,7 @@ class Coordinator:
     def __init__(self, caller: Caller, contract: str, from_block: int = 0, range_blocks: int = 2000) -> None:
         self._caller = caller
         self._from_block = from_block
-        self._blocks = Blocks(caller, contract, range_blocks)
+        self.blocks = Blocks(caller, contract, range_blocks)
         self._extensions: int | None = None
         self._by_account = False
         self.contract = contract
@@ -91,16 +91,16 @@ class Coordinator:
         return await self._last_moved_at(block)
 
     async def _last_moved_at(self, block: str) -> float:
-        last = (await self._blocks.at(int(block, 16) if block.startswith("0x") else block)).number
+        last = (await self.blocks.at(int(block, 16) if block.startswith("0x") else block)).number
         oldest, ranges = last, 0
-        async for span in self._blocks.spans(self._from_block, last, [[STAGE_TOPIC]], backwards=True):
+        async for span in self.blocks.spans(self._from_block, last, [[STAGE_TOPIC]], backwards=True):
             oldest, ranges = span.first, ranges + 1
             moved = [entry for entry in span.entries if isinstance(decode_entry(entry), StageLog)]
             if moved:
                 oldest = int(moved[-1].block_number, 16)
             if moved or ranges >= SEARCH_RANGES_MAX:
                 break
-        return (await self._blocks.at(oldest)).at
+        return (await self.blocks.at(oldest)).at
 
     async def eoa(self, peer: str, block: str = "latest") -> str:
         """The account that a peer id is registered to, empty where it is not."""

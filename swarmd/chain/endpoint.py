@@ -16,19 +16,18 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from time import time
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
 import msgspec
 
-from swarmd.errors import ConfigError, EndpointFailed, RpcRefused
+from swarmd.chain.urls import check_url, name_of, secrets_of
+from swarmd.errors import EndpointFailed, RpcRefused
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # a larger answer is refused, as a provider refuses too long a range
 REASON_CHARS_MAX = 300  # of what an endpoint says about an error
 DATA_CHARS_MAX = 64 * 1024  # of the revert data that comes with it; the rest is cut off
 RETRY_AFTER_MAX_S = 300.0
-SECRET_CHARS_MIN = 6  # shorter parts of a URL are words that any message may have
 PING_S = 20.0
 THROTTLED = re.compile(
     r"rate.?limit|too many requests|request count|quota|capacity|unauthori[sz]ed|invalid (api )?(key|project)|api.?key",
@@ -283,35 +282,6 @@ def endpoint_of(url: str, call_s: float) -> Endpoint:
     """The endpoint of a URL. Raises ConfigError for one that cannot be."""
     check_url(url)
     return SocketEndpoint(url, call_s) if url.startswith("ws") else HttpEndpoint(url, call_s)
-
-
-def check_url(url: str) -> None:
-    """Raise ConfigError unless it is a whole URL of a known scheme; the message shows no secret."""
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https", "ws", "wss") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:
-        raise ConfigError(
-            f"chain.rpc: an endpoint that begins with {url[:8]!r} is no URL of a node",
-            "Write it as https://host/path, http://host:port or wss://host/path",
-        )
-
-
-def name_of(url: str) -> str:
-    """scheme://host:port, which is all of a URL that may be shown."""
-    parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    return f"{parts.scheme}://{host}:{parts.port}" if parts.port else f"{parts.scheme}://{host}"
-
-
-def secrets_of(url: str) -> tuple[str, ...]:
-    """The parts of a URL that no message may have, longest first."""
-    parts = urlsplit(url)
-    pieces = {url, parts.path, parts.query, parts.username or "", parts.password or "", *parts.path.split("/")}
-    pieces |= {value for pair in parts.query.split("&") for value in pair.split("=")}
-    return tuple(sorted((piece for piece in pieces if len(piece) >= SECRET_CHARS_MIN), key=len, reverse=True))
 
 
 def retry_after_s(header: str) -> float:

@@ -76,6 +76,7 @@ class Heads:
         log.info("subscribed at %s", endpoint.name)
         await self._lost.wait()
         self.live = ""
+        await endpoint.close()
         health.failed(endpoint.failure("lost the subscription"))
         self._news.set()
 
@@ -85,14 +86,22 @@ class Heads:
         self._unannounced = 0
         self._news.set()
 
-    async def wait(self, at_once: bool = False) -> BlockRef | None:
-        """Wait for news, or for the time to look without any. Returns the newest head, where it was told."""
-        pause_s = self._poll_s * (SLOW_POLLS if self.live and not at_once else 1)
+    async def wait(self, soon: bool = False) -> BlockRef | None:
+        """Wait for news, or for the time to look without any. Returns the newest head, where it was told.
+
+        Args:
+            soon: look after `poll_s` even where a subscription works.
+        """
+        pause_s = self._poll_s * (SLOW_POLLS if self.live and not soon else 1)
         with anyio.move_on_after(pause_s):
             await self._news.wait()
         self._news.clear()
         header, self._header = self._header, None
         return header
+
+    def wake(self) -> None:
+        """Have the chain looked at now."""
+        self._news.set()
 
     def found_unannounced(self) -> None:
         """A new block was found by asking. Raises nothing; drops a subscription that keeps silent."""

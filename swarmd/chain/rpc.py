@@ -10,18 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
-from swarmd.chain.endpoint import Endpoint, SocketEndpoint, Throttled, check_url, endpoint_of
-from swarmd.errors import ChainMismatch, ConfigError, EndpointFailed, RpcRefused
+from swarmd.chain.endpoint import Endpoint, SocketEndpoint, Throttled, endpoint_of
+from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
 
 BACKOFF_S = 0.25  # after the first failure, doubled with each further one
 BACKOFF_MAX_S = 15.0
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
-ENDPOINTS_MAX = 32
-FILE_BYTES_MAX = 64 * 1024  # of a file of URLs
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -73,11 +70,13 @@ class Health:
         self._verified_at, self.served = self.endpoint.losses, True
 
     def failed(self, error: EndpointFailed) -> None:
-        """Leave it alone for a while."""
+        """Leave it alone for a while; what fails while it is left alone was under way before."""
+        self._verified_at = -1
+        if self.failures and monotonic() < self.retry_at:
+            return
         if self.failures == 0:
             log.warning("%s", error.message)
         self.failures += 1
-        self._verified_at = -1
         self.reason = error.message
         pause_s = min(BACKOFF_S * 2 ** min(self.failures - 1, 16), BACKOFF_MAX_S)
         if isinstance(error, Throttled):
@@ -188,30 +187,3 @@ class Rpc:
             task.cancel()
         for health in self._healths:
             await health.endpoint.close()
-
-
-def read_urls(entries: Sequence[str], root: Path) -> list[str]:
-    """The URLs of chain.rpc, with those of its files; a path is relative to `root`, the data directory.
-
-    Raises:
-        ConfigError: a file cannot be read, there is no endpoint, too many, or one is no URL.
-    """
-    urls = [url for entry in entries for url in _urls_of(entry, root)]
-    if not 0 < len(urls) <= ENDPOINTS_MAX:
-        raise ConfigError(f"chain.rpc names {len(urls)} endpoints; 1 to {ENDPOINTS_MAX} are possible")
-    for url in urls:
-        check_url(url)
-    return list(dict.fromkeys(urls))
-
-
-def _urls_of(entry: str, root: Path) -> list[str]:
-    if not entry.startswith("file:"):
-        return [entry]
-    path = root / entry.removeprefix("file:")
-    try:
-        with path.open(encoding="utf-8") as file:
-            lines = [line.strip() for line in file.read(FILE_BYTES_MAX).splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigError(f"chain.rpc: the file {path} cannot be read: {reason}", "One URL a line") from None
-    return [line for line in lines if line and not line.startswith("#")]

@@ -1,0 +1,115 @@
+"""Who may take part, as the contract says at its confirmed depth: computed from its logs, for it keeps no list."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import anyio
+
+from swarmd.chain.blocks import Blocks, NotThere
+from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, OPEN_TOPIC, PEERS_MAX, Entry, decode_peers
+from swarmd.core.events import Event, MembershipRead
+from swarmd.errors import ChainError, ContractRefused
+
+CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
+TOPICS = [[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]
+RETRY_S = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Membership:
+    """Observes the allow-list: at the start, and whenever a change is confirmed.
+
+    The list is read only once the swarm is closed, for until then nobody asks for it.
+
+    Args:
+        blocks: to read the logs from.
+        coordinator: the contract.
+        from_block: in which it was created.
+        emit: takes the facts.
+    """
+
+    def __init__(
+        self, blocks: Blocks, coordinator: Coordinator, from_block: int, emit: Callable[[Event], None]
+    ) -> None:
+        self._blocks = blocks
+        self._coordinator = coordinator
+        self._from_block = from_block
+        self._emit = emit
+        self._allowed: set[str] = set()
+        self._read_to = from_block - 1  # what `_allowed` holds
+        self._changes = [from_block]  # blocks with changes that have not been observed
+        self._forgotten = 0  # times that blocks were taken back
+        self._confirmed = -1
+        self._told: MembershipRead | None = None
+        self._due = asyncio.Event()
+
+    def note_change(self, number: int) -> None:
+        """A log in this block changes who may take part."""
+        self._changes.append(number)
+
+    def forget(self, fork: int) -> None:
+        """Blocks after `fork` are no longer part of the chain."""
+        if self._read_to > fork:
+            self._allowed, self._read_to = set(), self._from_block - 1
+        self._forgotten += 1
+        self._confirmed = min(self._confirmed, fork)
+        self._changes = [max(fork, self._from_block)]
+
+    def look(self, confirmed: int) -> None:
+        """This block is confirmed now."""
+        self._confirmed = confirmed
+        if self._changes and confirmed >= min(self._changes):
+            self._due.set()
+
+    async def run(self) -> None:
+        """Read and observe what is due, for ever."""
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                await self._update()
+            except (ChainError, ContractRefused) as error:
+                log.info("membership cannot be read: %s", error.message)
+                self._due.set()
+                await anyio.sleep(RETRY_S)
+
+    async def _update(self) -> None:
+        confirmed, forgotten = self._confirmed, self._forgotten
+        if await self._coordinator.extensions() >= 1:
+            open = await self._coordinator.membership_open(hex(confirmed))
+            if not open:
+                await self._read(confirmed)
+            if forgotten != self._forgotten:
+                raise NotThere("blocks were replaced while the allow-list was read")
+            self._tell(MembershipRead(open, () if open else tuple(sorted(self._allowed)[:PEERS_MAX])))
+        self._changes = [number for number in self._changes if number > confirmed]
+
+    async def _read(self, confirmed: int) -> None:
+        forgotten = self._forgotten
+        async for span in self._blocks.spans(self._read_to + 1, confirmed, TOPICS):
+            if forgotten != self._forgotten:
+                return
+            for entry in span.entries:
+                self._apply(entry)
+            self._read_to = span.last
+
+    def _apply(self, entry: Entry) -> None:
+        try:
+            if entry.topics[0] == ALLOWED_TOPIC:
+                self._allowed.update(decode_peers(entry))
+            elif entry.topics[0] == DISALLOWED_TOPIC:
+                self._allowed.difference_update(decode_peers(entry))
+        except ValueError as error:
+            log.warning("a change of the allow-list in block %s is left out: %s", entry.block_number, error)
+
+    def _tell(self, read: MembershipRead) -> None:
+        if len(self._allowed) > PEERS_MAX:
+            log.warning("the allow-list has %d peers, the first %d count", len(self._allowed), PEERS_MAX)
+        if read != self._told:
+            self._told = read
+            self._emit(read)

@@ -1,0 +1,171 @@
+"""The chain worker: `python -m swarmd.chain.worker`, spoken to over frames (`swarmd.worker`).
+
+It follows the contract and submits for this node; it alone holds the account's key. Whatever may pass is waited out.
+The process ends by itself only for what no retry can help: another chain or contract than the node's, a key that
+cannot be read, a configuration that makes no sense.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import TaskGroup
+
+from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.rpc import Rpc
+from swarmd.chain.sender import make_sender
+from swarmd.chain.terms import Terms
+from swarmd.chain.urls import read_urls
+from swarmd.chain.watcher import Following, Watcher
+from swarmd.config import ChainConfig, Config, decode
+from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
+from swarmd.core.events import CommandFailed, SubmissionRefused
+from swarmd.errors import ConfigError, SwarmdError
+from swarmd.paths import DataPaths
+from swarmd.worker.child import Inbox, Outbox, serve
+from swarmd.worker.messages import Start, Stop
+
+if TYPE_CHECKING:
+    from swarmd.chain.submitter import Submitter
+
+PROGRESS_S = 1.0  # at most one progress message in this time
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Takes orders and sees to them.
+
+    Args:
+        config: the node's.
+        chain: the part of it on the chain.
+        start: the first frame.
+        outbox: takes facts and progress.
+    """
+
+    def __init__(self, config: Config, chain: ChainConfig, start: Start, outbox: Outbox) -> None:
+        paths = DataPaths(Path(start.data_dir))
+        self._outbox = outbox
+        self.rpc = Rpc(read_urls(chain.rpc, paths.root), chain.chain_id, chain.call_s)
+        coordinator = Coordinator(self.rpc, chain.contract, chain.from_block, chain.range_blocks)
+        sender = make_sender(chain, paths, self.rpc)
+        terms = Terms(chain, config.swarm.stages, start.peer, coordinator)
+        self.watcher = Watcher(chain, terms, self.rpc, outbox.observe, lambda: sender.account if sender else "")
+        self.watcher.on_progress = throttled(self._tell)
+        self.submitter: Submitter | None = None
+        if sender is not None:
+            from swarmd.chain.submitter import Submitter  # a node that only follows loads nothing that signs
+
+            confirmed, emit = self.watcher.confirmed_number, outbox.observe
+            self.submitter = Submitter(chain, start.peer, coordinator, self.rpc, sender, confirmed, emit)
+            self.watcher.on_head = self.submitter.on_head
+        self._watching = False
+
+    async def run(self, inbox: Inbox) -> None:
+        """Until `Stop`."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.watcher.heads.run)
+                tasks.start_soon(self.watcher.membership.run)
+                if self.submitter is not None:
+                    tasks.start_soon(self.submitter.run)
+                async for message in inbox:
+                    if isinstance(message, Stop):
+                        break
+                    self._take(message.command, tasks)
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
+                await self.rpc.close()
+
+    def _take(self, command: Command, tasks: TaskGroup) -> None:
+        if isinstance(command, WatchChain):
+            if not self._watching:
+                self._watching = True
+                tasks.start_soon(self.watcher.run, command)
+            else:
+                self.watcher.say_again()
+        elif isinstance(command, Submit | Broadcast) and self.submitter is not None:
+            self.submitter.take(command)
+        elif isinstance(command, Submit):
+            reason = 'chain.sender is "none": this node follows the chain and submits nothing'
+            self._outbox.observe(SubmissionRefused(command.submission, "follows-only", reason))
+        else:
+            self._outbox.observe(CommandFailed(command.id, "this is no command for the chain worker"))
+
+    def _tell(self, following: Following) -> None:
+        figures = {
+            "head": float(following.head),
+            "tip": float(following.tip),
+            "lag_s": round(following.lag_s, 1),
+            "rejected": float(sum(self.watcher.reports.rejected.values())),
+        }
+        what = "following" if following.up else "catching up"
+        self._outbox.progress(what, following.tip, following.head, following.endpoint, figures)
+
+
+def throttled(tell: Callable[[Following], None]) -> Callable[[Following], None]:
+    """The same, but not more often than every PROGRESS_S."""
+    last = -PROGRESS_S
+
+    def maybe(following: Following) -> None:
+        nonlocal last
+        if monotonic() - last >= PROGRESS_S:
+            last = monotonic()
+            tell(following)
+
+    return maybe
+
+
+async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
+    """What `serve` runs.
+
+    Raises:
+        SwarmdError: no restart can help; its exit code says so.
+    """
+    config = decode(start.config)
+    log_to_stderr(config)
+    if config.chain is None:
+        raise ConfigError("this node has no chain: the configuration has no [chain]")
+    outbox.progress("connecting")
+    try:
+        await Worker(config, config.chain, start, outbox).run(inbox)
+    except BaseExceptionGroup as errors:
+        raise first_of(errors) from None
+
+
+def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The deliberate error among those of a task group, or else the first."""
+    deliberate = errors.subgroup(SwarmdError) or errors
+    error: BaseException = deliberate
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+class OneLine(logging.Formatter):
+    """A record on one line, tracebacks included: the daemon takes a worker's output line by line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\n", " | ")
+
+
+def log_to_stderr(config: Config) -> None:
+    """Log to stderr; the libraries' own loggers, which show whole URLs, only from warnings on."""
+    target = logging.StreamHandler(sys.stderr)
+    target.setFormatter(OneLine("%(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers = [target]
+    root.setLevel(config.logs.level.upper())
+    for name in ("aiohttp", "asyncio", "web3", "urllib3"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    anyio.run(serve, main)
