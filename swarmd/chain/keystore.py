@@ -1,0 +1,222 @@
+"""An account's key, encrypted in a file: version 3 of Ethereum's secret storage, which all its programs read.
+
+The key leaves this module only inside a `LocalAccount`. No error names the key or the passphrase, and none is chained
+to one that might.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from eth_account import Account
+from eth_account.signers.local import LocalAccount
+from eth_utils.address import to_checksum_address
+
+from swarmd.config import ChainConfig
+from swarmd.errors import KeystoreError
+from swarmd.paths import DataPaths
+from swarmd.private import Kind, Secret, locate_secret, read_secret, write_secret
+
+SCRYPT_N = 1 << 17  # 128 MiB and some tenths of a second to try one passphrase
+SCRYPT_WORK_MAX = 1 << 23  # n * r: 1 GiB of memory
+SCRYPT_P_MAX = 16
+PBKDF2_ROUNDS_MAX = 10_000_000
+PASSPHRASE_CHARS_MIN = 8  # of a new one
+PASSPHRASE_BYTES_MAX = 4096
+PASSPHRASE_RANDOM_BYTES = 32
+REASON_CHARS_MAX = 200  # of what is wrong with a file
+
+KEYSTORE = Kind("keystore", KeystoreError, 64 * 1024, "Make one with `swarmd account new FILE`")
+PASSPHRASE = Kind("passphrase file", KeystoreError, PASSPHRASE_BYTES_MAX, "Write the passphrase into it, mode 0600")
+
+Salt = Annotated[str, msgspec.Meta(pattern=r"^(0x)?([0-9a-fA-F]{2}){0,128}$")]
+Word = Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{64}$")]
+
+
+class Scrypt(msgspec.Struct):
+    """Parameters of the memory-hard key derivation."""
+
+    n: Annotated[int, msgspec.Meta(ge=2, le=SCRYPT_WORK_MAX)]
+    r: Annotated[int, msgspec.Meta(ge=1, le=SCRYPT_WORK_MAX)]
+    p: Annotated[int, msgspec.Meta(ge=1, le=SCRYPT_P_MAX)]
+    salt: Salt
+    dklen: Literal[32] = 32
+
+
+class Pbkdf2(msgspec.Struct):
+    """Parameters of the other one."""
+
+    c: Annotated[int, msgspec.Meta(ge=1, le=PBKDF2_ROUNDS_MAX)]
+    salt: Salt
+    prf: Literal["hmac-sha256"]
+    dklen: Literal[32] = 32
+
+
+class CipherParams(msgspec.Struct):
+    iv: Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{32}$")]
+
+
+class Crypto(msgspec.Struct):
+    """The encrypted key."""
+
+    cipher: Literal["aes-128-ctr"]
+    cipherparams: CipherParams
+    ciphertext: Word
+    kdf: Literal["scrypt", "pbkdf2"]
+    kdfparams: dict[str, Any]
+    mac: Word
+
+
+class Keystore(msgspec.Struct):
+    """A keystore file. `address` is optional in the format, and not to be trusted without the key."""
+
+    version: int
+    crypto: Crypto
+    address: Annotated[str, msgspec.Meta(pattern=r"^((0x)?[0-9a-fA-F]{40})?$")] = ""
+
+
+def load_account(config: ChainConfig, data: DataPaths) -> LocalAccount:
+    """The account that the configuration names. Raises KeystoreError; the message names the file."""
+    passphrase = load_passphrase(config.passphrase, data.root)
+    return _unlock(locate_secret(config.keystore, data.root, KEYSTORE), passphrase)
+
+
+def load_passphrase(named: str, root: Path) -> str:
+    """The passphrase in a file, `credential:NAME` or a path relative to `root`. Raises KeystoreError."""
+    return _passphrase_in(locate_secret(named, root, PASSPHRASE))
+
+
+def read_passphrase(path: Path) -> str:
+    """The passphrase in a file: all of it but one newline at the end. Raises KeystoreError."""
+    return _passphrase_in(Secret(path))
+
+
+def _passphrase_in(secret: Secret) -> str:
+    try:
+        text = read_secret(secret, PASSPHRASE).decode("utf-8")
+    except UnicodeDecodeError:
+        raise KeystoreError(f"the passphrase file {secret.path} is no UTF-8 text") from None
+    passphrase = text.removesuffix("\n").removesuffix("\r")
+    if not passphrase:
+        raise KeystoreError(f"the passphrase file {secret.path} is empty")
+    return passphrase
+
+
+def create_passphrase(path: Path) -> str:
+    """Write a random passphrase into a new file. Raises KeystoreError as `write_secret` does."""
+    passphrase = secrets.token_urlsafe(PASSPHRASE_RANDOM_BYTES)
+    write_secret(path, f"{passphrase}\n".encode("ascii"), PASSPHRASE)
+    return passphrase
+
+
+def read_keystore(path: Path, passphrase: str) -> LocalAccount:
+    """The account in a keystore.
+
+    Raises:
+        KeystoreError: no such file, one that others may read, no keystore, a damaged one, or a wrong passphrase.
+    """
+    return _unlock(Secret(path), passphrase)
+
+
+def create_keystore(path: Path, passphrase: str, work: int = SCRYPT_N) -> LocalAccount:
+    """A new random account in a new file. `work` is scrypt's n. Raises KeystoreError; nothing is overwritten."""
+    account: LocalAccount = Account.create(extra_entropy="")
+    _store(path, account, passphrase, work)
+    return account
+
+
+def import_key(path: Path, key: str, passphrase: str, work: int = SCRYPT_N) -> LocalAccount:
+    """The account of a key (64 hex digits) in a new file. Raises KeystoreError as `create_keystore` does."""
+    if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", key):
+        raise KeystoreError("this is no private key: 64 hex digits expected")
+    try:
+        account: LocalAccount = Account.from_key(key)
+    except Exception:  # whatever the libraries raise may hold the key
+        raise KeystoreError("this is no private key: the number is out of range") from None
+    _store(path, account, passphrase, work)
+    return account
+
+
+def _store(path: Path, account: LocalAccount, passphrase: str, work: int) -> None:
+    check_passphrase(passphrase)
+    if path.exists():  # said before the slow part; `write_secret` holds to it
+        raise KeystoreError(f"{path} exists already", "Move it away first: a keystore is never overwritten")
+    encrypted = Account.encrypt(account.key, passphrase, kdf="scrypt", iterations=work)
+    write_secret(path, msgspec.json.encode(encrypted) + b"\n", KEYSTORE)
+
+
+def check_passphrase(passphrase: str) -> None:
+    """Raise KeystoreError for one that a new keystore must not have."""
+    if len(passphrase) < PASSPHRASE_CHARS_MIN or len(passphrase.encode("utf-8")) > PASSPHRASE_BYTES_MAX:
+        raise KeystoreError(
+            f"a passphrase has at least {PASSPHRASE_CHARS_MIN} characters and at most {PASSPHRASE_BYTES_MAX} bytes"
+        )
+    if "\n" in passphrase or "\r" in passphrase:
+        raise KeystoreError("a passphrase is one line")
+
+
+def address_of(path: Path) -> str:
+    """The account's address as the keystore says it, checksummed; no passphrase is needed. Raises KeystoreError."""
+    address = _parse(read_secret(Secret(path), KEYSTORE), path).address
+    if not address:
+        raise KeystoreError(
+            f"the keystore {path} does not say its address", "Give its passphrase with --passphrase-file"
+        )
+    return to_checksum_address("0x" + address.removeprefix("0x"))
+
+
+def _unlock(secret: Secret, passphrase: str) -> LocalAccount:
+    content = read_secret(secret, KEYSTORE)
+    said = _parse(content, secret.path).address
+    try:
+        account: LocalAccount = Account.from_key(Account.decrypt(content.decode("utf-8"), passphrase))
+    except Exception:  # whatever the libraries raise may hold what is secret
+        raise KeystoreError(
+            f"the keystore {secret.path} does not open: the passphrase is another one, or the file is damaged",
+            "Check the passphrase; restore a damaged file from a copy",
+        ) from None
+    if said and account.address.lower() != "0x" + said.removeprefix("0x").lower():
+        raise KeystoreError(
+            f"the keystore {secret.path} says that it is of {said}, but its key is of {account.address}",
+            "Find out which account is meant, and import its key again",
+        )
+    return account
+
+
+def _parse(content: bytes, path: Path) -> Keystore:
+    """The file's fields, whatever the case of their names, with bounds on the work that they ask for."""
+    try:
+        keystore = msgspec.convert(_lowered(msgspec.json.decode(content)), Keystore)
+    except msgspec.ValidationError as error:
+        raise KeystoreError(
+            f"{path} is no keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", KEYSTORE.make
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise KeystoreError(f"{path} is no keystore: it is no JSON", KEYSTORE.make) from None
+    if keystore.version != 3:
+        raise KeystoreError(f"the keystore {path} has version {keystore.version}; swarmd reads version 3")
+    _check_work(keystore.crypto, path)
+    return keystore
+
+
+def _lowered(value: Any) -> Any:
+    return {key.lower(): _lowered(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+def _check_work(crypto: Crypto, path: Path) -> None:
+    """A forged file could ask for all memory there is, or for years."""
+    try:
+        if crypto.kdf == "pbkdf2":
+            msgspec.convert(crypto.kdfparams, Pbkdf2)
+            return
+        scrypt = msgspec.convert(crypto.kdfparams, Scrypt)
+    except msgspec.ValidationError as error:
+        raise KeystoreError(
+            f"{path} is no keystore that swarmd can read: kdfparams: {str(error)[:REASON_CHARS_MAX]}"
+        ) from None
+    if scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
+        raise KeystoreError(f"the keystore {path} asks for more memory than swarmd gives: 1 GiB")

@@ -1,0 +1,122 @@
+"""Files that hold a secret: read only when nobody else may read them, made durably and never overwritten.
+
+A secret is named by a path, or as ``credential:NAME``: then the service manager keeps it, and the file lies in
+$CREDENTIALS_DIRECTORY (systemd.exec(5), LoadCredential=).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from swarmd.errors import SwarmdError
+
+CREDENTIAL = "credential:"
+_CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
+
+
+class Kind(NamedTuple):
+    """What a file is, for the errors about it."""
+
+    noun: str
+    error: type[SwarmdError]
+    bytes_max: int  # a larger file is refused unread
+    make: str = ""  # how to get one, for a missing file
+
+
+class Secret(NamedTuple):
+    """Where a secret lies."""
+
+    path: Path
+    guarded: bool = False  # the service manager chose owner and mode, and keeps others out by the directory
+
+
+def locate_secret(named: str, root: Path, kind: Kind) -> Secret:
+    """The file that a configuration names: `credential:NAME`, or a path relative to `root`.
+
+    Raises:
+        `kind.error`: a credential that the service manager did not pass.
+    """
+    if not named.startswith(CREDENTIAL):
+        return Secret(root / named)
+    name = named.removeprefix(CREDENTIAL)
+    if not _CREDENTIAL_NAME.fullmatch(name):
+        raise kind.error(f"the {kind.noun} {named!r} is no name of a credential")
+    directory = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    if not directory:
+        raise kind.error(
+            f"the {kind.noun} is to be the credential {name}, but the service manager has passed none",
+            f"Put `LoadCredential={name}:FILE` into the unit, or name a file instead",
+        )
+    return Secret(Path(directory) / name, guarded=True)
+
+
+def read_secret(secret: Secret, kind: Kind) -> bytes:
+    """The contents of a file that its owner alone may read.
+
+    Raises:
+        `kind.error`: missing, no regular file, another user's, readable by others, or too large.
+    """
+    path = secret.path
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise kind.error(f"there is no {kind.noun} {path}", kind.make) from None
+    except OSError as error:
+        raise kind.error(f"the {kind.noun} {path} cannot be opened: {error.strerror}") from None
+    with os.fdopen(descriptor, "rb") as file:
+        _check(secret, os.fstat(descriptor), kind)
+        content = file.read(kind.bytes_max + 1)
+    if len(content) > kind.bytes_max:
+        raise kind.error(f"the {kind.noun} {path} is larger than {kind.bytes_max} bytes: it is something else")
+    return content
+
+
+def _check(secret: Secret, status: os.stat_result, kind: Kind) -> None:
+    path, mode = secret.path, stat.S_IMODE(status.st_mode)
+    if not stat.S_ISREG(status.st_mode):
+        raise kind.error(f"the {kind.noun} {path} is not a regular file")
+    if secret.guarded:
+        return
+    if status.st_uid != os.geteuid():
+        fix = f"Run as that user, or give the file away with `chown {os.geteuid()} {path}`"
+        raise kind.error(f"the {kind.noun} {path} belongs to user {status.st_uid}, not to {os.geteuid()}", fix)
+    if mode & 0o077:
+        raise kind.error(f"the {kind.noun} {path} has mode {mode:04o}: others may read it", f"Run `chmod 600 {path}`")
+
+
+def write_secret(path: Path, content: bytes, kind: Kind) -> None:
+    """Make a file with mode 0600, durably.
+
+    Raises:
+        `kind.error`: it exists already (it is never overwritten) or cannot be written; then nothing is left of it.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        fix = f"Move it away first, or choose another name: a {kind.noun} is never overwritten"
+        raise kind.error(f"{path} exists already", fix) from None
+    except OSError as error:
+        fix = "" if path.parent.is_dir() else f"Make its directory first: `mkdir -m 700 -p {path.parent}`"
+        raise kind.error(f"{path} cannot be created: {error.strerror}", fix) from None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        _sync_directory(path.parent)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise kind.error(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
