@@ -1,45 +1,116 @@
-"""`swarmd leaderboard`: a swarm's standings, added up again from the signed reports in the coordinator's log."""
+"""`swarmd leaderboard`: a swarm's standings, added up again from what its contract said or its members signed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.chain.standings import ORDERS, Order
 from swarmd.core.events import Standing
-from swarmd.errors import ExitCode, NotFoundError
+from swarmd.errors import ConfigError, ExitCode, NotFoundError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from swarmd.cli.standings import ChainBoard
     from swarmd.dht.leaderboard import Board
+
+DEPTH = 2  # as chain.depth where a configuration says nothing
+TOP_MAX = 10_000
 
 
 def leaderboard(
-    directory: Annotated[Path, typer.Argument(help="The coordinator's data directory, or a copy of it.")],
+    directory: Annotated[
+        Path | None,
+        typer.Argument(help="A data directory: of the coordinator, or of any node of a swarm with a chain."),
+    ] = None,
+    rpc: Annotated[
+        str | None,
+        typer.Option("--rpc", metavar="URL", help="Read the chain instead; or file:PATH, with the URL in it."),
+    ] = None,
+    contract: Annotated[str | None, typer.Option("--contract", metavar="ADDR", help="The swarm's contract.")] = None,
+    from_block: Annotated[int, typer.Option(min=0, help="The block in which the contract was created.")] = 0,
+    depth: Annotated[int, typer.Option(min=0, help="Blocks on top of one that is confirmed.")] = DEPTH,
+    sort: Annotated[str, typer.Option(metavar="|".join(ORDERS), help="What comes first.")] = "reward",
+    top: Annotated[int, typer.Option(min=1, help="Places to show.")] = TOP_MAX,
     as_json: Annotated[bool, typer.Option("--json", help="Print standings and problems as JSON.")] = False,
 ) -> int:
-    """Print the standings after the last round and check them against the signed reports of every round."""
-    import msgspec
-    from rich.console import Console
+    """Print a swarm's standings and check them.
 
+    With a chain they are added up from what the contract said and, read with --rpc, compared with its own sums. Without
+    one they are checked against the signed reports of every round in the coordinator's log. Exits with 3 when they
+    differ.
+    """
+    from swarmd.cli import standings
+
+    order = order_of(sort)
+    if rpc is not None:
+        if directory is not None or contract is None:
+            raise ConfigError("--rpc reads the chain, not a directory", "Give --contract with it, and no directory")
+        return tell_board(standings.board_of_chain(rpc, contract, from_block, order, depth), top, as_json)
+    if directory is None:
+        raise ConfigError("nothing to read was named", "Give a data directory, or --rpc and --contract")
+    board = standings.board_of_log(directory, order, depth)
+    return tell_board(board, top, as_json) if board else tell_reports(directory, order, top, as_json)
+
+
+def order_of(sort: str) -> Order:
+    """Raises ConfigError."""
+    found = next((order for order in ORDERS if order == sort), None)
+    if found is None:
+        raise ConfigError(f"--sort: {sort!r} is no order", f"Choose one of {', '.join(ORDERS)}")
+    return found
+
+
+def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
+    """Print standings out of the chain. Returns the exit code."""
+    from swarmd.cli.standings import as_plain, print_whole, shown, table_of
+    from swarmd.eventlog.text import to_json
+
+    if as_json:
+        tell_json(to_json(as_plain(board, top)))
+    else:
+        print_whole(table_of(board, top))
+        for note in board.notes:
+            typer.echo(note)
+        for problem in board.differences:
+            typer.echo(f"wrong: {shown(problem)}")
+    return ExitCode.DIFFERENCE if board.differences else ExitCode.OK
+
+
+def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
+    """Print the standings of a swarm without a chain, and what is wrong with them. Returns the exit code."""
+    import msgspec
+
+    from swarmd.cli.standings import print_whole
     from swarmd.dht.leaderboard import verify_leaderboard
 
+    if order in ("wins", "votes"):
+        raise ConfigError(f"--sort {order}: a swarm without a chain has no votes", "Sort by reward or rounds")
     swarm, before, boards = read_boards(directory)
     problems = verify_leaderboard(boards, swarm, before)
-    standings = boards[-1].standings
-    reports = sum(len(board.reports) for board in boards)
+    ranked = sorted(boards[-1].standings, key=lambda row: (-getattr(row, order), row.peer))[:top]
     if as_json:
-        told = {"swarm": swarm, "round": boards[-1].round, "standings": standings, "problems": problems}
-        typer.echo(msgspec.json.format(msgspec.json.encode(told), indent=2))
+        told = {"swarm": swarm, "round": boards[-1].round, "standings": ranked, "problems": problems}
+        tell_json(msgspec.json.encode(told))
     else:
-        Console().print(standings_table(standings, boards[-1].round))
+        print_whole(standings_table(ranked, boards[-1].round))
         for problem in problems:
             typer.echo(f"wrong: {problem}")
         if not problems:
+            reports = sum(len(board.reports) for board in boards)
             typer.echo(f"{reports} signed reports of {len(boards)} rounds add up to these standings")
     return ExitCode.DIFFERENCE if problems else ExitCode.OK
+
+
+def tell_json(encoded: bytes) -> None:
+    """Print JSON, indented."""
+    import msgspec
+
+    typer.echo(msgspec.json.format(encoded, indent=2))
 
 
 def read_boards(directory: Path) -> tuple[str, tuple[Standing, ...], list[Board]]:
@@ -70,13 +141,17 @@ def read_boards(directory: Path) -> tuple[str, tuple[Standing, ...], list[Board]
     return swarm, before.standings if before else (), boards
 
 
-def standings_table(standings: tuple[Standing, ...], round: int) -> Table:
+def standings_table(standings: Sequence[Standing], round: int) -> Table:
     """The standings as a table."""
     from rich.table import Table
 
+    from swarmd.cli.standings import shown
+
     table = Table(title=f"leaderboard after round {round}", title_justify="left")
     for heading in ("place", "name", "peer", "reward", "rounds", "last"):
-        table.add_column(heading, justify="left" if heading in ("name", "peer") else "right")
+        table.add_column(heading, justify="left" if heading in ("name", "peer") else "right", no_wrap=True)
     for place, row in enumerate(standings, 1):
-        table.add_row(str(place), row.name, row.peer, f"{row.reward:.3f}", str(row.rounds), str(row.last_round))
+        table.add_row(
+            str(place), shown(row.name), shown(row.peer), f"{row.reward:.3f}", str(row.rounds), str(row.last_round)
+        )
     return table

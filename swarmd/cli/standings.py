@@ -1,0 +1,165 @@
+"""A leaderboard made from what a contract said: out of a node's log, or from the chain; and how it is printed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from swarmd.chain.standings import Order, PeerStanding, Standings, rank
+from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
+from swarmd.errors import ConfigError, NotFoundError
+from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.segment import find_log, first_seq_of, list_segments
+
+COLUMNS_MAX = 4096  # of a printed table
+CHARACTERS_SHOWN_MAX = 256  # of a peer id; one of a node has 52
+ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
+
+
+class ChainBoard(msgspec.Struct, frozen=True):
+    """Standings up to a block, and what there is to say about them."""
+
+    contract: str
+    chain_id: int
+    block: int  # the newest that was read
+    confirmed_block: int  # the newest that counts as confirmed
+    standings: tuple[PeerStanding, ...]  # ranked
+    confirmed: dict[str, PeerStanding]
+    notes: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+
+
+def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
+    """The standings that a node's log holds; None for a node without a chain.
+
+    Raises:
+        NotFoundError: there is no log, or nothing of the chain in it yet.
+        LogDamaged: the log cannot be read.
+        ChainError: its blocks cannot be put in order.
+    """
+    log = find_log(directory)
+    standings, up, chained, head = Standings(), None, False, -1
+    for commit in read_commits(log):
+        for event in commit.events:
+            if isinstance(event, ChainBlock | ChainReorged):
+                standings.take(event)
+                head = event.block.number if isinstance(event, ChainBlock) else event.fork.number
+            elif isinstance(event, ChainUp):
+                up, head = event, event.head.number
+            chained = chained or _is_of_chain(event)
+    if not chained:
+        return None
+    if up is None:
+        raise NotFoundError(
+            f"the log in {log} holds nothing of the chain yet", "The node has not reached the chain so far"
+        )
+    notes = _notes_of_log(standings, up.contract) if first_seq_of(list_segments(log)[0]) else ()
+    return _board(standings, up.contract, up.chain_id, head, by, depth, notes)
+
+
+def _is_of_chain(event: Any) -> bool:
+    settings = getattr(event, "settings", None)
+    return isinstance(event, ChainBlock | ChainReorged | ChainUp) or getattr(settings, "chain", None) is not None
+
+
+def _notes_of_log(standings: Standings, contract: str) -> tuple[str, ...]:
+    since = f"block {standings.first.number}" if standings.first else "its first block"
+    return (
+        f"counted from {since} on: the log no longer holds what the contract said before",
+        f"all of it: swarmd leaderboard --rpc URL --contract {contract}",
+    )
+
+
+def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
+    """The standings read from the chain, compared with the contract's own sums.
+
+    Raises:
+        ConfigError: the URL or the address is none.
+        ChainMismatch: there is no contract at the address.
+        ChainError: no endpoint answers.
+    """
+    from swarmd.chain.readout import read_out
+    from swarmd.chain.rpc import read_urls
+
+    if not ADDRESS.fullmatch(contract):
+        raise ConfigError(f"--contract: {contract!r} is no address", "Write it as 0x and 40 hex digits")
+    read = anyio.run(read_out, read_urls([rpc], Path()), contract, from_block)
+    notes = [f"{count} log entries were left out: {reason}" for reason, count in sorted(read.rejected.items())]
+    if not read.whole:
+        notes.append(f"counted from block {from_block} on; the contract is older, so its own sums were not compared")
+    elif read.differences is None:
+        notes.append("the contract keeps no sums of its own to compare with")
+    elif not read.differences:
+        notes.append("the contract's own sums say the same")
+    board = _board(read.standings, contract, read.chain_id, read.head.number, by, depth, tuple(notes))
+    return msgspec.structs.replace(board, differences=read.differences or ())
+
+
+def _board(
+    standings: Standings, contract: str, chain_id: int, head: int, by: Order, depth: int, notes: tuple[str, ...]
+) -> ChainBoard:
+    confirmed = max(head - depth, -1)
+    ranked = tuple(rank(standings.standings().values(), by))
+    return ChainBoard(contract, chain_id, head, confirmed, ranked, standings.standings(confirmed), notes)
+
+
+def as_plain(board: ChainBoard, top: int) -> dict[str, Any]:
+    """For JSON; rewards are decimal strings, because they have up to 256 bits and more."""
+    return {
+        "contract": board.contract,
+        "chain_id": board.chain_id,
+        "block": board.block,
+        "confirmed_block": board.confirmed_block,
+        "standings": [
+            {"place": place, **_figures(row), "confirmed": _figures(_confirmed(board, row))}
+            for place, row in enumerate(board.standings[:top], 1)
+        ],
+        "notes": board.notes,
+        "problems": board.differences,
+    }
+
+
+def _figures(row: PeerStanding) -> dict[str, Any]:
+    return msgspec.structs.asdict(row) | {"reward": str(row.reward)}
+
+
+def _confirmed(board: ChainBoard, row: PeerStanding) -> PeerStanding:
+    return board.confirmed.get(row.peer, PeerStanding(row.peer))
+
+
+def table_of(board: ChainBoard, top: int) -> Table:
+    """The standings as a table; rewards that are not confirmed yet stand beside the sum."""
+    title = f"leaderboard of {board.contract} on chain {board.chain_id}, up to block {board.block}"
+    pending = any(_confirmed(board, row).reward != row.reward for row in board.standings[:top])
+    table = Table(title=title, title_justify="left")
+    for heading in ("place", "reward", *(["unconfirmed"] if pending else []), "rounds", "stages", "wins", "votes"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("peer", "account"):
+        table.add_column(heading, no_wrap=True)
+    for place, row in enumerate(board.standings[:top], 1):
+        open_reward = [str(row.reward - _confirmed(board, row).reward)] if pending else []
+        counts = [str(count) for count in (row.rounds, row.stages, row.wins, row.votes)]
+        table.add_row(str(place), str(row.reward), *open_reward, *counts, shown(row.peer), row.account or "-")
+    return table
+
+
+def shown(text: str) -> Text:
+    """Text from outside: whole, on one line, and unable to command the terminal."""
+    cut = text[:CHARACTERS_SHOWN_MAX]
+    safe = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
+    return Text(safe + (f"... ({len(text)} characters)" if len(text) > len(cut) else ""))
+
+
+def print_whole(table: Table) -> None:
+    """Print a table as wide as it is: a terminal may break its lines, but nothing is cut."""
+    console = Console()
+    needed = Measurement.get(console, console.options.update(width=COLUMNS_MAX), table).maximum
+    Console(width=max(console.width, needed)).print(table)

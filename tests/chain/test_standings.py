@@ -1,0 +1,287 @@
+"""Standings added up from events: against a naive model with reorganisations, and against a real contract."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmd.chain import readout, standings
+from swarmd.chain.readout import Readout, read_out
+from swarmd.chain.standings import ORDERS, PeerStanding, Standings, rank
+from swarmd.core.events import (
+    AnyChainLog,
+    BlockRef,
+    ChainBlock,
+    ChainReorged,
+    OtherLog,
+    RegistrationLog,
+    RewardLog,
+    StageLog,
+    VoteLog,
+)
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused
+from tests.anvil import running_anvil
+from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm
+
+PEERS = ("a", "b", "c", "", "\x1b[2J", "peer\n")
+ACCOUNTS = {peer: f"0x{number}" for number, peer in enumerate(PEERS)}
+
+
+def logs_of(drawn: list[tuple[str, str, int, int, int]]) -> tuple[AnyChainLog, ...]:
+    kinds: dict[str, Any] = {
+        "registration": lambda i, peer, *_: RegistrationLog(i, "0x", ACCOUNTS[peer], peer),
+        "reward": lambda i, peer, r, s, n: RewardLog(i, "0x", ACCOUNTS[peer], peer, r, s, str(n)),
+        "vote": lambda i, peer, r, s, n: VoteLog(i, "0x", ACCOUNTS[peer], peer, r, PEERS[: n % 4]),
+        "stage": lambda i, peer, r, s, n: StageLog(i, "0x", r, s),
+        "other": lambda i, *_: OtherLog(i, "0x", "Upgraded"),
+    }
+    return tuple(kinds[kind](index, *rest) for index, (kind, *rest) in enumerate(drawn))
+
+
+LOGS = st.lists(
+    st.tuples(
+        st.sampled_from(("registration", "reward", "reward", "vote", "stage", "other")),
+        st.sampled_from(PEERS),
+        st.integers(0, 5),
+        st.integers(0, 2),
+        st.integers(-(2**255), 2**255 - 1),
+    ),
+    max_size=5,
+).map(logs_of)
+STEPS = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 3), LOGS), max_size=30)  # dropped, gap, said
+
+
+def naive(chain: dict[int, ChainBlock]) -> dict[str, PeerStanding]:
+    """One question after another, over all that was said."""
+    said = [log for number in sorted(chain) for log in chain[number].logs]
+    rewards = [log for log in said if isinstance(log, RewardLog)]
+    votes = [log for log in said if isinstance(log, VoteLog)]
+    owners = {log.peer: log.account for log in said if isinstance(log, RegistrationLog | RewardLog | VoteLog)}
+    wins = Counter(winner for vote in votes for winner in vote.winners)
+    return {
+        peer: PeerStanding(
+            peer,
+            owners.get(peer, ""),
+            sum(int(log.reward) for log in rewards if log.peer == peer),
+            len({log.round for log in rewards if log.peer == peer}),
+            sum(log.peer == peer for log in rewards),
+            wins[peer],
+            sum(vote.peer == peer for vote in votes),
+        )
+        for peer in owners.keys() | wins.keys()
+    }
+
+
+@settings(max_examples=200, deadline=None)
+@given(STEPS, st.integers(0, 60))
+def test_the_fold_is_the_naive_sum_of_the_blocks_that_stand(
+    steps: list[tuple[int, int, tuple[AnyChainLog, ...]]], limit: int
+) -> None:
+    fold, chain, hashes = Standings(), {}, iter(range(1_000_000))
+    for dropped, gap, logs in steps:
+        if dropped > 3 and chain:
+            fork = max(max(chain) - dropped + 3, 0)
+            depth = max(chain) - fork
+            chain = {number: block for number, block in chain.items() if number <= fork}
+            fold.take(ChainReorged(BlockRef(fork, "0xf"), depth))
+        number = max(chain, default=0) + gap
+        chain[number] = ChainBlock(BlockRef(number, hex(next(hashes))), logs)
+        fold.take(chain[number])
+        fold.take(chain[max(chain)])  # told again after a restart
+    assert fold.standings() == naive(chain)
+    assert fold.standings(limit) == naive({number: block for number, block in chain.items() if number <= limit})
+    assert fold.last == max(chain, default=-1)
+    assert fold.first == (chain[min(chain)].block if chain else None)
+
+
+def test_a_block_in_the_place_of_another_drops_it_and_what_follows() -> None:
+    fold = Standings()
+    for number, hash, reward in ((1, "0x1", "5"), (2, "0x2", "7"), (3, "0x3", "9"), (2, "0x22", "100")):
+        fold.take(ChainBlock(BlockRef(number, hash), (RewardLog(0, "0x", "0xA", "a", number, 0, reward),)))
+    assert fold.standings()["a"].reward == 105
+
+
+def test_old_blocks_are_sealed_and_a_reorganisation_below_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standings, "OPEN_BLOCKS_MAX", 3)
+    fold = Standings()
+    for number in range(10):
+        fold.take(ChainBlock(BlockRef(number, hex(number)), (RewardLog(0, "0x", "0xA", "a", number, 0, "1"),)))
+    assert fold.standings()["a"] == PeerStanding("a", "0xA", 10, 10, 10)
+    fold.take(ChainReorged(BlockRef(6, "0x6"), 3))
+    assert fold.standings()["a"] == PeerStanding("a", "0xA", 7, 7, 7)
+    with pytest.raises(ChainError, match="too many to undo"):
+        fold.take(ChainReorged(BlockRef(5, "0x5"), 1))
+
+
+def test_ranks_are_by_figure_and_ties_by_peer_id() -> None:
+    rows = [PeerStanding("b", reward=3), PeerStanding("a", reward=3), PeerStanding("c", reward=2**256, wins=1)]
+    assert [row.peer for row in rank(rows)] == ["c", "a", "b"]
+    assert {order: [row.peer for row in rank(rows, order)] for order in ORDERS}["votes"] == ["a", "b", "c"]
+
+
+# --- a real contract ---
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_anvil() as url:
+        yield url
+
+
+@pytest.fixture
+def swarm(url: str) -> Swarm:
+    w3 = connect(url)
+    return deploy_swarm(w3, 1, deploy(w3, "LockedSwarmCoordinator-1"))
+
+
+ODD = ("12D3KooWAlpha", "", "\x1b[31mred", 'it\'s "quoted"', "ünïcode ✓", "tab\tnew\nline")
+
+
+class Played:
+    """What a test has done with a contract, so that it knows the sums by itself."""
+
+    def __init__(self, swarm: Swarm, seed: int) -> None:
+        self.swarm = swarm
+        self.random = random.Random(seed)
+        self.owners = {peer: swarm.accounts[1 + number % 3] for number, peer in enumerate(ODD)}
+        self.rewards: dict[str, list[tuple[int, int]]] = {peer: [] for peer in ODD}
+        self.wins = Counter[str]()
+        self.votes = Counter[str]()
+
+    def play(self, rounds: int, first: int = 0) -> None:
+        for peer, owner in self.owners.items() if first == 0 else ():
+            self.swarm.register(owner, peer)
+        for round in range(first, first + rounds):
+            for peer in self.random.sample(ODD, 4):
+                self.reward(peer, round)
+            self.vote(self.random.choice(ODD), round)
+            self.swarm.next_round()
+
+    def reward(self, peer: str, round: int) -> None:
+        amount = self.random.choice([0, -5, 412, 2**200, -(2**200), self.random.randrange(10**6)])
+        self.swarm.send(self.owners[peer], "submitReward(uint256,uint256,int256,string)", round, 0, amount, peer)
+        self.rewards[peer].append((round, amount))
+
+    def vote(self, peer: str, round: int) -> None:
+        winners = self.random.sample([*ODD, "nobody"], self.random.randrange(4))
+        self.swarm.send(self.owners[peer], "submitWinners", round, winners, peer)
+        self.votes[peer] += 1
+        self.wins.update(winners)
+
+    def expected(self) -> dict[str, PeerStanding]:
+        return {
+            peer: PeerStanding(
+                peer,
+                self.owners.get(peer, ""),
+                sum(amount for _, amount in self.rewards.get(peer, [])),
+                len({round for round, _ in self.rewards.get(peer, [])}),
+                len(self.rewards.get(peer, [])),
+                self.wins[peer],
+                self.votes[peer],
+            )
+            for peer in (*ODD, *self.wins)
+        }
+
+
+def read(url: str, swarm: Swarm, from_block: int = 0) -> Readout:
+    return anyio.run(partial(read_out, [url], swarm.contract.address, from_block))
+
+
+def views(swarm: Swarm, peers: list[str]) -> list[tuple[str, int, int, int]]:
+    sums = swarm.ask("getTotalRewards", peers)
+    return [
+        (peer, reward, swarm.ask("getTotalWins", peer), swarm.ask("getVoterVoteCount", peer))
+        for peer, reward in zip(peers, sums, strict=True)
+    ]
+
+
+def check(url: str, played: Played) -> None:
+    found = read(url, played.swarm)
+    counted = found.standings.standings()
+    assert counted == played.expected()
+    assert [(row.peer, row.reward, row.wins, row.votes) for row in counted.values()] == views(
+        played.swarm, list(counted)
+    )
+    assert (found.whole, found.differences, found.rejected) == (True, (), {})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_folded_standings_are_those_of_the_contract(url: str, swarm: Swarm, seed: int) -> None:
+    played = Played(swarm, seed)
+    played.play(4)
+    check(url, played)
+
+
+def test_after_a_reorganisation_only_what_stands_is_counted(url: str, swarm: Swarm) -> None:
+    played = Played(swarm, 7)
+    played.play(2)
+    dropped_from = swarm.w3.eth.block_number
+    swarm.send(played.owners[ODD[0]], "submitReward(uint256,uint256,int256,string)", 0, 1, 10**9, ODD[0])
+    swarm.send(played.owners[ODD[1]], "submitWinners", 0, ["x"], ODD[1])
+    assert "x" in read(url, swarm).standings.standings()
+    answer = swarm.w3.provider.make_request("anvil_reorg", [swarm.w3.eth.block_number - dropped_from, []])  # type: ignore[arg-type]
+    assert "error" not in answer
+    check(url, played)
+    played.play(1, first=2)
+    check(url, played)
+
+
+def test_reading_from_a_later_block_says_that_it_is_not_all(url: str, swarm: Swarm) -> None:
+    played = Played(swarm, 1)
+    played.play(1)
+    late = swarm.w3.eth.block_number + 1
+    played.play(1, first=1)
+    found = read(url, swarm, late)
+    assert not found.whole and found.differences is None
+    assert sum(row.stages for row in found.standings.standings().values()) == 4
+
+
+def test_sums_of_the_contract_that_differ_are_told(url: str, swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    Played(swarm, 2).play(1)
+    monkeypatch.setitem(standings._ADDERS, RewardLog, lambda counts, log: None)
+    differences = read(url, swarm).differences
+    assert differences and all("its events add up to 0" in difference for difference in differences)
+
+
+def test_a_contract_without_sums_is_not_compared(url: str, swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    Played(swarm, 4).play(1)
+
+    async def without(*arguments: Any, **options: Any) -> Any:
+        raise ContractRefused("", "the contract has no getTotalRewards(string[])")
+
+    monkeypatch.setattr(readout, "read_call", without)
+    assert read(url, swarm).differences is None
+
+
+def test_a_missing_contract_and_a_dead_endpoint_are_told(url: str) -> None:
+    with pytest.raises(ChainMismatch, match="there is no contract"):
+        anyio.run(partial(read_out, [url], "0x" + "11" * 20, 0))
+    with pytest.raises(ChainError, match="cannot be reached"):
+        anyio.run(partial(read_out, ["http://127.0.0.1:9/secret-in-the-path"], "0x" + "11" * 20, 0))
+
+
+def test_a_chain_that_changes_while_it_is_read_is_read_again(
+    url: str, swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(swarm, 3)
+    played.play(1)
+    reads: list[int] = []
+    real = readout.compare
+
+    async def disturbed(*arguments: Any) -> Any:
+        reads.append(1)
+        if len(reads) == 1:
+            await anyio.to_thread.run_sync(swarm.w3.provider.make_request, "anvil_reorg", [1, []])
+        return await real(*arguments)
+
+    monkeypatch.setattr(readout, "compare", disturbed)
+    assert read(url, swarm).differences == ()
+    assert len(reads) == 2
