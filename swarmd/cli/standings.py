@@ -87,7 +87,7 @@ def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: i
         ChainError: no endpoint answers.
     """
     from swarmd.chain.readout import read_out
-    from swarmd.chain.rpc import read_urls
+    from swarmd.chain.urls import read_urls
 
     if not ADDRESS.fullmatch(contract):
         raise ConfigError(f"--contract: {contract!r} is no address", "Write it as 0x and 40 hex digits")
