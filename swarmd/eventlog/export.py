@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from swarmd.core.events import Envelope, tag_of
+from swarmd.core.events import Envelope, Event, tag_of
 from swarmd.errors import PathUnusable, SwarmdError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.files import TEMPORARY, write_failure
@@ -53,8 +54,9 @@ def export_json_lines(commits: Iterable[Commit], path: Path) -> int:
 def export_parquet(commits: Iterable[Commit], path: Path) -> int:
     """Write a Parquet table, whole or not at all. Returns the number of events.
 
-    Columns: seq (int64), at (timestamp, UTC), type, round, stage, peer, command (null where the event has none), rules,
-    commands_digest (hex, of the event's commit) and event (the whole event as JSON).
+    Columns: seq (int64), at (timestamp, UTC), type, round, stage, peer, command, submission, block (a number; these six
+    are null where the event has none), rules, commands_digest (hex, of the event's commit) and event (the whole event
+    as JSON). A submission's round and stage are those that its id names.
 
     Raises:
         SwarmdError: pyarrow is not installed.
@@ -108,6 +110,8 @@ def _schema(arrow: Any) -> Any:
             ("stage", arrow.int64()),
             ("peer", text),
             ("command", text),
+            ("submission", text),
+            ("block", arrow.int64()),
             ("rules", arrow.int32()),
             ("commands_digest", text),
             ("event", text),
@@ -117,15 +121,32 @@ def _schema(arrow: Any) -> Any:
 
 def _row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
     event = envelope.event
+    round_, stage = place_of(event)
     return {
         "seq": envelope.seq,
         "at": round(envelope.at * 1_000_000),
         "type": tag_of(event),
-        "round": getattr(event, "round", None),
-        "stage": getattr(event, "stage", None),
+        "round": round_,
+        "stage": stage,
         "peer": getattr(event, "peer", None),
         "command": getattr(event, "command", None),
+        "submission": getattr(event, "submission", None),
+        "block": block_of(event),
         "rules": commit.rules,
         "commands_digest": commit.commands_digest.hex(),
         "event": event_body(event).decode(),
     }
+
+
+def place_of(event: Event) -> tuple[int | None, int | None]:
+    """Round and stage that an event is about, its own or those of its submission's id (reward/<round>/<stage>)."""
+    named = re.fullmatch(r"[a-z]+/(\d{1,18})(?:/(\d{1,18}))?", getattr(event, "submission", ""))
+    if named is None:
+        return getattr(event, "round", None), getattr(event, "stage", None)
+    return int(named[1]), None if named[2] is None else int(named[2])
+
+
+def block_of(event: Event) -> int | None:
+    """Number of the block that an event is about: it, the fork of a reorganisation, or the head."""
+    block = getattr(event, "block", None) or getattr(event, "fork", None) or getattr(event, "head", None)
+    return None if block is None else int(block.number)

@@ -14,7 +14,18 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from swarmd.core.events import Event, ReportSeen, tag_of
+from swarmd.core.events import (
+    BlockRef,
+    ChainBlock,
+    ChainReorged,
+    ChainUp,
+    Event,
+    ReportSeen,
+    SubmissionConfirmed,
+    SubmissionIncluded,
+    SubmissionSent,
+    tag_of,
+)
 from swarmd.errors import LogDamaged, LogWriteFailed, PathUnusable, SwarmdError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.export import export_json_lines, export_parquet, write_json_lines
@@ -83,6 +94,30 @@ def test_a_parquet_table_holds_the_whole_log(tmp_path: Path) -> None:
     bodies = table["event"].to_pylist()
     assert json.loads(bodies[-1])["reward"] == "NaN"
     assert msgspec.json.decode(bodies[0], type=Event) == events[0]
+
+
+def test_what_is_about_the_chain_has_its_round_stage_and_block(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    block = BlockRef(7, "0x7")
+    events: list[Event] = [
+        ChainUp(1, "0xC", "0x0", block, 1, 4, 2, 0.0),
+        ChainBlock(block),
+        ChainReorged(block, 2),
+        SubmissionSent("reward/3/1"),
+        SubmissionIncluded("winners/3", block),
+        SubmissionConfirmed("register", block),
+    ]
+    write_groups(tmp_path / "events", [events])
+    export_parquet(read_commits(tmp_path / "events"), tmp_path / "log.parquet")
+    rows = parquet.read_table(tmp_path / "log.parquet").to_pylist()
+    assert [(row["round"], row["stage"], row["submission"], row["block"]) for row in rows] == [
+        (4, 2, None, 7),
+        (None, None, None, 7),
+        (None, None, None, 7),
+        (3, 1, "reward/3/1", None),
+        (3, None, "winners/3", 7),
+        (None, None, "register", 7),
+    ]
 
 
 def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
