@@ -34,7 +34,9 @@ VERBS = {
     "status": Verb("swarmd.cli.status", "status", "Say how a node is: process, network, training, round."),
     "local": Verb("swarmd.cli.local", "local", "Run a small swarm of real nodes on this machine."),
     "leaderboard": Verb(
-        "swarmd.cli.leaderboard", "leaderboard", "Add up a swarm's standings again from the signed reports."
+        "swarmd.cli.leaderboard",
+        "leaderboard",
+        "Add up a swarm's standings again, from its contract or its signed reports.",
     ),
     "replay": Verb("swarmd.cli.replay", "replay", "Replay a node's event log: show, step, verify, compare charts."),
     "log": Verb("swarmd.cli.log", "app", "Print, follow, verify or export an event log."),
