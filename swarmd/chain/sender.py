@@ -1,7 +1,7 @@
 """What this node submits through: the key of an account, or a signer proxy that holds one.
 
-A sender prepares attempts, sends them, and tells what became of them. It remembers nothing: what was tried stands in the
-event log and comes back with every `Submit`.
+A sender prepares attempts, sends them, and tells what became of them. It remembers nothing: what was tried stands in
+the event log and comes back with every `Submit`.
 """
 
 from __future__ import annotations

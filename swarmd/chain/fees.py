@@ -1,0 +1,77 @@
+"""What a unit of gas costs, and the bounds on what is signed: 1559's two prices where the chain has them, else one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swarmd.chain.rpc import Caller
+from swarmd.config import FeesConfig
+from swarmd.core.events import Value
+from swarmd.errors import ChainError, EndpointFailed
+
+GWEI = 10**9
+BASE_FEES = 2  # a block's base fee may rise so many times over before the transaction is stuck
+
+
+class Price(Value, frozen=True):
+    """Per unit of gas; `tip_wei` is None on a chain without EIP-1559."""
+
+    fee_wei: int  # most that is paid, tip included
+    tip_wei: int | None = None
+
+
+def quantity(value: Any, what: str) -> int:
+    """A JSON-RPC quantity. Raises EndpointFailed, naming `what`, when it is none."""
+    try:
+        return int(value, 16)
+    except (TypeError, ValueError):
+        raise EndpointFailed(f"an endpoint answered with something that is no {what}") from None
+
+
+async def quote(caller: Caller, fees: FeesConfig) -> Price:
+    """The price to sign now.
+
+    Raises:
+        ChainError: the chain asks for more than fees.max_gwei, or no endpoint answers.
+    """
+    block = await caller.request("eth_getBlockByNumber", ["latest", False])
+    if not isinstance(block, dict):
+        raise EndpointFailed("an endpoint has no latest block")
+    cap = bound_wei(fees)
+    if block.get("baseFeePerGas") is None:
+        price_wei = quantity(await caller.request("eth_gasPrice", []), "gas price")
+        _check(price_wei, fees)
+        return Price(price_wei)
+    base_wei = quantity(block["baseFeePerGas"], "base fee")
+    _check(base_wei, fees)
+    fee_wei = min(BASE_FEES * base_wei + round(fees.tip_gwei * GWEI), cap)
+    return Price(fee_wei, min(round(fees.tip_gwei * GWEI), fee_wei))
+
+
+def bound_wei(fees: FeesConfig) -> int:
+    """The highest price that is ever signed, in wei."""
+    return round(fees.max_gwei * GWEI)
+
+
+def _check(asked_wei: int, fees: FeesConfig) -> None:
+    if asked_wei > bound_wei(fees):
+        raise ChainError(
+            f"gas costs {asked_wei / GWEI:g} gwei now, and chain.fees.max_gwei is {fees.max_gwei:g}",
+            "Wait until it is cheaper, or raise the bound",
+        )
+
+
+def replacing(earlier: Price, asked: Price, fees: FeesConfig) -> Price | None:
+    """A price at which nodes let a transaction take the place of an earlier one; None where the bound allows none."""
+    fee_wei = max(asked.fee_wei, raised(earlier.fee_wei))
+    if fee_wei > bound_wei(fees):
+        return None
+    if asked.tip_wei is None:
+        return Price(fee_wei)
+    tip_wei = max(asked.tip_wei, raised(earlier.fee_wei if earlier.tip_wei is None else earlier.tip_wei))
+    return Price(fee_wei, tip_wei) if tip_wei <= fee_wei else None
+
+
+def raised(price_wei: int) -> int:
+    """The least price that replaces this one: an eighth more, where nodes ask for a tenth."""
+    return price_wei * 9 // 8 + 1

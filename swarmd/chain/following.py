@@ -1,0 +1,89 @@
+"""One submission that is looked after: its attempts, and how far it has come in this process's life."""
+
+from __future__ import annotations
+
+from swarmd.core.commands import Submit
+from swarmd.core.events import BlockRef, Prepared
+
+ATTEMPTS_MAX = 64  # remembered; the core remembers fewer, and gives them back after a restart
+
+
+class Following:
+    """State of one submission.
+
+    Args:
+        command: its order; the attempts that come with it are in the log, and may leave.
+    """
+
+    def __init__(self, command: Submit) -> None:
+        self.command = command
+        self.attempts: list[Prepared] = list(command.prepared)
+        self.block: BlockRef | None = None  # that has it
+        self.hash = ""  # of the transaction, empty where the contract was seen to have it
+        self.pushed_at: float | None = None  # when the last attempt was sent first, in the event loop's time
+        self.was_alive = False  # an attempt could still be mined when this process looked
+        self.withdrawn = False  # what is wanted now is only the end of its attempts
+        self.dead_looks = 0
+        self.is_unannounced = False
+        self._prepared_at = 0.0
+        self._in_log = {each.hash for each in command.prepared}
+        self._sent: set[str] = set()
+
+    def renew(self, command: Submit) -> None:
+        """Take the order's place: what it brings is in the log; what was prepared meanwhile stays."""
+        brought = {each.hash for each in command.prepared}
+        self.command = command
+        self.attempts = [*command.prepared, *(each for each in self.attempts if each.hash not in brought)]
+        self._in_log |= brought
+        self.is_unannounced = self.block is not None
+
+    def add(self, prepared: Prepared, at: float) -> None:
+        """The next attempt, which may not leave yet."""
+        if not any(each.hash == prepared.hash for each in self.attempts):
+            self.attempts = [*self.attempts, prepared][-ATTEMPTS_MAX:]
+            self.pushed_at = None
+        self.was_alive = True
+        self._prepared_at = at
+
+    def release(self, prepared: Prepared) -> None:
+        """This attempt is in the log."""
+        if not any(each.hash == prepared.hash for each in self.attempts):
+            self.attempts = [*self.attempts, prepared][-ATTEMPTS_MAX:]
+        self._in_log.add(prepared.hash)
+
+    def released(self) -> Prepared | None:
+        """The newest attempt that may leave."""
+        return next((each for each in reversed(self.attempts) if each.hash in self._in_log), None)
+
+    @property
+    def has_released(self) -> bool:
+        """Whether an attempt may be under way."""
+        return self.released() is not None
+
+    def is_held_back(self, since: float) -> bool:
+        """Whether the newest attempt has waited to be in the log for too long."""
+        return self.attempts[-1].hash not in self._in_log and self._prepared_at <= since
+
+    def is_stuck(self, since: float) -> bool:
+        """Whether the newest attempt was sent so long ago."""
+        return self.attempts[-1].hash in self._in_log and self.pushed_at is not None and self.pushed_at <= since
+
+    def is_news(self, prepared: Prepared) -> bool:
+        """Whether this process sent it for the first time."""
+        first = prepared.hash not in self._sent
+        self._sent.add(prepared.hash)
+        return first
+
+    def is_dead(self, looks: int) -> bool:
+        """Whether it was found without a living attempt so often, one after another; at once where it never had one."""
+        self.dead_looks += 1
+        return not self.attempts or self.dead_looks >= looks
+
+    def include(self, block: BlockRef, hash: str) -> None:
+        """A block has it."""
+        self.block, self.hash, self.is_unannounced, self.was_alive = block, hash, False, True
+
+    def drop(self) -> None:
+        """The block is no longer part of the chain."""
+        self.block, self.hash, self.is_unannounced, self.dead_looks = None, "", False, 0
+        self.pushed_at = None  # the same bytes are sent again

@@ -1,0 +1,174 @@
+"""A sender with the account's own key: the one place that decides on nonce and gas.
+
+All attempts at one submission carry the same nonce, so that the chain takes at most one of them. Only where that nonce
+is spent, or can never come up, is another one taken.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from eth_account.signers.local import LocalAccount
+
+from swarmd.chain.attempts import Signed, call_of, read_signed, sign
+from swarmd.chain.contract import refusal_of
+from swarmd.chain.fees import Price, quantity, quote, replacing
+from swarmd.chain.keystore import load_account
+from swarmd.chain.rpc import Caller
+from swarmd.chain.sender import Fate, Mined
+from swarmd.config import ChainConfig
+from swarmd.core.commands import Submit
+from swarmd.core.events import BlockRef, Prepared
+from swarmd.errors import ChainError, RpcRefused
+from swarmd.paths import DataPaths
+
+# What the clients of Ethereum say when they do not take a transaction; JSON-RPC's codes do not tell these apart.
+KNOWN = re.compile(r"already.?(known|imported|exists|in)|known transaction", re.IGNORECASE)
+UNTIMELY = re.compile(
+    r"nonce.{0,12}too low|old.?nonce|underpriced|(fee|price).{0,8}too.?low|replacement.?not.?allowed|"
+    r"less than (the )?(block )?base.?fee|gas price below",
+    re.IGNORECASE,
+)
+POOR = re.compile(r"insufficient.?(funds|balance)|enough funds|exceeds (account )?balance", re.IGNORECASE)
+
+log = logging.getLogger(__name__)
+
+
+def open_wallet(config: ChainConfig, data: DataPaths, caller: Caller) -> Wallet:
+    """The wallet of the configured keystore. Raises KeystoreError where its key cannot be read."""
+    return Wallet(config, caller, load_account(config, data))
+
+
+class Wallet:
+    """See `swarmd.chain.sender.Sender`.
+
+    Args:
+        config: the contract, the bounds on fees, and who moves the contract on.
+        caller: of the chain.
+        account: with its key.
+    """
+
+    repeatable = True
+
+    def __init__(self, config: ChainConfig, caller: Caller, account: LocalAccount) -> None:
+        self._config = config
+        self._caller = caller
+        self._key = account
+
+    @property
+    def account(self) -> str:
+        """The key's address."""
+        return str(self._key.address)
+
+    async def prepare(self, peer: str, command: Submit, attempts: Sequence[Prepared]) -> Prepared | None:
+        """Sign the next attempt, see `Sender`."""
+        content = call_of(command, peer, self._config.drive)
+        gas = await self._gas_for(self._config.contract, content)
+        return await self._next(attempts, self._config.contract, content, gas, command.kind)
+
+    async def withdraw(self, attempts: Sequence[Prepared]) -> Prepared | None:
+        """Sign a transaction of nothing to ourselves, which takes the nonce of the last attempt."""
+        gas = await self._gas_for(self.account, b"")
+        return await self._next(attempts, self.account, b"", gas, "withdrawal")
+
+    async def _next(
+        self, attempts: Sequence[Prepared], to: str, content: bytes, gas: int, what: str
+    ) -> Prepared | None:
+        nonce, replaced = await self._place_for(attempts, what)
+        price: Price | None = await quote(self._caller, self._config.fees)
+        if price is not None and replaced is not None and replaced.raw:
+            price = replacing(read_signed(replaced).price, price, self._config.fees)
+        if price is None:
+            return None
+        await self._check_funds(gas * price.fee_wei, what)
+        return sign(self._key, self._config.chain_id, Signed(nonce, price, gas, to, content))
+
+    async def _place_for(self, attempts: Sequence[Prepared], what: str) -> tuple[int, Prepared | None]:
+        """The nonce for the next attempt, and the attempt that it would replace."""
+        mined = await self._count("latest")
+        waiting = max(await self._count("pending"), mined)
+        free = [each for each in attempts if each.nonce >= mined]
+        if not free:
+            return waiting, None
+        if waiting < free[-1].nonce and what != "advance":
+            # Another process's transaction before ours is gone, and ours cannot come up. The contract takes each of
+            # these only once, so a second nonce is safe; a step of the contract it would take twice.
+            log.warning("%s: nonce %d of %s is free again", what, waiting, self.account)
+            return waiting, next((each for each in reversed(free) if each.nonce == waiting), None)
+        return free[-1].nonce, free[-1]
+
+    async def _count(self, tag: str) -> int:
+        return quantity(await self._caller.request("eth_getTransactionCount", [self.account, tag]), "nonce")
+
+    async def _gas_for(self, to: str, content: bytes) -> int:
+        """Gas to allow, a quarter more than it takes now."""
+        most = self._config.fees.gas_max
+        request = {"from": self.account, "to": to, "data": "0x" + content.hex()}
+        estimate = quantity(await self._ask_contract("eth_estimateGas", request, "latest"), "amount of gas")
+        if estimate > most:
+            raise ChainError(f"the call takes {estimate} gas, and chain.fees.gas_max is {most}", "Raise the bound")
+        return min(estimate + estimate // 4, most)
+
+    async def _ask_contract(self, method: str, request: dict[str, Any], block: str) -> Any:
+        try:
+            return await self._caller.request(method, [request, block])
+        except RpcRefused as refused:
+            raise refusal_of(refused, "the call") or refused from None
+
+    async def _check_funds(self, needed_wei: int, what: str) -> None:
+        balance = quantity(await self._caller.request("eth_getBalance", [self.account, "latest"]), "balance")
+        if balance < needed_wei:
+            raise ChainError(
+                f"the account {self.account} has {balance} wei, and the {what} may cost {needed_wei}",
+                "Send it some of the chain's coin; the node goes on by itself",
+            )
+
+    async def send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
+        """Send the signed bytes, see `Sender`."""
+        try:
+            await self._caller.request("eth_sendRawTransaction", ["0x" + prepared.raw.hex()])
+        except RpcRefused as refused:
+            if KNOWN.search(refused.message):
+                return prepared.hash
+            if UNTIMELY.search(refused.message):
+                log.info("%s was not taken: %s", prepared.hash, refused.message)
+                return None
+            if POOR.search(refused.message):
+                said = read_signed(prepared)
+                await self._check_funds(said.gas * said.price.fee_wei, command.kind)
+            raise refusal_of(refused, command.kind) or refused from None
+        return prepared.hash
+
+    async def trace(self, attempts: Sequence[Prepared]) -> Fate:
+        """Follow the nonces first: where none is spent, no receipt can be there."""
+        count = await self._count("latest")
+        spent = [each for each in attempts if each.nonce < count]
+        mined = [found for each in reversed(spent) if (found := await self._receipt_of(each))]
+        succeeded = next((each for each in mined if each.succeeded), None)
+        if succeeded is not None:
+            return succeeded
+        if len(spent) < len(attempts):
+            return "waiting"
+        return mined[0] if mined else "gone"
+
+    async def _receipt_of(self, attempt: Prepared) -> Mined | None:
+        if not attempt.hash:
+            return None
+        receipt = await self._caller.request("eth_getTransactionReceipt", [attempt.hash])
+        if not isinstance(receipt, dict) or not receipt.get("blockHash"):
+            return None
+        block = BlockRef(quantity(receipt.get("blockNumber"), "receipt"), str(receipt["blockHash"]).lower())
+        succeeded = quantity(receipt.get("status"), "receipt") == 1
+        return Mined(attempt.hash, block, succeeded and not self._is_withdrawal(attempt))
+
+    def _is_withdrawal(self, attempt: Prepared) -> bool:
+        return bool(attempt.raw) and read_signed(attempt).to == self.account
+
+    async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
+        """Call again at that block, see `Sender`."""
+        content = call_of(command, peer, self._config.drive)
+        request = {"from": self.account, "to": self._config.contract, "data": "0x" + content.hex()}
+        await self._ask_contract("eth_call", request, hex(mined.block.number))
