@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
-from swarmd.chain.blocks import Blocks
+from swarmd.chain.blocks import Blocks, NotThere
 from swarmd.chain.contract import check_code, read_call
 from swarmd.chain.endpoint import endpoint_of
-from swarmd.chain.logs import Entry, decode_entry
+from swarmd.chain.logs import decode_entry
+from swarmd.chain.reading import by_block
 from swarmd.chain.rpc import Caller, Rpc
 from swarmd.chain.standings import PeerStanding, Standings
 from swarmd.core.events import BlockRef, ChainBlock
@@ -48,9 +49,8 @@ async def read_out(urls: Sequence[str], contract: str, from_block: int) -> Reado
     try:
         await check_code(rpc, contract)
         for _ in range(READS_MAX):
-            readout = await _read(rpc, contract, from_block)
-            if readout is not None:
-                return readout
+            with suppress(NotThere):  # a block was replaced meanwhile
+                return await _read(rpc, contract, from_block)
     finally:
         await rpc.close()
     raise ChainError("the chain was reorganised whenever it was read")
@@ -67,27 +67,20 @@ async def chain_id_of(url: str) -> int:
         await endpoint.close()
 
 
-async def _read(rpc: Rpc, contract: str, from_block: int) -> Readout | None:
-    """None when a block was replaced meanwhile."""
+async def _read(rpc: Rpc, contract: str, from_block: int) -> Readout:
     blocks = Blocks(rpc, contract, RANGE_BLOCKS)
     head = await blocks.head()
     standings, rejected = Standings(), Counter[str]()
     async for span in blocks.spans(from_block, head.number):
-        for block in blocks_of(span.entries, rejected):
-            standings.take(block)
+        for number, entries in by_block(span.entries):
+            logs = [log for entry in entries if (log := decode_entry(entry, rejected)) is not None]
+            standings.take(ChainBlock(BlockRef(number, entries[0].block_hash), tuple(logs)))
     whole = await _nothing_before(rpc, contract, from_block)
     differences = await compare(rpc, contract, standings, head.number) if whole else None
     if (await blocks.at(head.number)).hash != head.hash:
-        return None
+        raise NotThere(f"block {head.number} changed while the chain was read")
     chain_id = int(await rpc.ask("eth_chainId", [], str), 16)
     return Readout(chain_id, head, standings, whole, dict(rejected), differences)
-
-
-def blocks_of(entries: Sequence[Entry], rejected: Counter[str]) -> Iterator[ChainBlock]:
-    """Log entries, in order, as facts."""
-    for (number, hash), group in groupby(entries, key=lambda entry: (entry.block_number, entry.block_hash)):
-        logs = (decode_entry(entry, rejected) for entry in group)
-        yield ChainBlock(BlockRef(int(number, 16), hash), tuple(log for log in logs if log is not None))
 
 
 async def _nothing_before(caller: Caller, contract: str, from_block: int) -> bool:

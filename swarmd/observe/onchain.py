@@ -30,7 +30,10 @@ class ChainStatus(Layer, frozen=True, kw_only=True):
     registered: bool  # the contract knows this peer
     round: int  # where the contract is
     stage: int
-    block: int = -1  # last one that was reported
+    block: int = -1  # the newest that was read; with the daemon down, the last that was reported
+    head: int = -1  # the chain's newest, as the endpoint says; this and the next two only while the worker tells
+    lag_s: float | None = None  # age of the newest block that was read, when it was read
+    endpoint: str = ""  # that answered last: scheme, host and port
     members: int | None = None  # peers on the allow-list, None where everybody may take part
     worker: WorkerStatus
 
@@ -76,6 +79,9 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
     reason = first_line(chain.reason) or _CHAIN_REASONS.get(chain.chart, chain.chart)
     if chain.chart == "down" and state.chaining.reason:
         reason = f"the chain worker is down: {first_line(state.chaining.reason)}"
+    progress = process.progress if process else None
+    if progress is not None and chain.chart == "connecting" and progress.total:
+        reason = f"reading the chain, block {progress.done} of {progress.total}"
     mute = silence(process)
     stranger = _stranger(state, chain) if chain.chart == "up" else ""
     return ChainStatus(
@@ -89,7 +95,10 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
         registered=chain.registered,
         round=chain.round,
         stage=chain.stage,
-        block=chain.recent[-1].number if chain.recent else -1,
+        block=progress.done if progress and progress.total else (chain.recent[-1].number if chain.recent else -1),
+        head=progress.total if progress and progress.total else -1,
+        lag_s=progress.figures.get("lag_s") if progress else None,
+        endpoint=progress.note if progress else "",
         members=None if state.members is None else len(state.members),
         worker=worker_status(state.chaining, live, process),
     )

@@ -90,7 +90,9 @@ def _training_words(training: TrainingStatus) -> list[str]:
 
 def _chain_words(chain: ChainStatus) -> list[str]:
     words = [f"contract at round {chain.round} stage {chain.stage}"] if chain.contract else []
-    words += [f"block {chain.block}"] if chain.block >= 0 else []
+    words += [f"block {chain.block}" + f" of {chain.head}" * (chain.head > chain.block)] if chain.block >= 0 else []
+    words += [f"its age {span(chain.lag_s)}"] if chain.lag_s is not None else []
+    words += [f"by {chain.endpoint}"] if chain.endpoint else []
     words += [f"account {chain.account}, {'registered' if chain.registered else 'not registered'}"] * bool(
         chain.account
     )

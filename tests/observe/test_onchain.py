@@ -13,6 +13,7 @@ from swarmd.core.state import Chain, Clock, Deadline, Link, State, Submission, T
 from swarmd.observe.live import Live, WorkerLive
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, headline, status_of
+from swarmd.worker.messages import Progress
 
 NOW = 10_000.0
 LOG = LogStatus("/data/events", 321, 5000)
@@ -83,6 +84,17 @@ def test_a_node_that_is_well() -> None:
     )
     assert row_of("node-1", status).on_chain == "3 confirmed, 3 waiting"
     assert "chain up (2 waiting)" in headline(replace(STATE, submissions=(reward(4, "sent"), reward(5, "lost"))))
+
+
+def test_a_running_worker_tells_how_far_it_is_and_through_whom() -> None:
+    progress = Progress("catching up", 80, 120, "https://rpc.example", {"lag_s": 12.0})
+    live = replace(LIVE, chain=replace(WELL, progress=progress))
+    chain = told(with_chain(chart="connecting"), live).chain
+    assert chain is not None and not chain.healthy
+    assert (chain.block, chain.head, chain.lag_s, chain.endpoint) == (80, 120, 12.0, "https://rpc.example")
+    assert chain.reason == "reading the chain, block 80 of 120"
+    text = " ".join(shown(told(STATE, live), 160).split())
+    assert "block 80 of 120; its age 12s; by https://rpc.example" in text
 
 
 def test_without_a_chain_nothing_is_new() -> None:
