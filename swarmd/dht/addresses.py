@@ -12,7 +12,7 @@ from swarmd.errors import ConfigError
 HOSTS = ("ip4", "ip6", "ip6zone", "dns", "dns4", "dns6", "dnsaddr")
 PORT_MAX = 65535
 
-_PEER_ID_FIX = "A peer id begins with 12D3Koo; `swarmd identity show` prints a node's"
+_PEER_ID_FIX = "A peer id begins with 12D3Koo or Qm; `swarmd identity show` prints a node's"
 
 
 def check_addresses(config: Config) -> None:
@@ -21,10 +21,12 @@ def check_addresses(config: Config) -> None:
     Raises:
         ConfigError: one is none; the message names the key.
     """
-    if config.role == "follower":
+    if config.role == "follower" and (config.swarm.coordinator or config.chain is None):
         _check_peer("swarm.coordinator", config.swarm.coordinator)
     for peer in config.dht.members:
         _check_peer("dht.members", peer)
+    if config.dht.peer:
+        _check_peer("dht.peer", config.dht.peer)
     _check_places("dht.bootstrap", [split_address(address)[0] for address in config.dht.bootstrap])
     _check_places("dht.listen", config.dht.listen)
     _check_places("dht.announce", config.dht.announce)

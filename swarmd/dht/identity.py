@@ -1,8 +1,9 @@
-"""A node's identity: one Ed25519 key in libp2p's own file format. The public key is the peer id.
+"""A node's identity: one key in libp2p's own file format, of which the peer id is made.
 
-The file holds the libp2p protobuf ``PrivateKey``: bytes 08 01 12 40, then the 32-byte seed, then the 32-byte public
-key. It is made only when asked for, never by a wrong path; it must belong to the user and be readable by nobody else.
-Only signing loads `cryptography`, so that the daemon can learn its peer id without it.
+swarmd makes Ed25519 keys. Their file holds the libp2p protobuf ``PrivateKey``: bytes 08 01 12 40, then the 32-byte
+seed, then the 32-byte public key; the public key is the peer id. RL Swarm's RSA keys (`swarm.pem`) are understood too:
+`swarmd.dht.rsa`. A file is made only when asked for, never by a wrong path; it must belong to the user and be readable
+by nobody else. Of an Ed25519 key, only signing loads `cryptography`: the daemon can learn its peer id without it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
@@ -25,19 +27,48 @@ if TYPE_CHECKING:
 
 FILE_PREFIX = b"\x08\x01\x12\x40"
 FILE_BYTES = len(FILE_PREFIX) + 64
+FILE_BYTES_MAX = 8192  # read at most; an RSA key of 4096 bits has 2,400
 RSA_PREFIX = b"\x08\x00\x12"  # RL Swarm's swarm.pem
 PEER_PREFIX = b"\x00\x24\x08\x01\x12\x20"  # identity multihash of a libp2p Ed25519 PublicKey
 PEER_BYTES = len(PEER_PREFIX) + 32
-PEER_ID_LENGTH_MAX = 60  # base58 characters; real ones have 52
+RSA_PEER_PREFIX = b"\x12\x20"  # sha256 multihash of a libp2p RSA PublicKey
+RSA_PEER_BYTES = len(RSA_PEER_PREFIX) + 32
+PEER_ID_LENGTH_MAX = 60  # base58 characters; real ones have 52, or 46 with RSA
+
+_RESTORE = "Restore it from a backup with `swarmd identity restore`"
 
 
-class Identity:
-    """A loaded key.
+class Identity(ABC):
+    """A loaded key."""
+
+    kind: str  # "ed25519", or "rsa-" and the bits
+    peer_id: str
+
+    @abstractmethod
+    def sign(self, message: bytes) -> bytes:
+        """A signature of `message` that `swarmd.dht.signatures.verify` accepts for the peer id."""
+
+    @abstractmethod
+    def encode(self) -> bytes:
+        """The key file's contents."""
+
+    @abstractmethod
+    def is_whole(self) -> bool:
+        """Does the public half belong to the secret one?"""
+
+    def __repr__(self) -> str:
+        return f"Identity({self.peer_id})"
+
+
+class Ed25519Identity(Identity):
+    """swarmd's own kind.
 
     Args:
         seed: the 32 secret bytes.
         public: the 32 bytes of the public key.
     """
+
+    kind = "ed25519"
 
     def __init__(self, seed: bytes, public: bytes) -> None:
         self._seed = seed
@@ -55,11 +86,12 @@ class Identity:
         return self._key.sign(message)
 
     def encode(self) -> bytes:
-        """The file's contents."""
+        """The key file's contents, 68 bytes."""
         return FILE_PREFIX + self._seed + self.public
 
-    def __repr__(self) -> str:
-        return f"Identity({self.peer_id})"
+    def is_whole(self) -> bool:
+        """Does the public half belong to the secret one? Loads `cryptography`."""
+        return self._key.public_key().public_bytes_raw() == self.public
 
 
 def peer_id_of(public: bytes) -> str:
@@ -69,62 +101,92 @@ def peer_id_of(public: bytes) -> str:
 
 @lru_cache(maxsize=4096)
 def public_key_of(peer_id: str) -> Ed25519PublicKey:
-    """The public key inside a peer id. Raises ValueError when it is not the id of an Ed25519 key."""
+    """The public key inside a peer id.
+
+    Raises:
+        ValueError: it is not the id of an Ed25519 key. An RSA peer's key cannot be read out of its id, which is a hash.
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    return Ed25519PublicKey.from_public_bytes(_public_bytes(peer_id))
+    raw = _raw_of(peer_id)
+    if not raw.startswith(PEER_PREFIX):
+        raise ValueError("not the peer id of an Ed25519 key")
+    return Ed25519PublicKey.from_public_bytes(raw[len(PEER_PREFIX) :])
 
 
 def is_peer_id(text: str) -> bool:
-    """True for the id of an Ed25519 peer."""
+    """True for the id of an Ed25519 or RSA peer, written as libp2p writes it."""
     try:
-        _public_bytes(text)
+        _raw_of(text)
     except ValueError:
         return False
     return True
 
 
-def _public_bytes(peer_id: str) -> bytes:
+def key_digest_of(peer_id: str) -> bytes | None:
+    """The sha256 that an RSA peer's id is made of; None for an Ed25519 peer. Raises ValueError for no peer id."""
+    raw = _raw_of(peer_id)
+    return raw[len(RSA_PEER_PREFIX) :] if raw.startswith(RSA_PEER_PREFIX) else None
+
+
+@lru_cache(maxsize=4096)
+def _raw_of(peer_id: str) -> bytes:
     if len(peer_id) > PEER_ID_LENGTH_MAX:
         raise ValueError("too long for a peer id")
-    raw = base58.b58decode(peer_id)
-    if len(raw) != PEER_BYTES or not raw.startswith(PEER_PREFIX):
-        raise ValueError("not the peer id of an Ed25519 key")
-    return bytes(raw[len(PEER_PREFIX) :])
+    raw = bytes(base58.b58decode(peer_id))
+    ed25519 = len(raw) == PEER_BYTES and raw.startswith(PEER_PREFIX)
+    rsa = len(raw) == RSA_PEER_BYTES and raw.startswith(RSA_PEER_PREFIX)
+    if not ed25519 and not rsa:
+        raise ValueError("not the peer id of an Ed25519 or RSA key")
+    if base58.b58encode(raw).decode("ascii") != peer_id:  # the decoder ignores white space after it
+        raise ValueError("not as libp2p writes it")
+    return raw
 
 
-def generate_identity() -> Identity:
+def generate_identity() -> Ed25519Identity:
     """A new random key, in memory only."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()
     public = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-    return Identity(key.private_bytes_raw(), public)
+    return Ed25519Identity(key.private_bytes_raw(), public)
 
 
-def create_identity(path: Path) -> Identity:
+def create_identity(path: Path) -> Ed25519Identity:
     """Make a new key and write it durably with mode 0600.
 
     Raises:
         IdentityError: the file exists already (it is never overwritten) or cannot be written.
     """
     identity = generate_identity()
+    write_private(path, identity.encode())
+    return identity
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a new file durably, with mode 0600.
+
+    Raises:
+        IdentityError: the file exists already (it is never overwritten) or cannot be written.
+    """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError as error:
-        raise IdentityError(f"{path} exists already", "Move it away first: an identity is never overwritten") from error
+        raise IdentityError(f"{path} exists already", "Move it away first: it is never overwritten") from error
     except OSError as error:
         fix = "" if path.parent.is_dir() else f"Make its directory first: `mkdir -m 700 -p {path.parent}`"
-        raise IdentityError(f"the identity {path} cannot be created: {error.strerror}", fix) from error
+        raise IdentityError(f"{path} cannot be created: {error.strerror}", fix) from error
     try:
-        os.fchmod(descriptor, 0o600)
-        os.write(descriptor, identity.encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    _sync_directory(path.parent)
-    return identity
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        _sync_directory(path.parent)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise IdentityError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _sync_directory(path: Path) -> None:
@@ -140,22 +202,16 @@ def load_identity(path: Path) -> Identity:
 
     Raises:
         NotFoundError: there is no such file; none is made.
-        IdentityError: wrong type, owner or mode, an RSA key of RL Swarm, or a damaged file.
+        IdentityError: wrong type, owner or mode, or a damaged file.
     """
     identity = read_identity(path)
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    derived = Ed25519PrivateKey.from_private_bytes(identity._seed).public_key().public_bytes_raw()
-    if derived != identity.public:
+    if not identity.is_whole():
         raise IdentityError(f"{path} is damaged: its public key does not belong to its secret", _RESTORE)
     return identity
 
 
-_RESTORE = "Restore it from a backup"
-
-
 def read_identity(path: Path) -> Identity:
-    """As `load_identity`, without the proof that needs `cryptography`."""
+    """As `load_identity`, without the proof that needs `cryptography` where the key is Ed25519."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError as error:
@@ -164,7 +220,7 @@ def read_identity(path: Path) -> Identity:
         raise IdentityError(f"the identity {path} cannot be opened: {error.strerror}") from error
     try:
         _check_file(path, os.fstat(descriptor))
-        return _parse(path, os.read(descriptor, 8192))
+        return parse_identity(os.read(descriptor, FILE_BYTES_MAX), str(path))
     finally:
         os.close(descriptor)
 
@@ -180,13 +236,15 @@ def _check_file(path: Path, status: os.stat_result) -> None:
         raise IdentityError(f"the identity {path} has mode {mode:04o}: others may read it", f"Run `chmod 600 {path}`")
 
 
-def _parse(path: Path, raw: bytes) -> Identity:
+def parse_identity(raw: bytes, origin: str) -> Identity:
+    """The key in a key file's contents; `origin` names them in errors. Raises IdentityError."""
     if raw.startswith(RSA_PREFIX):
-        fix = "Keep that file for RL Swarm and make a new one with `swarmd identity new`"
-        raise IdentityError(f"{path} is an RSA identity (RL Swarm's swarm.pem); swarmd needs Ed25519", fix)
+        from swarmd.dht.rsa import parse_rsa
+
+        return parse_rsa(raw, origin)
     if len(raw) != FILE_BYTES or not raw.startswith(FILE_PREFIX):
-        raise IdentityError(f"{path} is no identity: {FILE_BYTES} bytes of a libp2p Ed25519 key expected", _RESTORE)
-    return Identity(raw[4:36], raw[36:68])
+        raise IdentityError(f"{origin} is no identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected", _RESTORE)
+    return Ed25519Identity(raw[4:36], raw[36:68])
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import anyio
 
-from swarmd.core.commands import Register
+from swarmd.core.commands import AdmitPeers, Register
 from swarmd.core.events import MemberLeft, MemberSeen, Registered
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht import names
@@ -18,6 +18,7 @@ from swarmd.dht.watch import Watch
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
 
 LEAVE_S = 1.5  # longest announcement of the leaving
+ALERT_S = 60.0  # after registering, and after a twin has shown itself, the memberships are read often
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +34,19 @@ class Members:
         self._session = session
         self._present: dict[str, bool] = {}  # peer → is it here? False: it has left
         self._published = 0.0  # expiration of the latest own record
-        self._watched = False
+        self._watch: Watch | None = None
+        self._alert_until = 0.0
+        self._elder = ""  # nonce of an elder twin's record that ours was written over
+        self._insisting = False
         self._twin: IdentityInUse | None = None
         self._twin_seen = anyio.Event()
 
     async def register(self, command: Register) -> None:
         """Publish the membership and begin to watch the others. Raises NetworkDown."""
         await self._publish(leaving=False)
-        if not self._watched:
-            self._watched = True
-            self._watch()
+        if self._watch is None:
+            self._watch = self._begin_watch()
+            self._session.start(self._keep_alert, self._watch)
         self._session.emit(Registered(command.id))
 
     async def _publish(self, leaving: bool) -> None:
@@ -58,14 +62,31 @@ class Members:
         signed = await session.publisher.publish(content)
         self._published = signed.expiration
 
-    def _watch(self) -> None:
+    def _begin_watch(self) -> Watch:
         session = self._session
         polls = 1 if session.coordinating else WATCHED_SLOWLY
-        session.watch(Watch(session.node, names.members(session.swarm), session.config.dht.poll_s * polls, self._see))
+        watch = Watch(session.node, names.members(session.swarm), session.config.dht.poll_s * polls, self._see)
+        session.watch(watch)
+        return watch
+
+    async def _keep_alert(self, watch: Watch) -> None:
+        """Read often while a twin may be about, so that of two the wrong one does not work for long."""
+        self._alert_until = anyio.current_time() + ALERT_S
+        while True:
+            await anyio.sleep(self._session.config.dht.poll_s)
+            if anyio.current_time() < self._alert_until:
+                watch.look()
+
+    async def admit(self, command: AdmitPeers) -> None:
+        """Take records of the listed peers only, or of whom the configuration admits. Raises RecordRejected."""
+        if command.open:
+            self._session.policy.admit_configured()
+        else:
+            self._session.policy.admit(command.peers)
 
     async def leave(self) -> None:
         """Announce the leaving, if there is time; who registered only."""
-        if not self._watched or self._twin is not None:
+        if self._watch is None or self._twin is not None:
             return
         try:
             with anyio.move_on_after(LEAVE_S):
@@ -108,25 +129,35 @@ class Members:
     def _look_for_twin(self, content: Membership, expiration: float) -> None:
         """Another life's record over our own was written after ours: by a twin, for a predecessor writes no more.
 
-        The younger of two keeps the identity: so both agree which one ends, and a node moved to another host wins.
+        The elder of two keeps the identity, and both agree which one that is. It writes its record again; the younger,
+        which sees it come back after having written over it, ends.
         """
         session = self._session
-        if content.nonce == session.nonce or expiration <= self._published:
+        if content.nonce == session.nonce or expiration <= self._published or self._insisting:
             return
-        if (content.joined_at, content.nonce) > (session.started_at, session.nonce):
+        self._alert_until = anyio.current_time() + ALERT_S
+        elder = (content.joined_at, content.nonce) < (session.started_at, session.nonce) and not content.leaving
+        if elder and content.nonce == self._elder:
             where = ", ".join(content.addresses) or "an unknown place"
             fix = "Stop one of them; two nodes with one identity harm each other's records"
-            self._twin = IdentityInUse(f"the identity {session.peer_id} also runs at {where}", fix)
+            self._twin = IdentityInUse(f"the identity {session.peer_id} also runs at {where}, since longer", fix)
             self._twin_seen.set()
         else:
-            session.start(self._insist)
+            self._insisting = True
+            session.start(self._insist, content.nonce if elder else "")
 
-    async def _insist(self) -> None:
-        """An older twin has written over our record: write ours again, so that it notices."""
+    async def _insist(self, elder: str) -> None:
+        """Write our record over a twin's: a younger one is to notice, and an elder one to show that it is alive.
+
+        A record of a predecessor can look like an elder's, when it had a longer life; but it does not come back.
+        """
         try:
             await self._publish(leaving=False)
+            self._elder = elder
         except (NetworkDown, RecordRejected) as error:
             log.debug("the membership was not written again: %s", error)
+        finally:
+            self._insisting = False
 
 
 def _useful(addresses: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,28 +1,28 @@
 """Signed records: what peers write into the DHT, and the checks that every reader and every storer makes.
 
-A record belongs to one peer and only that peer can write it: its subkey is the owner's peer id, which is the public
-key itself. The value is a msgpack payload followed by a 64-byte Ed25519 signature over key, owner, payload and
-expiration. The payload names its swarm, round and stage, so its key can be computed from it: a record counts under its
-own key only, and can be checked by anyone, anywhere. docs/PROTOCOL.md has the format in full.
+A record belongs to one peer and only that peer can write it: its subkey is the owner's peer id. The value is a msgpack
+payload followed by the owner's signature (`swarmd.dht.signatures`) over key, owner, payload and expiration. The payload
+names its swarm, round and stage, so its key can be computed from it: a record counts under its own key only, and can be
+checked by anyone, anywhere. docs/PROTOCOL.md has the format in full.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgpack  # type: ignore[import-untyped]
 import msgspec
 
 from swarmd.dht import names
-from swarmd.dht.identity import Identity, is_peer_id, public_key_of
+from swarmd.dht.identity import Identity, is_peer_id
 from swarmd.dht.plain import DECODE_ERRORS, check_plain
+from swarmd.dht.signatures import ED25519_BYTES, signature_bytes, verify
 from swarmd.errors import RecordRejected
 
 DOMAIN = b"swarmd-record-v1\x00"
-SIGNATURE_BYTES = 64
-VALUE_BYTES_MAX = 64 * 1024 + SIGNATURE_BYTES
+VALUE_BYTES_MAX = 64 * 1024 + ED25519_BYTES
 SUBKEY_BYTES_MAX = 120
 PAST_S = 60.0  # an expiration may lie this far back: clocks differ
 TTL_MAX_S = 3600.0  # and no further ahead
@@ -30,6 +30,7 @@ ROUND_MAX = 2**31 - 1
 STAGE_MAX = 1023
 ROUNDS_AHEAD = 2  # records of rounds beyond the clock's that are still taken
 ROUNDS_BEHIND = 64
+ADMITTED_MAX = 16384  # peer ids on a members list that changes while the node runs
 BODY_BYTES_MAX = 16 * 1024 * 1024  # rollouts or leaderboard, decompressed
 NAME_LENGTH_MAX = 64
 ADDRESSES_MAX = 8
@@ -161,10 +162,11 @@ def sign(identity: Identity, content: Payload, expiration: float) -> Signed:
         RecordRejected: "oversized" when the payload is larger than a record may be.
     """
     payload = msgspec.msgpack.encode(content)
-    if len(payload) > VALUE_BYTES_MAX - SIGNATURE_BYTES:
-        raise RecordRejected("oversized", f"a payload of {len(payload)} bytes fits in no record")
     message = signed_message(names.key_id(content.key), identity.peer_id, payload, expiration)
-    return Signed(identity.peer_id, payload, expiration, identity.sign(message))
+    signed = Signed(identity.peer_id, payload, expiration, identity.sign(message))
+    if len(signed.value) > VALUE_BYTES_MAX:
+        raise RecordRejected("oversized", f"a payload of {len(payload)} bytes fits in no record")
+    return signed
 
 
 class Policy:
@@ -190,8 +192,28 @@ class Policy:
         self.coordinator = coordinator
         self.own = own
         self.now = now
-        self.round: int | None = None  # of the coordinator's clock, once known: far rounds are refused
-        self._members = frozenset((*members, coordinator, own)) if members else None
+        self.round: int | None = None  # where the swarm is, once known: far rounds are refused
+        self._configured = frozenset((*members, coordinator, own)) if members else None
+        self._members = self._configured
+
+    def admit(self, peers: Iterable[str]) -> None:
+        """From now on only these, the coordinator and this node may write.
+
+        Raises:
+            RecordRejected: "oversized" when they are too many; nothing changes then.
+        """
+        listed = frozenset((*peers, self.coordinator, self.own))
+        if len(listed) > ADMITTED_MAX:
+            raise RecordRejected("oversized", f"a members list of {len(listed)} peers, the limit is {ADMITTED_MAX}")
+        self._members = listed
+
+    def admit_configured(self) -> None:
+        """From now on those may write whom the configuration admits."""
+        self._members = self._configured
+
+    def reach(self, round: int) -> None:
+        """This node is told to work in a round: the swarm is at least there, whether or not its clock was seen."""
+        self.round = max(round, self.round or 0)
 
     def admits(self, peer: str) -> bool:
         """May this peer write, or fetch bodies?"""
@@ -212,9 +234,8 @@ def check_record(policy: Policy, key: bytes, subkey: bytes, value: bytes, expira
     _check_size(value)
     _check_expiration(expiration, policy.now())
     owner = owner_of(subkey)
-    if not policy.admits(owner):
-        raise RecordRejected("not-a-member", f"{owner} is not on the members list")
-    signed = Signed(owner, value[:-SIGNATURE_BYTES], expiration, value[-SIGNATURE_BYTES:])
+    check_admitted(policy, owner)
+    signed = split_value(owner, value, expiration)
     _check_signature(signed, key, value)
     content = check_payload(signed.payload)
     if names.key_id(content.key) != key:
@@ -228,8 +249,21 @@ def _check_size(value: object) -> None:
         raise RecordRejected("malformed", "the value is not bytes")
     if len(value) > VALUE_BYTES_MAX:
         raise RecordRejected("oversized", f"{len(value)} bytes, the limit is {VALUE_BYTES_MAX}")
-    if len(value) <= SIGNATURE_BYTES:
-        raise RecordRejected("unsigned", "too short to be signed")
+
+
+def check_admitted(policy: Policy, owner: str) -> None:
+    """May the owner write here? Raises RecordRejected("not-a-member")."""
+    if not policy.admits(owner):
+        raise RecordRejected("not-a-member", f"{owner} is not on the members list")
+
+
+def split_value(owner: str, value: bytes, expiration: float) -> Signed:
+    """A value's payload and signature, not yet verified. Raises RecordRejected("unsigned")."""
+    try:
+        size_bytes = signature_bytes(owner, value)
+    except ValueError as error:
+        raise RecordRejected("unsigned", str(error)) from error
+    return Signed(owner, value[:-size_bytes], expiration, value[-size_bytes:])
 
 
 def _check_expiration(expiration: float, now: float) -> None:
@@ -264,14 +298,8 @@ def _check_signature(signed: Signed, key: bytes, value: bytes) -> None:
 
 def verifies(signed: Signed, key: bytes) -> bool:
     """True when the owner signed exactly this payload, for this key and expiration."""
-    from cryptography.exceptions import InvalidSignature
-
     message = signed_message(key, signed.owner, signed.payload, signed.expiration)
-    try:
-        public_key_of(signed.owner).verify(signed.signature, message)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
+    return verify(signed.owner, signed.signature, message)
 
 
 def check_payload(payload: bytes) -> Payload:

@@ -30,7 +30,7 @@ from swarmd.dht.hive import (
     protocol_module,
 )
 from swarmd.dht.quota import Quota
-from swarmd.dht.records import PAST_S, Policy, Signed, check_record
+from swarmd.dht.records import PAST_S, Policy, Signed, check_admitted, check_record
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.storage import KEY_BYTES_MAX, BoundedStorage, size_of
 from swarmd.errors import RecordRejected
@@ -121,7 +121,8 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         return signed
 
     def _judge_again(self, known: Signed) -> Signed:
-        """The signature stands; whether it is too old is a question of now."""
+        """The signature stands; whether it is too old, and its owner still admitted, is a question of now."""
+        check_admitted(self.policy, known.owner)
         if known.expiration < self.policy.now() - PAST_S:
             raise RecordRejected("stale", "expired")
         return known

@@ -45,6 +45,10 @@ class Watch:
             self._wanted[owner] = max(expiration, self._wanted.get(owner, 0.0))
             self._woken.set()
 
+    def look(self) -> None:
+        """Read now, as if the time for it had come."""
+        self._woken.set()
+
     async def run(self) -> None:
         """Read until cancelled."""
         while True:

@@ -19,6 +19,7 @@ import anyio
 
 from swarmd.config import Config, decode
 from swarmd.core.commands import (
+    AdmitPeers,
     Announce,
     CollectReports,
     Command,
@@ -36,7 +37,7 @@ from swarmd.dht.identity import Identity, hold_identity, load_identity
 from swarmd.dht.membership import Members
 from swarmd.dht.session import Session, identity_path
 from swarmd.dht.stages import Stages
-from swarmd.errors import IdentityInUse, SwarmdError
+from swarmd.errors import IdentityError, IdentityInUse, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.worker.child import Inbox, Outbox, serve
@@ -69,6 +70,7 @@ class Worker:
             PublishReport: stages.publish_report,
             CollectReports: stages.collect,
             PublishLeaderboard: stages.publish_leaderboard,
+            AdmitPeers: self.members.admit,
         }
 
     async def run(self, inbox: Inbox) -> None:
@@ -89,6 +91,8 @@ class Worker:
         elif len(self._running) >= COMMANDS_MAX:
             self._fail(command, f"{COMMANDS_MAX} commands are being done already")
         else:
+            if isinstance(command, Gather | PublishReport | CollectReports):
+                self._session.policy.reach(command.round)
             self._running.add(command.id)
             self._session.start(self._perform, command)
 
@@ -121,16 +125,24 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     outbox.progress("connecting")
     try:
         with ExitStack() as held:
-            identity = await _take_identity(identity_path(config, paths), held)
+            identity = await _take_identity(identity_path(config, paths), start.peer, held)
             session = Session(config, paths, identity, Blobs(paths.blobs), outbox)
             await session.run(lambda: Worker(session).run(inbox))
     except BaseExceptionGroup as errors:
         raise _first_of(errors) from None
 
 
-async def _take_identity(path: Path, held: ExitStack) -> Identity:
-    """Load the key and hold it for this process; a predecessor that is just ending gets a few seconds."""
+async def _take_identity(path: Path, peer: str, held: ExitStack) -> Identity:
+    """Load the key and hold it for this process; a predecessor that is just ending gets a few seconds.
+
+    Raises:
+        IdentityError: it cannot be used, or it is not the key of `peer`, whose log the daemon writes.
+        IdentityInUse: another process on this host holds it.
+    """
     identity = load_identity(path)
+    if peer and identity.peer_id != peer:
+        fix = f"Restore the key of {peer}; a key is not exchanged while its node runs"
+        raise IdentityError(f"the identity {path} is that of {identity.peer_id}, the node runs as {peer}", fix)
     deadline = anyio.current_time() + HOLD_S
     while True:
         try:

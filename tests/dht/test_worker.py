@@ -71,6 +71,12 @@ class Swarm:
         await node.expect(Registered)
         return node
 
+    async def twin_of(self, node: Driver, coordinator: Driver, **dht: object) -> Driver:
+        """A follower in another data directory, under the same identity."""
+        (self.root / "twin").mkdir()
+        shutil.copy(node.paths.root / "identity.key", self.root / "twin" / "identity.key")
+        return await self.follower("twin", coordinator, **dht)
+
     async def follower(self, name: str, coordinator: Driver, **dht: object) -> Driver:
         node = self.add(Driver(self.root / name, coordinator.peer_id, (await coordinator.address(),), **dht))
         await node.start()
@@ -365,16 +371,43 @@ async def test_a_second_worker_on_the_same_identity_is_refused(swarm: Swarm) -> 
     assert second.faults[-1].permanent and str(coordinator.process.pid) in second.faults[-1].reason
 
 
-async def test_a_twin_elsewhere_ends_the_elder(swarm: Swarm) -> None:
+async def test_a_twin_elsewhere_ends_and_the_elder_goes_on(swarm: Swarm) -> None:
+    """The key copied to a second data directory, both joined to a third node: the newcomer ends, for good."""
     coordinator = await swarm.coordinator()
-    one = await swarm.follower("one", coordinator, poll_s=0.3)
-    (swarm.root / "twin").mkdir()
-    shutil.copy(one.paths.root / "identity.key", swarm.root / "twin" / "identity.key")
-    twin = await swarm.follower("twin", coordinator)
-    assert await one.wait(20.0) == ExitCode.IDENTITY_CONFLICT
-    assert one.faults[-1].permanent and "also runs at" in one.faults[-1].reason
+    one = await swarm.follower("one", coordinator)
+    twin = await swarm.twin_of(one, coordinator)
+    assert await twin.wait(60.0) == ExitCode.IDENTITY_CONFLICT
+    assert twin.faults[-1].permanent and "also runs at" in twin.faults[-1].reason
+    assert twin.faults[-1].exit_code == ExitCode.IDENTITY_CONFLICT
+    await publish(one, 0, ["body"])
+    await one.expect(ReportPublished)
     await asyncio.sleep(1.0)
-    assert twin.process.returncode is None and not twin.faults
+    assert one.process.returncode is None and not one.faults
+    assert not coordinator.seen(MemberLeft, peer=one.peer_id)
+
+
+async def test_a_twin_started_again_and_again_never_ends_the_elder(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    one = await swarm.follower("one", coordinator, poll_s=0.5)
+    twin = await swarm.twin_of(one, coordinator, poll_s=0.5)
+    for _ in range(3):
+        assert await twin.wait(30.0) == ExitCode.IDENTITY_CONFLICT
+        since = len(twin.events)
+        await twin.start()
+        await twin.expect(LinkUp, since=since)
+        await twin.do(Register("register"))
+    assert await twin.wait(30.0) == ExitCode.IDENTITY_CONFLICT
+    assert one.process.returncode is None and not one.faults
+
+
+async def test_a_moved_node_is_no_twin_of_the_one_it_was(swarm: Swarm) -> None:
+    """The record that a killed node left behind stays, with a longer life than the new one's records have."""
+    coordinator = await swarm.coordinator()
+    one = await swarm.follower("one", coordinator, record_s=3000.0, poll_s=0.3)
+    await one.kill()
+    moved = await swarm.twin_of(one, coordinator, poll_s=0.3)
+    await asyncio.sleep(3.0)
+    assert moved.process.returncode is None and not moved.faults
 
 
 async def test_an_own_restart_is_no_twin(swarm: Swarm) -> None:
