@@ -1,0 +1,85 @@
+"""`swarmd status` of a node in a swarm with a chain, from the log that a real core wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli import run_command
+from swarmd.core.events import (
+    BlockRef,
+    ChainBlock,
+    ChainSettings,
+    ChainUp,
+    Event,
+    NodeStarted,
+    Prepared,
+    RegistrationLog,
+    SubmissionConfirmed,
+    SubmissionIncluded,
+    SubmissionPrepared,
+    SubmissionSent,
+    WorkerStarted,
+)
+from swarmd.core.state import State
+from swarmd.core.step import RULES
+from swarmd.daemon.engine import plan
+from swarmd.errors import ExitCode
+from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.store import EventLog
+from tests.core.story import settings
+
+HASH = "0x" + "ab" * 32
+BLOCK = BlockRef(7, HASH)
+ACCOUNT, CONTRACT = "0x" + "11" * 20, "0x" + "22" * 20
+EVENTS: tuple[Event, ...] = (
+    NodeStarted(settings(chain=ChainSettings(drive="never")), "run"),
+    WorkerStarted("chain", 1, 1),
+    ChainUp(31337, CONTRACT, HASH, BlockRef(6, HASH), 1, 3, 0, 0.0, account=ACCOUNT),
+    SubmissionPrepared("register", Prepared(HASH, 0, b"raw")),
+    SubmissionSent("register", HASH),
+    ChainBlock(BLOCK, (RegistrationLog(0, HASH, ACCOUNT, "me"),)),
+    SubmissionIncluded("register", BLOCK, HASH),
+)
+
+
+def write_log(directory: Path, events: tuple[Event, ...]) -> Path:
+    state = State()
+    with EventLog.open(directory / "events", "me", "run") as log:
+        for at, event in enumerate(events, 1):
+            planned = plan(state, log.next_seq, float(at), [event])
+            log.append(float(at), planned.events, digest_commands(planned.commands), RULES)
+            state = planned.state
+    return directory
+
+
+def told(directory: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
+    assert run_command(["status", str(directory), "--json"]) == ExitCode.FAILURE, "its daemon does not run"
+    read: dict[str, dict[str, object]] = json.loads(capsys.readouterr().out)
+    return read
+
+
+def test_the_layers_of_the_chain_come_from_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = told(write_log(tmp_path, EVENTS), capsys)
+    chain, submissions = status["chain"], status["submissions"]
+    assert (chain["state"], chain["reason"]) == ("down", "the daemon does not run")
+    assert (chain["account"], chain["registered"], chain["block"]) == (ACCOUNT, True, 7)
+    assert (submissions["included"], submissions["waiting"], submissions["confirmed"]) == (1, 0, 0)
+
+
+def test_it_is_told_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    data = write_log(tmp_path, (*EVENTS, SubmissionConfirmed("register", BLOCK)))
+    assert run_command(["status", str(data)]) == ExitCode.FAILURE
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"account {ACCOUNT}, registered" in shown and f"chain 31337, {CONTRACT}" in shown
+    assert "0 waiting, 0 sent, 0 included; 1 confirmed, 0 refused" in shown
+
+
+def test_without_a_chain_there_are_no_such_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = told(write_log(tmp_path, (NodeStarted(settings(), "run"),)), capsys)
+    assert status["chain"] is None and status["submissions"] is None
