@@ -6,6 +6,7 @@ for an ENS name (docs/CONTRACT.md).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -30,6 +31,9 @@ __all__ = [
 
 RESULT_CHARS_MAX = 8 * (1 << 20)  # of one call's result, as hex
 TEXT_CHARS_MAX = 200  # of a revert's own words
+
+# Nodes' words for a call that the contract, or what stands in its place, ended.
+FAILURES = re.compile(r"revert|invalid opcode|stack (under|over)flow|out of gas|EVM error|VM exec|jump", re.IGNORECASE)
 
 # Errors of the contract by name, with what to do about each. Names are part of the interface: the signer proxy's
 # answers carry them too.
@@ -128,8 +132,8 @@ async def read_call(
     if not isinstance(result, str):
         raise EndpointFailed(f"an endpoint answered {signature} with something that is no result")
     if types and result in ("0x", ""):
-        await check_code(caller, contract, block)
-        raise ContractRefused("", f"the contract {contract} has no {signature}")
+        await check_code(caller, contract)
+        raise ContractRefused("", f"the contract {contract} has no {signature} at block {block}")
     try:
         return decode_result(types, result)
     except ChainError as error:
@@ -138,9 +142,9 @@ async def read_call(
         raise ContractRefused("", f"{contract} {signature}: {error.message}") from None
 
 
-async def check_code(caller: Caller, contract: str, block: str = "latest") -> None:
+async def check_code(caller: Caller, contract: str) -> None:
     """Raise ChainMismatch when there is no contract at the address."""
-    if await caller.request("eth_getCode", [contract, block]) in ("0x", "", None):
+    if await caller.request("eth_getCode", [contract, "latest"]) in ("0x", "", None):
         raise ChainMismatch(
             f"there is no contract at {contract}",
             "Check chain.contract and chain.chain_id; a test chain that was restarted has lost its contracts",
@@ -153,7 +157,7 @@ def refusal_of(refused: RpcRefused, what: str) -> ContractRefused | None:
     `code` is the error's name, "Error" for a revert with words, "Panic" for one by the compiler's checks.
     """
     data = refused.data if refused.data.startswith("0x") else ""
-    if len(data) <= 2 and refused.code != 3 and "revert" not in refused.message.lower():
+    if len(data) <= 2 and refused.code != 3 and not FAILURES.search(refused.message):
         return None
     code, reason = explain(data)
     return ContractRefused(code, f"{what.split('(')[0]} was refused: {reason or refused.message}", advice(code))

@@ -12,7 +12,7 @@ from swarmd.chain.blocks import Blocks, NotThere
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, OPEN_TOPIC, PEERS_MAX, Entry, decode_peers
 from swarmd.core.events import Event, MembershipRead
-from swarmd.errors import ChainError, ContractRefused
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused
 
 CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
 TOPICS = [[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]
@@ -73,7 +73,7 @@ class Membership:
             self._due.clear()
             try:
                 await self._update()
-            except (ChainError, ContractRefused) as error:
+            except (ChainError, ChainMismatch, ContractRefused) as error:  # a mismatch is for the watcher to judge
                 log.info("membership cannot be read: %s", error.message)
                 self._due.set()
                 await anyio.sleep(RETRY_S)

@@ -1,8 +1,9 @@
-"""What the chain's tests stand on: a chain with a swarm, a watcher that follows it, and a node in between that misbehaves."""
+"""What the chain's tests stand on: a chain with a swarm, a watcher that follows it, a node between that misbehaves."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections import Counter
@@ -13,9 +14,10 @@ from typing import Any, TypeVar
 import aiohttp
 import anyio
 from aiohttp import web
+from eth_abi.abi import encode
 
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.logs import decode_log
+from swarmd.chain.logs import Entry, decode_log, topic_of
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.terms import Terms
 from swarmd.chain.watcher import Watcher
@@ -35,6 +37,8 @@ class Ground:
         self.url = url
         self.w3 = connect(url)
         self.stages = stages
+        self.floor = 0  # blocks up to this one stay
+        self._names = itertools.count()
         self.swarm: Swarm = deploy_swarm(self.w3, stages, deploy(self.w3, f"LockedSwarmCoordinator-{stages}"))
 
     @property
@@ -50,6 +54,11 @@ class Ground:
         answer = self.w3.provider.make_request(method, list(params))  # type: ignore[arg-type]
         assert "error" not in answer, answer
         return answer["result"]
+
+    def register(self, count: int = 1) -> None:
+        """Register peers that have never been registered."""
+        for _ in range(count):
+            self.swarm.register(self.swarm.alice, f"peer {next(self._names)}")
 
     def mine(self, blocks: int = 1) -> None:
         self.say("anvil_mine", hex(blocks))
@@ -130,9 +139,11 @@ class Watch:
     async def settle(self, ground: Ground) -> None:
         """Wait until what was observed is what the chain says."""
         await self.until(
-            lambda: self.watcher._branch is not None
-            and self.watcher._up
-            and self.watcher.branch.tip.hash == ground.hash_of(ground.height())
+            lambda: (
+                self.watcher._branch is not None
+                and self.watcher._up
+                and self.watcher.branch.tip.hash == ground.hash_of(ground.height())
+            )
         )
         assert self.fold() == ground.logs()
 
@@ -158,7 +169,7 @@ class Watch:
                 recent = [block for block in recent if block.number < event.fork.number] + [event.fork]
             elif isinstance(event, ChainBlock | ChainUp):
                 block = event.block if isinstance(event, ChainBlock) else event.head
-                recent = [known for known in recent if known.number < block.number][-63:] + [block]
+                recent = [*[known for known in recent if known.number < block.number][-63:], block]
         return tuple(recent)
 
     def order(self) -> WatchChain:
@@ -173,16 +184,15 @@ async def watching(
 ) -> AsyncIterator[Watch]:
     """A watcher until the block ends."""
     watch = Watch(config, stages, peer)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch.run, order or WatchChain("watch"))
-        tasks.start_soon(watch.watcher.heads.run)
-        tasks.start_soon(watch.watcher.membership.run)
-        try:
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch.run, order or WatchChain("watch"))
+            tasks.start_soon(watch.watcher.heads.run)
+            tasks.start_soon(watch.watcher.membership.run)
             yield watch
-        finally:
             tasks.cancel_scope.cancel()
-            with anyio.CancelScope(shield=True):
-                await watch.rpc.close()
+    finally:
+        await watch.rpc.close()
 
 
 Answer = web.Response | dict[str, Any] | None
@@ -284,3 +294,12 @@ def error(call: dict[str, Any], code: int, message: str, data: Any = None) -> di
 def result(call: dict[str, Any], value: Any) -> dict[str, Any]:
     """A JSON-RPC result as the answer."""
     return {"jsonrpc": "2.0", "id": call["id"], "result": value}
+
+
+def entry_of(peer: str, index: int = 0, data_chars: int = 0) -> Entry:
+    """An entry of PeerRegistered, its data filled up to this length."""
+    data = "0x" + encode(["string"], [peer]).hex()
+    topics = (topic_of("PeerRegistered(address,string)"), "0x" + 64 * "1")
+    return Entry(
+        "0x" + 40 * "1", topics, data.ljust(data_chars, "0"), "0x5", "0x" + 64 * "a", "0x" + 64 * "b", hex(index)
+    )
