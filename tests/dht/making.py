@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import msgpack
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from swarmd.dht import names
 from swarmd.dht.identity import Identity, generate_identity
@@ -22,11 +25,13 @@ from swarmd.dht.records import (
     sign,
     signed_message,
 )
+from swarmd.dht.rsa import RSA_PREFIX, RsaIdentity
 from swarmd.errors import RecordRejected
 
 SWARM = "test-swarm"
 DIGEST = "0123456789abcdef" * 4
 ALICE, BOB, COORDINATOR = generate_identity(), generate_identity(), generate_identity()
+RSA, OTHER_RSA = (RsaIdentity(rsa.generate_private_key(65537, 2048)) for _ in range(2))
 POLICY = Policy(SWARM, COORDINATOR.peer_id)
 
 MEMBERSHIP = Membership(SWARM, "alice", "nonce", 1.7e9, addresses=("/ip4/1.2.3.4/tcp/1",))
@@ -63,3 +68,19 @@ def judge(signed: Signed, key: str = "", policy: Policy = POLICY, **changes: Any
     except RecordRejected as error:
         return error.reason
     return ""
+
+
+def rsa_file(path: Path, bits: int = 2048, exponent: int = 65537) -> bytes:
+    """Write an RSA key as RL Swarm does, of whatever size; the file's contents."""
+    der = rsa.generate_private_key(exponent, bits).private_bytes(
+        serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    return rsa_file_of(path, der)
+
+
+def rsa_file_of(path: Path, der: bytes) -> bytes:
+    """Write what claims to be an RSA key; the file's contents."""
+    content = RSA_PREFIX + bytes((len(der) & 0x7F | 0x80, len(der) >> 7)) + der
+    path.write_bytes(content)
+    path.chmod(0o600)
+    return content

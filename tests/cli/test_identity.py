@@ -1,0 +1,242 @@
+"""`swarmd identity`: what it writes, what it refuses, and what it warns of."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pty
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli import run_command
+from swarmd.core.state import State
+from swarmd.dht.identity import create_identity, load_identity
+from swarmd.errors import ExitCode
+from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
+from swarmd.paths import DataPaths
+from tests.dht.making import rsa_file
+from tests.eventlog.making import follower_story, write_story
+
+SECRET = "correct horse battery"
+
+
+class Home:
+    """A directory with a node's data directory and a passphrase in a file."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.data = root / "data"
+        self.data.mkdir()
+        self.key = self.data / "identity.key"
+        self.peer = create_identity(self.key).peer_id
+        self.backup = root / "key.backup"
+        self.passphrase = root / "passphrase"
+        self.passphrase.write_text(SECRET + "\n")
+        self.passphrase.chmod(0o600)
+        self._capsys = capsys
+
+    def run(self, *args: object) -> tuple[int, str, str]:
+        """(exit code, stdout, stderr) of `swarmd identity ...`."""
+        code = run_command(["identity", *map(str, args)])
+        said = self._capsys.readouterr()
+        assert SECRET not in said.out + said.err
+        return code, said.out, said.err
+
+    def with_passphrase(self, *args: object) -> tuple[int, str, str]:
+        return self.run(*args, "--passphrase-file", self.passphrase)
+
+    def write_log(self, data: Path, rounds: int, peer: str = "") -> None:
+        with EventLog.open(DataPaths(data).events, peer or self.peer, "run", bytes_max=LOG_BYTES_MAX) as log:
+            write_story(log, follower_story(rounds), State())
+
+
+@pytest.fixture
+def home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Home:
+    return Home(tmp_path, capsys)
+
+
+def test_show_as_json(home: Home) -> None:
+    code, out, _ = home.run("show", home.key, "--json")
+    assert code == 0
+    assert json.loads(out) == {"file": str(home.key), "peer": home.peer, "kind": "ed25519"}
+
+
+def test_a_backup_comes_back_on_a_new_host(home: Home, tmp_path: Path) -> None:
+    home.write_log(home.data, 5)
+    code, out, err = home.with_passphrase("backup", home.key, home.backup)
+    assert (code, err) == (0, "") and home.peer in out and "at round 4" in out
+    assert home.backup.stat().st_mode & 0o777 == 0o600
+    code, out, err = home.with_passphrase("restore", home.backup, tmp_path / "identity.key")
+    assert code == 0 and out.strip() == home.peer
+    assert "was at round 4 when the backup was made" in err
+    assert "make sure that it does not run any more" in err and "no event log here" in err
+    assert "compare with the chain before it signs" in err
+    assert (tmp_path / "identity.key").read_bytes() == home.key.read_bytes()
+    assert (tmp_path / "identity.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_restore_beside_an_older_log_says_so(home: Home, tmp_path: Path) -> None:
+    home.write_log(home.data, 5)
+    assert home.with_passphrase("backup", home.key, home.backup)[0] == 0
+    home.write_log(tmp_path / "old", 2)
+    code, _, err = home.with_passphrase("restore", home.backup, tmp_path / "old" / "identity.key")
+    assert code == 0 and "older than the backup: it was at round 1" in err
+    home.key.unlink()
+    code, _, err = home.with_passphrase("restore", home.backup, home.key)
+    assert code == 0 and "older" not in err and "no event log" not in err
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_restore_into_another_nodes_directory_is_refused(home: Home, tmp_path: Path, named: bool) -> None:
+    assert home.with_passphrase("backup", home.key, home.backup)[0] == 0
+    home.write_log(tmp_path / "other", 2, peer="12D3KooWOther")
+    target = tmp_path / "new.key" if named else tmp_path / "other" / "identity.key"
+    options = ("--data", tmp_path / "other") if named else ()
+    code, _, err = home.with_passphrase("restore", home.backup, target, *options)
+    assert code == ExitCode.NO_PERMISSION and "holds the log of 12D3KooWOther" in err
+    assert not target.exists()
+
+
+def test_nothing_is_ever_overwritten(home: Home, tmp_path: Path) -> None:
+    assert home.with_passphrase("backup", home.key, home.backup)[0] == 0
+    before = home.key.read_bytes(), home.backup.read_bytes()
+    for args in (("backup", home.key, home.backup), ("restore", home.backup, home.key)):
+        code, _, err = home.with_passphrase(*args)
+        assert code == ExitCode.NO_PERMISSION and "exists already" in err
+    rsa_file(tmp_path / "swarm.pem")
+    for args in (("import", tmp_path / "swarm.pem", home.key), ("new", home.key)):
+        code, _, err = home.run(*args)
+        assert code == ExitCode.NO_PERMISSION and "exists already" in err
+    assert (home.key.read_bytes(), home.backup.read_bytes()) == before
+
+
+def test_a_backup_without_a_log_says_what_it_lacks(home: Home, tmp_path: Path) -> None:
+    code, _, err = home.with_passphrase("backup", home.key, home.backup)
+    assert code == 0 and "no event log lies beside the key" in err
+    code, _, err = home.with_passphrase("restore", home.backup, tmp_path / "identity.key")
+    assert code == 0 and "a round that the backup does not tell" in err
+
+
+def test_a_log_elsewhere_is_named(home: Home, tmp_path: Path) -> None:
+    home.write_log(tmp_path / "elsewhere", 3)
+    code, out, _ = home.with_passphrase("backup", home.key, home.backup, "--data", tmp_path / "elsewhere")
+    assert code == 0 and "at round 2" in out
+    home.backup.unlink()
+    code, _, err = home.with_passphrase("backup", home.key, home.backup, "--data", tmp_path)
+    assert code == ExitCode.NO_INPUT and "no event log" in err
+    home.write_log(tmp_path / "other", 2, peer="12D3KooWOther")
+    code, _, err = home.with_passphrase("backup", home.key, home.backup, "--data", tmp_path / "other")
+    assert code == ExitCode.NO_PERMISSION and not home.backup.exists()
+
+
+def test_a_damaged_log_keeps_no_key_from_its_backup(home: Home) -> None:
+    home.write_log(home.data, 2)
+    segment = next(DataPaths(home.data).events.glob("*.seg"))
+    segment.write_bytes(b"noise" * 100)
+    code, _, err = home.with_passphrase("backup", home.key, home.backup)
+    assert code == 0 and "does not say how far the node has come" in err and home.backup.exists()
+
+
+def test_check_proves_key_and_backup(home: Home) -> None:
+    assert home.with_passphrase("backup", home.key, home.backup)[0] == 0
+    code, out, _ = home.with_passphrase("check", home.key, "--backup", home.backup)
+    assert code == 0 and home.peer in out and "mode 0600" in out and "opens and holds this key" in out
+    code, out, _ = home.with_passphrase("check", home.key, "--backup", home.backup, "--json")
+    report = json.loads(out)
+    assert code == 0 and report["sound"] and report["peer"] == home.peer and report["owner"] == os.geteuid()
+    assert report["backup"]["file"] == str(home.backup)
+    assert home.run("check", home.key)[0] == 0
+
+
+def test_check_finds_what_is_wrong(home: Home, tmp_path: Path) -> None:
+    assert home.with_passphrase("backup", home.key, home.backup)[0] == 0
+    create_identity(tmp_path / "other.key")
+    code, _, err = home.with_passphrase("check", tmp_path / "other.key", "--backup", home.backup)
+    assert code == ExitCode.NO_PERMISSION and home.peer in err
+    home.passphrase.write_text("another one\n")
+    code, out, _ = home.with_passphrase("check", home.key, "--backup", home.backup, "--json")
+    assert code == ExitCode.NO_PERMISSION
+    assert not json.loads(out)["sound"] and "passphrase is wrong" in json.loads(out)["problem"]
+    home.key.chmod(0o644)
+    code, out, _ = home.run("check", home.key, "--json")
+    assert code == ExitCode.NO_PERMISSION and "chmod 600" in json.loads(out)["fix"]
+    assert home.run("check", tmp_path / "none")[0] == ExitCode.NO_INPUT
+
+
+def test_an_rsa_identity_of_rl_swarm_is_taken_over(home: Home, tmp_path: Path) -> None:
+    from swarmd.dht.hive import P2P
+
+    P2P.generate_identity(str(tmp_path / "swarm.pem"))
+    code, out, err = home.run("import", tmp_path / "swarm.pem", tmp_path / "identity.key")
+    assert code == 0 and out.strip() == load_identity(tmp_path / "identity.key").peer_id
+    assert "one identity runs one node" in err
+    assert (tmp_path / "identity.key").read_bytes() == (tmp_path / "swarm.pem").read_bytes()
+    assert (tmp_path / "identity.key").stat().st_mode & 0o777 == 0o600
+    assert home.with_passphrase("backup", tmp_path / "identity.key", home.backup)[0] == 0
+    assert home.with_passphrase("check", tmp_path / "identity.key", "--backup", home.backup)[0] == 0
+    assert json.loads(home.run("show", tmp_path / "identity.key", "--json")[1])["kind"] == "rsa-2048"
+
+
+@pytest.mark.parametrize("content", [b"", b"-----BEGIN RSA PRIVATE KEY-----\n", b"\x08\x00\x12\x80", bytes(100_000)])
+def test_what_is_no_identity_is_not_imported(home: Home, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "swarm.pem").write_bytes(content)
+    code, _, err = home.run("import", tmp_path / "swarm.pem", tmp_path / "identity.key")
+    assert code == ExitCode.NO_PERMISSION and "error: " in err and "Traceback" not in err
+    assert not (tmp_path / "identity.key").exists()
+    assert home.run("import", tmp_path / "none.pem", tmp_path / "identity.key")[0] == ExitCode.NO_INPUT
+    assert home.run("import", tmp_path, tmp_path / "identity.key")[0] == ExitCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "one line"), (b"a\nb\n", "one line"), (b"\xff" * 9, "UTF-8"), (b"short\n", "characters")],
+)
+def test_a_passphrase_file_holds_one_line(home: Home, content: bytes, says: str) -> None:
+    home.passphrase.write_bytes(content)
+    code, _, err = home.with_passphrase("backup", home.key, home.backup)
+    assert code == ExitCode.NO_PERMISSION and says in err and not home.backup.exists()
+
+
+def test_a_passphrase_file_is_private(home: Home, tmp_path: Path) -> None:
+    home.passphrase.chmod(0o640)
+    code, _, err = home.with_passphrase("backup", home.key, home.backup)
+    assert code == ExitCode.NO_PERMISSION and "chmod 600" in err
+    assert home.run("backup", home.key, home.backup, "--passphrase-file", tmp_path / "no")[0] == ExitCode.NO_INPUT
+    assert home.run("backup", home.key, home.backup, "--passphrase-file", tmp_path)[0] == ExitCode.NO_PERMISSION
+
+
+def test_without_a_terminal_a_passphrase_file_is_asked_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        code, _, err = home.run("backup", home.key, home.backup)
+    assert code == ExitCode.NO_PERMISSION and "--passphrase-file" in err
+
+
+def at_terminal(args: Sequence[object], answers: Sequence[str]) -> tuple[int, str]:
+    """(exit status, all that the terminal showed) of `swarmd identity ...`, each question answered in turn."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "swarmd", "identity", *map(str, args)])
+    shown = b""
+    waiting = list(answers)
+    try:
+        while chunk := os.read(terminal, 4096):
+            shown += chunk
+            if waiting and shown.endswith(b": "):
+                os.write(terminal, waiting.pop(0).encode() + b"\n")
+    except OSError as error:
+        assert error.errno == errno.EIO  # the other end is closed
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
+
+
+def test_a_terminal_asks_twice_and_shows_nothing(home: Home, tmp_path: Path) -> None:
+    status, shown = at_terminal(["backup", home.key, home.backup], [SECRET, SECRET])
+    assert status == 0 and SECRET not in shown and shown.count(": ") >= 2
+    status, shown = at_terminal(["restore", home.backup, tmp_path / "identity.key"], [SECRET])
+    assert status == 0 and SECRET not in shown and home.peer in shown
+    status, shown = at_terminal(["backup", home.key, tmp_path / "second"], [SECRET, "something else"])
+    assert status == ExitCode.NO_PERMISSION and "differ" in shown and not (tmp_path / "second").exists()

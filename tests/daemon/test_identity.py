@@ -1,0 +1,115 @@
+"""The identity at a node's start: never made by accident, and whole before a log begins under its peer id."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swarmd.cli import run_command
+from swarmd.config import Config, DhtConfig, SwarmConfig
+from swarmd.core.events import MemberSeen
+from swarmd.daemon.identity import node_identity
+from swarmd.dht.identity import create_identity, generate_identity, write_private
+from swarmd.errors import ExitCode, IdentityError, NotFoundError
+from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
+from swarmd.paths import DataPaths
+from tests.dht.making import RSA
+from tests.eventlog.making import NO_COMMANDS
+
+OTHER = generate_identity()
+
+
+def config(**dht: str) -> Config:
+    return Config(swarm=SwarmConfig(id="test"), role="coordinator", dht=DhtConfig(**dht))  # type: ignore[arg-type]
+
+
+def begin_log(data: DataPaths, peer: str) -> None:
+    with EventLog.open(data.events, peer, "run", bytes_max=LOG_BYTES_MAX) as log:
+        log.append(1.0, [MemberSeen("peer")], NO_COMMANDS)
+
+
+def test_a_new_directory_gets_an_identity_once(tmp_path: Path) -> None:
+    made = node_identity(config(), DataPaths(tmp_path))
+    assert node_identity(config(), DataPaths(tmp_path)).peer_id == made.peer_id
+    assert node_identity(config(peer=made.peer_id), DataPaths(tmp_path)).peer_id == made.peer_id
+
+
+def test_a_pinned_identity_is_never_made(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=OTHER.peer_id) as missing:
+        node_identity(config(peer=OTHER.peer_id), DataPaths(tmp_path))
+    assert "swarmd identity restore" in missing.value.fix
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_identity_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
+    made = create_identity(tmp_path / "identity.key")
+    with pytest.raises(IdentityError) as wrong:
+        node_identity(config(peer=OTHER.peer_id), DataPaths(tmp_path))
+    assert made.peer_id in wrong.value.message and OTHER.peer_id in wrong.value.message
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_rsa_identity_will_do(tmp_path: Path, begun: bool) -> None:
+    write_private(tmp_path / "identity.key", RSA.encode())
+    if begun:
+        begin_log(DataPaths(tmp_path), RSA.peer_id)
+    assert node_identity(config(peer=RSA.peer_id), DataPaths(tmp_path)).peer_id == RSA.peer_id
+
+
+def test_a_damaged_public_half_is_found_before_a_log_begins(tmp_path: Path) -> None:
+    key = tmp_path / "identity.key"
+    raw = bytearray(create_identity(key).encode())
+    raw[-1] ^= 1
+    key.write_bytes(raw)
+    with pytest.raises(IdentityError, match="does not belong to its secret"):
+        node_identity(config(), DataPaths(tmp_path))
+
+
+def test_a_missing_key_is_not_replaced(tmp_path: Path) -> None:
+    data = DataPaths(tmp_path / "data")
+    data.root.mkdir()
+    with pytest.raises(NotFoundError, match="there is no identity"):
+        node_identity(config(identity="../elsewhere.key"), data)
+    begin_log(data, OTHER.peer_id)
+    with pytest.raises(NotFoundError, match="holds the log of a node"):
+        node_identity(config(), data)
+
+
+def test_a_node_with_a_log_loads_no_cryptography(tmp_path: Path) -> None:
+    """The idle daemon stays small; the network worker proves the key."""
+    begin_log(DataPaths(tmp_path), create_identity(tmp_path / "identity.key").peer_id)
+    (tmp_path / "config").write_bytes(msgspec.msgpack.encode(config()))
+    program = (
+        "import sys, pathlib\nfrom swarmd.config import decode\nfrom swarmd.daemon.identity import node_identity\n"
+        f"from swarmd.paths import DataPaths\nroot = pathlib.Path({str(tmp_path)!r})\n"
+        "node_identity(decode((root / 'config').read_bytes()), DataPaths(root))\n"
+        "print([name for name in ('cryptography', 'hivemind', 'torch') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("key", ["missing", "another"])
+def test_run_with_a_pin_begins_nothing(tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "node.toml").write_text(
+        f'role = "coordinator"\n[swarm]\nid = "test"\n[dht]\npeer = "{OTHER.peer_id}"\n[storage]\nfree_bytes_min = 0\n'
+    )
+    data = DataPaths(tmp_path / "data")
+    if key == "another":
+        data.root.mkdir()
+        create_identity(data.root / "identity.key")
+    code = run_command(["run", "--config", str(tmp_path / "node.toml")])
+    assert code == (ExitCode.NO_INPUT if key == "missing" else ExitCode.NO_PERMISSION)
+    said = "".join(capsys.readouterr())
+    assert OTHER.peer_id in said and "swarmd identity restore" in said
+    assert not data.events.exists()
+
+
+def test_a_pin_that_is_no_peer_id_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "node.toml").write_text('role = "coordinator"\n[swarm]\nid = "test"\n[dht]\npeer = "mine"\n')
+    assert run_command(["config", "check", str(tmp_path / "node.toml")]) == ExitCode.BAD_CONFIG
+    assert "dht.peer: 'mine' is no peer id" in "".join(capsys.readouterr())
