@@ -67,9 +67,12 @@ def read_secret(secret: Secret, kind: Kind) -> bytes:
         raise kind.error(f"there is no {kind.noun} {path}", kind.make) from None
     except OSError as error:
         raise kind.error(f"the {kind.noun} {path} cannot be opened: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         _check(secret, os.fstat(descriptor), kind)
-        content = file.read(kind.bytes_max + 1)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(kind.bytes_max + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > kind.bytes_max:
         raise kind.error(f"the {kind.noun} {path} is larger than {kind.bytes_max} bytes: it is something else")
     return content

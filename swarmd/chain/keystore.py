@@ -86,16 +86,12 @@ def load_account(config: ChainConfig, data: DataPaths) -> LocalAccount:
 
 
 def load_passphrase(named: str, root: Path) -> str:
-    """The passphrase in a file, `credential:NAME` or a path relative to `root`. Raises KeystoreError."""
-    return _passphrase_in(locate_secret(named, root, PASSPHRASE))
+    """The passphrase in a file, all of it but a newline at its end: `credential:NAME`, or a path relative to `root`.
 
-
-def read_passphrase(path: Path) -> str:
-    """The passphrase in a file: all of it but one newline at the end. Raises KeystoreError."""
-    return _passphrase_in(Secret(path))
-
-
-def _passphrase_in(secret: Secret) -> str:
+    Raises:
+        KeystoreError: it cannot be read, others may read it, or it is empty.
+    """
+    secret = locate_secret(named, root, PASSPHRASE)
     try:
         text = read_secret(secret, PASSPHRASE).decode("utf-8")
     except UnicodeDecodeError:

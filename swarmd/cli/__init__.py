@@ -45,6 +45,7 @@ VERBS = {
     "model": Verb("swarmd.cli.model", "app", "Build the embedded model or look at it."),
     "sim": Verb("swarmd.cli.sim", "sim", "Simulate swarms with faults, and check every commit."),
     "identity": Verb("swarmd.cli.identity", "app", "Make a node's identity or show its peer id."),
+    "account": Verb("swarmd.cli.account", "app", "Make the account that submits to a chain, show or import one."),
 }
 
 

@@ -1,0 +1,162 @@
+"""`swarmd account`: as a person and as a script use it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarmd.errors import ExitCode
+from tests.anvil import AnvilMissing, running_anvil
+
+KEY = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"  # anvil's first account
+ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+PASSPHRASE = "correct horse battery"
+
+
+def run(*args: object, given: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "swarmd", "account", *map(str, args)]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr
+    assert KEY not in done.stdout + done.stderr
+    assert PASSPHRASE not in done.stdout + done.stderr
+    return done
+
+
+def at_terminal(*args: object, answers: dict[str, str]) -> tuple[int, str]:
+    """Run at a terminal; each prompt is answered. Gives the exit code and all that was shown."""
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-m", "swarmd", "account", *map(str, args)]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    shown = b""
+    waiting = dict(answers)
+    try:
+        while piece := os.read(terminal, 4096):
+            shown += piece
+            for prompt in [each for each in waiting if each.encode() in shown]:
+                os.write(terminal, (waiting.pop(prompt) + "\n").encode())
+    except OSError:  # the other end is closed: the process has ended
+        os.close(terminal)
+    return process.wait(60), shown.decode()
+
+
+def secret(path: Path, content: str = PASSPHRASE + "\n") -> Path:
+    path.write_text(content, encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+def test_new_makes_an_account_and_a_random_passphrase(tmp_path: Path) -> None:
+    made = run("new", tmp_path / "a.json", "--passphrase-file", tmp_path / "a.pass")
+    assert made.returncode == 0
+    assert made.stdout.startswith("0x") and len(made.stdout) == 43
+    assert "a.pass holds a new random passphrase" in made.stderr
+    for name in ("a.json", "a.pass"):
+        mode = stat.S_IMODE((tmp_path / name).stat().st_mode)
+        assert mode == 0o600
+    assert (tmp_path / "a.pass").read_text(encoding="utf-8").strip() not in made.stdout + made.stderr
+    assert run("show", tmp_path / "a.json").stdout == made.stdout
+    assert run("show", tmp_path / "a.json", "--passphrase-file", tmp_path / "a.pass").stdout == made.stdout
+
+
+def test_new_takes_a_passphrase_file_that_is_there(tmp_path: Path) -> None:
+    made = run("new", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p"))
+    assert "random" not in made.stderr
+    assert (tmp_path / "p").read_text(encoding="utf-8") == PASSPHRASE + "\n"
+    wrong = run("show", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "q", "wrong one\n"))
+    assert wrong.returncode == ExitCode.NO_PERMISSION
+    assert "does not open" in wrong.stderr
+
+
+def test_new_overwrites_nothing_and_asks_nothing_before_it_says_so(tmp_path: Path) -> None:
+    secret(tmp_path / "a.json", "mine")
+    made = run("new", tmp_path / "a.json", "--passphrase-file", tmp_path / "a.pass")
+    assert made.returncode == ExitCode.NO_PERMISSION
+    assert "exists already" in made.stderr
+    assert not (tmp_path / "a.pass").exists()
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == "mine"
+
+
+def test_new_needs_a_passphrase(tmp_path: Path) -> None:
+    without = run("new", tmp_path / "a.json")
+    assert without.returncode == ExitCode.NO_PERMISSION
+    assert "--passphrase-file" in without.stderr
+    poor = run("new", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p", "short\n"))
+    assert poor.returncode == ExitCode.NO_PERMISSION
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_import_reads_the_key_from_standard_input(tmp_path: Path) -> None:
+    done = run("import", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p"), given=f"0x{KEY}\n")
+    assert (done.returncode, done.stdout) == (0, ADDRESS + "\n")
+    assert KEY not in (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert run("show", tmp_path / "a.json").stdout == ADDRESS + "\n"
+
+
+@pytest.mark.parametrize("given", ["", "no key\n", KEY[:-2], KEY + "00", "0" * 64])
+def test_import_refuses_what_is_no_key(tmp_path: Path, given: str) -> None:
+    done = run("import", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p"), given=given)
+    assert done.returncode == ExitCode.NO_PERMISSION
+    assert "key" in done.stderr
+    assert not given or given not in done.stderr
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_import_takes_no_key_from_the_command_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "swarmd", "account", "import", str(tmp_path / "a.json"), KEY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == ExitCode.USAGE
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_prompts_are_not_echoed(tmp_path: Path) -> None:
+    answers = {"Private key: ": KEY, "new keystore: ": PASSPHRASE, "Once more: ": PASSPHRASE}
+    code, shown = at_terminal("import", tmp_path / "a.json", answers=answers)
+    assert code == 0
+    assert ADDRESS in shown
+    assert KEY not in shown and PASSPHRASE not in shown
+
+
+def test_two_passphrases_that_differ_make_nothing(tmp_path: Path) -> None:
+    code, shown = at_terminal(
+        "new", tmp_path / "a.json", answers={"new keystore: ": PASSPHRASE, "Once more: ": PASSPHRASE + "!"}
+    )
+    assert code == ExitCode.NO_PERMISSION
+    assert "differ" in shown
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_show_asks_a_node_for_the_balance(tmp_path: Path) -> None:
+    run("import", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p"), given=KEY)
+    try:
+        with running_anvil("--balance", "12") as url:
+            done = run("show", tmp_path / "a.json", "--rpc", url)
+    except AnvilMissing as error:
+        pytest.fail(str(error), pytrace=False)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        ADDRESS,
+        "chain: 31337",
+        "balance: 12 (12000000000000000000 wei)",
+        "transactions: 0",
+    ]
+
+
+def test_show_says_what_is_wrong_with_the_node_without_the_key_in_its_url(tmp_path: Path) -> None:
+    run("import", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p"), given=KEY)
+    done = run("show", tmp_path / "a.json", "--rpc", "http://127.0.0.1:9/v2/sesame-open-the-door")
+    assert done.returncode == ExitCode.FAILURE
+    assert "127.0.0.1:9" in done.stderr and "sesame" not in done.stderr
+    assert run("show", tmp_path / "a.json", "--rpc", "nonsense").returncode == ExitCode.BAD_CONFIG
+
+
+def test_show_names_a_file_that_is_not_there(tmp_path: Path) -> None:
+    done = run("show", tmp_path / "none.json")
+    assert done.returncode == ExitCode.NO_PERMISSION
+    assert "none.json" in done.stderr and "swarmd account new" in done.stderr
