@@ -166,8 +166,7 @@ def on_chain_reorged(turn: Turn, event: ChainReorged) -> None:
     fork = event.fork.number
     submissions.drop_above(turn, fork)
     chain = turn.chain
-    kept = tuple([block for block in chain.recent if block.number < fork])
-    turn.note_chain(recent=(*kept, event.fork), **_marks_up_to(turn, chain, fork))
+    turn.note_chain(recent=_with_block(chain.recent, event.fork), **_marks_up_to(turn, chain, fork))
 
 
 def _marks_up_to(turn: Turn, chain: Chain, fork: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
+from swarmd.core.state import BLOCKS_KEPT
 from swarmd.core.submissions import TURNS, find
 from swarmd.errors import ExitCode
 from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, ids, said, trained
@@ -111,6 +112,16 @@ def test_the_clock_does_not_go_back_with_a_reorganisation() -> None:
     assert story.state.clock is not None and story.state.clock.round == 1
     assert story.state.chain is not None and story.state.chain.round == 0
     assert [seen.number for seen in story.state.chain.recent] == [1, 4, 5]
+
+
+def test_blocks_that_are_remembered_stay_within_their_bound_in_a_reorganisation() -> None:
+    story = Story(chain_settings())
+    story.join_chain()
+    story.tell(*[said(2 * number) for number in range(1, BLOCKS_KEPT + 10)])
+    tip = 2 * (BLOCKS_KEPT + 9)
+    story.tell(ChainReorged(block(tip + 1), 2))
+    assert story.state.chain is not None and len(story.state.chain.recent) == BLOCKS_KEPT
+    assert story.state.chain.recent[-1] == block(tip + 1)
 
 
 def test_another_account_holds_this_peer() -> None:
