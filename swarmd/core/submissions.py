@@ -245,13 +245,18 @@ def on_failed(turn: Turn, event: CommandFailed) -> None:
         return
     if submission.kind == "advance" and submission.chart == "intended":
         turn.move_submission(submission, "refuse", code="not-yet", reason=event.reason)
-        turn.arm("drive", turn.at + max(1.0, TURNS * turn.chain_settings.stagger_s))
+        _advance_later(turn)
         hand_next(turn)
         return
     place = turn.state.submissions.index(submission)
     noted = replace(submission, reason=event.reason)
     turn.put("submissions", (*turn.state.submissions[:place], noted, *turn.state.submissions[place + 1 :]))
     _retry(turn)
+
+
+def _advance_later(turn: Turn) -> None:
+    """Leave the step to the other nodes for now."""
+    turn.arm("drive", turn.at + max(1.0, TURNS * turn.chain_settings.stagger_s))
 
 
 def _retry(turn: Turn) -> None:
@@ -271,6 +276,8 @@ def on_refused(turn: Turn, event: SubmissionRefused) -> None:
         return
     if submission.kind == "register":
         turn.arm("register", turn.at + turn.chain_settings.resend_s)
+    elif submission.kind == "advance":
+        _advance_later(turn)
     hand_next(turn)
 
 

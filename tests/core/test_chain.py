@@ -239,6 +239,17 @@ def test_a_stage_that_somebody_else_moved_on_is_not_moved_twice() -> None:
     assert moved is not None and (moved.chart, moved.code) == ("refused", "moved-on")
 
 
+def test_an_advance_that_came_too_late_is_looked_at_again() -> None:
+    """The worker may know of a block that a reorganisation takes back before it is reported."""
+    story = Story(chain_settings())
+    story.join_chain(chain_up(max_stage_s=60))
+    story.wait("drive")
+    story.tell(SubmissionRefused("advance/0/0", "moved-on", "the contract is at a later stage"))
+    story.wait("drive")
+    again = find(story.state, "advance/0/0")
+    assert again is not None and again.chart == "intended"
+
+
 def test_an_advance_that_is_not_allowed_yet_blocks_nothing() -> None:
     story = Story(chain_settings())
     story.join_chain(chain_up(max_stage_s=60))
