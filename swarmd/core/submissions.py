@@ -287,6 +287,8 @@ def drop_above(turn: Turn, fork: int) -> None:
         if each.chart in ON_CHAIN and block_of(each) > fork:
             turn.move_submission(each, "drop", block=None)
     turn.note_chain(handed="")
+    if turn.chain_is_up:
+        _wait(turn)
 
 
 def drop_advances(turn: Turn) -> None:

@@ -231,6 +231,14 @@ def test_a_reorganisation_sends_what_it_dropped_again() -> None:
     assert submit.submission == "reward/0/0" and submit.mark == (-1, -1), "its own old mark does not forbid it"
 
 
+def test_what_a_reorganisation_dropped_is_looked_at_again_whatever_follows() -> None:
+    story = joined()
+    story.tell(trained(0))
+    put_on_chain(story, "reward/0/0", 3)
+    story.tell(SubmissionConfirmed("reward/0/0", block(3)), ChainReorged(block(2), 9))
+    assert submits(story.wait("submission")) == ["reward/0/0"]
+
+
 def test_a_reorganisation_above_leaves_what_lies_deeper() -> None:
     story = joined()
     story.tell(trained(0))
