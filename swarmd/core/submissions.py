@@ -130,6 +130,8 @@ def hand_next(turn: Turn) -> None:
         turn.note_chain(handed=wanted, failures=0)
         if head is not None:
             _hand(turn, head)
+    elif any(deadline.name == "submission" for deadline in turn.state.deadlines):
+        return  # what others do on the chain puts nothing off
     _wait(turn)
 
 

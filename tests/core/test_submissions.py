@@ -185,6 +185,17 @@ def test_a_lost_attempt_is_made_anew_after_a_while() -> None:
     assert submit.prepared == (ATTEMPT,) and story.at == 1.0
 
 
+@pytest.mark.parametrize("news", [[], [CommandFailed("submit/reward/0/0/7", "insufficient funds")]])
+def test_what_others_do_on_the_chain_puts_nothing_off(news: list[CommandFailed]) -> None:
+    story = joined()
+    story.tell(trained(0), *news)
+    due_at = {deadline.name: deadline.due_at for deadline in story.state.deadlines}["submission"]
+    story.at = 0.5
+    story.tell(said(3, RewardLog(0, "0xt", "0xother", "anna", 0, 0, "5")))
+    story.wait("submission")
+    assert story.at == due_at
+
+
 def test_failures_wait_longer_and_longer() -> None:
     story = joined()
     story.tell(trained(0))
