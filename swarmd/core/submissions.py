@@ -70,6 +70,8 @@ def _intend(turn: Turn, submission: Submission, first: bool = False) -> None:
     if known is not None and not (known.kind in REPEATABLE and known.chart in SETTLED):
         return
     submission = replace(submission, since=turn.at, intended_at=turn.at)
+    if known is not None:  # an earlier attempt may still be mined
+        submission = replace(submission, prepared=known.prepared, attempts=known.attempts)
     others = tuple(each for each in turn.state.submissions if each is not known)
     if sum(each.chart not in SETTLED for each in others) >= OUTBOX_MAX:
         reason = f"{OUTBOX_MAX} submissions wait for the chain"

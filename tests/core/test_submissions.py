@@ -119,6 +119,18 @@ def test_a_registration_that_was_refused_is_wanted_again_in_the_end() -> None:
     assert submits(story.wait("register")) == ["register"]
 
 
+def test_what_is_wanted_again_keeps_what_was_tried() -> None:
+    """Its earlier attempt may still be mined, and the next one needs an id of its own."""
+    story = Story(chain_settings())
+    story.join_chain(chain_up(registered_to=""))
+    (first,) = story.tell(SubmissionPrepared("register", ATTEMPT))
+    story.tell(SubmissionSent("register", "0xa"), SubmissionRefused("register", "PeerNotAllowed", "not on the list"))
+    submit = submit_of(story.wait("register"))
+    assert submit.prepared == (ATTEMPT,)
+    (second,) = story.tell(SubmissionPrepared("register", Prepared("0xb", 5, b"signed", "9")))
+    assert (first.id, second.id) == ("broadcast/register/1", "broadcast/register/2")
+
+
 def test_a_follower_of_the_chain_submits_nothing() -> None:
     story = Story(chain_settings(sends=False, winners=0))
     story.join_chain(chain_up(registered_to=""))
