@@ -257,9 +257,15 @@ class SocketEndpoint(Endpoint):
             raise self.failure("sent a notification that is none") from None
         self.on_notification(notice.subscription, notice.result)
 
+    async def drop(self) -> None:
+        """Break the connection; the next call makes another one."""
+        if self._socket is not None:
+            await self._let_go(self._socket, self.failure("was given up"))
+
     async def _let_go(self, socket: aiohttp.ClientWebSocketResponse, reason: EndpointFailed) -> None:
-        if self._socket is socket:
-            self._socket = None
+        if self._socket is not socket:
+            return
+        self._socket = None
         self.losses += 1
         for answer in self._waiting.values():
             if not answer.done():

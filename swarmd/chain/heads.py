@@ -76,7 +76,7 @@ class Heads:
         log.info("subscribed at %s", endpoint.name)
         await self._lost.wait()
         self.live = ""
-        await endpoint.close()
+        await endpoint.drop()
         health.failed(endpoint.failure("lost the subscription"))
         self._news.set()
 

@@ -1,0 +1,159 @@
+"""The chain worker as the daemon meets it: a real process, frames, exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarmd.config import ChainConfig
+from swarmd.core.commands import Broadcast, ReadClock, Submit, WatchChain
+from swarmd.core.events import (
+    ChainBlock,
+    ChainDegraded,
+    ChainReorged,
+    ChainUp,
+    CommandFailed,
+    Prepared,
+    SubmissionRefused,
+)
+from tests.anvil import running_anvil
+from tests.chain.driver import ChainDriver
+from tests.chain.grounds import Ground, middleman
+
+pytestmark = pytest.mark.anyio
+Starter = Callable[..., Any]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Starter]:
+    """Starts workers and cleans up after them."""
+    drivers: list[ChainDriver] = []
+
+    async def started(chain: ChainConfig | None, watch: bool = True, **more: Any) -> ChainDriver:
+        driver = ChainDriver(tmp_path / f"node-{len(drivers)}", chain, **more)
+        drivers.append(await driver.start())
+        if watch:
+            await driver.do(WatchChain("watch"))
+        return driver
+
+    yield started
+    for driver in drivers:
+        await driver.clean()
+
+
+async def test_a_worker_follows_the_chain_and_stops_when_told(ground: Ground, start: Starter) -> None:
+    ground.swarm.register(ground.swarm.alice, "me")
+    worker = await start(ground.config(ground.ws))
+    up = await worker.expect(ChainUp)
+    assert (up.registered_to, up.account, up.contract) == (ground.swarm.alice, "", ground.contract)
+    ground.swarm.move_on()
+    await worker.expect(ChainBlock, since=worker.events.index(up))
+    ground.say("anvil_reorg", 1, [])
+    await worker.expect(ChainReorged, depth=1)
+    await worker.ping()
+    await worker.do(WatchChain("watch again"))
+    await worker.expect(ChainUp, since=worker.events.index(worker.seen(ChainUp)[-1]) + 1)
+    assert await worker.stop() == 0 and worker.pongs == 1
+    assert worker.faults == [] and b"Traceback" not in worker.errors and b"Unclosed" not in worker.errors
+    told = worker.progress[-1]
+    assert told.note == ground.ws and told.figures.keys() == {"head", "tip", "lag_s", "rejected"}
+
+
+async def test_a_worker_without_a_sender_refuses_submissions(ground: Ground, start: Starter) -> None:
+    worker = await start(ground.config())
+    await worker.do(Submit("submit/register", "register", "register"))
+    refused = await worker.expect(SubmissionRefused, submission="register")
+    assert refused.code == "follows-only" and not refused.permanent
+    await worker.do(Broadcast("broadcast/register", "register", Prepared()))
+    await worker.expect(CommandFailed, command="broadcast/register")
+    await worker.do(ReadClock("clock"))
+    await worker.expect(CommandFailed, command="clock")
+    assert await worker.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "words"),
+    [
+        ({"chain_id": 1}, 80, "chain 31337"),
+        ({"contract": "0x" + 40 * "1"}, 80, "no contract"),
+        ({"rpc": ("file:missing",)}, 78, "missing"),
+        ({"sender": "wallet", "passphrase": "missing.pass"}, 77, "missing.pass"),
+    ],
+)
+async def test_what_no_retry_helps_ends_the_worker(
+    ground: Ground, start: Starter, wrong: dict[str, Any], code: int, words: str
+) -> None:
+    worker = await start(ground.config(**wrong))
+    assert await worker.wait() == code
+    (fault,) = worker.faults
+    assert fault.permanent and fault.exit_code == code and words in fault.reason
+    assert worker.events == [] and b"Traceback" not in worker.errors
+
+
+async def test_another_number_of_stages_ends_the_worker(ground: Ground, start: Starter) -> None:
+    worker = await start(ground.config(), stages=3)
+    assert await worker.wait() == 78
+    assert "swarm.stages is 3" in worker.faults[0].reason
+
+
+async def test_a_node_without_a_chain_needs_no_worker(start: Starter) -> None:
+    worker = await start(None, watch=False)
+    assert await worker.wait() == 78
+
+
+async def test_a_chain_that_was_reset_ends_the_worker(start: Starter) -> None:
+    with running_anvil() as url:
+        ground = Ground(url)
+        worker = await start(ground.config(ground.ws))
+        await worker.expect(ChainUp)
+    await worker.expect(ChainDegraded)
+    with running_anvil("--timestamp", "1700000000", port=int(url.rsplit(":", 1)[1])):
+        assert await worker.wait() == 80
+    assert "reset" in worker.faults[0].reason
+
+
+async def test_an_outage_ends_no_worker_and_shows_no_key(ground: Ground, start: Starter) -> None:
+    async with middleman(ground.url) as between:
+        worker = await start(ground.config(between.url, between.ws))
+        await worker.expect(ChainUp)
+        await between.stop()
+        await worker.expect(ChainDegraded)
+        await between.start()
+        await worker.expect(ChainUp, since=len(worker.events))
+        assert await worker.stop() == 0
+    assert len(worker.seen(ChainDegraded)) == 1 and b"secret-key" not in worker.errors
+    assert "secret-key" not in f"{worker.events}{worker.progress}"
+
+
+async def test_keys_stay_out_of_the_configuration(ground: Ground, start: Starter, tmp_path: Path) -> None:
+    (tmp_path / "node-0").mkdir()
+    (tmp_path / "node-0" / "rpc").write_text(f"# mine\n{ground.ws}\n")
+    worker = await start(ground.config("file:rpc"))
+    await worker.expect(ChainUp)
+    assert await worker.stop() == 0
+
+
+async def test_a_worker_does_not_outlive_its_daemon(ground: Ground, start: Starter) -> None:
+    worker = await start(ground.config(ground.ws))
+    await worker.expect(ChainUp)
+    assert worker.process.stdin is not None
+    worker.process.stdin.close()
+    assert await worker.wait() != 0
+
+
+async def test_a_killed_worker_is_followed_by_one_that_goes_on(ground: Ground, start: Starter) -> None:
+    ground.register(3)
+    first = await start(ground.config())
+    up = await first.expect(ChainUp)
+    os.kill(first.process.pid, signal.SIGKILL)
+    await first.wait()
+    ground.register(2)
+    second = await start(ground.config(), watch=False)
+    await second.do(WatchChain("watch", (up.head,), up.genesis))
+    await second.expect(ChainUp)
+    assert [event.block.number for event in second.seen(ChainBlock)] == [up.head.number + 1, up.head.number + 2]
