@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from swarmd.core.commands import (
+    AdmitPeers,
     Announce,
     CollectReports,
     Gather,
@@ -43,7 +44,9 @@ from swarmd.core.events import (
     RoundPublished,
     Standing,
 )
+from swarmd.dht.identity import create_identity
 from swarmd.dht.leaderboard import Board, verify_leaderboard
+from swarmd.dht.records import ADMITTED_MAX
 from swarmd.errors import ExitCode
 from swarmd.worker.frames import encode_frame
 from swarmd.worker.messages import Perform, Stop
@@ -449,3 +452,65 @@ async def test_a_nonsensical_setting_is_a_permanent_fault(swarm: Swarm) -> None:
     fourth = await swarm.add(Driver(swarm.root / "fourth", listen=("localhost:1",))).start()
     assert await fourth.wait() == ExitCode.BAD_CONFIG
     assert "dht.listen" in fourth.faults[-1].reason
+
+
+async def test_a_key_that_was_exchanged_is_a_permanent_fault(swarm: Swarm) -> None:
+    """The daemon writes the log of one peer; the worker must not speak as another."""
+    node = swarm.add(Driver(swarm.root / "node"))
+    key = node.paths.root / "identity.key"
+    key.unlink()
+    other = create_identity(key).peer_id
+    await node.start()
+    assert await node.wait() == ExitCode.NO_PERMISSION
+    assert other in node.faults[-1].reason and node.peer_id in node.faults[-1].reason
+
+
+async def test_the_contracts_list_of_members_takes_effect_while_the_node_runs(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator(poll_s=0.5)
+    one = await swarm.follower("one", coordinator, poll_s=0.5)
+    await coordinator.do(CollectReports("collect/0/0", 0, 0))
+    await coordinator.do(AdmitPeers("admit/1", open=False, peers=("12D3KooWNobody",)))
+    await one.do(PublishReport("report/0/0", 0, 0, 0.5, one.put(["body"])))
+    await coordinator.expect(RecordsRejected, peer=one.peer_id, reason="not-a-member")
+    await one.expect(CommandFailed, command="report/0/0")
+    assert not coordinator.seen(ReportSeen)
+    too_many = tuple(str(number) for number in range(ADMITTED_MAX + 1))
+    await coordinator.do(AdmitPeers("admit/2", open=False, peers=too_many))
+    assert "the limit is" in (await coordinator.expect(CommandFailed, command="admit/2")).reason
+    await coordinator.do(AdmitPeers("admit/3", open=False, peers=(one.peer_id,)))
+    await publish(one, 0, ["body"])
+    await coordinator.expect(ReportSeen, peer=one.peer_id)
+    await coordinator.do(AdmitPeers("admit/4", open=True))
+    await (await swarm.follower("two", coordinator)).expect(Registered)
+    assert [failed.command for failed in coordinator.seen(CommandFailed)] == ["admit/2"]
+
+
+async def test_open_means_what_the_configuration_says(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator(members=("12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB",))
+    await coordinator.do(AdmitPeers("admit/1", open=True))
+    one = swarm.add(Driver(swarm.root / "one", coordinator.peer_id, (await coordinator.address(),)))
+    await one.start()
+    await one.expect(LinkUp)
+    await one.do(Register("register"))
+    await one.expect(CommandFailed, command="register")
+    await coordinator.do(AdmitPeers("admit/2", open=False, peers=(one.peer_id,)))
+    await one.do(Register("register"))
+    await one.expect(Registered)
+
+
+@pytest.mark.parametrize("kind", [Gather, PublishReport, CollectReports])
+async def test_the_known_round_moves_with_what_the_node_does(swarm: Swarm, kind: type) -> None:
+    """Without a clock in the DHT: records of rounds far ahead count once this node itself is there."""
+    coordinator = await swarm.coordinator(poll_s=0.5)
+    one = await swarm.follower("one", coordinator)
+    await coordinator.do(CollectReports("collect/1/0", 1, 0))
+    await one.do(PublishReport("report/90/0", 90, 0, 0.5, one.put(["body"])))
+    await coordinator.expect(RecordsRejected, peer=one.peer_id, reason="wrong-round")
+    await one.expect(CommandFailed, command="report/90/0")
+    there = {
+        Gather: Gather("gather/90/0", 90, 0, 89, 0, time.time()),
+        PublishReport: PublishReport("report/90/0", 90, 0, 0.5, coordinator.put(["own"], 4, (90, 0))),
+        CollectReports: CollectReports("collect/90/0", 90, 0),
+    }
+    await coordinator.do(there[kind])
+    await publish(one, 90, ["body"])
