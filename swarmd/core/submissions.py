@@ -132,8 +132,6 @@ def hand_next(turn: Turn) -> None:
         turn.note_chain(handed=wanted, failures=0)
         if head is not None:
             _hand(turn, head)
-    elif any(deadline.name == "submission" for deadline in turn.state.deadlines):
-        return  # what others do on the chain puts nothing off
     _wait(turn)
 
 
@@ -164,9 +162,15 @@ def _hand(turn: Turn, submission: Submission) -> None:
 def _wait(turn: Turn) -> None:
     """Look again after a while without news, as long as something is under way."""
     if turn.submits and any(each.chart not in SETTLED for each in turn.state.submissions):
-        turn.arm("submission", turn.at + turn.chain_settings.resend_s)
+        _look_within(turn, turn.chain_settings.resend_s)
     else:
         turn.disarm("submission")
+
+
+def _look_within(turn: Turn, wait_s: float) -> None:
+    """Look again by then: sooner than before perhaps, later never, whatever happens on the chain meanwhile."""
+    due_at = [deadline.due_at for deadline in turn.state.deadlines if deadline.name == "submission"]
+    turn.arm("submission", min([turn.at + wait_s, *due_at]))
 
 
 def on_overdue(turn: Turn) -> None:
@@ -266,7 +270,7 @@ def _advance_later(turn: Turn) -> None:
 def _retry(turn: Turn) -> None:
     wait_s = min(RETRY_FIRST_S * 2.0 ** min(turn.chain.failures, 10), RETRY_MAX_S)
     turn.note_chain(failures=turn.chain.failures + 1)
-    turn.arm("submission", turn.at + wait_s)
+    _look_within(turn, wait_s)
 
 
 def on_refused(turn: Turn, event: SubmissionRefused) -> None:

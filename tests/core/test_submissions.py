@@ -208,6 +208,16 @@ def test_what_others_do_on_the_chain_puts_nothing_off(news: list[CommandFailed])
     assert story.at == due_at
 
 
+def test_news_of_one_submission_put_off_no_other() -> None:
+    story = joined()
+    story.tell(trained(0))
+    put_on_chain(story, "reward/0/0", 3)
+    at_round(story, 1)
+    story.tell(CommandFailed("submit/reward/0/0/7", "no endpoint answers"))
+    put_on_chain(story, "winners/0", 11)
+    assert "reward/0/0" in submits(story.wait("submission")) and story.at == 1.0
+
+
 def test_failures_wait_longer_and_longer() -> None:
     story = joined()
     story.tell(trained(0))
