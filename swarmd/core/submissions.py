@@ -138,12 +138,6 @@ def hand_next(turn: Turn) -> None:
 def _hand(turn: Turn, submission: Submission) -> None:
     if not turn.submits:
         return
-    known = turn.chain
-    mark = (-1, -1)
-    if submission.kind == "reward":
-        mark = known.reward_mark
-    elif submission.kind == "winners":
-        mark = (known.vote_mark, 0)
     turn.emit(
         Submit(
             id=f"submit/{submission.id}/{turn.seq}",
@@ -154,9 +148,23 @@ def _hand(turn: Turn, submission: Submission) -> None:
             reward=submission.reward,
             winners=submission.winners,
             prepared=submission.prepared,
-            mark=mark,
+            mark=_mark_for(turn, submission),
         )
     )
+
+
+def _mark_for(turn: Turn, submission: Submission) -> tuple[int, int]:
+    """Up to where nothing new may be signed: where the chain knows more of this node than its log, as after a restore.
+
+    What this log submitted itself forbids nothing: after a reorganisation the later of two may come first.
+    """
+    known = turn.chain
+    if submission.kind == "reward":
+        round, stage = known.reward_mark
+        return (-1, -1) if find(turn.state, f"reward/{round}/{stage}") else known.reward_mark
+    if submission.kind == "winners" and not find(turn.state, f"winners/{known.vote_mark}"):
+        return (known.vote_mark, 0)
+    return (-1, -1)
 
 
 def _wait(turn: Turn) -> None:

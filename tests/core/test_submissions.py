@@ -290,6 +290,18 @@ def test_marks_of_the_chain_go_along() -> None:
     assert submit_of(story.tell(chain_up(0, head=31))).mark == (6, 0)
 
 
+def test_what_this_log_submitted_later_forbids_nothing() -> None:
+    """A reorganisation freed the nonce of one reward, and the next one was mined with it."""
+    story = joined(winners=0)
+    story.tell(trained(0))
+    put_on_chain(story, "reward/0/0", 3)
+    at_round(story, 1)
+    story.tell(SubmissionPrepared("reward/1/0", ATTEMPT), SubmissionSent("reward/1/0", "0xa"))
+    story.tell(ChainReorged(block(2), 9), said(9, RewardLog(0, "0xt", "0xme", "me", 1, 0, "5")))
+    submit = submit_of(story.tell(SubmissionLost("reward/0/0", "its nonce is taken")) or story.wait("submission"))
+    assert submit.submission == "reward/0/0" and submit.mark == (-1, -1)
+
+
 def test_a_replaced_attempt_is_remembered_with_the_first() -> None:
     story = joined()
     story.tell(trained(0))
