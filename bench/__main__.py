@@ -24,6 +24,8 @@ BENCHMARKS = {
     "stage": "a training stage against bare TRL",
     "announcement": "from the coordinator's announcement to a follower's new state",
     "restart": "from exec to caught up, with a log of 10,000 events",
+    "backfill": "100,000 log entries of a contract read into facts",
+    "chain-events": "from a transaction to the fact that it left",
     "footprint": "memory and processor time of a node",
 }
 
@@ -69,7 +71,7 @@ def run(name: str) -> Result:
     directory.mkdir(parents=True)
     began = time.monotonic()
     try:
-        rows = tuple(import_module(f"bench.{name}").run(directory))
+        rows = tuple(import_module(f"bench.{name.replace('-', '_')}").run(directory))
         trouble = ""
     except Unavailable as error:
         rows, trouble = (), str(error)

@@ -6,6 +6,7 @@ not have the block yet says so then, where it would answer a range of numbers wi
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -42,6 +43,19 @@ class Span(NamedTuple):
     first: int
     last: int
     entries: list[Entry]
+
+
+class Asked(NamedTuple):
+    """A range that is being asked for."""
+
+    first: int
+    last: int
+    task: asyncio.Task[list[Entry] | None]
+
+    def give_up(self) -> None:
+        """Nobody wants it any more, nor its error."""
+        self.task.cancel()
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
 class NotThere(ChainError):
@@ -102,14 +116,27 @@ class Blocks:
         Raises:
             ChainError: not even a single block's logs are to be had.
         """
-        while first <= last:
-            length = min(self._range, last - first + 1)
-            begin = last - length + 1 if backwards else first
-            entries = await self._range_of(begin, length, topics)
-            if entries is None:
-                continue
-            yield Span(begin, begin + length - 1, entries)
-            first, last = (first, begin - 1) if backwards else (begin + length, last)
+        asked = self._ask_range(first, last, topics, backwards)
+        try:
+            while asked is not None:
+                entries, begin, end = await asked.task, asked.first, asked.last
+                if entries is not None:
+                    first, last = (first, begin - 1) if backwards else (end + 1, last)
+                asked = self._ask_range(first, last, topics, backwards)  # under way while this one is worked on
+                if entries is not None:
+                    yield Span(begin, end, entries)
+        finally:
+            if asked is not None:
+                asked.give_up()
+
+    def _ask_range(self, first: int, last: int, topics: Sequence[Sequence[str]], backwards: bool) -> Asked | None:
+        """Begin to ask for the next range, if there is one."""
+        if first > last:
+            return None
+        length = min(self._range, last - first + 1)
+        begin = last - length + 1 if backwards else first
+        task = asyncio.create_task(self._range_of(begin, length, topics))
+        return Asked(begin, begin + length - 1, task)
 
     async def _range_of(self, begin: int, length: int, topics: Sequence[Sequence[str]]) -> list[Entry] | None:
         """Entries of a range, None after a refusal that a shorter range may be spared."""
