@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -18,8 +18,10 @@ from swarmd.chain.rpc import Caller, Rpc
 from swarmd.core.events import BlockRef
 from swarmd.errors import ChainError, EndpointFailed, RpcRefused
 
+TOGETHER = 16  # calls under way at once
 GROW_AFTER = 8  # ranges answered one after another before the next one is twice as long again
 
+A = TypeVar("A")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -172,3 +174,21 @@ def seconds_of(quantity: str) -> float:
     except ValueError:
         return 0.0
     return float(seconds) if seconds < 1 << 40 else 0.0
+
+
+async def together(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> list[T]:
+    """The results of calls, a few of them under way at once. Raises what the first that failed raised."""
+    limit = asyncio.Semaphore(TOGETHER)
+
+    async def one(argument: A) -> T:
+        async with limit:
+            return await call(argument)
+
+    results = await asyncio.gather(*map(one, arguments), return_exceptions=True)
+    return [_unwrapped(result) for result in results]
+
+
+def _unwrapped(result: T | BaseException) -> T:
+    if isinstance(result, BaseException):
+        raise result
+    return result

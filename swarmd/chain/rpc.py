@@ -138,6 +138,15 @@ class Rpc:
             health.failed(error)
             raise
 
+    async def ask_each(self, method: str, params: Sequence[Any], kind: type[T]) -> list[tuple[Health, T]]:
+        """What all endpoints say that are not left alone just now and do answer."""
+        asked = [health for health in self._healths if health.well or health.retry_at <= monotonic()]
+        results = await asyncio.gather(
+            *(self.ask_at(health, method, params, kind) for health in asked), return_exceptions=True
+        )
+        pairs = zip(asked, results, strict=True)
+        return [(health, result) for health, result in pairs if not isinstance(result, BaseException)]
+
     async def _try(self, health: Health, call: Callable[[Endpoint], Awaitable[T]]) -> T:
         if not health.verified:
             await health.verify(self._chain_id)

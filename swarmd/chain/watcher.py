@@ -7,19 +7,19 @@ blocks that were read with those of the chain.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
-from time import time
-from typing import NamedTuple, TypeVar
+from time import monotonic, time
+from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
 
-from swarmd.chain.blocks import NotThere, Span, seconds_of
+from swarmd.chain.blocks import NotThere, Span, seconds_of, together
 from swarmd.chain.branch import Branch
 from swarmd.chain.heads import Heads
+from swarmd.chain.laggards import has_block, leave_laggards
 from swarmd.chain.membership import CHANGES, Membership
 from swarmd.chain.reading import Reports, by_block
 from swarmd.chain.rpc import Rpc
@@ -30,14 +30,12 @@ from swarmd.core.events import AnyChainLog, BlockRef, ChainDegraded, ChainReorge
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 
 NEAR_BLOCKS = 64  # below the head, which are read one by one
-TOGETHER = 16  # calls under way at once
 DEGRADED_AFTER = 3  # looks in vain, one after another
 ABSENT_AFTER = 12  # the same where endpoints answer, but do not have what another one told of
 PAUSE_S, PAUSE_MAX_S = 0.25, 4.0  # after a look in vain, doubled with each further one
-LOWER_LOOKS = 3  # at a head below the tip before it counts as a loss of blocks, and not as an endpoint that lags
+LOWER_LOOKS = 2  # at a head below the tip, with no endpoint that has the tip, before blocks count as lost
+STALE_S = 60.0  # without a new block before endpoints are compared
 
-A = TypeVar("A")
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -84,6 +82,7 @@ class Watcher:
         self._degraded = False  # ChainDegraded was observed, and no ChainUp since
         self._failures = 0
         self._lower = 0  # looks at a head below the tip
+        self._moved_at = monotonic()
         self._warned = False
         self.heads = Heads(rpc, config.contract, config.poll_s)
         self.reports = Reports(emit)
@@ -143,6 +142,11 @@ class Watcher:
         if self.heads.live and header is None and head.number > tip.number:
             self.heads.found_unannounced()
         await self._go_to(head)
+        if self.branch.tip != tip:
+            self._moved_at = monotonic()
+        elif monotonic() - self._moved_at > STALE_S:
+            self._moved_at = monotonic()
+            await leave_laggards(self._rpc)
         if self.branch.tip.number > tip.number or not self._up:
             await self._report_up()
         self.membership.look(await self.confirmed_number())
@@ -176,8 +180,7 @@ class Watcher:
         tip = self.branch.tip
         if head.number < tip.number:
             known = self.branch.at(head.number)
-            self._lower += 1
-            if (known is None or known.hash == head.hash) and self._lower < LOWER_LOOKS:
+            if (known is None or known.hash == head.hash) and not await self._is_lost(tip):
                 return
         self._lower = 0
         if head.number <= tip.number and head.hash != tip.hash:
@@ -187,6 +190,11 @@ class Watcher:
                 await self._take_back(head)
         while head.number > self.branch.tip.number and not await self._read_near(head):
             await self._take_back(head)
+
+    async def _is_lost(self, tip: BlockRef) -> bool:
+        """Whether the chain is shorter than it was: no endpoint has the tip, and not just for a moment."""
+        self._lower = 0 if await has_block(self._rpc, tip) else self._lower + 1
+        return self._lower >= LOWER_LOOKS
 
     async def _take_back(self, head: BlockRef) -> None:
         """The tip is no longer part of the chain: find where the chain forked off, and tell."""
@@ -225,7 +233,7 @@ class Watcher:
         return True
 
     async def _headers(self, *numbers: int) -> list[BlockRef]:
-        return await _together(self._blocks.at, numbers)
+        return await together(self._blocks.at, numbers)
 
     async def _report_span(self, span: Span, end: BlockRef) -> None:
         groups = by_block(span.entries)
@@ -250,7 +258,7 @@ class Watcher:
                 raise NotThere(f"block {block.number} changed while it was read")
         if blocks[0].parent != self.branch.tip.hash:
             return False
-        for block, entries in zip(blocks, await _together(self._blocks.logs_of, blocks), strict=True):
+        for block, entries in zip(blocks, await together(self._blocks.logs_of, blocks), strict=True):
             self._note(block, self.reports.report(block, entries))
             self.branch.add(block)
         return True
@@ -292,21 +300,3 @@ class Watcher:
         self.on_progress(
             Following(tip.number, max(self._head, tip.number), lag_s, self.heads.live or self._rpc.current, self._up)
         )
-
-
-async def _together(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> list[T]:
-    """The results of calls, a few of them under way at once. Raises what the first that failed raised."""
-    limit = asyncio.Semaphore(TOGETHER)
-
-    async def one(argument: A) -> T:
-        async with limit:
-            return await call(argument)
-
-    results = await asyncio.gather(*map(one, arguments), return_exceptions=True)
-    return [_unwrapped(result) for result in results]
-
-
-def _unwrapped(result: T | BaseException) -> T:
-    if isinstance(result, BaseException):
-        raise result
-    return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from swarmd.chain import watcher
 from swarmd.chain.contract import encode_call
+from swarmd.chain.laggards import BEHIND_BLOCKS
 from swarmd.chain.reading import says
-from swarmd.chain.watcher import LOWER_LOOKS
+from swarmd.chain.urls import name_of
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import (
     BlockRef,
@@ -106,26 +109,50 @@ async def test_another_block_of_the_same_height_is_another_block(ground: Ground)
         await watch.settle(ground)
 
 
+def frozen_at(ground: Ground, number: int) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
+    """An endpoint that has no block after this one."""
+
+    async def act(call: dict[str, Any]) -> Answer:
+        if call["method"] == "eth_blockNumber":
+            return result(call, hex(number))
+        if call["method"] != "eth_getBlockByNumber":
+            return None
+        asked = call["params"][0]
+        if asked == "latest":
+            return result(call, ground.say("eth_getBlockByNumber", hex(number), False))
+        return result(call, None) if int(asked, 16) > number else None
+
+    return act
+
+
 @pytest.mark.anyio
 async def test_an_endpoint_that_lags_is_no_reorganisation(ground: Ground) -> None:
-    for number in range(3):
-        ground.swarm.register(ground.swarm.alice, f"peer {number}")
-    looks = 0
-    async with middleman(ground.url) as between, watching(ground.config(between.url)) as watch:
+    ground.register(3)
+    async with middleman(ground.url) as between, watching(ground.config(between.url, ground.url)) as watch:
         await watch.settle(ground)
-
-        async def lag(call: dict[str, Any]) -> Answer:
-            nonlocal looks
-            if call["method"] == "eth_getBlockByNumber" and call["params"][0] == "latest" and looks < LOWER_LOOKS - 1:
-                looks += 1
-                return result(call, ground.say("eth_getBlockByNumber", hex(ground.height() - 2), False))
-            return None
-
-        between.act = lag
-        await watch.until(lambda: looks == LOWER_LOOKS - 1)
-        ground.swarm.register(ground.swarm.alice, "next")
+        between.act = frozen_at(ground, ground.height() - 2)
+        ground.register()
+        await watch.settle(ground)
+        assert watch.rpc.current == name_of(ground.url) and watch.seen(ChainReorged) == []
+        ground.register()
         await watch.settle(ground)
         assert watch.seen(ChainReorged) == []
+
+
+@pytest.mark.anyio
+async def test_an_endpoint_that_stands_still_is_left_for_another(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "STALE_S", 0.3)
+    ground.register(3)
+    async with middleman(ground.url) as between:
+        between.act = frozen_at(ground, ground.height())
+        async with watching(ground.config(between.url, ground.url)) as watch:
+            await watch.expect(ChainUp)
+            ground.mine(BEHIND_BLOCKS)
+            ground.register()
+            await watch.settle(ground)
+            assert watch.seen(ChainReorged) == [] and watch.rpc.current == name_of(ground.url)
 
 
 # --- restarts ---
