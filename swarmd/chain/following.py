@@ -30,7 +30,7 @@ class Following:
         self._sent: set[str] = set()
 
     def renew(self, command: Submit) -> None:
-        """Take the order's place: what it brings is in the log; what was prepared meanwhile stays."""
+        """A new order: the attempts that it brings are in the log; what was prepared meanwhile stays."""
         brought = {each.hash for each in command.prepared}
         self.command = command
         self.attempts = [*command.prepared, *(each for each in self.attempts if each.hash not in brought)]
@@ -56,9 +56,14 @@ class Following:
         return next((each for each in reversed(self.attempts) if each.hash in self._in_log), None)
 
     @property
-    def has_released(self) -> bool:
-        """Whether an attempt may be under way."""
-        return self.released() is not None
+    def submission(self) -> str:
+        """Its id."""
+        return self.command.submission
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether this process sent an attempt."""
+        return bool(self._sent)
 
     def is_held_back(self, since: float) -> bool:
         """Whether the newest attempt has waited to be in the log for too long."""

@@ -137,6 +137,10 @@ class Proxy:
         """Nobody can tell."""
         return "waiting"
 
+    async def is_known(self, prepared: Prepared) -> bool:
+        """Nobody can tell either."""
+        return False
+
     async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
         """There are no transactions of ours to explain."""
 

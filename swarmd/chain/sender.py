@@ -61,6 +61,9 @@ class Sender(Protocol):
     async def trace(self, attempts: Sequence[Prepared]) -> Fate:
         """What became of the attempts, of which there is at least one."""
 
+    async def is_known(self, prepared: Prepared) -> bool:
+        """Whether the chain's nodes are seen to have this attempt."""
+
     async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
         """Ask why a mined attempt was reverted. Raises ContractRefused where the contract says it."""
 

@@ -167,6 +167,10 @@ class Wallet:
     def _is_withdrawal(self, attempt: Prepared) -> bool:
         return bool(attempt.raw) and read_signed(attempt).to == self.account
 
+    async def is_known(self, prepared: Prepared) -> bool:
+        """Ask for it by its hash."""
+        return bool(await self._caller.request("eth_getTransactionByHash", [prepared.hash]))
+
     async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
         """Call again at that block, see `Sender`."""
         content = call_of(command, peer, self._config.drive)
