@@ -85,9 +85,12 @@ def parse_fields(given: list[str], nodes: int | None, hours: float | None) -> di
 
 def line_of(summary: Summary) -> str:
     """One run in one line."""
+    chain = f"{summary.blocks} blocks, {summary.reorgs} reorganisations, {summary.confirmed} submissions confirmed, "
+    chain += f"{summary.refused} refused, "
     return (
         f"seed {summary.seed}: {summary.profile.nodes} nodes, {summary.profile.hours:g} h, {summary.rounds} rounds, "
         f"{summary.events} events, {summary.crashes} crashes, {summary.worker_exits} worker exits, "
-        f"{summary.partitions} partitions, {summary.skips} skips, 0 violations; "
+        f"{summary.partitions} partitions, {summary.skips} skips, "
+        f"{chain if summary.blocks else ''}0 violations; "
         f"{summary.events_per_s:,.0f} events/s; trace {summary.trace}"
     )

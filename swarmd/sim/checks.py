@@ -14,10 +14,12 @@ from swarmd.core.state import State
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.commit import Commit
 from swarmd.sim.accounts import Accounts
+from swarmd.sim.chain import Receipt
 from swarmd.sim.chair import Chair
+from swarmd.sim.claims import Claims
 from swarmd.sim.dht import Report
 from swarmd.sim.orders import Orders
-from swarmd.sim.profile import Profile
+from swarmd.sim.profile import Profile, draw_profile
 from swarmd.sim.progress import Progress
 from swarmd.sim.recovery import Recovery
 from swarmd.sim.waits import find_stall
@@ -42,9 +44,8 @@ class InvariantBroken(SwarmdError):
 
 def line_of(seed: int, profile: Profile) -> str:
     """The command line that repeats a run."""
-    differing = {
-        key: value for key, value in msgspec.structs.asdict(profile).items() if value != getattr(Profile(), key)
-    }
+    drawn = draw_profile(seed)
+    differing = {key: value for key, value in msgspec.structs.asdict(profile).items() if value != getattr(drawn, key)}
     return " ".join([f"swarmd sim --seed {seed}", *(f"--set {key}={value}" for key, value in differing.items())])
 
 
@@ -54,7 +55,8 @@ class Ledger:
     def __init__(self, world: World, node: Node) -> None:
         self.accounts = Accounts(world, node)
         self.orders = Orders(world, node)
-        self.chair = Chair(world, node) if node.coordinates else None
+        self.chair = Chair(world, node) if node.settings.coordination is not None else None
+        self.claims = Claims(world, node)
         self.seq = 0  # the fold of the events before `seq` is `state`
         self.state = State()
 
@@ -65,6 +67,7 @@ class Checks:
     def __init__(self, world: World) -> None:
         self.world = world
         self.ledgers = [Ledger(world, node) for node in world.nodes]
+        self._by_peer = {node.peer: ledger for node, ledger in zip(world.nodes, self.ledgers, strict=True)}
         self.progress = Progress(world)
         self.recovery = Recovery(world)
         self.reports: dict[tuple[str, int, int], Report] = {}
@@ -80,6 +83,8 @@ class Checks:
         ledger.accounts.on_step(step)
         if ledger.chair is not None:
             ledger.chair.on_step(step)
+        if after.chain is not None:
+            ledger.claims.on_step(step)
         stall = find_stall(after)
         if stall and find_stall(after, ledger.orders.killed_workers(after)):
             self.world.fail(node, stall)
@@ -104,6 +109,11 @@ class Checks:
         known = self.reports.setdefault((seen.peer, seen.round, seen.stage), report)
         if known is not report and known != report:
             self.world.fail(node, f"two reports for round {seen.round}, stage {seen.stage}: {known} and {report}")
+
+    def on_receipt(self, receipt: Receipt) -> None:
+        """A block has a transaction."""
+        if receipt.tx.submission:
+            self._by_peer[receipt.tx.call.peer].claims.on_receipt(receipt)
 
     def expect_recovery(self) -> None:
         """The faults have ceased."""

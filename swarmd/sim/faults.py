@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from swarmd.core.events import StopRequested
+from swarmd.sim.chain import FEE, Chain, sign
+from swarmd.sim.contract import Call, Kind
 from swarmd.sim.network import NetworkWorker
 from swarmd.sim.node import CRASH_POINTS, Node
 
@@ -16,6 +18,11 @@ PARTITION_S = (10.0, 180.0)
 FREEZE_S = (2.0, 120.0)
 SLOW_DISK_S = (0.5, 8.0)
 OPERATOR_S = 60.0  # how often somebody looks whether the swarm has run its rounds
+OUTAGE_S = (5.0, 240.0)
+DEAR_S = (20.0, 120.0)
+HALT_S = (5.0, 60.0)
+BARRED_S = (10.0, 60.0)
+OWNER = "0xowner"
 CLOCK_STEP_S = 3.0  # a clock set anew is off by up to this
 
 
@@ -26,6 +33,9 @@ class Faults:
         self.world = world
         self.random = world.random
         self.over = False
+        faults = _FAULTS if world.chain is None else _CHAIN_FAULTS
+        self._kinds = [kind for kind, _ in faults]
+        self._weights = [weight for _, weight in faults]
         self._rate_s = world.profile.faults * world.profile.nodes / 3600.0
 
     def begin(self) -> None:
@@ -43,16 +53,19 @@ class Faults:
         self._schedule()
         node = self.random.choice(self.world.nodes)
         if node.running:
-            self.random.choices(_KINDS, _WEIGHTS)[0](self, node)
+            self.random.choices(self._kinds, self._weights)[0](self, node)
 
     def end(self) -> None:
         """From now on nothing goes wrong any more. Frozen workers thaw when their time has come."""
         self.over = True
         world = self.world
         world.dht.heal()
+        if world.chain is not None:
+            self._calm_chain(world.chain)
         for node in world.nodes:
             node.crash_point = None
             node.supervisor.refusals = 0
+            node.rpc_out_until = 0.0
             node.frozen_until = min(node.frozen_until, world.now)
             world.call_in(0.0, node.thaw, node.life)
 
@@ -122,6 +135,64 @@ class Faults:
     def _set_clock(self, node: Node) -> None:
         node.skew_s += self.random.uniform(-CLOCK_STEP_S, CLOCK_STEP_S)
 
+    # --- kinds of faults of a chain ---
+
+    @property
+    def _chain(self) -> Chain:
+        assert self.world.chain is not None, "these faults are drawn only where there is a chain"
+        return self.world.chain
+
+    def _kill_chain_worker(self, node: Node) -> None:
+        worker = node.supervisor.running["chain"]
+        if worker is not None and worker.alive:
+            node.lose_worker(worker, "killed")
+
+    def _cut_off(self, node: Node) -> None:
+        """None of a node's endpoints answers for a while."""
+        node.rpc_out_until = self.world.now + self.random.uniform(*OUTAGE_S)
+
+    def _cut_off_all(self, node: Node) -> None:
+        until = self.world.now + self.random.uniform(*OUTAGE_S)
+        for each in self.world.nodes:
+            each.rpc_out_until = until
+
+    def _reorganise(self, node: Node) -> None:
+        if self.world.profile.reorg_depth:
+            self._chain.reorganise(self.random.randint(1, self.world.profile.reorg_depth))
+
+    def _evict(self, node: Node) -> None:
+        self._chain.evict()
+
+    def _raise_fee(self, node: Node) -> None:
+        self._chain.raise_fee(self.random.uniform(1.5, 6.0))
+        self.world.call_in(self.random.uniform(*DEAR_S), self._chain.lower_fee)
+
+    def _take_nonce(self, node: Node) -> None:
+        """Another process uses the account: after what waits, or in its place for a higher fee."""
+        chain = self._chain
+        in_place = self.random.random() < 0.5
+        nonce = chain.contract.nonce_of(node.account) if in_place else chain.pending_nonce_of(node.account)
+        fee = int(chain.fee * self.random.uniform(1.0, 3.0))
+        chain.send(sign(Call("idle", node.account, str(self.world.now)), nonce, fee))
+
+    def _halt(self, node: Node) -> None:
+        """No blocks for a while."""
+        self._chain.halted_until = self.world.now + self.random.uniform(*HALT_S)
+
+    def _bar(self, node: Node) -> None:
+        """The allow-list leaves a peer out for a while."""
+        self._tell_contract("bar", node.peer)
+        self.world.call_in(self.random.uniform(*BARRED_S), self._tell_contract, "allow", node.peer)
+
+    def _tell_contract(self, kind: Kind, peer: str) -> None:
+        chain = self._chain
+        chain.send(sign(Call(kind, OWNER, peer), chain.pending_nonce_of(OWNER), 10 * FEE))
+
+    def _calm_chain(self, chain: Chain) -> None:
+        chain.calm_down()
+        for node in self.world.nodes:
+            self._tell_contract("allow", node.peer)
+
     def _look_for_end(self) -> None:
         """The operator gives a swarm that has run its rounds more of them."""
         if self.over:
@@ -151,5 +222,15 @@ _FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
     (Faults._forget, 1.0),
     (Faults._set_clock, 1.0),
 )
-_KINDS = [kind for kind, _ in _FAULTS]
-_WEIGHTS = [weight for _, weight in _FAULTS]
+_CHAIN_FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
+    *_FAULTS,
+    (Faults._kill_chain_worker, 4.0),
+    (Faults._cut_off, 2.0),
+    (Faults._cut_off_all, 0.5),
+    (Faults._reorganise, 4.0),
+    (Faults._evict, 2.0),
+    (Faults._raise_fee, 1.0),
+    (Faults._take_nonce, 2.0),
+    (Faults._halt, 0.5),
+    (Faults._bar, 0.5),
+)

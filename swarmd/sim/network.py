@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from swarmd.core.commands import (
+    AdmitPeers,
     Announce,
     CollectReports,
     Command,
@@ -128,7 +129,7 @@ class NetworkWorker(SimWorker):
     def _register(self, command: Register) -> None:
         self.own_member = member_fact(self.node.peer, self.node.name, left=False)
         self.dht.store_of(self).put_member(self.node.peer, self.own_member)
-        self._hint_coordinator(self.own_member)
+        self._hint_listeners(self.own_member)
         self.tell(Registered(command.id))
 
     def _read_clock(self, command: ReadClock) -> None:
@@ -157,7 +158,7 @@ class NetworkWorker(SimWorker):
         if self.own_report is None or _place(report.seen) >= _place(self.own_report.seen):
             self.own_report = report
         self.dht.store_of(self).put_report(report)
-        self._hint_coordinator(report.seen)
+        self._hint_listeners(report.seen)
         self.tell(ReportPublished(command.id, command.round, command.stage))
 
     def _announce(self, command: Announce) -> None:
@@ -174,6 +175,9 @@ class NetworkWorker(SimWorker):
         self.told_reports.clear()
         self._look_at_reports()
 
+    def _admit(self, command: AdmitPeers) -> None:
+        """Everybody may take part in the simulated DHT."""
+
     def _publish_leaderboard(self, command: PublishLeaderboard) -> None:
         self.tell(LeaderboardPublished(command.id, command.round))
 
@@ -186,9 +190,10 @@ class NetworkWorker(SimWorker):
         for _ in range(times):
             other.later(random.expovariate(1.0 / profile.latency_s), act, *args)
 
-    def _hint_coordinator(self, fact: Event) -> None:
+    def _hint_listeners(self, fact: Event) -> None:
+        """Who collects is the coordinator, or everybody where there is a contract to vote at."""
         for other in self.dht.reached_by(self):
-            if other.node.coordinates:
+            if other.node.coordinates or (other.collecting and self.world.chain is not None):
                 self._hint(other, other.look_at, fact)
 
     def look_at(self, fact: Event) -> None:
@@ -227,7 +232,7 @@ class NetworkWorker(SimWorker):
         self.look_at_clock()
         if self.node.coordinates:
             self._look_at_members()
-            self._look_at_reports()
+        self._look_at_reports()
 
     def _republish(self) -> None:
         """Keep one's own records alive, and find them lost if they are."""
@@ -263,7 +268,7 @@ class NetworkWorker(SimWorker):
         if self.linked:
             farewell = member_fact(self.node.peer, self.node.name, left=True)
             self.dht.store_of(self).put_member(self.node.peer, farewell)
-            self._hint_coordinator(farewell)
+            self._hint_listeners(farewell)
 
 
 def _place(seen: ReportSeen) -> tuple[int, int]:
@@ -274,6 +279,7 @@ _PERFORM: dict[type, Callable[[NetworkWorker, Any], None]] = {
     Register: NetworkWorker._register,
     ReadClock: NetworkWorker._read_clock,
     Gather: NetworkWorker._gather,
+    AdmitPeers: NetworkWorker._admit,
     PublishReport: NetworkWorker._publish_report,
     Announce: NetworkWorker._announce,
     CollectReports: NetworkWorker._collect,

@@ -44,6 +44,8 @@ class Node:
         self.pace_s = pace_s  # median time that a stage takes to train here
         self.skew_s = skew_s  # this machine's clock minus the true time
         self.side = 0  # of a partition
+        self.account = f"0xaccount{index}"  # that submissions to a contract come from
+        self.rpc_out_until = 0.0  # no endpoint answers until then
         self.disk = Disk()
         self.life = 0  # lives begun; facts of an earlier one are lost
         self.running = False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 from swarmd.core.commands import (
+    CHAIN_COMMANDS,
     NETWORK_COMMANDS,
     TRAINER_COMMANDS,
     Announce,
@@ -22,13 +24,13 @@ if TYPE_CHECKING:
     from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
-Port = Literal["network", "trainer", "supervisor"]
-
+Port = Literal["network", "trainer", "chain", "supervisor"]
 
 RENEWING = (LinkUp, TrainerReady, NodeStarted, CommandFailed)
 PORTS: dict[type, Port] = {
     **dict.fromkeys(NETWORK_COMMANDS, "network"),
     **dict.fromkeys(TRAINER_COMMANDS, "trainer"),
+    **dict.fromkeys(CHAIN_COMMANDS, "chain"),
     **dict.fromkeys((StartWorker, StopWorkers, KillWorker), "supervisor"),
 }
 
@@ -39,15 +41,16 @@ class Orders:
     Attributes:
         content: every command ever sent, by id.
         sent: when each id was last ordered in the present life of its port: the network's since the link came up, the
-            trainer's since it was ready, the supervisor's since the daemon started.
+            trainer's since it was ready, the chain's and the supervisor's since the daemon started.
     """
 
     def __init__(self, world: World, node: Node) -> None:
         self.world = world
         self.node = node
         self.content: dict[str, Command] = {}
-        self.sent: dict[Port, dict[str, float]] = {"network": {}, "trainer": {}, "supervisor": {}}
+        self.sent: dict[Port, dict[str, float]] = {"network": {}, "trainer": {}, "chain": {}, "supervisor": {}}
         self.announced: tuple[int, int, bool] = (-1, -1, False)
+        self.open_until = math.inf  # the deadline of that
         self.killed: dict[Worker, str] = {}  # id of the last order to kill a worker
         self.allowed: dict[str, int] = {}  # how often durable commits of this life ordered an id, not yet dispatched
 
@@ -83,13 +86,18 @@ class Orders:
         """The clock goes forward; the same stage is announced under a new id only when the link has come back."""
         place = (command.round, command.stage, not command.final)
         again = command.id in self.content or isinstance(step[0].event, LinkUp)
+        again = again or command.deadline_at > self.open_until  # a contract that was taken back and moved on again
         if place < self.announced or (place == self.announced and not again):
             self._fail(f"{command.id} announces {place} after {self.announced}")
-        self.announced = place
+        self.announced, self.open_until = place, command.deadline_at
 
     def killed_workers(self, state: State) -> tuple[Worker, ...]:
         """Workers whose present process was ordered killed."""
-        attempts: dict[Worker, int] = {"network": state.network.attempt, "trainer": state.training.attempt}
+        attempts: dict[Worker, int] = {
+            "network": state.network.attempt,
+            "trainer": state.training.attempt,
+            "chain": state.chaining.attempt,
+        }
         return tuple(
             worker for worker, order in self.killed.items() if order == f"kill/{worker}/{state.run}/{attempts[worker]}"
         )

@@ -9,6 +9,8 @@ import msgspec
 
 from swarmd.core.events import BehindPolicy
 
+ChainPolicy = Literal["time", "reports", "manager"]
+
 
 class Profile(msgspec.Struct, frozen=True):
     """One swarm and its world; times are in seconds of simulated time.
@@ -37,6 +39,15 @@ class Profile(msgspec.Struct, frozen=True):
     failure: float = 0.03  # of network commands
     latency_s: float = 0.05  # mean, of hints and network commands
     restart_mean_s: float = 8.0  # from a daemon's death to its next start
+    chain: bool = False  # whether a contract keeps the rounds; then the first node only mirrors the clock
+    policy: ChainPolicy = "time"  # what lets the contract go on: time, reports or time, or node 0 as its stage manager
+    block_s: float = 2.0  # mean, from a block to the next
+    depth: int = 3  # blocks, its own included, after which a submission counts
+    reorg_depth: int = 3  # greatest
+    reorg_loss: float = 0.1  # chance that a transaction of a dropped block is forgotten
+    stuck_s: float = 15.0  # a transaction not mined by then is replaced
+    winners: int = 1  # ChainSettings.winners
+    shared: bool = False  # two of the followers submit from one account
 
 
 CALM = Profile(faults=0.0, loss=0.0, duplicate=0.0, stale=0.0, failure=0.0, late_share=0.0, skew_s=0.0)
@@ -63,5 +74,14 @@ def draw_profile(seed: int, **given: Any) -> Profile:
         "failure": random.choice((0.0, 0.03, 0.2)),
         "latency_s": random.choice((0.01, 0.05, 1.0)),
         "restart_mean_s": random.choice((2.0, 8.0, 60.0)),
+        "chain": random.random() < 0.5,
+        "policy": random.choice(("time", "reports", "reports", "manager")),
+        "block_s": random.choice((1.0, 2.0, 4.0)),
+        "depth": random.choice((1, 3, 12)),
+        "reorg_depth": random.choice((0, 1, 3, 8)),
+        "reorg_loss": random.choice((0.0, 0.3, 1.0)),
+        "stuck_s": random.choice((5.0, 15.0)),
+        "winners": random.choice((0, 1, 2)),
+        "shared": random.random() < 0.3,
     }
     return Profile(**{**drawn, **given})

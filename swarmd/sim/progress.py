@@ -8,10 +8,12 @@ from swarmd.core.chart import Chart, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import Event, NodeStarted, WorkerExited, WorkerStartFailed
 from swarmd.core.state import (
+    BLOCKS_KEPT,
     MEMBERS_MAX,
     REJECTIONS_KEPT,
     REWARDS_KEPT,
     SKIPS_KEPT,
+    Chain,
     Clock,
     Coordination,
     Deadline,
@@ -70,6 +72,8 @@ class Progress:
             self._check_deadlines(node, envelope.at, after.deadlines)
         if after.pending is not before.pending and len(after.pending) > 1:
             self._check_pending(node, after.pending)
+        if after.chain is not before.chain and after.chain is not None:
+            self._check_chain(node, envelope.event, before.chain, after.chain)
         if after.coordination is not before.coordination:
             self._check_coordinator_chart(node, envelope.event, before.coordination, after.coordination)
         if after.rewards is not before.rewards or after.coordination is not before.coordination:
@@ -94,6 +98,14 @@ class Progress:
         restarts = isinstance(event, NodeStarted) and there == "idle" and here in ("idle", "mustering")
         if there not in self.coordinator[here] and not restarts:
             self.world.fail(node, f"no chart leads a coordinator from {here} to {there} on {type(event).__name__}")
+
+    def _check_chain(self, node: Node, event: Event, before: Chain | None, after: Chain) -> None:
+        here = before.chart if before else "down"
+        restarts = isinstance(event, NodeStarted | WorkerExited | WorkerStartFailed) and after.chart == "down"
+        if after.chart not in self.link[here] and not restarts:
+            self.world.fail(node, f"no chart leads the chain from {here} to {after.chart} on {type(event).__name__}")
+        if len(after.recent) > BLOCKS_KEPT or len(after.reporters) > MEMBERS_MAX:
+            self.world.fail(node, "what is known of the chain has grown beyond its bound")
 
     def _is_beginning_or_end(self, event: Event, before: State, after: State) -> bool:
         """A process that starts or ends may lead from anywhere to the beginning of a chart."""

@@ -39,6 +39,8 @@ class Recovery:
         self.last = self._place()
 
     def _place(self) -> Place:
+        if self.world.chain is not None:
+            return self.world.chain.contract.place
         coordination = self._coordination()
         return coordination.round, coordination.stage
 
@@ -52,24 +54,40 @@ class Recovery:
         """The run is over."""
         if self.settled is None or self.last is None:
             return
-        coordination = self._coordination()
-        if coordination.chart != "finished" and self._place() <= self.settled:
+        coordination = None if self.world.chain is not None else self._coordination()
+        finished = coordination is not None and coordination.chart == "finished"
+        if not finished and self._place() <= self.settled:
             self.world.fail(None, f"the swarm stands still at {self.settled} although all faults have ceased")
         for node in self.world.nodes:
-            self._check_node(node, coordination)
+            self._check_running(node)
+            if finished:
+                self._check_ended(node, node.state)
+            else:
+                self._check_node(node, coordination)
 
-    def _check_node(self, node: Node, coordination: Coordination) -> None:
+    def _check_running(self, node: Node) -> None:
         state = node.state
         if not node.running or state.link.chart != "up":
             self.world.fail(node, f"it is {state.chart}, its link {state.link.chart}, although all faults have ceased")
-        if coordination.chart == "finished":
-            self._check_ended(node, state)
-            return
-        assert self.last is not None, "the marks are set before"
+        if state.chain is not None and state.chain.chart != "up":
+            self.world.fail(node, f"its chain is {state.chain.chart}, although all faults have ceased")
+
+    def _check_node(self, node: Node, coordination: Coordination | None) -> None:
+        assert self.last is not None and self.settled is not None, "the marks are set before"
+        state, chain = node.state, node.state.chain
         if state.clock is None or (state.clock.round, state.clock.stage) < self.last:
             self.world.fail(node, f"it knows {state.clock}, the swarm has been at {self.last} for {PROPAGATION_S} s")
+        if chain is not None and (chain.round, chain.stage) < self.last:
+            where = (chain.round, chain.stage)
+            self.world.fail(node, f"it has the contract at {where}, it was at {self.last} long before")
         if self._is_waited_for(node):
-            self._check_taking_part(node, state, coordination)
+            if state.done < self.settled:
+                what = f"it trained {state.done} last, the swarm was at {self.settled} long before the end"
+                self.world.fail(node, what)
+            if coordination is not None:
+                self._check_credit(node, coordination)
+        if chain is not None:
+            self.world.checks.ledgers[node.index].claims.check()
 
     def _check_ended(self, node: Node, state: State) -> None:
         if state.clock is None or not state.clock.final or state.chart not in ("waiting", "round.training"):
@@ -81,10 +99,8 @@ class Recovery:
         quick = node.pace_s * PACE_MARGIN < min(settings.train_s, self.world.profile.stage_s)
         return quick and self.world.profile.quorum == 1.0
 
-    def _check_taking_part(self, node: Node, state: State, coordination: Coordination) -> None:
+    def _check_credit(self, node: Node, coordination: Coordination) -> None:
         assert self.settled is not None, "the marks are set before"
-        if state.done < self.settled:
-            self.world.fail(node, f"it trained {state.done} last, the swarm was at {self.settled} long before the end")
         credited = {member.peer: member.last_round for member in coordination.members}.get(node.peer, -1)
         if credited < self.settled[0]:
             self.world.fail(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from swarmd.core.commands import Command, KillWorker, StartWorker, StopWorkers
 from swarmd.core.events import NodeStopped, Worker, WorkerExited, WorkerStarted, WorkerStartFailed
+from swarmd.sim.chain_worker import ChainWorker
 from swarmd.sim.network import NetworkWorker
 from swarmd.sim.trainer import TrainerWorker
 from swarmd.sim.worker import SimWorker
@@ -17,7 +18,7 @@ EXEC_S = 0.02
 REAP_S = 0.01  # from a process's end to the fact
 STOP_S = (0.1, 3.0)
 
-KINDS: dict[Worker, type[SimWorker]] = {"network": NetworkWorker, "trainer": TrainerWorker}
+KINDS: dict[Worker, type[SimWorker]] = {"network": NetworkWorker, "trainer": TrainerWorker, "chain": ChainWorker}
 
 
 class Supervisor:
@@ -33,6 +34,8 @@ class Supervisor:
         self.world = node.world
         self.life = node.life
         self.running: dict[Worker, SimWorker | None] = {"network": None, "trainer": None}
+        if node.settings.chain is not None:
+            self.running["chain"] = None
         self.refusals = 0
         self.stopping = False
         self._pid = node.life * 1000
@@ -76,7 +79,7 @@ class Supervisor:
             self.world.call_in(REAP_S, self.node.receive, self.life, exited)
 
     def _stop(self, command: StopWorkers) -> None:
-        """Both workers end when asked; then the node has stopped."""
+        """All workers end when asked; then the node has stopped."""
         if self._is_over():
             return
         for worker in self.node.workers:

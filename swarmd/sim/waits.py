@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from swarmd.core import submissions
 from swarmd.core.commands import Announce, PublishReport, Register, Train
 from swarmd.core.events import Worker
-from swarmd.core.state import Coordination, State, WorkerState
+from swarmd.core.state import Chain, Coordination, State, WorkerState
 from swarmd.core.workers import LEAVING
 
 HUNG = "nothing ends what the trainer is busy with"
@@ -22,20 +23,28 @@ def find_stall(state: State, killed: tuple[Worker, ...] = ()) -> str:
     if chart in LEAVING:
         return ""
     armed = [deadline.name for deadline in state.deadlines]
-    if not (state.network.pid and state.training.pid) and (stall := _worker_stall(state, armed, killed)):
+    chained = state.chain is not None
+    alive = state.network.pid and state.training.pid and (state.chaining.pid or not chained)
+    if not alive and (stall := _worker_stall(state, armed, killed)):
         return stall
     rule = _RULES.get(chart)
     if rule is not None and not rule(state, armed):
         return f"nothing ends {chart}: armed are {armed}"
     if state.trainer.chart == "busy" and "train" not in armed and "cancel" not in armed:
         return "" if "trainer" in killed else HUNG
+    if state.chain is not None:
+        return _chain_stall(state, state.chain, armed, killed)
     return "" if state.coordination is None else _coordinator_stall(state, state.coordination)
 
 
 def _worker_stall(state: State, armed: list[str], killed: tuple[Worker, ...]) -> str:
     """A worker runs, or is about to be started or to be reported dead."""
-    lives: tuple[tuple[Worker, WorkerState], ...] = (("network", state.network), ("trainer", state.training))
-    for worker, life in lives:
+    lives: tuple[tuple[Worker, WorkerState], ...] = (
+        ("network", state.network),
+        ("trainer", state.training),
+        ("chain", state.chaining),
+    )
+    for worker, life in lives[: 2 if state.chain is None else 3]:
         if not (life.pid or f"ready/{worker}" in armed or f"restart/{worker}" in armed or worker in killed):
             return f"there is no {worker} worker and none will be started"
     return ""
@@ -56,7 +65,20 @@ def _publishes(state: State, armed: list[str]) -> bool:
 
 
 def _settles(state: State, armed: list[str]) -> bool:
-    return "clock" in armed or (state.clock is not None and state.clock.final)
+    return "clock" in armed or (state.clock is not None and state.clock.final) or _follows_chain(state)
+
+
+def _follows_chain(state: State) -> bool:
+    """The chain worker owes news of the contract; that somebody moves it on is looked at in `_chain_stall`."""
+    return state.chain is not None and state.chain.chart == "up"
+
+
+def _submits(state: State, armed: list[str]) -> bool:
+    """The stage's reward is on its way, or the clock is looked at meanwhile."""
+    work = state.work
+    assert work is not None, "a stage is being submitted"
+    under_way = submissions.awaited(state, work.round, work.stage)
+    return under_way and ("clock" in armed or (_follows_chain(state) and "submission" in armed))
 
 
 def _waits(state: State, armed: list[str]) -> bool:
@@ -69,6 +91,7 @@ def _waits(state: State, armed: list[str]) -> bool:
 _RULES: dict[str, Callable[[State, list[str]], bool]] = {
     "registering": lambda state, armed: any(isinstance(command, Register) for command in state.pending),
     "syncing": lambda state, armed: "clock" in armed,
+    "round.submitting": _submits,
     "waiting": _waits,
     "round.gathering": lambda state, armed: "gather" in armed,
     "round.training": _trains,
@@ -76,6 +99,23 @@ _RULES: dict[str, Callable[[State, list[str]], bool]] = {
     "round.settling": _settles,
     "skipping": lambda state, armed: state.trainer.chart == "busy",
 }
+
+
+def _chain_stall(state: State, chain: Chain, armed: list[str], killed: tuple[Worker, ...]) -> str:
+    """What is wanted on the chain gets there, and the contract is moved on."""
+    if chain.chart == "connecting" and "ready/chain" not in armed and "chain" not in killed:
+        return "nothing ends the connecting to the chain"
+    if chain.chart != "up" or state.settings is None or state.settings.chain is None:
+        return ""
+    unsettled = {each.id for each in state.submissions if each.chart not in submissions.SETTLED}
+    if unsettled and "submission" not in armed:
+        return f"nothing looks after {sorted(unsettled)[0]}"
+    if not chain.registered and "register" not in unsettled and "register" not in armed:
+        return "nobody registers this peer"
+    moves = state.settings.chain.drive == "manager" or (state.settings.chain.drive == "policy" and chain.max_stage_s)
+    if moves and "drive" not in armed and f"advance/{chain.round}/{chain.stage}" not in unsettled:
+        return f"nothing moves the contract on from {(chain.round, chain.stage)}"
+    return ""
 
 
 def _coordinator_stall(state: State, coordination: Coordination) -> str:

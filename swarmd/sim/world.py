@@ -13,9 +13,13 @@ from typing import Any, NoReturn
 import msgspec
 
 from swarmd.core.catchup import Step
-from swarmd.core.events import CoordinatorSettings, Settings
+from swarmd.core.commands import Submit
+from swarmd.core.events import ChainSettings, CoordinatorSettings, Drive, Settings
 from swarmd.eventlog.commit import Commit
+from swarmd.sim.chain import Chain, Receipt, Tx
+from swarmd.sim.chain_worker import ChainWorker
 from swarmd.sim.checks import Checks, InvariantBroken
+from swarmd.sim.contract import Contract
 from swarmd.sim.dht import Dht, Report
 from swarmd.sim.faults import Faults
 from swarmd.sim.node import Node
@@ -27,6 +31,7 @@ MISBEHAVIOUR = {"slow_start": 0.03, "trainer_failure": 0.05, "trainer_hang": 0.0
 TRACE_BYTES = 16
 BUFFER_BYTES = 1 << 16
 RESTART_S_MAX = 120.0
+RESEND_S = 60.0
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
@@ -53,6 +58,10 @@ class Summary(msgspec.Struct, frozen=True):
     stages_trained: int
     reports: int
     skips: int
+    confirmed: int  # submissions, each time that a node took note of it
+    refused: int
+    blocks: int  # of the chain at the end, 0 where there is none
+    reorgs: int
     trace: str
     cpu_s: float
 
@@ -92,13 +101,17 @@ class World:
         self.counts = dict.fromkeys(
             ("events", "commits", "replayed", "crashes", "worker_exits", "partitions", "freezes", "reports", "skips"), 0
         )
+        self.counts |= dict.fromkeys(("confirmed", "refused"), 0)
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self._chances = self._misbehaviour()
         self._trace = hashlib.blake2b(digest_size=TRACE_BYTES)
         self._buffer = bytearray()
         self.dht = Dht(self)
-        self.nodes = [self._make_node(index) for index in range(profile.nodes)]
+        self.chain = Chain(self, self._make_contract()) if profile.chain else None
+        self.nodes: list[Node] = []
+        for index in range(profile.nodes):
+            self.nodes.append(self._make_node(index))
         self.checks = Checks(self)
         self.faults = Faults(self)
 
@@ -107,6 +120,12 @@ class World:
         share = min(1.0, profile.faults / FAULTS_FULL)
         network = {name: getattr(profile, name) for name in ("loss", "duplicate", "stale", "failure")}
         return network | {name: chance * share for name, chance in MISBEHAVIOUR.items()}
+
+    def _make_contract(self) -> Contract:
+        profile = self.profile
+        enough = max(1, math.ceil(profile.quorum * profile.nodes)) if profile.policy == "reports" else 0
+        manager = "0xaccount0" if profile.policy == "manager" else ""
+        return Contract(profile.stages, enough, 0 if manager else int(profile.stage_s), manager, float(int(BEGIN)))
 
     def _make_node(self, index: int) -> Node:
         profile, random = self.profile, self.random
@@ -124,10 +143,19 @@ class World:
             publish_s=10.0,
             clock_s=10.0,
             ready_s=20.0,
-            coordination=None if index else self._coordinator_settings(),
+            coordination=None if index or profile.chain else self._coordinator_settings(),
+            chain=self._chain_settings(index) if profile.chain else None,
         )
         pace_s = profile.train_mean_s * random.uniform(0.6, 1.6)
-        return Node(self, index, settings, pace_s, random.uniform(-1.0, 1.0) * profile.skew_s)
+        node = Node(self, index, settings, pace_s, random.uniform(-1.0, 1.0) * profile.skew_s)
+        if profile.shared and index == 2:
+            node.account = self.nodes[1].account
+        return node
+
+    def _chain_settings(self, index: int) -> ChainSettings:
+        profile = self.profile
+        drive: Drive = "policy" if profile.policy != "manager" else "never" if index else "manager"
+        return ChainSettings(drive=drive, stage_s=profile.stage_s, winners=profile.winners, resend_s=RESEND_S)
 
     def _coordinator_settings(self) -> CoordinatorSettings:
         profile = self.profile
@@ -159,6 +187,8 @@ class World:
             span_s = (self.calm_from - BEGIN) / 2 if late else 5.0
             self.call_in(self.random.random() * span_s, node.start)
         self.faults.begin()
+        if self.chain is not None:
+            self.chain.begin()
         self.call_at(self.calm_from, self._become_calm)
         queue, pop = self._queue, heapq.heappop
         while queue:
@@ -201,6 +231,29 @@ class World:
         self.counts["reports"] += 1
         self.checks.on_report(node, report)
 
+    def note_head(self) -> None:
+        """There are new blocks."""
+        for node in self.nodes:
+            worker = node.supervisor.running["chain"]
+            if isinstance(worker, ChainWorker) and worker.alive:
+                worker.notice_head()
+
+    def note_receipt(self, receipt: Receipt) -> None:
+        """A block has a transaction."""
+        self.checks.on_receipt(receipt)
+
+    def note_signed(self, node: Node, tx: Tx) -> None:
+        """An attempt was made; it is not sent yet."""
+        self.checks.ledgers[node.index].claims.on_signed(tx)
+
+    def note_sent(self, node: Node, tx: Tx) -> None:
+        """An attempt leaves the node."""
+        self.checks.ledgers[node.index].claims.on_sent(tx)
+
+    def note_refused(self, node: Node, command: Submit, code: str) -> None:
+        """A chain worker gives a submission up."""
+        self.checks.ledgers[node.index].claims.on_refused(command, code)
+
     def fail(self, node: Node | None, what: str) -> NoReturn:
         """Something that must not happen has happened."""
         raise InvariantBroken(self.seed, self.profile, self.now - BEGIN, node.name if node else "swarm", what)
@@ -213,7 +266,9 @@ class World:
         return Summary(
             seed=self.seed,
             profile=self.profile,
-            rounds=coordination.round if coordination else 0,
+            rounds=self.chain.contract.place[0] if self.chain else coordination.round if coordination else 0,
+            blocks=self.chain.head.number if self.chain else 0,
+            reorgs=self.chain.reorgs if self.chain else 0,
             stages_trained=sum(len(node.disk.trained) for node in self.nodes),
             trace=self._trace.hexdigest(),
             cpu_s=max(cpu_s, math.ulp(1.0)),

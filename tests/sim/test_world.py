@@ -7,14 +7,15 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from swarmd.core.state import State
 from swarmd.sim.checks import InvariantBroken
-from swarmd.sim.profile import CALM, Profile, draw_profile
+from swarmd.sim.profile import CALM, draw_profile
 from swarmd.sim.world import World, run
 
 SPAN = {"hours": 0.5, "calm_s": 700.0}
-TRACE = "from swarmd.sim.world import run; print(run(7, hours=0.4, calm_s=700.0).trace)"
+TRACE = "from swarmd.sim.world import run; print(run(7, hours=0.4, calm_s=700.0, chain={chain}).trace)"
 
 
 def test_the_seeds_keep_every_invariant(seeds: range) -> None:
@@ -23,10 +24,17 @@ def test_the_seeds_keep_every_invariant(seeds: range) -> None:
     assert all(sum(getattr(summary, kind) for summary in runs) > 0 for kind in ("crashes", "partitions", "skips"))
 
 
+def test_the_seeds_disturb_the_chain_and_it_is_used(seeds: range) -> None:
+    runs = [run(seed, chain=True, **SPAN) for seed in seeds]
+    assert sum(summary.confirmed for summary in runs) > 50 * len(runs)
+    assert all(sum(getattr(summary, kind) for summary in runs) > 0 for kind in ("crashes", "reorgs", "refused"))
+
+
 @pytest.mark.parametrize("stages", [1, 3])
 @pytest.mark.parametrize("behind", ["finish-stage", "abandon"])
-def test_both_policies_and_several_stages_under_heavy_faults(stages: int, behind: str) -> None:
-    summary = run(1000 + stages, nodes=4, stages=stages, behind=behind, faults=120.0, quorum=1.0, **SPAN)
+@pytest.mark.parametrize("chain", [False, True])
+def test_both_policies_and_several_stages_under_heavy_faults(stages: int, behind: str, chain: bool) -> None:
+    summary = run(1000 + stages, chain=chain, nodes=4, stages=stages, behind=behind, faults=120.0, quorum=1.0, **SPAN)
     assert summary.crashes > 10
     assert summary.stages_trained > summary.rounds
 
@@ -39,24 +47,37 @@ def test_a_calm_swarm_loses_nothing() -> None:
     assert summary.reports >= summary.profile.nodes * summary.rounds
 
 
+def test_a_calm_swarm_has_every_reward_on_the_chain_once() -> None:
+    summary = run(1, replace(CALM, chain=True, policy="reports"))
+    assert summary.rounds > 50
+    assert summary.crashes == summary.reorgs == summary.skips == 0
+    assert summary.confirmed >= 2 * (summary.stages_trained - 2 * summary.profile.nodes)
+
+
 def test_a_swarm_that_has_run_its_rounds_goes_on_when_it_gets_more() -> None:
-    summary = run(3, nodes=3, rounds_max=10, hours=0.6, calm_s=700.0, stage_s=60.0, faults=20.0)
+    summary = run(3, chain=False, nodes=3, rounds_max=10, hours=0.6, calm_s=700.0, stage_s=60.0, faults=20.0)
     assert summary.rounds > 10
 
 
-@pytest.mark.parametrize("hashseed", ["0", "1", "random"])
-def test_the_trace_depends_on_the_seed_alone(hashseed: str) -> None:
-    here = run(7, hours=0.4, calm_s=700.0)
+@pytest.mark.parametrize(("hashseed", "chain"), [("0", False), ("1", True), ("random", False), ("random", True)])
+def test_the_trace_depends_on_the_seed_alone(hashseed: str, chain: bool) -> None:
+    here = run(7, hours=0.4, calm_s=700.0, chain=chain)
     environment = os.environ | {"PYTHONHASHSEED": hashseed}
     there = subprocess.run(
-        [sys.executable, "-c", TRACE], env=environment, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", TRACE.format(chain=chain)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert there.stdout.strip() == here.trace
-    assert run(8, hours=0.4, calm_s=700.0).trace != here.trace
+    assert run(8, hours=0.4, calm_s=700.0, chain=chain).trace != here.trace
 
 
-def test_every_log_folds_to_the_state_that_lived() -> None:
-    world = World(5, draw_profile(5, faults=60.0, **SPAN))
+@pytest.mark.parametrize("chain", [False, True])
+def test_every_log_folds_to_the_state_that_lived(chain: bool) -> None:
+    world = World(5, draw_profile(5, faults=60.0, chain=chain, **SPAN))
     world.play()
     assert world.counts["crashes"] > 0
     for node in world.nodes:
@@ -65,7 +86,9 @@ def test_every_log_folds_to_the_state_that_lived() -> None:
 
 
 def test_a_violation_names_the_seed_and_the_line_that_repeats_it() -> None:
-    world = World(11, Profile(nodes=2, stages=3))
+    drawn = draw_profile(11)
+    assert (drawn.nodes, drawn.loss) != (7, 0.25)
+    world = World(11, draw_profile(11, nodes=7, loss=0.25))
     with pytest.raises(InvariantBroken, match="seed 11, node 1") as caught:
         world.fail(world.nodes[1], "it has gone mad")
-    assert caught.value.fix == "Repeat it with: swarmd sim --seed 11 --set nodes=2 --set stages=3"
+    assert caught.value.fix == "Repeat it with: swarmd sim --seed 11 --set nodes=7 --set loss=0.25"

@@ -1,0 +1,203 @@
+"""The simulated chain: blocks in their time, a pool of transactions, fees that rise, branches that replace others."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from swarmd.core.events import AnyChainLog, BlockRef
+from swarmd.sim.contract import Call, Contract, Undo
+
+if TYPE_CHECKING:
+    from swarmd.sim.world import World
+
+REORG_DEPTH_MAX = 8
+BUMP = 1.1  # a replacement must offer so many times the fee
+FEE = 1000  # what a unit of gas costs in quiet times
+DAWDLE = 0.1  # chance that a block leaves a transaction out which it could have
+REJOIN = 0.5  # chance that a block of a new branch takes a transaction
+
+Answer = Literal["taken", "known", "nonce too low", "underpriced"]
+
+
+class Tx(msgspec.Struct, frozen=True):
+    """A signed transaction; the hash is made of all the rest."""
+
+    hash: str
+    call: Call
+    nonce: int
+    fee: int
+    submission: str = ""
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """A transaction that a block of the present branch has; `error` is why the contract took it back."""
+
+    tx: Tx
+    block: BlockRef
+    error: str = ""
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One block of the present branch."""
+
+    ref: BlockRef
+    receipts: tuple[Receipt, ...]
+    logs: tuple[AnyChainLog, ...]
+    undo: Undo
+
+
+def sign(call: Call, nonce: int, fee: int, submission: str = "") -> Tx:
+    """A transaction; the same content gives the same hash."""
+    content = msgspec.msgpack.encode((call, nonce, fee, submission))
+    return Tx("0x" + hashlib.blake2b(content, digest_size=8).hexdigest(), call, nonce, fee, submission)
+
+
+class Chain:
+    """What all honest endpoints agree on.
+
+    Attributes:
+        blocks: the present branch; a block's number is its place.
+        receipts: of the present branch, by hash.
+        pool: transactions that wait, by account and nonce.
+        seen: every transaction that ever reached the pool, by hash.
+        halted_until: no block before that.
+        fee: what a unit of gas costs now.
+    """
+
+    def __init__(self, world: World, contract: Contract) -> None:
+        self.world = world
+        self.random = world.random
+        self.contract = contract
+        genesis = BlockRef(0, "0xgenesis", "", float(int(world.now)))
+        self.blocks = [Block(genesis, (), (), [])]
+        self.receipts: dict[str, Receipt] = {}
+        self.pool: dict[tuple[str, int], Tx] = {}
+        self.seen: dict[str, Tx] = {}
+        self.halted_until = 0.0
+        self.fee = FEE
+        self.reorgs = 0
+        self._hashes = 0
+        self._calm = False
+
+    @property
+    def head(self) -> BlockRef:
+        """The last block."""
+        return self.blocks[-1].ref
+
+    def has(self, block: BlockRef) -> bool:
+        """Whether a block is on the present branch."""
+        return block.number < len(self.blocks) and self.blocks[block.number].ref.hash == block.hash
+
+    def pending_nonce_of(self, account: str) -> int:
+        """The first nonce of an account that neither the chain nor the pool has a transaction for."""
+        nonce = self.contract.nonce_of(account)
+        while (account, nonce) in self.pool:
+            nonce += 1
+        return nonce
+
+    def send(self, tx: Tx) -> Answer:
+        """Offer a transaction to the pool."""
+        place = (tx.call.account, tx.nonce)
+        if tx.nonce < self.contract.nonce_of(tx.call.account):
+            return "known" if tx.hash in self.receipts else "nonce too low"
+        waiting = self.pool.get(place)
+        if waiting is not None and waiting.hash == tx.hash:
+            return "known"
+        if waiting is not None and tx.fee < waiting.fee * BUMP:
+            return "underpriced"
+        self.pool[place] = tx
+        self.seen.setdefault(tx.hash, tx)
+        return "taken"
+
+    # --- blocks ---
+
+    def begin(self) -> None:
+        """Blocks come from now on."""
+        self.world.call_in(self.world.profile.block_s, self._tick)
+
+    def calm_down(self) -> None:
+        """From now on blocks come in time and take what waits."""
+        self._calm = True
+        self.halted_until = 0.0
+        self.fee = FEE
+
+    def _tick(self) -> None:
+        self.world.call_in(self.world.profile.block_s * self.random.uniform(0.7, 1.3), self._tick)
+        if self.world.now >= self.halted_until:
+            self._mine(float(int(self.world.now)), 0.0 if self._calm else DAWDLE)
+            self.world.note_head()
+
+    def _mine(self, at: float, left_out: float) -> None:
+        """Add a block of what waits."""
+        parent = self.head
+        self._hashes += 1
+        ref = BlockRef(parent.number + 1, f"0x{self._hashes:06x}", parent.hash, max(at, parent.at))
+        contract = self.contract
+        undo: Undo = []
+        contract.undo = undo
+        logs: list[AnyChainLog] = []
+        receipts = [self._execute(tx, ref, logs) for tx in self._ripe(left_out)]
+        self.blocks.append(Block(ref, tuple(receipts), tuple(logs), undo))
+        for receipt in receipts:
+            self.receipts[receipt.tx.hash] = receipt
+            self.world.note_receipt(receipt)
+
+    def _ripe(self, left_out: float) -> list[Tx]:
+        """Transactions whose turn it is and that pay enough, taken out of the pool."""
+        taken: list[Tx] = []
+        for account in dict.fromkeys([account for account, _ in self.pool]):
+            nonce = self.contract.nonce_of(account)
+            while (tx := self.pool.get((account, nonce))) and tx.fee >= self.fee:
+                if left_out and self.random.random() < left_out:
+                    break
+                taken.append(self.pool.pop((account, nonce)))
+                nonce += 1
+        return taken
+
+    def _execute(self, tx: Tx, ref: BlockRef, logs: list[AnyChainLog]) -> Receipt:
+        contract = self.contract
+        contract.count(tx.call.account)
+        error = contract.refusal(tx.call, ref.at)
+        if not error:
+            said = contract.take(tx.call, ref.number, ref.at, tx.hash, len(logs))
+            if said is not None:
+                logs.append(said)
+        return Receipt(tx, ref, error)
+
+    # --- what goes wrong ---
+
+    def reorganise(self, depth: int) -> None:
+        """A longer branch replaces the last blocks; of what they held, some is forgotten."""
+        depth = min(depth, len(self.blocks) - 1)
+        if depth < 1:
+            return
+        self.reorgs += 1
+        gone = self.blocks[-depth:]
+        del self.blocks[-depth:]
+        for block in reversed(gone):
+            self.contract.take_back(block.undo)
+            for receipt in block.receipts:
+                del self.receipts[receipt.tx.hash]
+        for receipt in [each for block in gone for each in block.receipts]:
+            if self.random.random() >= self.world.profile.reorg_loss:
+                self.pool.setdefault((receipt.tx.call.account, receipt.tx.nonce), receipt.tx)
+        for number in range(depth + 1):
+            at = gone[number].ref.at if number < depth else float(int(self.world.now))
+            self._mine(at, REJOIN)
+        self.world.note_head()
+
+    def evict(self) -> None:
+        """Every pool forgets a transaction."""
+        if self.pool:
+            del self.pool[self.random.choice(list(self.pool))]
+
+    def raise_fee(self, times: float) -> None:
+        """Gas becomes dearer."""
+        self.fee = int(FEE * times)
+
+    def lower_fee(self) -> None:
+        """Gas costs what it did."""
+        self.fee = FEE

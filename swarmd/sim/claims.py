@@ -1,0 +1,193 @@
+"""What a node claims on the chain: each thing once, in order, nothing before it is in the log, nothing forgotten.
+
+Counted from the node's durable events and from the chain; the core's own books are only compared with that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarmd.core.chart import default_charts
+from swarmd.core.commands import Submit
+from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrepared, SubmissionRefused
+from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
+from swarmd.core.submissions import REPEATABLE, SETTLED
+from swarmd.sim.chain import Chain, Receipt, Tx
+from swarmd.sim.progress import reachable
+
+if TYPE_CHECKING:
+    from swarmd.core.catchup import Step
+    from swarmd.sim.node import Node
+    from swarmd.sim.world import World
+
+DRAIN_S = 120.0  # from a claim in a calm world until it is settled
+TWICE = ("RewardAlreadySubmitted", "WinnerAlreadyVoted", "PeerIdAlreadyRegistered")
+
+Place = tuple[int, int]
+
+
+class Claims:
+    """The submissions of one node.
+
+    Attributes:
+        trained: stages that were trained, and when that became durable.
+        refused: why a submission was given up, as the log says.
+        charts: how far each submission ever intended is, as the state last said.
+    """
+
+    def __init__(self, world: World, node: Node) -> None:
+        self.world = world
+        self.node = node
+        self.trained: dict[Place, float] = {}
+        self.refused: dict[str, str] = {}
+        self.charts: dict[str, str] = {}
+        self._moves = reachable(default_charts().submission, ())
+        self._durable: set[str] = set()  # hashes of attempts in the log
+        self._sent: dict[str, list[Tx]] = {}  # by submission
+        self._reorgs: dict[str, int] = {}  # that had been when a transaction was signed
+        self._mined: dict[str, list[str]] = {}  # hashes that a block ever had, by submission
+        self._last: Place = (-1, -1)  # of a reward on the chain
+
+    # --- attempts ---
+
+    def on_signed(self, tx: Tx) -> None:
+        """A second attempt is made only in the place of the first, or when the first can be mined no more."""
+        chain = self._chain
+        self._reorgs.setdefault(tx.hash, chain.reorgs)
+        others = self._sent.get(tx.submission, ())
+        if any(other.nonce == tx.nonce for other in others):
+            return
+        for other in others:
+            if self._succeeded(other.hash):
+                self._fail(f"{tx.submission} is signed again although the chain has it")
+            if other.nonce >= chain.contract.nonce_of(other.call.account):
+                self._fail(
+                    f"{tx.submission} is signed with nonce {tx.nonce} while its attempt {other.nonce} can be mined"
+                )
+
+    def on_sent(self, tx: Tx) -> None:
+        """Nothing leaves that a crash could make the node forget."""
+        if tx.hash not in self._durable:
+            self._fail(f"{tx.submission} is sent, but the log has no attempt {tx.hash}")
+        self._sent.setdefault(tx.submission, []).append(tx)
+
+    def on_receipt(self, receipt: Receipt) -> None:
+        """A block has one of this node's transactions."""
+        tx, chain = receipt.tx, self._chain
+        undisturbed = self._reorgs[tx.hash] == chain.reorgs
+        if receipt.error in TWICE and undisturbed:
+            self._fail(f"{tx.submission} was sent although the chain had it: {receipt.error}")
+        if receipt.error:
+            return
+        mined = self._mined.setdefault(tx.submission, [])
+        twice = [known for known in mined if known != tx.hash and self._succeeded(known)]
+        if twice:
+            self._fail(f"{tx.submission} is on the chain twice, as {twice[0]} and {tx.hash}")
+        mined.append(tx.hash)
+        if tx.call.kind == "reward":
+            place = (tx.call.round, tx.call.stage)
+            if chain.reorgs == 0 and place < self._last:
+                self._fail(f"the reward of {place} came after that of {self._last}")
+            self._last = place
+
+    def _succeeded(self, transaction: str) -> bool:
+        receipt = self._chain.receipts.get(transaction)
+        return receipt is not None and not receipt.error
+
+    def on_refused(self, command: Submit, code: str) -> None:
+        """The chain worker gives a submission up: by the contract's rules only; no simulated log is an old copy."""
+        contract = self._chain.contract
+        place = (command.round, command.stage)
+        reasons = {
+            "PeerNotAllowed": contract.is_barred(self.node.peer),
+            "moved-on": command.kind == "advance" and contract.place > place,
+        }
+        if not reasons.get(code, False):
+            self._fail(f"{command.submission} is refused with {code}, which nothing justifies")
+
+    # --- the node's books ---
+
+    def on_step(self, step: Step) -> None:
+        envelope, before, after, _ = step
+        event = envelope.event
+        if isinstance(event, SubmissionPrepared):
+            self._durable.add(event.prepared.hash)
+        elif isinstance(event, StageTrained) and (event.round, event.stage) > before.done:
+            self.trained[(event.round, event.stage)] = self.world.now
+        if after.submissions is not before.submissions:
+            self._compare(before, after)
+            self._count(event)
+
+    def _count(self, event: object) -> None:
+        self.world.counts["confirmed"] += isinstance(event, SubmissionConfirmed)
+        self.world.counts["refused"] += isinstance(event, SubmissionRefused)
+
+    def _compare(self, before: State, after: State) -> None:
+        """Submissions keep their order and move along their chart; only settled ones are forgotten."""
+        was = {each.id: each for each in before.submissions}
+        now = {each.id: each for each in after.submissions}
+        if len(now) != len(after.submissions):
+            self._fail("two submissions share an id")
+        for each in after.submissions:
+            if each is not was.get(each.id):
+                self._check_move(was.get(each.id), each)
+                if each.kind == "winners" and (after.clock is None or each.round >= after.clock.round):
+                    self._fail(f"{each.id} is wanted before the round is over: the swarm is at {after.clock}")
+        if any(each.id not in now and self.charts[each.id] not in SETTLED for each in before.submissions):
+            self._fail("a submission that is not settled was forgotten")
+        kept = [each.id for each in before.submissions if each.id in now and each.kind not in REPEATABLE]
+        if kept != [each.id for each in after.submissions if each.id in was and each.kind not in REPEATABLE]:
+            self._fail("submissions have changed their order")
+        settled = sum([each.chart in SETTLED for each in after.submissions])
+        if settled > SETTLED_KEPT + 1 or len(now) - settled > OUTBOX_MAX:
+            self._fail(f"{settled} settled submissions of {len(now)} are kept")
+
+    def _check_move(self, was: Submission | None, now: Submission) -> None:
+        here = "intended" if was is None else was.chart
+        again = now.chart == "intended" and now.kind in REPEATABLE and here in SETTLED
+        if now.chart not in self._moves[here] and not again:
+            self._fail(f"no chart leads {now.id} from {here} to {now.chart}")
+        if len(now.prepared) > PREPARED_KEPT:
+            self._fail(f"{len(now.prepared)} attempts at {now.id} are kept")
+        self.charts[now.id] = now.chart
+        if now.chart == "refused":
+            self.refused[now.id] = now.code
+
+    # --- at the end ---
+
+    def check(self) -> None:
+        """Everything that was claimed is on the chain, or its refusal is on record."""
+        settled_by = self.world.now - DRAIN_S
+        contract = self._chain.contract
+        if contract.account_of(self.node.peer) != self.node.account:
+            self._fail("it is not registered, although all faults have ceased")
+        for place, at in self.trained.items():
+            if at < settled_by and not self._is_settled(place):
+                self._fail(f"the reward of {place} is neither on the chain nor refused")
+        for each in self.node.state.submissions:
+            if each.chart not in SETTLED and each.intended_at < settled_by - abs(self.node.skew_s):
+                self._fail(f"{each.id} is still {each.chart}: {each.reason or 'for no reason'}")
+        for name, chart in self.charts.items():
+            kind, *numbers = name.split("/")
+            round, stage = [*[int(number) for number in numbers], 0, 0][:2]
+            if chart == "confirmed" and not self._is_on_chain(kind, (round, stage)):
+                self._fail(f"{name} counts as confirmed, but is not on the chain")
+
+    def _is_settled(self, place: Place) -> bool:
+        return self._is_on_chain("reward", place) or f"reward/{place[0]}/{place[1]}" in self.refused
+
+    def _is_on_chain(self, kind: str, place: Place) -> bool:
+        contract, peer = self._chain.contract, self.node.peer
+        if kind == "reward":
+            return contract.reward_block(*place, peer) is not None
+        if kind == "winners":
+            return contract.vote_block(place[0], peer) is not None
+        return kind == "advance" or contract.registration_block(peer) is not None
+
+    @property
+    def _chain(self) -> Chain:
+        assert self.world.chain is not None, "claims are made only where there is a chain"
+        return self.world.chain
+
+    def _fail(self, what: str) -> None:
+        self.world.fail(self.node, what)
