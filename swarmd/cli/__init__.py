@@ -31,6 +31,8 @@ class Verb(NamedTuple):
 
 VERBS = {
     "run": Verb("swarmd.cli.run", "run", "Run a node."),
+    "swarm": Verb("swarmd.cli.own_swarm", "app", "Make a swarm of one's own, and see to it."),
+    "join": Verb("swarmd.cli.join", "join", "Join a swarm by its manifest."),
     "status": Verb("swarmd.cli.status", "status", "Say how a node is: process, network, training, round."),
     "local": Verb("swarmd.cli.local", "local", "Run a small swarm of real nodes on this machine."),
     "leaderboard": Verb(
@@ -44,7 +46,7 @@ VERBS = {
     "config": Verb("swarmd.cli.config", "app", "Check a configuration file or show what is in force."),
     "model": Verb("swarmd.cli.model", "app", "Build the embedded model or look at it."),
     "sim": Verb("swarmd.cli.sim", "sim", "Simulate swarms with faults, and check every commit."),
-    "identity": Verb("swarmd.cli.identity", "app", "Make a node's identity or show its peer id."),
+    "identity": Verb("swarmd.cli.identity", "app", "Make, show, back up, restore, check or import a node's identity."),
     "account": Verb("swarmd.cli.account", "app", "Make the account that submits to a chain, show or import one."),
 }
 

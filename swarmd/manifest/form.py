@@ -29,8 +29,7 @@ CREATED_AT_MAX = 253_402_300_799  # the last second of the year 9999
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_LENGTH_MAX)]
 Title = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
-SignatureText = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{128}$")]
+SignatureText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){64,1200}$")]  # 64 bytes, or with RSA some more
 PolicyNumber = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
 # "embedded" or a Hugging Face model id: a path would be another model on every machine
 Model = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?$")]
@@ -95,7 +94,7 @@ class Chain(Section, frozen=True):
 
 
 class Signature(Section, frozen=True):
-    """The creator's Ed25519 signature, lower-case hex."""
+    """The creator's signature, as `swarmd.dht.signatures` has it, in lower-case hex."""
 
     by: Text  # peer id
     value: SignatureText
@@ -166,7 +165,7 @@ def _check_rounds(manifest: Manifest, rounds: Rounds) -> None:
 def _check_peers(key: str, peers: tuple[str, ...]) -> None:
     for peer in peers:
         if not is_peer_id(peer):
-            raise ManifestError(f"{key}: {peer!r} is no peer id", "The id of an Ed25519 key begins with 12D3Koo")
+            raise ManifestError(f"{key}: {peer!r} is no peer id", "`swarmd identity show` prints a node's")
 
 
 def check_bootnode(address: str) -> None:

@@ -41,6 +41,7 @@ class NodeChoice(msgspec.Struct, frozen=True):
     name: str = ""
     role: Role = "follower"
     data: str = "."
+    identity: str = ""  # its key file, where it is not the data directory's own
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     announce: tuple[str, ...] = ()
     bootnodes: tuple[str, ...] = ()  # beyond the manifest's
@@ -123,7 +124,7 @@ def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
         "bootstrap": list(dict.fromkeys(others)),
         "members": list(manifest.members),
         "peer": choice.peer,
-    }
+    } | ({"identity": choice.identity} if choice.identity else {})
 
 
 def _chain(chain: Chain, choice: NodeChoice) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from swarmd.dht.identity import Identity, is_peer_id, public_key_of
+from swarmd.dht import signatures
+from swarmd.dht.identity import Identity
 from swarmd.errors import ManifestError
 from swarmd.manifest.form import Manifest, Recipe, Signature, check_form
 
@@ -43,7 +44,7 @@ def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
     Raises:
         ManifestError: the identity is not the creator's, or the manifest is not sound.
     """
-    if identity.peer_id != manifest.creator or not is_peer_id(manifest.creator):
+    if identity.peer_id != manifest.creator:
         raise ManifestError(f"{identity.peer_id} is not the creator, {manifest.creator}: it cannot sign the manifest")
     recipe = msgspec.structs.replace(manifest.recipe, digest=recipe_digest(manifest.recipe))
     sealed = msgspec.structs.replace(manifest, recipe=recipe)
@@ -64,15 +65,6 @@ def verify(manifest: Manifest) -> None:
         raise ManifestError("the recipe does not have its digest: one of them was altered", _FETCH)
     if manifest.signature.by != manifest.creator:
         raise ManifestError(f"the creator is {manifest.creator}, but {manifest.signature.by!r} signed", _FETCH)
-    if not _is_signed(manifest):
+    value = bytes.fromhex(manifest.signature.value)
+    if not signatures.verify(manifest.creator, value, signed_message(manifest)):
         raise ManifestError("the signature is not the creator's: the manifest was altered after it was signed", _FETCH)
-
-
-def _is_signed(manifest: Manifest) -> bool:
-    from cryptography.exceptions import InvalidSignature
-
-    try:
-        public_key_of(manifest.creator).verify(bytes.fromhex(manifest.signature.value), signed_message(manifest))
-    except (InvalidSignature, ValueError):
-        return False
-    return True

@@ -1,0 +1,147 @@
+"""The directory of one node of a swarm: identity, account and configuration, made once and never overwritten."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from swarmd.config import ChainConfig, Config, load_config
+from swarmd.dht.identity import Identity, create_identity, load_identity
+from swarmd.errors import ConfigError, PathUnusable
+from swarmd.paths import DataPaths
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+
+CONFIG, MANIFEST, IDENTITY = "config.toml", "swarm.toml", "identity.key"
+KEYSTORE, PASSPHRASE, URLS, JOURNAL = "account.json", "account.pass", "rpc.urls", "deploy.json"
+
+
+class OwnAccount(NamedTuple):
+    """An account whose key this node has."""
+
+    key: LocalAccount
+    keystore: str  # as the configuration names the files
+    passphrase: str
+
+
+def passphrase_beside(keystore: Path) -> Path:
+    """Where the passphrase of a keystore is looked for when no file is named."""
+    return keystore.with_suffix(Path(PASSPHRASE).suffix)
+
+
+def open_keystore(keystore: Path, passphrase: Path | None) -> LocalAccount:
+    """The account in a keystore; its passphrase is in a file. Raises KeystoreError."""
+    from swarmd.chain.keystore import load_passphrase, read_keystore
+
+    secret = passphrase or passphrase_beside(keystore)
+    return read_keystore(keystore, load_passphrase(secret.name, secret.parent))
+
+
+class NodeDirectory:
+    """Makes the files of a node and tells, a line each, what was made and what was kept."""
+
+    def __init__(self, root: Path, data: str = ".") -> None:
+        self.root = root
+        self.data = root / data  # identity, account and all that the node writes
+        self.config = root / CONFIG
+        self.manifest = root / MANIFEST
+        self.journal = root / JOURNAL
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the directory, and keep other runs of the same command out of it. Raises PathUnusable."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise PathUnusable(f"the directory {self.root} cannot be made: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise PathUnusable(f"another command is at work in {self.root}", "Wait until it has ended") from error
+        finally:
+            os.close(descriptor)
+
+    def identity(self, given: Path | None = None) -> Identity:
+        """The identity that was given or is there, else a new one."""
+        path = given or self.data / IDENTITY
+        if given is not None or path.exists():
+            identity = load_identity(path)
+            typer.echo(f"identity: {identity.peer_id}, kept from {path}")
+            return identity
+        fresh = create_identity(path)
+        typer.echo(f"identity: {fresh.peer_id}, made: keep a copy of {path}")
+        return fresh
+
+    def account(self, given: Path | None, passphrase: Path | None) -> OwnAccount:
+        """The account that was given or is there, else a new one with a random passphrase. Raises KeystoreError."""
+        from swarmd.chain.keystore import create_keystore, create_passphrase, load_passphrase
+
+        keystore = given or self.data / KEYSTORE
+        secret = passphrase or passphrase_beside(keystore)
+        names = (self.name_of(keystore), self.name_of(secret))
+        if given is not None or keystore.exists():
+            key = open_keystore(keystore, secret)
+            typer.echo(f"account: {key.address}, kept from {keystore}")
+            return OwnAccount(key, *names)
+        words = load_passphrase(secret.name, secret.parent) if secret.exists() else create_passphrase(secret)
+        key = create_keystore(keystore, words)
+        typer.echo(f"account: {key.address}, made: keep a copy of {keystore} and of its passphrase, {secret}")
+        return OwnAccount(key, *names)
+
+    def known_account(self, chain: ChainConfig) -> OwnAccount:
+        """The account that a configuration made earlier names. Raises KeystoreError."""
+        from swarmd.chain.keystore import load_account
+
+        key = load_account(chain, DataPaths(self.data))
+        typer.echo(f"account: {key.address}, kept from {chain.keystore}")
+        return OwnAccount(key, chain.keystore, chain.passphrase)
+
+    def name_of(self, path: Path) -> str:
+        """How the configuration names a file: relative to the data directory, where it lies in it."""
+        whole, data = path.resolve(), self.data.resolve()
+        return str(whole.relative_to(data) if whole.is_relative_to(data) else whole)
+
+    def endpoints(self, urls: list[str]) -> tuple[str, ...]:
+        """Endpoints for the configuration; URLs that may hold a key go into a private file of their own."""
+        from swarmd.chain.urls import name_of
+
+        if all(name_of(url) == url.rstrip("/") for url in urls):
+            return tuple(urls)
+        self.write(self.data / URLS, "".join(f"{url}\n" for url in urls))
+        return (f"file:{URLS}",)
+
+    def write(self, path: Path, text: str) -> bool:
+        """Make a private file; one that exists is kept. True when it was made."""
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        except FileExistsError:
+            typer.echo(f"{path}: exists, kept as it is")
+            return False
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        typer.echo(f"{path}: written")
+        return True
+
+    def existing(self, swarm: str) -> Config | None:
+        """The configuration that is there. Raises ConfigError when it is of another swarm."""
+        if not self.config.exists():
+            return None
+        config = load_config(self.config)
+        if config.swarm.id != swarm:
+            raise ConfigError(
+                f"{self.config} is of a node of the swarm {config.swarm.id}, not of {swarm}",
+                "Choose another directory with --dir: a node belongs to one swarm",
+            )
+        return config

@@ -1,0 +1,90 @@
+"""The part of `swarmd swarm new` that is done on a chain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+import typer
+
+from swarmd.chain.coordinator import Policy
+from swarmd.chain.deploy import DEPLOY_GAS, Deployed, Plan, deploy
+from swarmd.chain.fees import quote
+from swarmd.chain.orders import Journal, Orders, amount
+from swarmd.chain.urls import name_of
+from swarmd.cli.chain_access import confirm_chain, open_orders, reach
+from swarmd.cli.own_node import NodeDirectory, OwnAccount
+from swarmd.config import FeesConfig
+from swarmd.errors import ChainError
+from swarmd.manifest import Chain, Manifest
+
+if TYPE_CHECKING:
+    from swarmd.cli.swarm_new import Wishes
+
+PEER_GAS = 50_000  # what one peer more on the allow-list takes, a little more than measured
+
+
+def create_contract(node: NodeDirectory, wishes: Wishes, manifest: Manifest, account: OwnAccount) -> Chain:
+    """Create the swarm's contract, or go on where an earlier run ended. Raises as `swarmd.chain.deploy.deploy`."""
+    return anyio.run(_create, node, wishes, manifest, account)
+
+
+async def _create(node: NodeDirectory, wishes: Wishes, manifest: Manifest, account: OwnAccount) -> Chain:
+    policy = Policy(wishes.min_submissions, wishes.stage_s)
+    members = manifest.members if wishes.closed else None
+    plan = Plan(manifest.recipe.stages, policy, manifest.bootnodes, members)
+    journal = Journal(node.journal)
+    begun = journal.record is not None and bool(journal.record.steps)
+    async with reach(wishes.rpc) as reached:
+        confirm_chain(reached, wishes.rpc[0], "creating the contract", wishes.yes or begun)
+        orders = open_orders(reached, account.key, wishes.max_gwei, journal)
+        if begun:
+            typer.echo(f"going on with what {node.journal} says")
+        else:
+            await _check_balance(orders, plan, wishes.max_gwei)
+        deployed = await deploy(orders, plan)
+        _tell(deployed)
+        return Chain(
+            chain_id=reached.chain_id,
+            contract=deployed.contract,
+            from_block=deployed.from_block,
+            rpc=_hints(wishes),
+            depth=wishes.depth,
+            min_submissions=policy.min_submissions,
+            max_stage_s=policy.max_stage_s,
+            reward_scale=wishes.base.chain.reward_scale if wishes.base.chain else 1000,
+            winners=wishes.base.chain.winners if wishes.base.chain else 1,
+        )
+
+
+async def _check_balance(orders: Orders, plan: Plan, max_gwei: float) -> None:
+    """Told before the first step, not in the middle. Raises ChainError."""
+    price = await quote(orders.caller, FeesConfig(max_gwei=max_gwei))
+    needed_wei = (DEPLOY_GAS + PEER_GAS * len(plan.members or ())) * price.fee_wei
+    balance_wei = await orders.balance_wei()
+    typer.echo(f"balance: {amount(balance_wei)}; creating the contract costs up to about {amount(needed_wei)}")
+    if balance_wei < needed_wei:
+        raise ChainError(
+            f"the account {orders.account} has {amount(balance_wei)}, less than the {amount(needed_wei)} needed",
+            "Send it some, then run the same command again",
+        )
+
+
+def _tell(deployed: Deployed) -> None:
+    for receipt in deployed.receipts:
+        typer.echo(f"  {receipt.name:<16} block {receipt.block:<10} gas {receipt.gas_used:>10,}")
+    gas = sum(receipt.gas_used for receipt in deployed.receipts)
+    cost = sum(receipt.cost_wei for receipt in deployed.receipts)
+    typer.echo(f"contract: {deployed.contract}, created in block {deployed.from_block}; {gas:,} gas, {amount(cost)}")
+
+
+def _hints(wishes: Wishes) -> tuple[str, ...]:
+    """Endpoints for the manifest, which everybody may read: none that may hold somebody's key."""
+    if wishes.public_rpc:
+        return wishes.public_rpc
+    plain = tuple(url for url in wishes.rpc if name_of(url) == url.rstrip("/"))
+    if len(plain) < len(wishes.rpc):
+        typer.echo(
+            "note: an endpoint's URL may hold a key and is not in the manifest; name a public one with --public-rpc"
+        )
+    return plain

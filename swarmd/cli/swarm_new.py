@@ -1,0 +1,254 @@
+"""`swarmd swarm new`: a swarm of one's own, on the DHT alone or with a contract."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+
+from swarmd.cli.own_node import NodeDirectory, OwnAccount
+from swarmd.config import Config, SwarmConfig, TrainingConfig, load_config
+from swarmd.dht.addresses import is_address
+from swarmd.errors import ConfigError
+from swarmd.manifest import (
+    Manifest,
+    NodeChoice,
+    Recipe,
+    Rounds,
+    Signature,
+    config_of,
+    node_text,
+    read_manifest,
+    recipe_of,
+    sign_manifest,
+    write_manifest,
+)
+from swarmd.manifest.form import FORMAT
+
+LISTEN = "/ip4/0.0.0.0/tcp/38331"
+STAGE_S = 300
+DEPTH = 2
+ANY_HOST = {"/ip4/0.0.0.0/": "/ip4/127.0.0.1/", "/ip6/::/": "/ip6/::1/"}
+LOOPBACK = ("/ip4/127.", "/ip6/::1/", "/dns/localhost/", "/dns4/localhost/")
+SLUG_LENGTH = 40
+
+
+class Wishes(NamedTuple):
+    """What the command line asks for."""
+
+    name: str
+    base: Config  # whose recipe and coordinator's settings are taken
+    listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    bootnodes: tuple[str, ...]
+    closed: bool
+    members: tuple[str, ...]
+    rpc: tuple[str, ...]
+    public_rpc: tuple[str, ...]
+    account: Path | None
+    passphrase: Path | None
+    min_submissions: int
+    stage_s: int
+    depth: int
+    max_gwei: float
+    yes: bool
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="The swarm's name, shown to those who join.")],
+    directory: Annotated[Path, typer.Option("--dir", help="Directory of the swarm's first node; made when missing.")],
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="A node's configuration whose recipe is taken; else the embedded model's."),
+    ] = None,
+    listen: Annotated[
+        list[str] | None, typer.Option(help=f"Address that the first node listens on; {LISTEN} without it.")
+    ] = None,
+    announce: Annotated[list[str] | None, typer.Option(help="Address that others reach the first node under.")] = None,
+    bootnode: Annotated[
+        list[str] | None, typer.Option(help="A further node to join through, with /p2p/ and its peer id.")
+    ] = None,
+    closed: Annotated[bool, typer.Option("--closed", help="Only peers on an allow-list may take part.")] = False,
+    member: Annotated[list[str] | None, typer.Option(help="Peer id for the allow-list.")] = None,
+    rpc: Annotated[
+        list[str] | None, typer.Option(help="Endpoint of the chain that is to keep the rounds; none: no chain.")
+    ] = None,
+    public_rpc: Annotated[
+        list[str] | None, typer.Option(help="Endpoint that the manifest names to others, if not --rpc.")
+    ] = None,
+    account: Annotated[
+        Path | None, typer.Option(help="Keystore of the account that pays and owns; else one is made.")
+    ] = None,
+    passphrase_file: Annotated[
+        Path | None, typer.Option(help="File with its passphrase; else beside it, *.pass.")
+    ] = None,
+    min_submissions: Annotated[int, typer.Option(min=0, help="Reports after which anyone may advance; 0: off.")] = 0,
+    stage_seconds: Annotated[
+        int, typer.Option(min=0, help="Longest stage. On a chain, anyone may advance then; 0: off.")
+    ] = STAGE_S,
+    stages: Annotated[int | None, typer.Option(min=1, help="Stages of a round, if not the recipe's.")] = None,
+    depth: Annotated[int, typer.Option(min=0, help="Blocks on top of a block before nodes count on it.")] = DEPTH,
+    max_gwei: Annotated[float, typer.Option(min=0.0, help="Highest price of a unit of gas.")] = 200.0,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before paying on a chain that is not local.")
+    ] = False,
+) -> None:
+    """Make a swarm: the first node's identity and configuration, and a manifest for all who are to join.
+
+    With --rpc, also create its contract. A run that died is taken up by running the same command again.
+    """
+    wishes = Wishes(
+        name=name,
+        base=_base(config, stages),
+        listen=tuple(listen or (LISTEN,)),
+        announce=tuple(announce or ()),
+        bootnodes=tuple(bootnode or ()),
+        closed=closed or bool(member),
+        members=tuple(member or ()),
+        rpc=tuple(rpc or ()),
+        public_rpc=tuple(public_rpc or ()),
+        account=account,
+        passphrase=passphrase_file,
+        min_submissions=min_submissions,
+        stage_s=stage_seconds,
+        depth=depth,
+        max_gwei=max_gwei,
+        yes=yes,
+    )
+    _check(wishes)
+    node = NodeDirectory(directory)
+    with node.held():
+        manifest = read_manifest(node.manifest) if node.manifest.exists() else None
+        if manifest is not None:
+            typer.echo(f'{node.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
+        else:
+            manifest = _make(node, wishes)
+    _say_next(node, manifest)
+
+
+def _base(path: Path | None, stages: int | None) -> Config:
+    base = load_config(path) if path else Config(SwarmConfig("swarm"), role="coordinator")
+    if stages is None:
+        return base
+    return msgspec.structs.replace(base, swarm=msgspec.structs.replace(base.swarm, stages=stages))
+
+
+def _check(wishes: Wishes) -> None:
+    if not wishes.rpc and (wishes.min_submissions or wishes.public_rpc or wishes.account):
+        raise ConfigError("--min-submissions, --public-rpc and --account are for a swarm on a chain", "Give --rpc URL")
+    if not wishes.rpc and wishes.stage_s == 0:
+        raise ConfigError("--stage-seconds 0 is for a swarm on a chain: without one, a stage needs an end")
+    for address in (*wishes.listen, *wishes.announce):
+        if not is_address(address):
+            raise ConfigError(f"{address!r} is no address", f"Write for example {LISTEN}")
+
+
+def _make(node: NodeDirectory, wishes: Wishes) -> Manifest:
+    recipe = recipe_of(wishes.base)
+    identity = node.identity()
+    manifest = _unsigned(wishes, recipe, identity.peer_id)
+    choice = _choice(wishes, identity.peer_id)
+    if wishes.rpc:
+        from swarmd.cli.swarm_contract import create_contract
+
+        _check_soon(manifest, choice)
+        account = node.account(wishes.account, wishes.passphrase)
+        chain = create_contract(node, wishes, manifest, account)
+        manifest = msgspec.structs.replace(manifest, chain=chain, rounds=None, members=())
+        choice = _on_chain(node, wishes, choice, account)
+    manifest = sign_manifest(manifest, identity)
+    config_of(manifest, choice)
+    node.write(node.config, node_text(manifest, choice))
+    write_manifest(node.manifest, manifest)
+    typer.echo(f"{node.manifest}: written, recipe {manifest.recipe.digest[:16]}")
+    return manifest
+
+
+def _check_soon(manifest: Manifest, choice: NodeChoice) -> None:
+    """What would be wrong in the end is told before anything is paid for."""
+    from swarmd.chain.deploy import check_stages
+
+    check_stages(manifest.recipe.stages)
+    config_of(manifest, choice)
+
+
+def _unsigned(wishes: Wishes, recipe: Recipe, peer: str) -> Manifest:
+    rounds: dict[str, Any] = msgspec.structs.asdict(wishes.base.coordinator)
+    rounds.pop("resume_s")
+    rounds["stage_s"] = float(wishes.stage_s or STAGE_S)
+    return Manifest(
+        format=FORMAT,
+        id=swarm_id(wishes.name, peer),
+        name=wishes.name,
+        created_at=int(time.time()),
+        creator=peer,
+        membership="allow-list" if wishes.closed else "open",
+        members=tuple(dict.fromkeys((peer, *wishes.members))) if wishes.closed else (),
+        bootnodes=bootnodes_of(wishes, peer),
+        recipe=recipe,
+        signature=Signature(peer, "0" * 128),
+        rounds=Rounds(coordinator=peer, **rounds),
+    )
+
+
+def swarm_id(name: str, peer: str) -> str:
+    """A name that the DHT's keys can have, its own for every creator."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:SLUG_LENGTH] or "swarm"
+    return f"{slug}-{hashlib.sha256(peer.encode()).hexdigest()[:8]}"
+
+
+def bootnodes_of(wishes: Wishes, peer: str) -> tuple[str, ...]:
+    """Where others find the first node, and the further ones. Raises ConfigError when no port is fixed."""
+    places = wishes.announce or tuple(_concrete(address) for address in wishes.listen)
+    if any(re.search(r"/(tcp|udp)/0(/|$)", place) for place in places):
+        raise ConfigError("others need a fixed port to join through: --listen has port 0", f"Give --listen {LISTEN}")
+    if all(place.startswith(LOOPBACK) for place in places) and not wishes.bootnodes:
+        typer.echo(
+            "note: the manifest has an address on this machine only, so only nodes on it can join. For others, give "
+            "--announce with the address that they reach this machine under, such as /ip4/192.0.2.1/tcp/38331"
+        )
+    return (*(f"{place}/p2p/{peer}" for place in places), *wishes.bootnodes)
+
+
+def _concrete(address: str) -> str:
+    """Nobody can dial "any address of this machine"."""
+    for any_host, loopback in ANY_HOST.items():
+        if address.startswith(any_host):
+            return address.replace(any_host, loopback, 1)
+    return address
+
+
+def _choice(wishes: Wishes, peer: str) -> NodeChoice:
+    own = msgspec.structs.asdict(wishes.base.training)
+    defaults = msgspec.structs.asdict(TrainingConfig())
+    return NodeChoice(
+        peer=peer,
+        name=wishes.base.name or "creator",
+        role="coordinator",
+        listen=wishes.listen,
+        announce=wishes.announce,
+        training={k: v for k, v in own.items() if k not in Recipe.__struct_fields__ and v != defaults[k]},
+    )
+
+
+def _on_chain(node: NodeDirectory, wishes: Wishes, choice: NodeChoice, account: OwnAccount) -> NodeChoice:
+    return msgspec.structs.replace(
+        choice,
+        rpc=node.endpoints(list(wishes.rpc)),
+        sender="wallet",
+        keystore=account.keystore,
+        passphrase=account.passphrase,
+        drive="policy" if wishes.stage_s or wishes.min_submissions else "manager",
+    )
+
+
+def _say_next(node: NodeDirectory, manifest: Manifest) -> None:
+    typer.echo("")
+    typer.echo(f'swarm: "{manifest.name}", {manifest.id}, created by {manifest.creator}')
+    typer.echo(f"run its first node:  swarmd run --config {node.config}")
+    typer.echo(f"others join with:    swarmd join {node.manifest.name}      (hand them {node.manifest})")
