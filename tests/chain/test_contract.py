@@ -91,9 +91,10 @@ def test_results_are_decoded_as_eth_abi_does(
 def test_any_bytes_are_a_value_or_an_error(encoded: bytes) -> None:
     for types in (["uint256"], ["string"], ["string[]"], ["address[]"], ["string[][]"]):
         try:
-            values_of(types, encoded)
+            values = values_of(types, encoded)
         except Malformed:
             continue
+        assert len(values) == 1
 
 
 def test_offsets_into_one_text_do_not_multiply_it() -> None:
