@@ -24,7 +24,7 @@ from tests.chain.grounds import Ground, watching
 BLOCKS, LOGS = 1000, 100  # blocks, and entries in each
 RANGE = 100  # blocks asked for at once
 ROUNDS = 5
-GOAL = 0.5  # of the limit
+GOAL = 0.4  # of the limit
 
 
 def run(directory: Path) -> Iterable[Row]:
