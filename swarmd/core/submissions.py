@@ -109,8 +109,19 @@ def block_of(submission: Submission) -> int:
 
 
 def head_of(state: State) -> Submission | None:
-    """The one whose turn it is: the first that is neither on the chain nor refused."""
-    return next((each for each in state.submissions if each.chart not in (*ON_CHAIN, "refused")), None)
+    """The one whose turn it is: the first that is neither on the chain nor refused, and that the contract is ready for."""
+    for each in state.submissions:
+        if each.chart not in (*ON_CHAIN, "refused") and not _is_ahead(state, each):
+            return each
+    return None
+
+
+def _is_ahead(state: State, submission: Submission) -> bool:
+    """A reorganisation may have taken the contract back to before this: it has to move on first."""
+    chain = state.chain
+    if chain is None or submission.kind == "register":
+        return False
+    return (submission.round, submission.stage) > (chain.round, chain.stage)
 
 
 def resume(turn: Turn, everything: bool) -> None:

@@ -302,6 +302,18 @@ def test_what_this_log_submitted_later_forbids_nothing() -> None:
     assert submit.submission == "reward/0/0" and submit.mark == (-1, -1)
 
 
+def test_what_lies_ahead_of_the_contract_holds_up_nothing() -> None:
+    """After a reorganisation the contract may need a step before it takes what this node has trained meanwhile."""
+    story = joined(winners=0)
+    story.tell(trained(0))
+    put_on_chain(story, "reward/0/0", 3)
+    at_round(story, 1)
+    story.tell(ChainReorged(block(9), 9))
+    assert submits(story.tell(chain_up(0, head=12, max_stage_s=60))) == []
+    assert submits(story.wait("drive")) == ["advance/0/0"]
+    assert submits(story.tell(said(20, StageLog(0, "0xt", 1, 0)))) == ["reward/1/0"]
+
+
 def test_a_replaced_attempt_is_remembered_with_the_first() -> None:
     story = joined()
     story.tell(trained(0))
