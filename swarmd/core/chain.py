@@ -241,9 +241,10 @@ def _turn_of(turn: Turn, chain: Chain) -> int:
 
 
 def on_drive_due(turn: Turn) -> None:
-    """The stage could be over and nobody has moved the contract on."""
+    """The stage could be over and nobody has moved the contract on. Whatever comes of it, look again after a while."""
     if turn.chain_is_up:
         submissions.advance(turn, turn.chain.round, turn.chain.stage)
+        turn.arm("drive", turn.at + max(1.0, submissions.TURNS * turn.chain_settings.stagger_s))
 
 
 # --- membership ---

@@ -70,8 +70,9 @@ def _intend(turn: Turn, submission: Submission, first: bool = False) -> None:
     if known is not None and not (known.kind in REPEATABLE and known.chart in SETTLED):
         return
     submission = replace(submission, since=turn.at, intended_at=turn.at)
-    if known is not None:  # an earlier attempt may still be mined
-        submission = replace(submission, prepared=known.prepared, attempts=known.attempts)
+    if known is not None:  # unless it is mined for good, an earlier attempt may still be mined
+        prepared = () if known.chart == "confirmed" else known.prepared
+        submission = replace(submission, prepared=prepared, attempts=known.attempts)
     others = tuple(each for each in turn.state.submissions if each is not known)
     if sum(each.chart not in SETTLED for each in others) >= OUTBOX_MAX:
         reason = f"{OUTBOX_MAX} submissions wait for the chain"
@@ -272,18 +273,12 @@ def on_failed(turn: Turn, event: CommandFailed) -> None:
         return
     if submission.kind == "advance" and submission.chart == "intended":
         turn.move_submission(submission, "refuse", code="not-yet", reason=event.reason)
-        _advance_later(turn)
         hand_next(turn)
         return
     place = turn.state.submissions.index(submission)
     noted = replace(submission, reason=event.reason)
     turn.put("submissions", (*turn.state.submissions[:place], noted, *turn.state.submissions[place + 1 :]))
     _retry(turn)
-
-
-def _advance_later(turn: Turn) -> None:
-    """Leave the step to the other nodes for now."""
-    turn.arm("drive", turn.at + max(1.0, TURNS * turn.chain_settings.stagger_s))
 
 
 def _retry(turn: Turn) -> None:
@@ -303,8 +298,6 @@ def on_refused(turn: Turn, event: SubmissionRefused) -> None:
         return
     if submission.kind == "register":
         turn.arm("register", turn.at + turn.chain_settings.resend_s)
-    elif submission.kind == "advance":
-        _advance_later(turn)
     hand_next(turn)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from swarmd.core.commands import AdmitPeers, Announce, CollectReports, WatchChain
+from swarmd.core.commands import AdmitPeers, Announce, CollectReports, Submit, WatchChain
 from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
@@ -13,6 +14,7 @@ from swarmd.core.events import (
     LinkUp,
     MembershipRead,
     NoRoundYet,
+    Prepared,
     Registered,
     RegistrationLog,
     RewardLog,
@@ -20,7 +22,11 @@ from swarmd.core.events import (
     SkipCause,
     StageLog,
     StopRequested,
+    SubmissionConfirmed,
+    SubmissionIncluded,
+    SubmissionPrepared,
     SubmissionRefused,
+    SubmissionSent,
     TrainerReady,
     WorkerExited,
     WorkerStarted,
@@ -248,6 +254,23 @@ def test_an_advance_that_came_too_late_is_looked_at_again() -> None:
     story.wait("drive")
     again = find(story.state, "advance/0/0")
     assert again is not None and again.chart == "intended"
+
+
+def test_a_step_that_moved_another_stage_is_made_again() -> None:
+    """`advance()` names no stage: after a reorganisation it may be mined at the one before."""
+    story = Story(chain_settings())
+    story.join_chain(chain_up(max_stage_s=60))
+    story.wait("drive")
+    first = Prepared("0xa", 4, b"signed", "9")
+    (before,) = story.tell(SubmissionPrepared("advance/0/0", first))
+    story.tell(SubmissionSent("advance/0/0", "0xa"), SubmissionIncluded("advance/0/0", block(7), "0xa"))
+    story.wait("drive")
+    assert _advances(story) == ["advance/0/0"], "while it may yet be told where the contract is"
+    story.tell(SubmissionConfirmed("advance/0/0", block(7)))
+    (again,) = [command for command in story.wait("drive") if isinstance(command, Submit)]
+    assert again.submission == "advance/0/0" and again.prepared == (), "what is mined for good is no attempt any more"
+    (after,) = story.tell(SubmissionPrepared("advance/0/0", replace(first, hash="0xb", nonce=5)))
+    assert before.id != after.id
 
 
 def test_an_advance_that_is_not_allowed_yet_blocks_nothing() -> None:
