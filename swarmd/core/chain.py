@@ -196,6 +196,7 @@ def _follow(turn: Turn) -> None:
     before = None if place is None else (place.round, place.stage, place.deadline_at)
     deadline_at = chain.opened_at + (chain.max_stage_s or turn.chain_settings.stage_s)
     rounds.heed_clock(turn, RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
+    rounds.follow_clock(turn, moved=False)  # the contract may be behind the clock for a while
     clock = turn.state.clock
     assert clock is not None
     submissions.vote(turn, clock.round)

@@ -130,6 +130,17 @@ def test_blocks_that_are_remembered_stay_within_their_bound_in_a_reorganisation(
     assert story.state.chain.recent[-1] == block(tip + 1)
 
 
+def test_a_node_that_starts_ahead_of_the_contract_takes_up_its_stage() -> None:
+    story = Story(chain_settings())
+    story.join_chain()
+    story.tell(trained(0), said(5, StageLog(0, "0xt", 1, 0)), gathered(1))
+    story.start()
+    story.workers_run()
+    story.tell(LinkUp(1), Registered("register"), WorkerStarted("chain", 14, 1), ChainReorged(block(4), 1))
+    story.tell(chain_up(0, head=6))
+    assert story.state.chart == "round.training"
+
+
 def test_another_account_holds_this_peer() -> None:
     story = Story(chain_settings())
     commands = story.join_chain(chain_up(registered_to="0xother"))
