@@ -1,0 +1,126 @@
+"""`swarmd signer`: one account that submits for many nodes, over RL Swarm's HTTP interface."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.config import ChainConfig, load_config
+from swarmd.errors import ConfigError, SwarmdError
+from swarmd.paths import DataPaths
+
+if TYPE_CHECKING:
+    from swarmd.chain.signer_service import Order
+
+AUDIT = "signer.audit.jsonl"
+
+
+def signer(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="A node's configuration, whose chain section is taken."),
+    ] = None,
+    rpc: Annotated[list[str] | None, typer.Option(metavar="URL", help="A node of the chain, best first.")] = None,
+    chain_id: Annotated[int | None, typer.Option(min=1, help="The chain's id.")] = None,
+    contract: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The swarm's contract.")] = None,
+    keystore: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The account's keystore, or credential:NAME.")
+    ] = None,
+    passphrase_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A private file with its passphrase, or credential:NAME.")
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")
+    ] = "127.0.0.1:3000",
+    token_file: Annotated[
+        str, typer.Option(metavar="FILE", help="The bearer token that requests must carry, or credential:NAME.")
+    ] = "",
+    org: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="The orgId that nodes name; several are possible.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(metavar="PEER", help="A peer id to serve; several are possible. Default: all.")
+    ] = None,
+    per_minute: Annotated[int, typer.Option(min=0, help="Requests a minute, 0 for any number.")] = 0,
+    max_gwei: Annotated[float | None, typer.Option(min=0, help="Highest price of a unit of gas.")] = None,
+    audit: Annotated[Path | None, typer.Option(metavar="FILE", help=f"The audit log. Default: {AUDIT}")] = None,
+) -> int:
+    """Hold the key of an account and submit for nodes, until told to stop."""
+    import asyncio
+
+    from swarmd.chain.signer_http import Access
+    from swarmd.chain.signer_service import Order, load_token, parse_listen, run_signer
+    from swarmd.observe.logs import tell_fatal
+
+    base, data = _chain_of(config)
+    chain = _with_options(base, rpc, chain_id, contract, max_gwei)
+    chain = _with_files(chain, keystore, passphrase_file)
+    orgs = frozenset(org or ([chain.proxy.org] if chain.proxy.org else []))
+    if not orgs:
+        raise ConfigError("no organisation is named", "Give --org ID: nodes name it in each request")
+    access = Access(orgs, load_token(token_file, Path.cwd()), frozenset(peer or ()), per_minute)
+    order = Order(chain, data, parse_listen(listen), access, audit or data.root / AUDIT)
+    _set_up_logs(order)
+    try:
+        asyncio.run(run_signer(order))
+    except SwarmdError as error:
+        tell_fatal(error)
+        return error.exit_code
+    return 0
+
+
+def _chain_of(config: Path | None) -> tuple[ChainConfig, DataPaths]:
+    """The chain section of a configuration and its data directory; without one, defaults and this directory."""
+    if config is None:
+        return ChainConfig((), 1, ""), DataPaths(Path.cwd())
+    loaded = load_config(config)
+    if loaded.chain is None:
+        raise ConfigError(f"{config} has no [chain]", "Name the swarm's chain and contract there, or with options")
+    return loaded.chain, DataPaths(config.parent / loaded.data)
+
+
+def _with_options(
+    chain: ChainConfig, rpc: list[str] | None, chain_id: int | None, contract: str | None, max_gwei: float | None
+) -> ChainConfig:
+    import msgspec
+
+    fees = chain.fees if max_gwei is None else msgspec.structs.replace(chain.fees, max_gwei=max_gwei)
+    if not chain.rpc and not (rpc and chain_id and contract):
+        raise ConfigError("a signer needs --rpc, --chain-id and --contract, or --config with a [chain]")
+    changed = msgspec.structs.replace(
+        chain,
+        rpc=tuple(rpc or chain.rpc),
+        chain_id=chain_id or chain.chain_id,
+        contract=contract or chain.contract,
+        fees=fees,
+    )
+    try:  # what a configuration file would be checked for
+        return msgspec.convert(msgspec.to_builtins(changed), ChainConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"these options make no sense: {error}") from None
+
+
+def _with_files(chain: ChainConfig, keystore: str | None, passphrase: str | None) -> ChainConfig:
+    """Files named by options are relative to this directory, those of the configuration to the data directory."""
+    import msgspec
+
+    named = {"keystore": keystore, "passphrase": passphrase}
+    return msgspec.structs.replace(chain, **{key: _absolute(name) for key, name in named.items() if name})
+
+
+def _absolute(named: str) -> str:
+    return named if named.startswith("credential:") else str(Path.cwd() / named)
+
+
+def _set_up_logs(order: Order) -> None:
+    from swarmd.chain.urls import read_urls
+    from swarmd.observe.logs import configure
+    from swarmd.observe.redaction import address_secrets
+
+    urls = read_urls(order.chain.rpc, order.data.root)
+    secrets = [secret for url in urls for secret in address_secrets(url)]
+    logging.getLogger("swarmd").setLevel(logging.INFO)
+    configure("info", "auto", secrets=secrets + ([order.access.token] if order.access.token else []))
