@@ -117,6 +117,16 @@ class Chain:
     def begin(self) -> None:
         """Blocks come from now on."""
         self.world.call_in(self.world.profile.block_s, self._tick)
+        if self.world.profile.reorgs > 0 and self.world.profile.reorg_depth > 0:
+            self._await_reorganisation()
+
+    def _await_reorganisation(self) -> None:
+        self.world.call_in(self.random.expovariate(self.world.profile.reorgs / 3600.0), self._fork)
+
+    def _fork(self) -> None:
+        if not self._calm:
+            self._await_reorganisation()
+            self.reorganise(self.random.randint(1, self.world.profile.reorg_depth))
 
     def calm_down(self) -> None:
         """From now on blocks come in time and take what waits."""

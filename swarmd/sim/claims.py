@@ -44,6 +44,7 @@ class Claims:
         self._moves = reachable(default_charts().submission, ())
         self._durable: set[str] = set()  # hashes of attempts in the log
         self._sent: dict[str, list[Tx]] = {}  # by submission
+        self._nonces: dict[str, set[int]] = {}  # signed with, by submission
         self._reorgs: dict[str, int] = {}  # that had been when a transaction was signed
         self._mined: dict[str, list[str]] = {}  # hashes that a block ever had, by submission
         self._last: Place = (-1, -1)  # of a reward on the chain
@@ -54,11 +55,12 @@ class Claims:
         """A second attempt is made only in the place of the first, or when the first can be mined no more."""
         chain = self._chain
         self._reorgs.setdefault(tx.hash, chain.reorgs)
-        others = self._sent.get(tx.submission, ())
-        if any(other.nonce == tx.nonce for other in others):
+        nonces = self._nonces.setdefault(tx.submission, set())
+        if tx.nonce in nonces:
             return
-        for other in others:
-            if self._succeeded(other.hash):
+        nonces.add(tx.nonce)
+        for other in self._sent.get(tx.submission, ()):
+            if self._succeeded(other.hash) and not self._strayed(tx):
                 self._fail(f"{tx.submission} is signed again although the chain has it")
             if other.nonce >= chain.contract.nonce_of(other.call.account):
                 self._fail(
@@ -81,7 +83,7 @@ class Claims:
             return
         mined = self._mined.setdefault(tx.submission, [])
         twice = [known for known in mined if known != tx.hash and self._succeeded(known)]
-        if twice:
+        if twice and not self._strayed(tx):
             self._fail(f"{tx.submission} is on the chain twice, as {twice[0]} and {tx.hash}")
         mined.append(tx.hash)
         if tx.call.kind == "reward":
@@ -89,6 +91,10 @@ class Claims:
             if chain.reorgs == 0 and place < self._last:
                 self._fail(f"the reward of {place} came after that of {self._last}")
             self._last = place
+
+    def _strayed(self, tx: Tx) -> bool:
+        """A step of the contract names no stage: after a reorganisation it may have been made from another one."""
+        return tx.call.kind == "advance" and self._chain.reorgs > 0
 
     def _succeeded(self, transaction: str) -> bool:
         receipt = self._chain.receipts.get(transaction)

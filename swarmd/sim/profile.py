@@ -43,6 +43,7 @@ class Profile(msgspec.Struct, frozen=True):
     policy: ChainPolicy = "time"  # what lets the contract go on: time, reports or time, or node 0 as its stage manager
     block_s: float = 2.0  # mean, from a block to the next
     depth: int = 3  # blocks, its own included, after which a submission counts
+    reorgs: float = 0.0  # in an hour, beyond those that are drawn as faults
     reorg_depth: int = 3  # greatest
     reorg_loss: float = 0.1  # chance that a transaction of a dropped block is forgotten
     stuck_s: float = 15.0  # a transaction not mined by then is replaced
@@ -52,6 +53,14 @@ class Profile(msgspec.Struct, frozen=True):
 
 CALM = Profile(faults=0.0, loss=0.0, duplicate=0.0, stale=0.0, failure=0.0, late_share=0.0, skew_s=0.0)
 BENCH = Profile(nodes=8, hours=12.0, faults=1.0, train_mean_s=10.0)  # what the speed of the simulator is measured on
+
+ROUGH: dict[str, Any] = {  # fields of a profile for a chain that makes everything difficult at once
+    "chain": True,
+    "reorgs": 200.0,
+    "reorg_depth": 8,
+    "reorg_loss": 1.0,
+    "faults": 120.0,
+}
 
 
 def draw_profile(seed: int, **given: Any) -> Profile:
@@ -83,5 +92,6 @@ def draw_profile(seed: int, **given: Any) -> Profile:
         "stuck_s": random.choice((5.0, 15.0)),
         "winners": random.choice((0, 1, 2)),
         "shared": random.random() < 0.3,
+        "reorgs": random.choice((0.0, 30.0, 200.0)),
     }
     return Profile(**{**drawn, **given})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from swarmd.core.chart import Chart, default_charts
@@ -106,6 +107,10 @@ class Progress:
             self.world.fail(node, f"no chart leads the chain from {here} to {after.chart} on {type(event).__name__}")
         if len(after.recent) > BLOCKS_KEPT or len(after.reporters) > MEMBERS_MAX:
             self.world.fail(node, "what is known of the chain has grown beyond its bound")
+        if after.recent is not (before.recent if before else None):
+            numbers = [block.number for block in after.recent]
+            if any(high <= low for low, high in pairwise(numbers)):
+                self.world.fail(node, f"blocks are remembered out of order: {numbers}")
 
     def _is_beginning_or_end(self, event: Event, before: State, after: State) -> bool:
         """A process that starts or ends may lead from anywhere to the beginning of a chart."""

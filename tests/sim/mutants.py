@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import NamedTuple
 
-from swarmd.core import catchup, coordination, rounds, step, turn, workers
+from swarmd.core import catchup, chain, coordination, rounds, step, submissions, turn, workers
 from swarmd.sim import node, world
 
 
@@ -159,6 +159,131 @@ MUTANTS = (
         node,
         "        log.sync()\n",
         "        log.synced = max(log.synced, len(log.commits) - 1)\n",
+    ),
+)
+
+CHAIN_MUTANTS = (
+    Mutant(
+        "an attempt is let out and forgotten",
+        submissions,
+        '"prepare", prepared=prepared, attempts=attempts',
+        '"prepare", attempts=attempts',
+    ),
+    Mutant(
+        "the worker is not told what was tried",
+        submissions,
+        "            prepared=submission.prepared,\n",
+        "            prepared=(),\n",
+    ),
+    Mutant(
+        "what was confirmed is safe from every reorganisation",
+        submissions,
+        "if each.chart in ON_CHAIN and block_of(each) > fork",
+        'if each.chart == "included" and block_of(each) > fork',
+    ),
+    Mutant(
+        "a reorganisation drops one block too few",
+        submissions,
+        "block_of(each) > fork",
+        "block_of(each) > fork + 1",
+    ),
+    Mutant(
+        "the last intention goes first",
+        submissions,
+        "for each in state.submissions:\n        if each.chart not in (*ON_CHAIN",
+        "for each in reversed(state.submissions):\n        if each.chart not in (*ON_CHAIN",
+    ),
+    Mutant(
+        "what was lost is not tried again",
+        submissions,
+        '"lose", reason=event.reason, block=None):\n        _retry(turn)',
+        '"lose", reason=event.reason, block=None):\n        turn.disarm("submission")',
+    ),
+    Mutant(
+        "a mark of this log's own forbids what came before",
+        submissions,
+        'return (-1, -1) if find(turn.state, f"reward/{round}/{stage}") else known.reward_mark',
+        "return (round, stage)",
+    ),
+    Mutant(
+        "a restart empties the outbox",
+        workers,
+        "        faulted=before.faulted or before.work is not None,\n",
+        "        faulted=before.faulted or before.work is not None,\n        submissions=(),\n",
+    ),
+    Mutant(
+        "the vote is cast before the round is over",
+        submissions,
+        "tally is None or tally.round >= round",
+        "tally is None or tally.round > round",
+    ),
+    Mutant(
+        "the registration waits its turn",
+        submissions,
+        '_intend(turn, Submission("register", "register"), first=True)',
+        '_intend(turn, Submission("register", "register"))',
+    ),
+    Mutant(
+        "news put off the look at a submission",
+        submissions,
+        'turn.arm("submission", min([turn.at + wait_s, *due_at]))',
+        'turn.arm("submission", turn.at + wait_s)',
+    ),
+    Mutant(
+        "what lies ahead of the contract holds up everything",
+        submissions,
+        "return (submission.round, submission.stage) > (chain.round, chain.stage)",
+        "return False",
+    ),
+    Mutant(
+        "two attempts share an id",
+        submissions,
+        "attempts = submission.attempts + 1",
+        "attempts = 1",
+    ),
+    Mutant(
+        "a submission that is wanted twice begins anew",
+        submissions,
+        "if known is not None and not (known.kind in REPEATABLE and known.chart in SETTLED):\n        return",
+        "if False:\n        return",
+    ),
+    Mutant(
+        "an attempt leaves before it is in the log",
+        node,
+        "        if self.crash_point and self._crash_before(commit):\n            return\n",
+        "        for command in commands:\n"
+        "            self.dispatch(command)\n"
+        "        if self.crash_point and self._crash_before(commit):\n            return\n",
+    ),
+    Mutant(
+        "nobody looks at the clock while the chain is away",
+        chain,
+        '    turn.arm("clock", turn.at + turn.settings.clock_s)\n',
+        "",
+    ),
+    Mutant(
+        "nobody moves the contract on when its time is over",
+        chain,
+        'turn.arm("drive", max(deadline_at, turn.at) + wait_s)',
+        'turn.disarm("drive")',
+    ),
+    Mutant(
+        "the clock goes back with a reorganisation",
+        rounds,
+        "    if place < before:\n        return\n",
+        "",
+    ),
+    Mutant(
+        "blocks of before a fork are remembered",
+        chain,
+        "kept = tuple([known for known in recent if known.number < block.number])",
+        "kept = recent",
+    ),
+    Mutant(
+        "a step that came too late is never looked at again",
+        chain,
+        '        turn.arm("drive", turn.at + max(1.0, submissions.TURNS * turn.chain_settings.stagger_s))\n',
+        "",
     ),
 )
 

@@ -3,20 +3,21 @@
 import pytest
 
 from swarmd.sim.checks import InvariantBroken
+from swarmd.sim.profile import ROUGH
 from swarmd.sim.world import run
 
-from .mutants import MUTANTS, Mutant, planted
+from .mutants import CHAIN_MUTANTS, MUTANTS, Mutant, planted
 
 SEEDS_MAX = 30
 SPAN = {"hours": 0.5, "calm_s": 700.0}
 
 
-def find(mutant: Mutant) -> tuple[int, str]:
+def find(mutant: Mutant, chain: bool) -> tuple[int, str]:
     """The first seed that shows the mistake, and what the checks say; a crash of the core counts as shown too."""
     with planted(mutant):
         for seed in range(SEEDS_MAX):
             try:
-                run(seed, **SPAN)
+                run(seed, **(ROUGH if chain else {"chain": False}), **SPAN)
             except InvariantBroken as violation:
                 return seed, violation.what
             except AssertionError as error:
@@ -24,15 +25,19 @@ def find(mutant: Mutant) -> tuple[int, str]:
     return SEEDS_MAX, "nothing"
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_is_caught(mutant: Mutant) -> None:
-    seed, what = find(mutant)
+@pytest.mark.parametrize(
+    ("mutant", "chain"),
+    [*((mutant, False) for mutant in MUTANTS), *((mutant, True) for mutant in CHAIN_MUTANTS)],
+    ids=lambda given: given.name if isinstance(given, Mutant) else "",
+)
+def test_a_mutant_is_caught(mutant: Mutant, chain: bool) -> None:
+    seed, what = find(mutant, chain)
     assert seed < SEEDS_MAX, f"{SEEDS_MAX} seeds do not show that {mutant.name}"
     print(f"seed {seed}: {what}")
 
 
 def test_the_code_is_whole_after_the_mutants() -> None:
-    for mutant in MUTANTS[:2]:
+    for mutant in (*MUTANTS[:2], *CHAIN_MUTANTS[:2]):
         with planted(mutant):
             pass
-    assert run(0, **SPAN).events > 0
+    assert run(0, **ROUGH, **SPAN).events > 0
