@@ -24,8 +24,8 @@ from swarmd.chain.signer import Asked, Signer
 from swarmd.errors import AddressInUse, ChainError, ChainMismatch, ContractRefused, LogWriteFailed
 
 BODY_BYTES_MAX = 64 * 1024
-BODY_S = 10.0  # a request's body has arrived within this
-SILENT_S = 15.0  # a connection without a whole request's head is closed after this
+BODY_S = 5.0  # a request's body has arrived within this
+SILENT_S = 10.0  # a connection without a whole request's head is closed after this
 CONNECTIONS_MAX = 256
 REQUESTS_MAX = 64  # under way at once
 STOP_S = 20.0  # requests under way may take so long when the server ends

@@ -1,0 +1,187 @@
+"""What the signer's tests stand on: the signer as a process, and a client that speaks as RL Swarm's nodes do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import requests
+from eth_account import Account
+from eth_utils.crypto import keccak
+
+from swarmd.chain.keystore import import_key
+from tests.chain.grounds import CHAIN_ID, Ground
+
+KEY = keccak(text="the signer's key").hex()
+ADDRESS = str(Account.from_key(KEY).address)
+PASSPHRASE = "canary passphrase of the signer"
+TOKEN = "canary-token-0123456789abcdef"
+ORG = "7d0c1b1e-2f6a-4d3f-8f43-5b1d0a3f2a11"
+SECRETS = (KEY, PASSPHRASE, TOKEN, "secret-key")  # the last is in the URL of a Middleman
+RICH_WEI = 10**21
+START_S = 30.0
+STOP_S = 30.0
+WORK = 2**10
+
+
+def fund(ground: Ground) -> None:
+    ground.say("anvil_setBalance", ADDRESS, hex(RICH_WEI))
+
+
+def account_files(home: Path) -> None:
+    """Keystore, passphrase and token, made once."""
+    if not (home / "account.json").exists():
+        import_key(home / "account.json", KEY, PASSPHRASE, WORK)
+        for name, content in (("account.pass", PASSPHRASE), ("token", TOKEN)):
+            (home / name).write_text(content + "\n", encoding="utf-8")
+            (home / name).chmod(0o600)
+
+
+def options(ground: Ground, rpc: str = "", **changed: str) -> list[str]:
+    given = {
+        "rpc": rpc or ground.url,
+        "chain-id": str(CHAIN_ID),
+        "contract": ground.contract,
+        "keystore": "account.json",
+        "passphrase-file": "account.pass",
+        "listen": "127.0.0.1:0",
+        "org": ORG,
+        "audit": "audit.jsonl",
+    }
+    given |= {name.replace("_", "-"): value for name, value in changed.items()}
+    return [part for name, value in given.items() if value for part in (f"--{name}", value)]
+
+
+class Running:
+    """A signer's process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, home: Path) -> None:
+        self.process = process
+        self.home = home
+        self.url = ""
+        self.said: list[str] = []
+        self._listening = asyncio.Event()
+        self._reader = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            self.said.append(line.decode())
+            if "listening on" in self.said[-1]:
+                self.url = json.loads(self.said[-1])["message"].split()[2]
+                self._listening.set()
+        self._listening.set()
+
+    async def listens(self) -> None:
+        with anyio.fail_after(START_S):
+            await self._listening.wait()
+        assert self.url, self.said
+
+    async def ended(self) -> int:
+        with anyio.fail_after(STOP_S):
+            await self._reader
+            return await self.process.wait()
+
+    async def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return await self.ended()
+
+    async def kill(self) -> None:
+        self.process.kill()
+        await self.ended()
+
+    def audit(self) -> list[dict[str, Any]]:
+        lines = (self.home / "audit.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def whats(self, submission: str = "") -> list[str]:
+        return [line["what"] for line in self.audit() if submission in line.get("submission", "")]
+
+    async def post(self, method: str, body: Any, **more: Any) -> requests.Response:
+        """One request, as `requests` writes it; `body` may be bytes."""
+        more.setdefault("timeout", 30)
+        more |= {"data": body} if isinstance(body, bytes) else {"json": body}
+        return await asyncio.to_thread(requests.post, f"{self.url}/api/{method}", **more)
+
+
+async def start(home: Path, *args: str) -> Running:
+    """A signer in this directory; it may end at once."""
+    account_files(home)
+    command = [sys.executable, "-m", "swarmd", "signer", *args]
+    process = await asyncio.create_subprocess_exec(*command, cwd=home, stderr=asyncio.subprocess.PIPE)
+    return Running(process, home)
+
+
+@asynccontextmanager
+async def signing(home: Path, *args: str) -> AsyncIterator[Running]:
+    """A signer that listens, until the block ends. Whatever it said and wrote is searched for secrets."""
+    running = await start(home, *args)
+    try:
+        await running.listens()
+        yield running
+    finally:
+        if running.process.returncode is None:
+            await running.kill()
+        check_for_secrets(running)
+
+
+def check_for_secrets(running: Running) -> None:
+    """None of them stands in a log line or the audit log."""
+    written = "".join(running.said)
+    for path in running.home.glob("audit.jsonl*"):
+        written += path.read_text(encoding="utf-8")
+    assert [secret for secret in SECRETS if secret in written] == []
+
+
+class UpstreamCoordinator:
+    """What a node of RL Swarm 0.4 sends to the proxy on port 3000, and what it makes of the answers.
+
+    It ends at any exception; `swallowed` counts the submissions that it gave up with a debug line.
+    """
+
+    def __init__(self, url: str, peer: str, org: str = ORG) -> None:
+        self._url = f"{url}/api/"
+        self._org = org
+        self.peer = peer
+        self.hashes: list[str] = []
+        self.swallowed = 0
+        self.was_registered = False
+
+    def _post(self, method: str, fields: dict[str, Any]) -> Any:
+        response = requests.post(self._url + method, json={"orgId": self._org, **fields})  # without a timeout
+        response.raise_for_status()
+        answer = response.json()
+        self.hashes.append(answer["hash"])
+        return answer
+
+    def register_peer(self) -> None:
+        try:
+            self._post("register-peer", {"peerId": self.peer})
+        except requests.exceptions.HTTPError as error:
+            if error.response is None or error.response.status_code != 400:
+                raise
+            if error.response.json()["error"] != "PeerIdAlreadyRegistered":
+                raise
+            self.was_registered = True
+
+    def submit_reward(self, round: int, stage: int, reward: int) -> None:
+        fields = {"roundNumber": round, "stageNumber": stage, "reward": reward, "peerId": self.peer}
+        self._submit("submit-reward", fields)
+
+    def submit_winners(self, round: int, winners: list[str]) -> None:
+        self._submit("submit-winner", {"roundNumber": round, "winners": winners, "peerId": self.peer})
+
+    def _submit(self, method: str, fields: dict[str, Any]) -> None:
+        try:
+            self._post(method, fields)
+        except requests.exceptions.HTTPError as error:
+            if error.response is None or error.response.status_code != 500:
+                raise
+            self.swallowed += 1
