@@ -87,8 +87,8 @@ class ChainWorker(SimWorker):
     # --- reading ---
 
     def notice_head(self) -> None:
-        """There is a new block."""
-        if self.read and not self.is_cut_off:
+        """There is a new block; a worker that is cut off finds that out at its next poll."""
+        if self.read:
             self._look_in(self.call_s())
 
     def _look_in(self, delay_s: float) -> None:
