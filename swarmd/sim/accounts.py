@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from swarmd.core.events import RoundsSkipped, StageTrained
+from swarmd.core.events import (
+    CommandFailed,
+    Event,
+    LinkDown,
+    NodeStarted,
+    RoundsSkipped,
+    StageTrained,
+    TimerFired,
+    WorkerExited,
+    WorkerStartFailed,
+)
 from swarmd.core.state import State
 
 if TYPE_CHECKING:
     from swarmd.core.catchup import Step
     from swarmd.sim.node import Node
     from swarmd.sim.world import World
+
+
+def breaks(event: Event) -> bool:
+    """Whether something went wrong that can make a node miss rounds."""
+    if isinstance(event, CommandFailed):
+        return event.command.startswith("train/")
+    if isinstance(event, TimerFired):
+        return event.name == "train"
+    return isinstance(event, NodeStarted | WorkerExited | WorkerStartFailed | LinkDown)
 
 
 class Accounts:
@@ -21,6 +40,8 @@ class Accounts:
         self.node = node
         self.trained: dict[int, bool] = {}  # rounds with a trained stage, since the last one accounted for
         self.skipped_to = -1
+        self.ever_trained = False
+        self.broke = False  # something did, since a stage was last trained
         self.next_round = 0  # the first round not accounted for
 
     def on_step(self, step: Step) -> None:
@@ -30,6 +51,10 @@ class Accounts:
             self._take_skip(event)
         elif isinstance(event, StageTrained) and event.round >= self.next_round:
             self.trained[event.round] = True
+        if isinstance(event, StageTrained) and after.done > before.done:
+            self.ever_trained, self.broke = True, False
+        elif not self.broke and breaks(event):
+            self.broke = True
         moved = after.work is not before.work and _round(after) != _round(before)
         if moved or (after.chart == "waiting" and before.chart != "waiting"):
             self._settle(after)
@@ -40,6 +65,9 @@ class Accounts:
         both = [round for round in self.trained if event.first <= round <= event.last]
         if event.first <= self.skipped_to or event.last < event.first or both or event.first < self.next_round:
             self._fail(f"rounds {event.first} to {event.last} are skipped, trained were {both or 'none'} of them")
+        first = not self.ever_trained and self.skipped_to < 0
+        if (event.cause == "late" and not first) or (event.cause == "fault" and not self.broke):
+            self._fail(f"rounds {event.first} to {event.last} are called skipped for {event.cause}")
         self.skipped_to = event.last
 
     def _settle(self, after: State) -> None:
