@@ -12,8 +12,13 @@ import pytest
 import requests
 from eth_account import Account
 
+from swarmd.chain.proxy import open_proxy
+from swarmd.chain.rpc import Rpc
+from swarmd.config import ProxyConfig
+from swarmd.core.commands import Submit
 from swarmd.core.events import RegistrationLog, RewardLog, VoteLog
-from swarmd.errors import ExitCode
+from swarmd.errors import ContractRefused, ExitCode
+from swarmd.paths import DataPaths
 from tests.chain.grounds import CHAIN_ID, Answer, Ground, error, middleman
 from tests.chain.signing import (
     ADDRESS,
@@ -85,6 +90,28 @@ async def test_a_node_of_rl_swarm_gets_through_its_rounds(ground: Ground, tmp_pa
     assert [(entry.round, entry.stage, entry.reward) for entry in told(ground, RewardLog)] == [(0, 0, "7"), (1, 0, "0")]
     assert [entry.winners for entry in told(ground, VoteLog)] == [(PEER,)]
     assert all(ground.say("eth_getTransactionReceipt", each)["status"] == "0x1" for each in node.hashes)
+
+
+async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Path) -> None:
+    async with signing(tmp_path, *options(ground, token_file="token")) as signer:
+        settings = ProxyConfig(url=f"{signer.url}/api", org=ORG, account=ADDRESS, token="token")
+        config = ground.config(sender="proxy", proxy=settings)
+        rpc = Rpc(config.rpc, config.chain_id, config.call_s)
+        sender = open_proxy(config, DataPaths(tmp_path), rpc)
+        for command in (
+            Submit("a", "a", "register"),
+            Submit("b", "b", "reward", reward=7),
+            Submit("c", "c", "winners", winners=(PEER,)),
+        ):
+            prepared = await sender.prepare(PEER, command, ())
+            assert prepared is not None
+            assert str(await sender.send(PEER, command, prepared)).startswith("0x")
+        ground.swarm.register(ground.swarm.alice, OTHER)
+        with pytest.raises(ContractRefused) as caught:
+            await sender.send(OTHER, Submit("d", "d", "register"), prepared)
+        assert caught.value.code == "PeerIdAlreadyRegistered"
+        await rpc.close()
+    assert sent(ground) == 3
 
 
 async def test_a_node_goes_on_where_its_peer_id_is_registered_already(ground: Ground, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from aiohttp import web
 from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from swarmd.chain.wallet import Wallet
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, RewardLog, VoteLog
 from swarmd.errors import ChainError, ContractRefused
-from tests.chain.grounds import Ground
+from tests.chain.grounds import Answer, Ground, middleman
 from tests.chain.signing import KEY, fund
 from tests.chain.test_signer import by_hand, sent, told
 
@@ -143,6 +144,42 @@ async def test_what_a_reorganisation_drops_is_sent_again(ground: Ground, tmp_pat
         await seat.until(lambda: seat.whats[-1] == "confirmed")
         assert seat.whats.count("signed") == 1
     assert (len(told(ground, RegistrationLog)), sent(ground)) == (1, 1)
+
+
+async def test_another_block_counts_from_where_it_is(ground: Ground, tmp_path: Path) -> None:
+    """The reorganisation was over before anybody looked."""
+    async with seated(ground, tmp_path, depth=3) as seat:
+        await seat.signer.submit(REGISTER)
+        await seat.look()
+        ground.say("anvil_rollback", 1)
+        ground.say("anvil_dropAllTransactions")
+        ground.mine()
+        ground.say("eth_sendRawTransaction", seat.lines[0].raw)
+        await seat.look()
+        blocks = [line.block for line in seat.lines if line.what == "mined"]
+        assert blocks == [blocks[0], blocks[0] + 1]
+        ground.mine(2)
+        await seat.look()
+        assert seat.whats[-1] == "mined"
+        ground.mine(1)
+        await seat.look()
+        assert seat.whats[-1] == "confirmed"
+
+
+async def test_what_one_endpoint_took_and_another_refuses_as_old_is_known(ground: Ground, tmp_path: Path) -> None:
+    async with middleman(ground.url) as between, seated(ground, tmp_path, rpc=(between.url, ground.url)) as seat:
+
+        async def take_silently(call: dict[str, Any]) -> Answer:
+            if call["method"] == "eth_sendRawTransaction":
+                ground.say(call["method"], *call["params"])
+                return web.Response(status=502)
+            return None
+
+        between.act = take_silently
+        hash = await seat.signer.submit(REGISTER)
+        assert ground.say("eth_getTransactionReceipt", hash)["status"] == "0x1"
+        assert seat.whats.count("signed") == 1
+    assert sent(ground) == 1
 
 
 async def test_a_confirmed_one_that_the_chain_lost_is_brought_back(ground: Ground, tmp_path: Path) -> None:

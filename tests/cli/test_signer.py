@@ -1,0 +1,81 @@
+"""`swarmd signer`: what its options mean. How it serves is in tests/chain/test_signer.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarmd.chain.signer_service import check_listen, is_loopback, load_token, parse_listen
+from swarmd.cli import run_command
+from swarmd.errors import ConfigError, ExitCode, KeystoreError
+
+TOKEN = "0123456789abcdef-token"
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:3000", "127.0.0.1", 3000),
+        ("localhost:0", "localhost", 0),
+        ("[::1]:3000", "::1", 3000),
+        ("signer.example.org:65535", "signer.example.org", 65535),
+    ],
+)
+def test_an_address_is_host_and_port(text: str, host: str, port: int) -> None:
+    assert parse_listen(text) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3000", ":3000", "127.0.0.1", "127.0.0.1:", "h:65536", "h:-1", "::1:3000", "a b:1"]
+)
+def test_anything_else_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        parse_listen(text)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_needs_no_token(host: str) -> None:
+    assert is_loopback(host)
+    check_listen(parse_listen(f"[{host}]:1" if ":" in host else f"{host}:1"), "")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "fe80::1", "localhost.example.org", "my-host"])
+def test_elsewhere_it_does(host: str) -> None:
+    address = parse_listen(f"[{host}]:1" if ":" in host else f"{host}:1")
+    with pytest.raises(ConfigError, match="--token-file"):
+        check_listen(address, "")
+    check_listen(address, TOKEN)
+
+
+def test_a_token_is_one_private_line_and_not_too_short(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    for content in ("", "\n", "short", f"{TOKEN}\n{TOKEN}", f"{TOKEN} x", "é" * 20):
+        path.write_text(content, encoding="utf-8")
+        path.chmod(0o600)
+        with pytest.raises(KeystoreError) as caught:
+            load_token("token", tmp_path)
+        assert TOKEN not in str(caught.value)
+    path.write_text(f" {TOKEN}\n", encoding="utf-8")
+    assert load_token(str(path), Path("/")) == TOKEN
+    path.chmod(0o640)
+    with pytest.raises(KeystoreError, match="chmod 600"):
+        load_token("token", tmp_path)
+    assert load_token("", tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    "args", [("--chain-id", "0"), ("--per-minute", "-1"), ("--listen",), ("--key", "0x12"), ("--passphrase", "x")]
+)
+def test_options_that_do_not_exist_or_fit_are_refused(args: tuple[str, ...], capsys) -> None:
+    assert run_command(["signer", *args]) == ExitCode.USAGE
+    assert "error:" in capsys.readouterr().err
+
+
+def test_help_needs_no_heavy_library() -> None:
+    code = "import sys; from swarmd.cli import run_command; run_command(['signer', '--help']); " + (
+        "sys.exit(any(name in sys.modules for name in ('web3', 'eth_account', 'aiohttp', 'torch')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
