@@ -95,7 +95,7 @@ def altered(path: Path, change: Callable[[Any], None]) -> Path:
     return private(path, json.dumps(content))
 
 
-def refused(call: Callable[[], Any], *words: str) -> str:
+def expect_refusal(call: Callable[[], Any], *words: str) -> str:
     """The whole text of the refusal, its traceback included, which must not hold the secrets."""
     with pytest.raises(KeystoreError) as caught:
         call()
@@ -150,43 +150,43 @@ def test_what_is_no_key_is_refused_without_repeating_it(tmp_path: Path, key: str
 
 @pytest.mark.parametrize("passphrase", ["", "short", "x" * 5000, "two\nlines of it"])
 def test_a_poor_passphrase_is_refused(tmp_path: Path, passphrase: str) -> None:
-    refused(lambda: create_keystore(tmp_path / "a.json", passphrase, WORK), "passphrase")
+    expect_refusal(lambda: create_keystore(tmp_path / "a.json", passphrase, WORK), "passphrase")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_overwritten(path: Path, tmp_path: Path) -> None:
     before = path.read_bytes()
-    refused(lambda: create_keystore(path, PASSPHRASE, WORK), "exists already")
-    refused(lambda: import_key(path, KEY, PASSPHRASE, WORK), "exists already")
+    expect_refusal(lambda: create_keystore(path, PASSPHRASE, WORK), "exists already")
+    expect_refusal(lambda: import_key(path, KEY, PASSPHRASE, WORK), "exists already")
     (tmp_path / "link.json").symlink_to(tmp_path / "nowhere.json")
-    refused(lambda: create_keystore(tmp_path / "link.json", PASSPHRASE, WORK), "exists already")
+    expect_refusal(lambda: create_keystore(tmp_path / "link.json", PASSPHRASE, WORK), "exists already")
     assert path.read_bytes() == before
     assert not (tmp_path / "nowhere.json").exists()
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    refused(lambda: create_keystore(tmp_path / "no" / "a.json", PASSPHRASE, WORK), "mkdir")
+    expect_refusal(lambda: create_keystore(tmp_path / "no" / "a.json", PASSPHRASE, WORK), "mkdir")
 
 
 def test_a_file_that_cannot_be_used_is_refused(path: Path, tmp_path: Path) -> None:
-    refused(lambda: read_keystore(tmp_path / "none.json", PASSPHRASE), "none.json", "swarmd account new")
-    refused(lambda: read_keystore(tmp_path, PASSPHRASE), "not a regular file")
+    expect_refusal(lambda: read_keystore(tmp_path / "none.json", PASSPHRASE), "none.json", "swarmd account new")
+    expect_refusal(lambda: read_keystore(tmp_path, PASSPHRASE), "not a regular file")
     os.mkfifo(tmp_path / "pipe", 0o600)
-    refused(lambda: read_keystore(tmp_path / "pipe", PASSPHRASE), "not a regular file")
+    expect_refusal(lambda: read_keystore(tmp_path / "pipe", PASSPHRASE), "not a regular file")
     (tmp_path / "link").symlink_to(path)
-    refused(lambda: read_keystore(tmp_path / "link", PASSPHRASE), "cannot be opened")
+    expect_refusal(lambda: read_keystore(tmp_path / "link", PASSPHRASE), "cannot be opened")
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o610])
 def test_a_file_that_others_may_read_is_refused(path: Path, mode: int) -> None:
     path.chmod(mode)
-    refused(lambda: read_keystore(path, PASSPHRASE), f"{mode:04o}", "chmod 600")
-    refused(lambda: address_of(path), f"{mode:04o}")
+    expect_refusal(lambda: read_keystore(path, PASSPHRASE), f"{mode:04o}", "chmod 600")
+    expect_refusal(lambda: address_of(path), f"{mode:04o}")
 
 
 def test_a_wrong_passphrase_is_refused(path: Path) -> None:
-    refused(lambda: read_keystore(path, "another one"), "passphrase")
-    refused(lambda: read_keystore(path, ""), "passphrase")
+    expect_refusal(lambda: read_keystore(path, "another one"), "passphrase")
+    expect_refusal(lambda: read_keystore(path, ""), "passphrase")
 
 
 @pytest.mark.parametrize("field", ["ciphertext", "mac"])
@@ -195,24 +195,24 @@ def test_a_damaged_file_is_refused(path: Path, field: str) -> None:
         first = content["crypto"][field][0]
         content["crypto"][field] = ("0" if first != "0" else "1") + content["crypto"][field][1:]
 
-    refused(lambda: read_keystore(altered(path, flip), PASSPHRASE), "damaged")
+    expect_refusal(lambda: read_keystore(altered(path, flip), PASSPHRASE), "damaged")
 
 
 def test_an_initial_vector_that_was_changed_is_noticed(path: Path) -> None:
     """The format's MAC does not cover it: the key that comes out is another one, and the address tells."""
     altered(path, lambda content: content["crypto"]["cipherparams"].update(iv="00" * 16))
-    refused(lambda: read_keystore(path, PASSPHRASE), ADDRESS[2:])
+    expect_refusal(lambda: read_keystore(path, PASSPHRASE), ADDRESS[2:])
 
 
 def test_an_address_that_is_not_the_keys_is_refused(path: Path) -> None:
     altered(path, lambda content: content.update(address="11" * 20))
-    refused(lambda: read_keystore(path, PASSPHRASE), ADDRESS, "11" * 20)
+    expect_refusal(lambda: read_keystore(path, PASSPHRASE), ADDRESS, "11" * 20)
 
 
 def test_a_file_without_an_address_opens_and_says_none(path: Path) -> None:
     altered(path, lambda content: content.pop("address"))
     assert read_keystore(path, PASSPHRASE).address == ADDRESS
-    refused(lambda: address_of(path), "--passphrase-file")
+    expect_refusal(lambda: address_of(path), "--passphrase-file")
 
 
 @pytest.mark.parametrize(
@@ -234,18 +234,18 @@ def test_a_file_without_an_address_opens_and_says_none(path: Path) -> None:
     ],
 )
 def test_a_file_of_another_form_is_refused(path: Path, change: Callable[[Any], None], word: str) -> None:
-    refused(lambda: read_keystore(altered(path, change), PASSPHRASE), word)
+    expect_refusal(lambda: read_keystore(altered(path, change), PASSPHRASE), word)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "7", '"text"', "[" * 60_000, '{"version": 3e999}', KEY])
 def test_what_is_no_keystore_is_refused(tmp_path: Path, content: str) -> None:
-    refused(lambda: read_keystore(private(tmp_path / "a.json", content), PASSPHRASE), "no keystore")
+    expect_refusal(lambda: read_keystore(private(tmp_path / "a.json", content), PASSPHRASE), "no keystore")
 
 
 def test_a_file_that_is_too_large_is_refused(path: Path) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(" " * 70_000)
-    refused(lambda: read_keystore(path, PASSPHRASE), "larger")
+    expect_refusal(lambda: read_keystore(path, PASSPHRASE), "larger")
 
 
 @settings(max_examples=300, deadline=None)
@@ -280,15 +280,15 @@ def test_a_passphrase_is_taken_as_it_stands_but_for_the_end_of_the_line(tmp_path
 
 
 def test_a_passphrase_file_that_cannot_be_used_is_refused(path: Path, tmp_path: Path) -> None:
-    refused(lambda: load_account(config(), DataPaths(tmp_path)), "passphrase file", "account.pass")
+    expect_refusal(lambda: load_account(config(), DataPaths(tmp_path)), "passphrase file", "account.pass")
     private(tmp_path / "account.pass", "\n")
-    refused(lambda: load_account(config(), DataPaths(tmp_path)), "empty")
+    expect_refusal(lambda: load_account(config(), DataPaths(tmp_path)), "empty")
     private(tmp_path / "account.pass", "x" * 5000)
-    refused(lambda: load_account(config(), DataPaths(tmp_path)), "larger")
+    expect_refusal(lambda: load_account(config(), DataPaths(tmp_path)), "larger")
     (tmp_path / "account.pass").write_bytes(b"\xff\xfe")
-    refused(lambda: load_account(config(), DataPaths(tmp_path)), "UTF-8")
+    expect_refusal(lambda: load_account(config(), DataPaths(tmp_path)), "UTF-8")
     private(tmp_path / "account.pass", PASSPHRASE).chmod(0o644)
-    refused(lambda: load_account(config(), DataPaths(tmp_path)), "chmod 600")
+    expect_refusal(lambda: load_account(config(), DataPaths(tmp_path)), "chmod 600")
 
 
 def test_credentials_of_the_service_manager_are_taken(
@@ -304,9 +304,9 @@ def test_credentials_of_the_service_manager_are_taken(
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(kept))
     given = config("credential:key", "credential:pass")
     assert load_account(given, DataPaths(tmp_path)).address == ADDRESS
-    refused(lambda: load_account(config("credential:none", "credential:pass"), DataPaths(tmp_path)), "none")
+    expect_refusal(lambda: load_account(config("credential:none", "credential:pass"), DataPaths(tmp_path)), "none")
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
-    refused(lambda: load_account(given, DataPaths(tmp_path)), "LoadCredential=pass:FILE")
+    expect_refusal(lambda: load_account(given, DataPaths(tmp_path)), "LoadCredential=pass:FILE")
 
 
 @pytest.mark.parametrize("name", ["", "../account.json", "a/b", ".", "..", "a\0b"])
@@ -314,7 +314,7 @@ def test_a_credential_is_a_plain_name(path: Path, tmp_path: Path, monkeypatch: p
     (tmp_path / "inner").mkdir()
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "inner"))
     private(tmp_path / "account.pass", PASSPHRASE)
-    refused(lambda: load_account(config(f"credential:{name}"), DataPaths(tmp_path)), "no name of a credential")
+    expect_refusal(lambda: load_account(config(f"credential:{name}"), DataPaths(tmp_path)), "no name of a credential")
 
 
 def test_a_random_passphrase_is_private_long_and_new(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_random_passphrase_is_private_long_and_new(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
     assert len(made) >= 40 and made != create_passphrase(tmp_path / "b")
     assert load_passphrase("a", tmp_path) == made
-    refused(lambda: create_passphrase(tmp_path / "a"), "exists already")
+    expect_refusal(lambda: create_passphrase(tmp_path / "a"), "exists already")
 
 
 @pytest.mark.parametrize("module", ["swarmd.chain.endpoint", "swarmd.chain.keystore", "swarmd.chain.worker"])
