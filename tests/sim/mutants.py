@@ -10,19 +10,20 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from swarmd.core import catchup, chain, coordination, rounds, step, submissions, turn, workers
 from swarmd.sim import node, world
 
 
 class Mutant(NamedTuple):
-    """One mistake: `instead` of `text` in `module`."""
+    """One mistake: `instead` of `text` in `module`; `given` fields of the profile bring it to light sooner."""
 
     name: str
     module: ModuleType
     text: str
     instead: str
+    given: dict[str, Any] = {}
 
 
 MUTANTS = (
@@ -234,6 +235,7 @@ CHAIN_MUTANTS = (
         submissions,
         "return (submission.round, submission.stage) > (chain.round, chain.stage)",
         "return False",
+        {"nodes": 2, "stages": 3},
     ),
     Mutant(
         "two attempts share an id",
