@@ -23,7 +23,7 @@ class Mutant(NamedTuple):
     module: ModuleType
     text: str
     instead: str
-    given: dict[str, Any] = {}
+    given: tuple[tuple[str, Any], ...] = ()
 
 
 MUTANTS = (
@@ -235,7 +235,7 @@ CHAIN_MUTANTS = (
         submissions,
         "return (submission.round, submission.stage) > (chain.round, chain.stage)",
         "return False",
-        {"nodes": 2, "stages": 3},
+        (("nodes", 2), ("stages", 3)),
     ),
     Mutant(
         "two attempts share an id",

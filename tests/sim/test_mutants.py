@@ -14,7 +14,7 @@ SPAN = {"hours": 0.5, "calm_s": 700.0}
 
 def find(mutant: Mutant, chain: bool) -> tuple[int, str]:
     """The first seed that shows the mistake, and what the checks say; a crash of the core counts as shown too."""
-    given = (ROUGH if chain else {"chain": False}) | SPAN | mutant.given
+    given = (ROUGH if chain else {"chain": False}) | SPAN | dict(mutant.given)
     with planted(mutant):
         for seed in range(SEEDS_MAX):
             try:
