@@ -13,7 +13,7 @@ import typer
 
 from swarmd.config import ChainConfig, Config, load_config
 from swarmd.dht.identity import Identity, create_identity, load_identity
-from swarmd.errors import ConfigError, PathUnusable
+from swarmd.errors import ConfigError, KeystoreError, PathUnusable
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ def open_keystore(keystore: Path, passphrase: Path | None) -> LocalAccount:
     """The account in a keystore; its passphrase is in a file. Raises KeystoreError."""
     from swarmd.chain.keystore import load_passphrase, read_keystore
 
+    if not keystore.exists():
+        raise KeystoreError(f"there is no keystore {keystore}", f"Make one with `swarmd account new {keystore}`")
     secret = passphrase or passphrase_beside(keystore)
     return read_keystore(keystore, load_passphrase(secret.name, secret.parent))
 

@@ -1,0 +1,228 @@
+"""Joining a swarm: the manifest is checked, a node is made, and what exists stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarmd.config import load_config
+from swarmd.dht.identity import create_identity, load_identity
+from swarmd.errors import ExitCode
+from tests.anvil import AnvilMissing, running_anvil
+from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
+    return Shell(capsys, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def chain() -> Iterator[OwnChain]:
+    try:
+        with running_anvil() as url:
+            yield OwnChain(url)
+    except AnvilMissing as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture
+def manifest(shell: Shell) -> Path:
+    """Of a swarm without a chain."""
+    shell.well("swarm", "new", "Digits", "--dir", shell.root / "a")
+    return shell.root / "a" / "swarm.toml"
+
+
+def on_chain(shell: Shell, chain: OwnChain, *options: object) -> Path:
+    """The manifest of a swarm on the chain."""
+    command = ("swarm", "new", "Digits", "--dir", shell.root / "a", "--rpc", chain.url, "--listen", LISTEN, *options)
+    shell(*command)
+    chain.fund(shell.root / "a")
+    shell.well(*command)
+    return shell.root / "a" / "swarm.toml"
+
+
+def test_a_node_is_made(shell: Shell, manifest: Path) -> None:
+    b = shell.root / "b"
+    shown = shell.well("join", manifest, "--dir", b, "--name", "bob")
+    config, swarm = load_config(b / "config.toml"), shell.manifest("a")
+    assert (config.name, config.role, config.swarm.id) == ("bob", "follower", swarm.id)
+    assert config.swarm.coordinator == swarm.creator
+    assert config.dht.bootstrap == swarm.bootnodes
+    assert config.dht.peer == load_identity(b / "identity.key").peer_id
+    assert f"swarmd run --config {b / 'config.toml'}" in shown
+    assert shell("config", "check", b / "config.toml").code == 0
+
+
+def test_joining_twice_changes_nothing(shell: Shell, manifest: Path) -> None:
+    shell.well("join", manifest, "--dir", shell.root / "b")
+    before = files(shell.root / "b")
+    assert "kept as it is" in shell.well("join", manifest, "--dir", shell.root / "b", "--name", "else")
+    assert files(shell.root / "b") == before
+
+
+def test_what_a_run_that_died_left_is_used(shell: Shell, manifest: Path) -> None:
+    b = shell.root / "b"
+    b.mkdir()
+    peer = create_identity(b / "identity.key").peer_id
+    shell.well("join", manifest, "--dir", b)
+    assert load_config(b / "config.toml").dht.peer == peer
+
+
+def test_an_identity_of_ones_own(shell: Shell, manifest: Path) -> None:
+    key = shell.root / "own.key"
+    peer = create_identity(key).peer_id
+    b = shell.root / "b"
+    shell.well("join", manifest, "--dir", b, "--identity", key, "--data", "state")
+    config = load_config(b / "config.toml")
+    assert (config.dht.peer, config.dht.identity, config.data) == (peer, str(key), "state")
+    assert not (b / "identity.key").exists()
+    before = files(b)
+    shell.well("join", manifest, "--dir", b)
+    assert files(b) == before
+
+
+def test_a_data_directory_of_its_own(shell: Shell, manifest: Path) -> None:
+    b = shell.root / "b"
+    shell.well("join", manifest, "--dir", b, "--data", "state")
+    config = load_config(b / "config.toml")
+    assert load_identity(b / config.data / config.dht.identity).peer_id == config.dht.peer
+
+
+def test_a_directory_of_another_swarm_is_refused(shell: Shell, manifest: Path) -> None:
+    shell.well("swarm", "new", "Other", "--dir", shell.root / "other")
+    shell.well("join", manifest, "--dir", shell.root / "b")
+    before = files(shell.root / "b")
+    told = shell.fails(ExitCode.BAD_CONFIG, "join", shell.root / "other" / "swarm.toml", "--dir", shell.root / "b")
+    assert "a node belongs to one swarm" in told
+    assert files(shell.root / "b") == before
+
+
+def test_an_altered_manifest_makes_nothing(shell: Shell, manifest: Path) -> None:
+    manifest.write_text(manifest.read_text().replace('name = "Digits"', 'name = "Digest"'))
+    told = shell.fails(ExitCode.BAD_DATA, "join", manifest, "--dir", shell.root / "b")
+    assert "the signature is not the creator's" in told
+    assert not (shell.root / "b").exists()
+
+
+def test_the_creator_may_be_demanded(shell: Shell, manifest: Path) -> None:
+    told = shell.fails(ExitCode.BAD_DATA, "join", manifest, "--dir", shell.root / "b", "--creator", STRANGER)
+    assert "was created by" in told
+    assert not (shell.root / "b").exists()
+    shell.well("join", manifest, "--dir", shell.root / "b", "--creator", shell.manifest("a").creator)
+
+
+def test_a_recipe_that_was_changed_by_hand_is_told(shell: Shell, manifest: Path) -> None:
+    shell.well("join", manifest, "--dir", shell.root / "b")
+    config = shell.root / "b" / "config.toml"
+    config.write_text(config.read_text().replace("steps = 40", "steps = 4"))
+    assert "may train something else" in shell.well("join", manifest, "--dir", shell.root / "b")
+
+
+def test_options_of_a_chain_where_there_is_none(shell: Shell, manifest: Path) -> None:
+    told = shell.fails(ExitCode.BAD_CONFIG, "join", manifest, "--dir", shell.root / "b", "--rpc", "http://127.0.0.1:1")
+    assert "has no chain" in told
+
+
+def test_a_closed_swarm_says_what_its_creator_must_do(shell: Shell) -> None:
+    shell.well("swarm", "new", "Digits", "--dir", shell.root / "a", "--closed")
+    path, b = shell.root / "a" / "swarm.toml", shell.root / "b"
+    shown = shell.well("join", path, "--dir", b)
+    peer = load_config(b / "config.toml").dht.peer
+    assert f"swarmd swarm allow swarm.toml {peer}" in shown
+    shell.well("swarm", "allow", path, peer)
+    shell.well("join", path, "--dir", shell.root / "c", "--identity", b / "identity.key")
+    assert load_config(shell.root / "c" / "config.toml").dht.members == shell.manifest("a").members
+
+
+# --- on a chain ---
+
+
+def test_an_account_without_coins_registers_later(shell: Shell, chain: OwnChain) -> None:
+    path, b = on_chain(shell, chain), shell.root / "b"
+    shown = shell.well("join", path, "--dir", b)
+    assert "has 0 coins: send it some" in shown and "registers by itself" in shown
+    chain.fund(b, 1e-9)
+    assert "not registered yet" in shell.well("join", path, "--dir", b)
+    address = chain.fund(b)
+    assert "registered: in block" in shell.well("join", path, "--dir", b)
+    before = files(b)
+    assert f"registered: this node is, to {address}" in shell.well("join", path, "--dir", b)
+    assert (files(b), chain.sent_by(b)) == (before, 1)
+    config = load_config(b / "config.toml")
+    assert config.chain is not None
+    assert (config.chain.sender, config.chain.keystore, config.chain.drive) == ("wallet", "account.json", "policy")
+
+
+def test_bootnodes_of_the_contract_are_taken_along(shell: Shell, chain: OwnChain) -> None:
+    path, address = on_chain(shell, chain), f"/ip4/192.0.2.1/tcp/1/p2p/{STRANGER}"
+    shell.well("swarm", "add-bootnode", path, address)
+    shell.well("join", path, "--dir", shell.root / "b")
+    assert load_config(shell.root / "b" / "config.toml").dht.bootstrap == (*shell.manifest("a").bootnodes, address)
+
+
+def test_a_closed_swarm_on_a_chain(shell: Shell, chain: OwnChain) -> None:
+    path, b = on_chain(shell, chain, "--closed"), shell.root / "b"
+    shell.well("join", path, "--dir", b)
+    chain.fund(b)
+    peer = load_config(b / "config.toml").dht.peer
+    shown = shell.well("join", path, "--dir", b)
+    assert f"swarmd swarm allow swarm.toml {peer}" in shown and "registered: in block" not in shown
+    assert chain.sent_by(b) == 0
+    shell.well("swarm", "allow", path, peer)
+    assert "registered: in block" in shell.well("join", path, "--dir", b)
+
+
+def test_an_identity_that_another_account_registered(shell: Shell, chain: OwnChain) -> None:
+    path, b, c = on_chain(shell, chain), shell.root / "b", shell.root / "c"
+    shell.well("join", path, "--dir", b)
+    chain.fund(b)
+    shell.well("join", path, "--dir", b)
+    told = shell.fails(ExitCode.CHAIN_CONFLICT, "join", path, "--dir", c, "--identity", b / "identity.key")
+    assert f"is registered to the account {chain.address(b)}" in told
+    shown = shell.well(
+        *("join", path, "--dir", shell.root / "d", "--identity", b / "identity.key", "--account", b / "account.json")
+    )
+    assert "registered: this node is" in shown
+
+
+def test_through_a_signer(shell: Shell, chain: OwnChain) -> None:
+    path, b = on_chain(shell, chain), shell.root / "b"
+    url = "http://127.0.0.1:3000/api"
+    told = shell.fails(ExitCode.BAD_CONFIG, "join", path, "--dir", b, "--signer", url)
+    assert "--signer and --org go together" in told
+    shell.well("join", path, "--dir", b, "--signer", url, "--org", "org-1")
+    config = load_config(b / "config.toml").chain
+    assert config is not None
+    assert (config.sender, config.proxy.url, config.proxy.org) == ("proxy", url, "org-1")
+    assert not (b / "account.json").exists()
+    before = files(b)
+    shell.well("join", path, "--dir", b)
+    assert files(b) == before
+
+
+def test_another_chain_than_the_manifests(shell: Shell, chain: OwnChain) -> None:
+    path = on_chain(shell, chain)
+    with running_anvil("--chain-id", "100") as url:
+        told = shell.fails(ExitCode.CHAIN_CONFLICT, "join", path, "--dir", shell.root / "b", "--rpc", url)
+        assert "is a node of chain 100" in told
+    with running_anvil() as url:
+        told = shell.fails(ExitCode.CHAIN_CONFLICT, "join", path, "--dir", shell.root / "b", "--rpc", url)
+        assert "there is no contract at" in told
+    assert not (shell.root / "b" / "config.toml").exists()
+
+
+def test_an_endpoint_that_is_dead(shell: Shell, chain: OwnChain) -> None:
+    path = on_chain(shell, chain)
+    told = shell.fails(ExitCode.FAILURE, "join", path, "--dir", shell.root / "b", "--rpc", "http://127.0.0.1:1")
+    assert "no endpoint answers" in told
+
+
+def test_a_wrong_passphrase(shell: Shell, chain: OwnChain) -> None:
+    path, b = on_chain(shell, chain), shell.root / "b"
+    shell.well("join", path, "--dir", b)
+    (b / "account.pass").write_text("something else\n")
+    told = shell.fails(ExitCode.NO_PERMISSION, "join", path, "--dir", b)
+    assert "does not open" in told and "something else" not in told
