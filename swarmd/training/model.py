@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ModelError
+from swarmd.errors import ConfigError, ModelError
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
 from swarmd.training.source import locate_model
@@ -89,12 +89,12 @@ def load_policy(training: TrainingConfig) -> Policy:
 
 
 def choose_device(wanted: str) -> str:
-    """The accelerator there is, or the wanted one. Raises ModelError when that is not there."""
+    """The accelerator there is, or the wanted one. Raises ConfigError when that is not there."""
     present = [name for name in ("cuda", "xpu", "mps") if _is_present(name)]
     if wanted == "auto":
         return present[0] if present else "cpu"
     if wanted != "cpu" and wanted not in present:
-        raise ModelError(f"training.device is {wanted!r}, but torch finds none", 'Set training.device = "auto"')
+        raise ConfigError(f"training.device is {wanted!r}, but torch finds none", 'Set training.device = "auto"')
     return wanted
 
 
