@@ -407,3 +407,29 @@ async def test_one_registered_while_the_proxy_is_asked(ground: Ground, server: L
     node.want("register")
     await node.run()
     assert node.codes() == (["taken"] if known else []) and server.posts == 1
+
+
+async def test_a_request_that_may_have_been_taken_is_not_made_again_at_once(
+    ground: Ground, server: LoginServer
+) -> None:
+    async def accept(request: web.Request) -> web.Response:
+        return web.json_response({"hash": "0x12"})
+
+    server.before = accept
+    node = proxy_node(ground, config_of(ground, server, stuck_s=1000))
+    node.want("register")
+    await node.run(lambda: bool(node.of(SubmissionSent)))
+    await node.stop()
+    looks = 0
+
+    def tick() -> None:
+        nonlocal looks
+        looks += 1
+
+    node.on_tick = tick
+    await node.run(lambda: looks > 20)
+    assert server.posts == 1 and not node.of(CommandFailed)
+    ground.swarm.register(ground.swarm.alice, "me")
+    await node.run()
+    once(ground, node, "register/0/0")
+    assert server.posts == 1

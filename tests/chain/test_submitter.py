@@ -677,3 +677,17 @@ async def test_a_broadcast_of_nothing_known_is_given_back(ground: Ground) -> Non
     node.hand(Broadcast("broadcast/register/1", "register", sign_nothing(account)))
     await node.run(lambda: bool(node.of(CommandFailed)))
     assert nonce_of(ground, account) == 0
+
+
+async def test_it_is_confirmed_at_the_depth_and_not_before(ground: Ground) -> None:
+    node = wallet_node(ground, settings(ground, depth=3), account_named(ground, "alice"))
+    node.mines = False
+    name = wish(node, "register")
+    await node.run(lambda: bool(node.of(SubmissionIncluded)))
+    for _ in range(3):
+        assert not node.of(SubmissionConfirmed)
+        ground.mine()
+        looks = node.places.passed + 12
+        await node.run(lambda looks=looks: node.places.passed > looks or node.is_done(name))  # type: ignore[misc]
+    await node.run()
+    assert node.of(SubmissionConfirmed)[0].block == node.of(SubmissionIncluded)[0].block
