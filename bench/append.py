@@ -24,7 +24,8 @@ from bench.measure import Sample, ratios, take_turns, timed
 from bench.place import Unavailable, need_disk
 from bench.recording import record
 from bench.table import Row
-from swarmd.core.events import Event, Role, tag_of
+from swarmd.core.events import Event, tag_of
+from swarmd.core.values import Role
 from swarmd.eventlog.store import EventLog
 
 GROUP = 64

@@ -16,9 +16,10 @@ from swarmd.core import commands as do
 from swarmd.core import events as happened
 from swarmd.core.catchup import expand
 from swarmd.core.commands import Command
-from swarmd.core.events import CoordinatorSettings, Envelope, Event, RolloutsRef, Settings
+from swarmd.core.events import Envelope, Event
 from swarmd.core.state import State
 from swarmd.core.step import step
+from swarmd.core.values import CoordinatorSettings, RolloutsRef, Settings
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog

@@ -19,9 +19,10 @@ from bench.measure import Sample, ratios, take_turns
 from bench.recording import record, write_log
 from bench.table import Row
 from swarmd.core.chart import NAMES, Chart, Charts, build_machine, default_charts
-from swarmd.core.events import Envelope, Role
+from swarmd.core.events import Envelope
 from swarmd.core.state import State
 from swarmd.core.step import step
+from swarmd.core.values import Role
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.replay import verify
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from swarmd.core.events import BehindPolicy, ChainSettings, CoordinatorSettings, Drive, Role, Settings
+from swarmd.core.values import BehindPolicy, ChainSettings, CoordinatorSettings, Drive, Role, Settings
 from swarmd.errors import ConfigError, NotFoundError
 
 NUMBER_MAX = 1e9  # thirty years, as seconds; JSON has no infinity, and no wait is without an end

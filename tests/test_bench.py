@@ -18,7 +18,8 @@ from bench.recording import record, write_log
 from bench.replay import Scratch, drive_all, moves_of
 from bench.table import Result, Row, figure, to_markdown
 from swarmd.core.chart import build_machine, default_charts
-from swarmd.core.events import Role, tag_of
+from swarmd.core.events import tag_of
+from swarmd.core.values import Role
 from swarmd.eventlog.replay import verify
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,7 +12,7 @@ from eth_utils.crypto import keccak
 from swarmd.chain.contract import encode_call
 from swarmd.chain.fees import Price
 from swarmd.core.commands import Submit
-from swarmd.core.events import Drive, Prepared, Value
+from swarmd.core.values import Drive, Prepared, Value
 from swarmd.errors import ChainError
 
 DYNAMIC_FEE = 2  # first byte of a transaction of EIP-1559; one of the old kind begins with an RLP list

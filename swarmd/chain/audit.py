@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from swarmd.core.commands import Submit
-from swarmd.core.events import Prepared, SubmissionKind
+from swarmd.core.values import Prepared, SubmissionKind
 from swarmd.errors import LogDamaged, LogInUse
 from swarmd.eventlog.files import sync_directory, write_all, write_failure
 

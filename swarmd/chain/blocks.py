@@ -15,7 +15,7 @@ import msgspec
 
 from swarmd.chain.logs import Entry, Hash, Quantity
 from swarmd.chain.rpc import Caller, Rpc
-from swarmd.core.events import BlockRef
+from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, EndpointFailed, RpcRefused
 
 TOGETHER = 16  # calls under way at once

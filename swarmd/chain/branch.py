@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 
-from swarmd.core.events import BlockRef
 from swarmd.core.state import BLOCKS_KEPT
+from swarmd.core.values import BlockRef
 
 KEPT_MAX = 256 + BLOCKS_KEPT  # most recent blocks that are remembered
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from swarmd.chain.rpc import Caller
 from swarmd.config import FeesConfig
-from swarmd.core.events import Value
+from swarmd.core.values import Value
 from swarmd.errors import ChainError, EndpointFailed
 
 GWEI = 10**9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmd.core.commands import Submit
-from swarmd.core.events import BlockRef, Prepared
+from swarmd.core.values import BlockRef, Prepared
 
 ATTEMPTS_MAX = 64  # remembered; the core remembers fewer, and gives them back after a restart
 

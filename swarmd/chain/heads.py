@@ -17,7 +17,7 @@ import msgspec
 from swarmd.chain.blocks import Header
 from swarmd.chain.endpoint import SocketEndpoint
 from swarmd.chain.rpc import FOREIGN_S, Health, Rpc
-from swarmd.core.events import BlockRef
+from swarmd.core.values import BlockRef
 from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
 
 SLOW_POLLS = 5  # of poll_s between two looks while a subscription brings the news

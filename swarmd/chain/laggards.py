@@ -8,7 +8,7 @@ from swarmd.chain.blocks import Header
 from swarmd.chain.endpoint import Throttled
 from swarmd.chain.logs import Quantity
 from swarmd.chain.rpc import Health, Rpc
-from swarmd.core.events import BlockRef
+from swarmd.core.values import BlockRef
 
 BEHIND_BLOCKS = 8  # an endpoint so far behind another one serves nobody
 ALONE_S = 60.0  # it is left alone for so long

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from swarmd.chain.audit import Line
 from swarmd.core.commands import Submit
-from swarmd.core.events import Prepared
+from swarmd.core.values import Prepared
 
 CONFIRMED_MAX = 10_000  # remembered; of older ones only the chain tells, and it refuses a second one
 

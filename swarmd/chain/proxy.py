@@ -21,7 +21,7 @@ from swarmd.chain.sender import Fate, Mined
 from swarmd.chain.urls import name_of
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
-from swarmd.core.events import Prepared
+from swarmd.core.values import Prepared
 from swarmd.errors import ConfigError, ContractRefused, EndpointFailed, KeystoreError, RpcRefused, SignerError
 from swarmd.paths import DataPaths
 from swarmd.private import Kind, locate_secret, read_secret

@@ -8,7 +8,8 @@ from itertools import groupby
 
 from swarmd.chain.blocks import NotThere
 from swarmd.chain.logs import Entry, decode_entry
-from swarmd.core.events import AnyChainLog, BlockRef, ChainBlock, Event
+from swarmd.core.events import AnyChainLog, ChainBlock, Event
+from swarmd.core.values import BlockRef
 
 MARK_BLOCKS = 256  # a block without logs is reported when the last report lies so far back,
 MARK_S = 600.0  # or so long

@@ -16,7 +16,8 @@ from swarmd.chain.logs import decode_entry
 from swarmd.chain.reading import by_block
 from swarmd.chain.rpc import Caller, Rpc
 from swarmd.chain.standings import PeerStanding, Standings
-from swarmd.core.events import BlockRef, ChainBlock
+from swarmd.core.events import ChainBlock
+from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ContractRefused, RpcRefused
 
 RANGE_BLOCKS = 50_000  # asked for at once; an endpoint that refuses is asked for fewer

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from swarmd.chain.rpc import Caller
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
-from swarmd.core.events import BlockRef, Prepared, Value
+from swarmd.core.values import BlockRef, Prepared, Value
 from swarmd.paths import DataPaths
 
 

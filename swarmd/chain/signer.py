@@ -25,7 +25,7 @@ from swarmd.chain.sender import Mined
 from swarmd.chain.wallet import Wallet
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
-from swarmd.core.events import Prepared, SubmissionKind
+from swarmd.core.values import Prepared, SubmissionKind
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, RpcRefused
 
 TURN_S = 30.0  # a request waits so long for those before it

@@ -12,7 +12,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from swarmd.core.events import AnyChainLog, BlockRef, ChainBlock, ChainReorged, RegistrationLog, RewardLog, VoteLog
+from swarmd.core.events import AnyChainLog, ChainBlock, ChainReorged, RegistrationLog, RewardLog, VoteLog
+from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError
 
 OPEN_BLOCKS_MAX = 4096  # newest blocks that a reorganisation may take back; older ones are added up for good

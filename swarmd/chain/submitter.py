@@ -22,7 +22,8 @@ from swarmd.chain.verdicts import Refusal, Verdicts
 from swarmd.chain.way import Way
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Broadcast, Submit
-from swarmd.core.events import BlockRef, CommandFailed, Event
+from swarmd.core.events import CommandFailed, Event
+from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ContractRefused, EndpointFailed, SwarmdError
 
 FOLLOWED_MAX = 4096  # submissions looked after at once; one more is turned away, and comes again

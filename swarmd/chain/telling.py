@@ -10,10 +10,8 @@ from anyio import current_time
 from swarmd.chain.following import Following
 from swarmd.chain.verdicts import Refusal
 from swarmd.core.events import (
-    BlockRef,
     CommandFailed,
     Event,
-    Prepared,
     SubmissionConfirmed,
     SubmissionIncluded,
     SubmissionLost,
@@ -21,6 +19,7 @@ from swarmd.core.events import (
     SubmissionRefused,
     SubmissionSent,
 )
+from swarmd.core.values import BlockRef, Prepared
 
 log = logging.getLogger(__name__)
 

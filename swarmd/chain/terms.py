@@ -6,7 +6,8 @@ from typing import Any
 
 from swarmd.chain.coordinator import Coordinator
 from swarmd.config import ChainConfig
-from swarmd.core.events import BlockRef, ChainUp
+from swarmd.core.events import ChainUp
+from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, RpcRefused
 
 

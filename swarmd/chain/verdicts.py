@@ -5,7 +5,7 @@ from __future__ import annotations
 from swarmd.chain.blocks import Blocks
 from swarmd.chain.coordinator import Coordinator
 from swarmd.core.commands import Submit
-from swarmd.core.events import Value
+from swarmd.core.values import Value
 from swarmd.errors import ChainError, ContractRefused
 
 DONE_ALREADY = ("PeerIdAlreadyRegistered", "RewardAlreadySubmitted", "WinnerAlreadyVoted")

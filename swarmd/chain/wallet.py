@@ -21,7 +21,7 @@ from swarmd.chain.rpc import Caller
 from swarmd.chain.sender import Fate, Mined
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
-from swarmd.core.events import BlockRef, Prepared
+from swarmd.core.values import BlockRef, Prepared
 from swarmd.errors import ChainError, RpcRefused
 from swarmd.paths import DataPaths
 

@@ -26,7 +26,8 @@ from swarmd.chain.rpc import Rpc
 from swarmd.chain.terms import Terms
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
-from swarmd.core.events import AnyChainLog, BlockRef, ChainDegraded, ChainReorged, Event, OtherLog
+from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, Event, OtherLog
+from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 
 NEAR_BLOCKS = 64  # below the head, which are read one by one

@@ -11,7 +11,7 @@ from swarmd.chain.following import Following
 from swarmd.chain.sender import Mined, Sender
 from swarmd.chain.telling import Telling
 from swarmd.chain.verdicts import Refusal, Verdicts
-from swarmd.core.events import Prepared
+from swarmd.core.values import Prepared
 from swarmd.errors import ChainError, ContractRefused, EndpointFailed
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmd.chain.standings import ORDERS, Order
-from swarmd.core.events import Standing
+from swarmd.core.values import Standing
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
 
 if TYPE_CHECKING:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from swarmd.core.commands import Command
-from swarmd.core.events import Envelope, Event, RoundsSkipped, SkipCause
+from swarmd.core.events import Envelope, Event, RoundsSkipped
 from swarmd.core.state import State
 from swarmd.core.step import step
+from swarmd.core.values import SkipCause
 
 Step = tuple[Envelope, State, State, tuple[Command, ...]]  # an event, the state before and after, what it causes
 

@@ -13,7 +13,6 @@ from typing import Any
 from swarmd.core import rounds, submissions, workers
 from swarmd.core.commands import AdmitPeers, Announce
 from swarmd.core.events import (
-    BlockRef,
     ChainBlock,
     ChainDegraded,
     ChainReorged,
@@ -29,6 +28,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import BLOCKS_KEPT, MEMBERS_MAX, Chain
 from swarmd.core.turn import Turn
+from swarmd.core.values import BlockRef
 from swarmd.errors import ExitCode
 
 # --- the connection ---
@@ -110,6 +110,8 @@ def on_chain_block(turn: Turn, event: ChainBlock) -> None:
         if rule is not None:
             rule(turn, entry, event.block)
     turn.note_chain(recent=_with_block(turn.chain.recent, event.block))
+    if turn.chain.chart == "connecting":
+        turn.arm("ready/chain", turn.at + turn.settings.ready_s)  # much to read, but it gets on
     if turn.chain_is_up and event.logs:
         _follow(turn)
 

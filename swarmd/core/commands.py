@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.core.events import BlockRef, Prepared, RolloutsRef, Standing, SubmissionKind, Worker
+from swarmd.core.values import BlockRef, Prepared, RolloutsRef, Standing, SubmissionKind, Worker
 
 
 class Order(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from swarmd.core.commands import Announce, CollectReports, PublishLeaderboard
 from swarmd.core.events import (
-    CoordinatorSettings,
     LeaderboardPublished,
     MemberLeft,
     MemberSeen,
@@ -16,10 +15,10 @@ from swarmd.core.events import (
     Registered,
     ReportSeen,
     RoundPublished,
-    Standing,
 )
 from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Report
 from swarmd.core.turn import Turn
+from swarmd.core.values import CoordinatorSettings, Standing
 
 COLLECTING = ("announcing", "open.collecting")
 SILENT_ROUNDS = 64  # once in so many rounds every silent member is waited for

@@ -6,89 +6,13 @@ An event is immutable and for ever: a field may be added with a default, a tag i
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-Worker = Literal["network", "trainer", "chain"]
-Role = Literal["coordinator", "follower"]
-BehindPolicy = Literal["finish-stage", "abandon"]
-SkipCause = Literal["slow", "late", "fault"]
-SubmissionKind = Literal["register", "reward", "winners", "advance"]
-Drive = Literal["never", "policy", "manager"]
+from swarmd.core.values import BlockRef, Prepared, RolloutsRef, Settings, SkipCause, Value, Worker
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
     """Base of all events; the ``type`` tag selects the class when a log is read."""
-
-
-class Value(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Base of the immutable values that events, commands and state are made of."""
-
-
-class CoordinatorSettings(Value, frozen=True):
-    """How the coordinator opens and closes stages."""
-
-    min_peers: int = 1  # members, itself included, before the first round opens
-    start_s: float = 60.0  # longest wait for min_peers; then the first round opens with whoever is there
-    stage_s: float = 300.0  # longest a stage stays open
-    quorum: float = 1.0  # share of the expected members whose reports close a stage early
-    rounds_max: int = 0  # rounds to run in all, 0 for no end
-    resume_s: float = 15.0  # a stage that was open when the coordinator died stays open at least this much longer
-
-
-class ChainSettings(Value, frozen=True):
-    """How a node takes part in a swarm whose rounds are kept by a contract on an EVM chain."""
-
-    sends: bool = True  # False: it follows the chain and submits nothing
-    drive: Drive = "policy"  # moves the swarm on: never, by `advance()` when the policy allows, or as its stage manager
-    stagger_s: float = 3.0  # nodes that may advance try one after another, so far apart
-    stage_s: float = 300.0  # a stage's time where the contract's policy sets none
-    reward_scale: int = 1000  # a reward of 1.0 is submitted as this integer
-    winners: int = 1  # peers that this node votes for in each round, at most; 0: it does not vote
-    resend_s: float = 60.0  # a submission without news for so long is looked at again
-
-
-class Settings(Value, frozen=True):
-    """The part of a node's configuration that decides its behaviour; logged at every start for replay."""
-
-    peer: str  # this node's peer id
-    swarm: str  # swarm id, part of every DHT key
-    role: Role
-    coordinator: str  # peer id of the one whose announcements count
-    name: str = ""
-    stages: int = 1  # stages in a round
-    behind: BehindPolicy = "finish-stage"
-    gather_s: float = 5.0  # longest wait for peers' rollouts
-    train_s: float = 600.0  # longest a stage may train on this node
-    publish_s: float = 30.0  # a report not acknowledged by then is sent again
-    clock_s: float = 20.0  # silence after a passed stage deadline before the clock is read again
-    ready_s: float = 180.0  # longest start of a worker until it reports ready
-    restarts_max: int = 8  # worker exits within restart_window_s that end the node
-    restart_window_s: float = 300.0
-    coordination: CoordinatorSettings | None = None  # present where this node opens and closes the rounds
-    chain: ChainSettings | None = None  # present where a contract keeps the rounds; then nobody coordinates them
-
-
-class RolloutsRef(Value, frozen=True):
-    """Rollouts of one peer for one stage; the body lies in the blob store under its digest."""
-
-    peer: str
-    round: int
-    stage: int
-    digest: str  # sha256 of the encoded body, lower-case hex
-    size_bytes: int
-    groups: int  # questions, each with the same number of completions
-
-
-class Standing(Value, frozen=True):
-    """One row of the leaderboard."""
-
-    peer: str
-    name: str
-    reward: float  # sum of the stage rewards so far
-    rounds: int  # rounds in which at least one report arrived in time
-    last_round: int  # last such round
 
 
 # --- the node's own life ---
@@ -302,15 +226,6 @@ class TrainingCancelled(Fact, frozen=True, tag="training_cancelled"):
 # --- chain ---
 
 
-class BlockRef(Value, frozen=True):
-    """A block; hashes are lower-case hex with 0x."""
-
-    number: int
-    hash: str
-    parent: str = ""  # hash of the block before
-    at: float = 0.0  # the block's own time, POSIX seconds
-
-
 class ChainLog(Value, frozen=True, tag_field="log"):
     """Base of what the swarm's contract said in one log entry; accounts are checksummed addresses.
 
@@ -402,7 +317,7 @@ class ChainBlock(Fact, frozen=True, tag="chain_block"):
 
 
 class ChainReorged(Fact, frozen=True, tag="chain_reorged"):
-    """Blocks after `fork` are no longer part of the chain; what took their place follows as `ChainBlock`."""
+    """Blocks after `fork` are not part of the chain any more; `ChainBlock`, then `ChainUp` tell what is there instead."""
 
     fork: BlockRef
     depth: int  # blocks dropped
@@ -416,19 +331,6 @@ class MembershipRead(Fact, frozen=True, tag="membership_read"):
 
 
 # --- submissions ---
-
-
-class Prepared(Value, frozen=True):
-    """One attempt at a submission, complete before it leaves.
-
-    A wallet's is a signed transaction, which can be sent any number of times and be mined once. One through a signer
-    proxy has no transaction of its own: nonce -1, and hash and raw are empty.
-    """
-
-    hash: str = ""
-    nonce: int = -1
-    raw: bytes = b""
-    fee_wei: str = "0"  # most that a unit of gas may cost, decimal
 
 
 class SubmissionPrepared(Fact, frozen=True, tag="submission_prepared"):

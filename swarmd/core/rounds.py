@@ -20,7 +20,6 @@ from swarmd.core.events import (
     Registered,
     ReportPublished,
     RolloutsGathered,
-    RolloutsRef,
     RoundAnnounced,
     RoundsSkipped,
     StageTrained,
@@ -28,6 +27,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import REWARDS_KEPT, SKIPS_KEPT, Clock, Result, Skip, StageReward, Work
 from swarmd.core.turn import Turn
+from swarmd.core.values import RolloutsRef
 
 RETRY_S = 2.0  # before a failed network command is sent again
 TRAIN_RETRY_S = 1.0

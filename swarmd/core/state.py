@@ -6,7 +6,7 @@ State is only ever made by `swarmd.core.step.step`. Everything in it is bounded;
 from __future__ import annotations
 
 from swarmd.core.commands import Command
-from swarmd.core.events import BlockRef, Prepared, RolloutsRef, Settings, SkipCause, Standing, SubmissionKind, Value
+from swarmd.core.values import BlockRef, Prepared, RolloutsRef, Settings, SkipCause, Standing, SubmissionKind, Value
 
 SKIPS_KEPT = 32  # most recent skips shown by status; the log has them all
 REWARDS_KEPT = 128  # most recent own stage rewards

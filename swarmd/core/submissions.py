@@ -18,7 +18,6 @@ from swarmd.core.events import (
     ReportSeen,
     SubmissionConfirmed,
     SubmissionIncluded,
-    SubmissionKind,
     SubmissionLost,
     SubmissionPrepared,
     SubmissionRefused,
@@ -26,6 +25,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import MEMBERS_MAX, OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, Score, State, Submission, Tally
 from swarmd.core.turn import Turn
+from swarmd.core.values import SubmissionKind
 from swarmd.errors import ExitCode
 
 RETRY_FIRST_S = 1.0
@@ -110,7 +110,7 @@ def block_of(submission: Submission) -> int:
 
 
 def head_of(state: State) -> Submission | None:
-    """The one whose turn it is: the first that is neither on the chain nor refused, and that the contract is ready for."""
+    """The one whose turn it is: the first that is not settled, and that the contract is ready for."""
     for each in state.submissions:
         if each.chart not in (*ON_CHAIN, "refused") and not _is_ahead(state, each):
             return each

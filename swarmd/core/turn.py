@@ -13,8 +13,8 @@ from msgspec.structs import force_setattr, replace
 
 from swarmd.core.chart import Charts
 from swarmd.core.commands import TRAINER_COMMANDS, Command, Train
-from swarmd.core.events import ChainSettings, Settings
 from swarmd.core.state import REJECTIONS_KEPT, Chain, Coordination, Deadline, Link, State, Submission, Trainer, Work
+from swarmd.core.values import ChainSettings, Settings
 
 PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given up beyond it
 

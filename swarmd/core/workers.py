@@ -13,13 +13,13 @@ from swarmd.core.events import (
     NodeStopped,
     StopRequested,
     TrainerReady,
-    Worker,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
 )
 from swarmd.core.state import Chain, Coordination, Link, State, Trainer, WorkerState
 from swarmd.core.turn import Turn
+from swarmd.core.values import Worker
 from swarmd.errors import ExitCode
 
 BACKOFF_FIRST_S = 0.2

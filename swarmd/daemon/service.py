@@ -27,8 +27,9 @@ from swarmd.core.commands import (
     StartWorker,
     StopWorkers,
 )
-from swarmd.core.events import NodeStarted, NodeStopped, RolloutsRef, StopRequested, Worker
+from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
 from swarmd.core.state import State
+from swarmd.core.values import RolloutsRef, Worker
 from swarmd.daemon.clock import Clock, SystemClock
 from swarmd.daemon.control import Control, bind_control
 from swarmd.daemon.engine import Engine, Plan

@@ -25,11 +25,11 @@ from swarmd.core.events import (
     NodeStopped,
     StopRequested,
     TimerFired,
-    Worker,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
 )
+from swarmd.core.values import Worker
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
 from swarmd.errors import FrameError

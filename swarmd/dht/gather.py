@@ -9,7 +9,8 @@ import time
 import anyio
 
 from swarmd.core.commands import Gather
-from swarmd.core.events import RolloutsGathered, RolloutsRef
+from swarmd.core.events import RolloutsGathered
+from swarmd.core.values import RolloutsRef
 from swarmd.dht import names
 from swarmd.dht.bodies import check_body, inflate
 from swarmd.dht.fetch import fetch_body

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from swarmd.core.events import Standing
+from swarmd.core.values import Standing
 from swarmd.dht import names
 from swarmd.dht.plain import DECODE_ERRORS
 from swarmd.dht.records import ReportRecord, Signed, check_payload, decode_signed, verifies

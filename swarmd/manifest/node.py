@@ -8,7 +8,7 @@ import msgspec
 import tomlkit
 
 from swarmd.config import NUMBER_MAX, Config, RoundConfig, parse_config
-from swarmd.core.events import Drive, Role
+from swarmd.core.values import Drive, Role
 from swarmd.manifest.form import Chain, Manifest
 from swarmd.manifest.layout import commented
 

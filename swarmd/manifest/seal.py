@@ -51,7 +51,10 @@ def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
     value = identity.sign(signed_message(sealed)).hex()
     sealed = msgspec.structs.replace(sealed, signature=Signature(identity.peer_id, value))
     check_form(sealed)
-    return sealed
+    try:
+        return msgspec.convert(msgspec.to_builtins(sealed), Manifest)  # what cannot be read again is not signed
+    except msgspec.ValidationError as error:
+        raise ManifestError(f"no manifest can say this: {error}") from error
 
 
 def verify(manifest: Manifest) -> None:

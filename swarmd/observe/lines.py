@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from swarmd.core.events import (
-    BlockRef,
     ChainBlock,
     ChainDegraded,
     ChainReorged,
@@ -26,7 +25,6 @@ from swarmd.core.events import (
     NodeStarted,
     NodeStopped,
     NoRoundYet,
-    Prepared,
     RecordsRejected,
     Registered,
     ReportPublished,
@@ -52,6 +50,7 @@ from swarmd.core.events import (
     tag_of,
 )
 from swarmd.core.state import State, Submission
+from swarmd.core.values import BlockRef, Prepared
 from swarmd.core.workers import LEAVING
 from swarmd.observe.blocks import block_words
 

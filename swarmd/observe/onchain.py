@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.core.events import ChainSettings
 from swarmd.core.state import Chain, State, Submission
+from swarmd.core.values import ChainSettings
 from swarmd.observe.layers import Layer, WorkerStatus, first_line, silence, worker_status
 from swarmd.observe.live import Live
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from swarmd.core.events import AnyChainLog, BlockRef
+from swarmd.core.events import AnyChainLog
+from swarmd.core.values import BlockRef
 from swarmd.sim.contract import Call, Contract, Undo
 
 if TYPE_CHECKING:

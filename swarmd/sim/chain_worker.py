@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
-from swarmd.core.events import BlockRef, ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, MembershipRead
+from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, MembershipRead
+from swarmd.core.values import BlockRef
 from swarmd.sim.submitter import Submitter
 from swarmd.sim.worker import SimWorker
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmd.core.commands import Announce, PublishReport
-from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen, RolloutsRef, RoundAnnounced
+from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen, RoundAnnounced
+from swarmd.core.values import RolloutsRef
 
 if TYPE_CHECKING:
     from swarmd.sim.network import NetworkWorker

@@ -8,8 +8,8 @@ from random import Random
 
 import msgspec
 
-from swarmd.core.events import RolloutsRef
 from swarmd.core.step import RULES
+from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.commit import Commit, decode_commit, encode_commit
 from swarmd.eventlog.frame import encode_frame, read_frames
 

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from swarmd.core.catchup import Step, advance
 from swarmd.core.commands import Command
-from swarmd.core.events import Event, NodeStarted, NodeStopped, Settings, TimerFired
+from swarmd.core.events import Event, NodeStarted, NodeStopped, TimerFired
 from swarmd.core.state import Deadline, State
 from swarmd.core.step import RULES, step
+from swarmd.core.values import Settings
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
 from swarmd.sim.disk import Disk

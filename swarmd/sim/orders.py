@@ -16,8 +16,9 @@ from swarmd.core.commands import (
     StartWorker,
     StopWorkers,
 )
-from swarmd.core.events import CommandFailed, Event, LinkUp, NodeStarted, TrainerReady, Worker
+from swarmd.core.events import CommandFailed, Event, LinkUp, NodeStarted, TrainerReady
 from swarmd.core.state import State
+from swarmd.core.values import Worker
 
 if TYPE_CHECKING:
     from swarmd.core.catchup import Step

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from swarmd.core.events import BehindPolicy
+from swarmd.core.values import BehindPolicy
 
 ChainPolicy = Literal["time", "reports", "manager"]
 

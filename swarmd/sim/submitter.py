@@ -8,9 +8,7 @@ import msgspec
 
 from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import (
-    BlockRef,
     CommandFailed,
-    Prepared,
     SubmissionConfirmed,
     SubmissionIncluded,
     SubmissionLost,
@@ -18,6 +16,7 @@ from swarmd.core.events import (
     SubmissionRefused,
     SubmissionSent,
 )
+from swarmd.core.values import BlockRef, Prepared
 from swarmd.sim.chain import Tx, sign
 from swarmd.sim.contract import Call
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from swarmd.core.commands import Command, KillWorker, StartWorker, StopWorkers
-from swarmd.core.events import NodeStopped, Worker, WorkerExited, WorkerStarted, WorkerStartFailed
+from swarmd.core.events import NodeStopped, WorkerExited, WorkerStarted, WorkerStartFailed
+from swarmd.core.values import Worker
 from swarmd.sim.chain_worker import ChainWorker
 from swarmd.sim.network import NetworkWorker
 from swarmd.sim.trainer import TrainerWorker

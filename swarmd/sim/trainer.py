@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from swarmd.core.commands import CancelTraining, Command, Train
-from swarmd.core.events import CommandFailed, RolloutsRef, StageTrained, TrainerReady, TrainingCancelled
+from swarmd.core.events import CommandFailed, StageTrained, TrainerReady, TrainingCancelled
+from swarmd.core.values import RolloutsRef
 from swarmd.sim.disk import Checkpoint
 from swarmd.sim.worker import SimWorker
 

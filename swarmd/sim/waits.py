@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from swarmd.core import submissions
 from swarmd.core.commands import Announce, PublishReport, Register, Train
-from swarmd.core.events import Worker
 from swarmd.core.state import Chain, Coordination, State, WorkerState
+from swarmd.core.values import Worker
 from swarmd.core.workers import LEAVING
 
 HUNG = "nothing ends what the trainer is busy with"

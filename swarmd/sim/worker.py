@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from swarmd.core.commands import Command
-from swarmd.core.events import Event, Worker
+from swarmd.core.events import Event
+from swarmd.core.values import Worker
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node

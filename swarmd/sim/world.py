@@ -14,7 +14,7 @@ import msgspec
 
 from swarmd.core.catchup import Step
 from swarmd.core.commands import Submit
-from swarmd.core.events import ChainSettings, CoordinatorSettings, Drive, Settings
+from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Settings
 from swarmd.eventlog.commit import Commit
 from swarmd.sim.chain import Chain, Receipt, Tx
 from swarmd.sim.chain_worker import ChainWorker

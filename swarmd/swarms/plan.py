@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Protocol
 
-from swarmd.core.events import Value
+from swarmd.core.values import Value
 from swarmd.swarms.rollouts import Reference
 
 Split = Literal["train", "dev", "held-out"]

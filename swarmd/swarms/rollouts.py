@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from swarmd.core.events import RolloutsRef, Value
+from swarmd.core.values import RolloutsRef, Value
 from swarmd.errors import RecordRejected
 
 VERSION = 1

@@ -14,7 +14,8 @@ import torch
 
 from swarmd.config import Config
 from swarmd.core.commands import Train
-from swarmd.core.events import RolloutsRef, StageTrained
+from swarmd.core.events import StageTrained
+from swarmd.core.values import RolloutsRef
 from swarmd.errors import CheckpointFailed, ModelError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths

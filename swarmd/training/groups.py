@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 
 from swarmd.core.commands import Train
-from swarmd.core.events import RolloutsRef
+from swarmd.core.values import RolloutsRef
 from swarmd.errors import RecordRejected, SwarmdError
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.rollouts import Group, check_origin, decode_rollouts

@@ -22,14 +22,13 @@ from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import (
     CommandFailed,
     Event,
-    Prepared,
     SubmissionConfirmed,
     SubmissionIncluded,
-    SubmissionKind,
     SubmissionLost,
     SubmissionPrepared,
     SubmissionRefused,
 )
+from swarmd.core.values import Prepared, SubmissionKind
 from tests.chain.grounds import Ground
 
 TICK_S = 0.005

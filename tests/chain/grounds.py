@@ -23,7 +23,8 @@ from swarmd.chain.terms import Terms
 from swarmd.chain.watcher import Watcher
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
-from swarmd.core.events import AnyChainLog, BlockRef, ChainBlock, ChainReorged, ChainUp, Event
+from swarmd.core.events import AnyChainLog, ChainBlock, ChainReorged, ChainUp, Event
+from swarmd.core.values import BlockRef
 from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm
 
 CHAIN_ID = 31337

@@ -18,13 +18,13 @@ from swarmd.config import ChainConfig, ProxyConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import (
     CommandFailed,
-    Prepared,
     RegistrationLog,
     SubmissionConfirmed,
     SubmissionPrepared,
     SubmissionRefused,
     SubmissionSent,
 )
+from swarmd.core.values import Prepared
 from swarmd.errors import ConfigError, ContractRefused, EndpointFailed, KeystoreError, SignerError
 from swarmd.paths import DataPaths
 from tests.chain.faults import Calls, Node, Places, settings, stop_all

@@ -18,7 +18,6 @@ from swarmd.chain.readout import Readout, read_out
 from swarmd.chain.standings import ORDERS, PeerStanding, Standings, rank
 from swarmd.core.events import (
     AnyChainLog,
-    BlockRef,
     ChainBlock,
     ChainReorged,
     OtherLog,
@@ -27,6 +26,7 @@ from swarmd.core.events import (
     StageLog,
     VoteLog,
 )
+from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused
 from tests.anvil import running_anvil
 from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm

@@ -20,7 +20,6 @@ from swarmd.chain.wallet import Wallet
 from swarmd.core.commands import Broadcast
 from swarmd.core.events import (
     CommandFailed,
-    Prepared,
     RegistrationLog,
     RewardLog,
     StageLog,
@@ -32,6 +31,7 @@ from swarmd.core.events import (
     SubmissionSent,
     VoteLog,
 )
+from swarmd.core.values import Prepared
 from swarmd.errors import EndpointFailed
 from tests.anvil import running_anvil
 from tests.chain.faults import Node, account_named, attempts_of, nonce_of, settings, stop_all, wallet_node

@@ -18,7 +18,8 @@ from swarmd.chain.sender import Mined, make_sender
 from swarmd.chain.wallet import KNOWN, POOR, UNTIMELY, Wallet
 from swarmd.config import FeesConfig
 from swarmd.core.commands import Submit
-from swarmd.core.events import Prepared, RegistrationLog
+from swarmd.core.events import RegistrationLog
+from swarmd.core.values import Prepared
 from swarmd.errors import ChainError, ContractRefused, EndpointFailed, KeystoreError
 from swarmd.paths import DataPaths
 from tests.chain.faults import account_named, nonce_of, settings

@@ -19,16 +19,8 @@ from swarmd.chain.laggards import BEHIND_BLOCKS
 from swarmd.chain.reading import says
 from swarmd.chain.urls import name_of
 from swarmd.core.commands import WatchChain
-from swarmd.core.events import (
-    BlockRef,
-    ChainBlock,
-    ChainDegraded,
-    ChainReorged,
-    ChainUp,
-    Event,
-    MembershipRead,
-    RegistrationLog,
-)
+from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, MembershipRead, RegistrationLog
+from swarmd.core.values import BlockRef
 from swarmd.errors import ChainMismatch, ConfigError
 from tests.anvil import running_anvil
 from tests.chain.grounds import Answer, Ground, Middleman, entry_of, error, middleman, result, watching

@@ -12,15 +12,8 @@ import pytest
 
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Broadcast, ReadClock, Submit, WatchChain
-from swarmd.core.events import (
-    ChainBlock,
-    ChainDegraded,
-    ChainReorged,
-    ChainUp,
-    CommandFailed,
-    Prepared,
-    SubmissionRefused,
-)
+from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, CommandFailed, SubmissionRefused
+from swarmd.core.values import Prepared
 from tests.anvil import running_anvil
 from tests.chain.driver import ChainDriver
 from tests.chain.grounds import Ground, middleman

@@ -7,7 +7,8 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.cli.chart import page, pick, to_mermaid
 from swarmd.core.chart import NAMES, load_charts
-from swarmd.core.events import NodeStarted, Settings, WorkerStarted
+from swarmd.core.events import NodeStarted, WorkerStarted
+from swarmd.core.values import Settings
 from swarmd.errors import ExitCode
 from swarmd.eventlog.store import EventLog
 

@@ -8,7 +8,8 @@ import pytest
 
 from swarmd.cli.layout import lay_out, node_places, parse_setting, peer_of, rounds_run
 from swarmd.config import load_config
-from swarmd.core.events import CoordinatorSettings, NodeStarted, Settings
+from swarmd.core.events import NodeStarted
+from swarmd.core.values import CoordinatorSettings, Settings
 from swarmd.errors import ConfigError
 from swarmd.eventlog.store import EventLog
 

@@ -10,10 +10,8 @@ import pytest
 
 from swarmd.cli import run_command
 from swarmd.core.events import (
-    BlockRef,
     ChainBlock,
     ChainReorged,
-    ChainSettings,
     ChainUp,
     Event,
     LinkUp,
@@ -28,6 +26,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import State
 from swarmd.core.step import RULES
+from swarmd.core.values import BlockRef, ChainSettings
 from swarmd.daemon.engine import plan
 from swarmd.dht.identity import create_identity
 from swarmd.dht.records import ReportRecord, sign

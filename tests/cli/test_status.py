@@ -9,13 +9,10 @@ import pytest
 
 from swarmd.cli import run_command
 from swarmd.core.events import (
-    BlockRef,
     ChainBlock,
-    ChainSettings,
     ChainUp,
     Event,
     NodeStarted,
-    Prepared,
     RegistrationLog,
     SubmissionConfirmed,
     SubmissionIncluded,
@@ -25,6 +22,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import State
 from swarmd.core.step import RULES
+from swarmd.core.values import BlockRef, ChainSettings, Prepared
 from swarmd.daemon.engine import plan
 from swarmd.errors import ExitCode
 from swarmd.eventlog.digest import digest_commands

@@ -116,12 +116,22 @@ def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
         (["--rpc", "ftp://x"], ExitCode.BAD_CONFIG, "no URL of a node"),
         (["--rpc", "http://127.0.0.1:1"], ExitCode.FAILURE, "127.0.0.1:1"),
         (["--rpc", "http://127.0.0.1:1", "--account", "none.json"], ExitCode.NO_PERMISSION, "none.json"),
+        (["--rpc", "file:none.txt"], ExitCode.BAD_CONFIG, "none.txt cannot be read"),
+        (["--rpc", "http://127.0.0.1:1", "--max-gwei", "nan"], ExitCode.BAD_CONFIG, "--max-gwei nan is no price"),
+        (["--min-submissions", str(2**32)], ExitCode.USAGE, "min-submissions"),
         (["--rpc", "http://127.0.0.1:1", "--stages", "2"], ExitCode.BAD_CONFIG, "only of 1 or 3"),
     ],
 )
 def test_what_cannot_be_is_told(shell: Shell, options: list[str], code: int, told: str) -> None:
     assert told in shell.fails(code, "swarm", "new", "a", "--dir", shell.root / "a", *options)
     assert not (shell.root / "a" / "swarm.toml").exists()
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "a\x1b[2Jb"])
+def test_a_name_that_no_manifest_can_have(shell: Shell, name: str) -> None:
+    for options in ((), ("--rpc", "http://127.0.0.1:1")):
+        shell.fails(ExitCode.BAD_DATA, "swarm", "new", name, "--dir", shell.root / "a", *options)
+    assert not (shell.root / "a" / "config.toml").exists()
 
 
 def test_an_address_on_this_machine_only_is_told(shell: Shell) -> None:

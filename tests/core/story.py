@@ -6,25 +6,21 @@ from swarmd.core.catchup import advance
 from swarmd.core.commands import Command
 from swarmd.core.events import (
     AnyChainLog,
-    BlockRef,
     ChainBlock,
-    ChainSettings,
     ChainUp,
-    CoordinatorSettings,
     Event,
     LinkUp,
     NodeStarted,
     Registered,
     RolloutsGathered,
-    RolloutsRef,
     RoundAnnounced,
-    Settings,
     StageTrained,
     TimerFired,
     TrainerReady,
     WorkerStarted,
 )
 from swarmd.core.state import State, next_deadline
+from swarmd.core.values import BlockRef, ChainSettings, CoordinatorSettings, RolloutsRef, Settings
 
 
 def settings(**fields: object) -> Settings:

@@ -14,12 +14,10 @@ from swarmd.core.events import (
     LinkUp,
     MembershipRead,
     NoRoundYet,
-    Prepared,
     Registered,
     RegistrationLog,
     RewardLog,
     RoundsSkipped,
-    SkipCause,
     StageLog,
     StopRequested,
     SubmissionConfirmed,
@@ -33,6 +31,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import BLOCKS_KEPT
 from swarmd.core.submissions import TURNS, find
+from swarmd.core.values import Prepared, SkipCause
 from swarmd.errors import ExitCode
 from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, ids, said, trained
 
@@ -79,6 +78,16 @@ def test_blocks_read_to_catch_up_start_no_stage() -> None:
     story.tell(chain_up(4, head=9))
     assert story.state.work is not None and story.state.work.round == 4
     assert [event for event in story.recorded if isinstance(event, RoundsSkipped)] == [RoundsSkipped(0, 3, "late")]
+
+
+def test_a_worker_that_has_much_to_read_is_given_time() -> None:
+    story = Story(chain_settings())
+    story.join()
+    story.tell(WorkerStarted("chain", 13, 1))
+    for number in range(1, 4):
+        story.at += 100.0
+        story.tell(said(number))
+    assert story.wait("ready/chain")[0].id.startswith("kill/chain/") and story.at == 300.0 + 180.0
 
 
 def test_the_contract_counts_above_the_coordinator() -> None:

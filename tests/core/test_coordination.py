@@ -14,9 +14,9 @@ from swarmd.core.events import (
     MemberSeen,
     ReportSeen,
     RoundPublished,
-    Settings,
 )
 from swarmd.core.state import Coordination
+from swarmd.core.values import Settings
 from tests.core.story import Story, coordinator_settings, ids
 
 

@@ -18,14 +18,11 @@ from swarmd.core.catchup import advance, missed
 from swarmd.core.chart import NAMES, Chart, build_machine, default_charts
 from swarmd.core.events import (
     AnyChainLog,
-    BlockRef,
     ChainBlock,
     ChainDegraded,
     ChainReorged,
-    ChainSettings,
     ChainUp,
     CommandFailed,
-    CoordinatorSettings,
     Envelope,
     Event,
     LeaderboardPublished,
@@ -39,7 +36,6 @@ from swarmd.core.events import (
     NodeStopped,
     NoRoundYet,
     PolicyLog,
-    Prepared,
     RecordsRejected,
     Registered,
     RegistrationLog,
@@ -47,11 +43,9 @@ from swarmd.core.events import (
     ReportSeen,
     RewardLog,
     RolloutsGathered,
-    RolloutsRef,
     RoundAnnounced,
     RoundPublished,
     RoundsSkipped,
-    Settings,
     StageLog,
     StageTrained,
     StopRequested,
@@ -82,6 +76,7 @@ from swarmd.core.state import (
 )
 from swarmd.core.step import step
 from swarmd.core.turn import PENDING_MAX, Turn
+from swarmd.core.values import BlockRef, ChainSettings, CoordinatorSettings, Prepared, RolloutsRef, Settings
 
 thorough = settings(max_examples=150, deadline=None, derandomize="SWARMD_SIM_SEEDS" not in os.environ)
 

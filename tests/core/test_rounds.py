@@ -13,7 +13,6 @@ from swarmd.core.events import (
     NoRoundYet,
     Registered,
     ReportPublished,
-    RolloutsRef,
     RoundsSkipped,
     StopRequested,
     TimerFired,
@@ -22,6 +21,7 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
+from swarmd.core.values import RolloutsRef
 from tests.core.story import Story, announced, gathered, ids, settings, trained
 
 

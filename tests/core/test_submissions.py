@@ -10,7 +10,6 @@ from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
     CommandFailed,
-    Prepared,
     ReportPublished,
     ReportSeen,
     RewardLog,
@@ -26,6 +25,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, Submission
 from swarmd.core.submissions import SETTLED, find
+from swarmd.core.values import Prepared
 from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, said, trained
 
 ATTEMPT = Prepared("0xa", 4, b"signed", "9")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from swarmd.config import load_config
-from swarmd.core.events import Worker
+from swarmd.core.values import Worker
 from swarmd.daemon.service import run_node
 from swarmd.errors import SwarmdError
 from swarmd.observe.logs import configure, tell_fatal

@@ -9,19 +9,18 @@ import pytest
 
 from swarmd.core.commands import Command, StartWorker
 from swarmd.core.events import (
-    CoordinatorSettings,
     Event,
     LinkUp,
     MemberSeen,
     NodeStarted,
     NodeStopped,
-    Settings,
     TimerFired,
     WorkerExited,
     WorkerStarted,
 )
 from swarmd.core.state import State
 from swarmd.core.step import RULES
+from swarmd.core.values import CoordinatorSettings, Settings
 from swarmd.daemon.engine import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Engine, Plan
 from swarmd.errors import CommitTooLarge, LogWriteFailed
 from swarmd.eventlog.digest import digest_commands

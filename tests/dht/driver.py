@@ -15,7 +15,8 @@ import msgspec
 
 from swarmd.config import Config, CoordinatorConfig, DhtConfig, SwarmConfig, encode
 from swarmd.core.commands import Command
-from swarmd.core.events import Event, LinkUp, RolloutsRef
+from swarmd.core.events import Event, LinkUp
+from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity import create_identity, read_identity
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmd.core.events import Prepared
 from swarmd.core.state import Chain, State, Submission
+from swarmd.core.values import Prepared
 from swarmd.dht.backup import (
     COST_MIN,
     FILE_BYTES_MAX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from swarmd.core.events import Standing
+from swarmd.core.values import Standing
 from swarmd.dht.identity import Identity
 from swarmd.dht.leaderboard import Board, decode_board, encode_board, verify_leaderboard
 from swarmd.dht.records import ReportRecord

@@ -39,11 +39,10 @@ from swarmd.core.events import (
     ReportPublished,
     ReportSeen,
     RolloutsGathered,
-    RolloutsRef,
     RoundAnnounced,
     RoundPublished,
-    Standing,
 )
+from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.identity import create_identity
 from swarmd.dht.leaderboard import Board, verify_leaderboard
 from swarmd.dht.records import ADMITTED_MAX

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 
 from swarmd.core.events import (
-    BlockRef,
     ChainBlock,
     ChainReorged,
     ChainUp,
@@ -26,6 +25,7 @@ from swarmd.core.events import (
     SubmissionSent,
     tag_of,
 )
+from swarmd.core.values import BlockRef
 from swarmd.errors import LogDamaged, LogWriteFailed, PathUnusable, SwarmdError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.export import export_json_lines, export_parquet, write_json_lines

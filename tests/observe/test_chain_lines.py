@@ -12,7 +12,6 @@ from hypothesis import given
 
 from swarmd.core.events import (
     AnyChainLog,
-    BlockRef,
     ChainBlock,
     ChainDegraded,
     ChainReorged,
@@ -22,10 +21,8 @@ from swarmd.core.events import (
     MembershipRead,
     OtherLog,
     PolicyLog,
-    Prepared,
     RegistrationLog,
     RewardLog,
-    Settings,
     StageLog,
     SubmissionConfirmed,
     SubmissionIncluded,
@@ -36,6 +33,7 @@ from swarmd.core.events import (
     VoteLog,
 )
 from swarmd.core.state import Clock, State, Submission
+from swarmd.core.values import BlockRef, Prepared, Settings
 from swarmd.observe.lines import EventLine, line_of
 from swarmd.observe.logs import configure, log_event
 from tests.eventlog.making import structs_of

@@ -8,7 +8,6 @@ import pytest
 
 from swarmd.core.events import (
     CommandFailed,
-    CoordinatorSettings,
     Envelope,
     Event,
     LinkUp,
@@ -17,15 +16,14 @@ from swarmd.core.events import (
     NodeStopped,
     RecordsRejected,
     ReportSeen,
-    RolloutsRef,
     RoundAnnounced,
     RoundsSkipped,
-    Settings,
     StageTrained,
     WorkerExited,
     tag_of,
 )
 from swarmd.core.state import Clock, State
+from swarmd.core.values import CoordinatorSettings, RolloutsRef, Settings
 from swarmd.observe.lines import _WORDS, line_of
 
 SETTINGS = Settings("me", "test", "coordinator", "me", coordination=CoordinatorSettings())

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from swarmd.cli.swarm import row_of
-from swarmd.core.events import BlockRef, ChainSettings, Settings
 from swarmd.core.state import Chain, Clock, Deadline, Link, State, Submission, Trainer, WorkerState
+from swarmd.core.values import BlockRef, ChainSettings, Settings
 from swarmd.observe.live import Live, WorkerLive
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, headline, status_of

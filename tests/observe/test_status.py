@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from swarmd.core.events import CoordinatorSettings, Settings, Standing
 from swarmd.core.state import (
     Clock,
     Coordination,
@@ -23,6 +22,7 @@ from swarmd.core.state import (
     Work,
     WorkerState,
 )
+from swarmd.core.values import CoordinatorSettings, Settings, Standing
 from swarmd.observe.live import Live, WorkerLive
 from swarmd.observe.panel import panel_of, size, span
 from swarmd.observe.status import LogStatus, Status, headline, status_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmd.core.events import RolloutsRef
+from swarmd.core.values import RolloutsRef
 from swarmd.errors import RecordRejected
 from swarmd.swarms.rollouts import (
     BODY_BYTES_MAX,

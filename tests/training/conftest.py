@@ -10,7 +10,7 @@ import pytest
 
 from swarmd.config import Config, StorageConfig, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.core.commands import Train
-from swarmd.core.events import RolloutsRef
+from swarmd.core.values import RolloutsRef
 from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
 from swarmd.training.engine import Engine

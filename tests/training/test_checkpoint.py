@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from swarmd.core.events import RolloutsRef, StageTrained
+from swarmd.core.events import StageTrained
+from swarmd.core.values import RolloutsRef
 from swarmd.errors import CheckpointDamaged, CheckpointFailed
 from swarmd.training import checkpoint as subject
 from swarmd.training.checkpoint import Checkpoint, Checkpoints, read_checkpoint

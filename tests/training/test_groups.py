@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.core.events import RolloutsRef
+from swarmd.core.values import RolloutsRef
 from swarmd.errors import NotFoundError
 from swarmd.swarms.plan import Question
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
