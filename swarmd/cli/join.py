@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from swarmd.cli.own_node import NodeDirectory, OwnAccount
+from swarmd.cli.swarm_options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.config import ChainConfig, Config
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
 from swarmd.manifest import Chain, Manifest, NodeChoice, config_of, node_text, read_manifest, recipe_digest, recipe_of
@@ -31,14 +32,11 @@ class Wishes(NamedTuple):
     listen: tuple[str, ...]
     announce: tuple[str, ...]
     data: str
-    rpc: tuple[str, ...]
-    account: Path | None
-    passphrase: Path | None
+    paid_by: Payer
     signer: str
     org: str
     signer_account: str
     token: str
-    max_gwei: float
 
 
 def join(
@@ -52,20 +50,16 @@ def join(
     ] = "",
     identity: Annotated[Path | None, typer.Option(help="A key file to use; else one is made.")] = None,
     listen: Annotated[list[str] | None, typer.Option(help="Address to listen on; else any free port.")] = None,
-    announce: Annotated[list[str] | None, typer.Option(help="Address that others reach this node under.")] = None,
+    announce: Announce = None,
     data: Annotated[str, typer.Option(help="Data directory, relative to the configuration.")] = ".",
-    rpc: Annotated[list[str] | None, typer.Option(help="Endpoint of the chain; else the manifest's hints.")] = None,
-    account: Annotated[
-        Path | None, typer.Option(help="Keystore of the account that submits; else one is made.")
-    ] = None,
-    passphrase_file: Annotated[
-        Path | None, typer.Option(help="File with its passphrase; else beside it, *.pass.")
-    ] = None,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
     signer: Annotated[str, typer.Option(metavar="URL", help="A signer proxy that submits for this node.")] = "",
     org: Annotated[str, typer.Option(help="Organisation id that the signer knows the account under.")] = "",
     signer_account: Annotated[str, typer.Option(metavar="ADDRESS", help="The signer's account, if you know it.")] = "",
     token: Annotated[str, typer.Option(metavar="FILE", help="File with the signer's bearer token.")] = "",
-    max_gwei: Annotated[float, typer.Option(min=0.0, help="Highest price of a unit of gas.")] = 200.0,
+    max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Check a manifest, and make a node of that swarm: identity, account where there is a chain, configuration.
 
@@ -81,14 +75,11 @@ def join(
         listen=tuple(listen or (LISTEN,)),
         announce=tuple(announce or ()),
         data=data,
-        rpc=tuple(rpc or ()),
-        account=account,
-        passphrase=passphrase_file,
+        paid_by=payer(rpc, account, passphrase_file, max_gwei),
         signer=signer,
         org=org,
         signer_account=signer_account,
         token=token,
-        max_gwei=max_gwei,
     )
     _check(read, wishes)
     root = directory or Path(read.id)
@@ -101,13 +92,13 @@ def join(
 
 
 def _check(manifest: Manifest, wishes: Wishes) -> None:
-    if manifest.chain is None and (wishes.rpc or wishes.account or wishes.signer):
+    if manifest.chain is None and (wishes.paid_by.rpc or wishes.paid_by.account or wishes.signer):
         raise ConfigError(f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there")
-    if wishes.signer and wishes.account:
+    if wishes.signer and wishes.paid_by.account:
         raise ConfigError("both --signer and --account were given", "One of them submits for this node")
     if bool(wishes.signer) != bool(wishes.org):
         raise ConfigError("--signer and --org go together", "The signer knows accounts by their organisation id")
-    if manifest.chain is not None and not (wishes.rpc or manifest.chain.rpc):
+    if manifest.chain is not None and not (wishes.paid_by.rpc or manifest.chain.rpc):
         raise ConfigError(
             "the manifest names no endpoint of the chain", f"Give --rpc URL of chain {manifest.chain.chain_id}"
         )
@@ -175,8 +166,10 @@ async def _join_chain(
         registered_to = await coordinator.eoa(choice.peer)
         if wishes.signer or (known is not None and known.sender != "wallet"):
             return _through_proxy(node, wishes, choice, registered_to)
-        account = node.known_account(known) if known else node.account(wishes.account, wishes.passphrase)
-        await _register(reached, coordinator, account, choice.peer, registered_to, allowed, wishes.max_gwei)
+        account = (
+            node.known_account(known) if known else node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
+        )
+        await _register(reached, coordinator, account, choice.peer, registered_to, allowed, wishes.paid_by.max_gwei)
         return msgspec.structs.replace(
             choice, sender="wallet", keystore=account.keystore, passphrase=account.passphrase
         )
@@ -186,9 +179,9 @@ def _urls(node: NodeDirectory, chain: Chain, wishes: Wishes, known: ChainConfig 
     """Endpoints: those given, else of the configuration made earlier, else the manifest's hints."""
     from swarmd.chain.urls import read_urls
 
-    if known is not None and not wishes.rpc:
+    if known is not None and not wishes.paid_by.rpc:
         return read_urls(known.rpc, node.data)
-    return list(wishes.rpc or chain.rpc)
+    return list(wishes.paid_by.rpc or chain.rpc)
 
 
 def _sound(addresses: tuple[str, ...]) -> tuple[str, ...]:

@@ -35,13 +35,13 @@ async def _create(node: NodeDirectory, wishes: Wishes, manifest: Manifest, accou
     plan = Plan(manifest.recipe.stages, policy, manifest.bootnodes, members)
     journal = Journal(node.journal)
     begun = journal.record is not None and bool(journal.record.steps)
-    async with reach(wishes.rpc) as reached:
-        confirm_chain(reached, wishes.rpc[0], "creating the contract", wishes.yes or begun)
-        orders = open_orders(reached, account.key, wishes.max_gwei, journal)
+    async with reach(wishes.paid_by.rpc) as reached:
+        confirm_chain(reached, wishes.paid_by.rpc[0], "creating the contract", wishes.yes or begun)
+        orders = open_orders(reached, account.key, wishes.paid_by.max_gwei, journal)
         if begun:
             typer.echo(f"going on with what {node.journal} says")
         else:
-            await _check_balance(orders, plan, wishes.max_gwei)
+            await _check_balance(orders, plan, wishes.paid_by.max_gwei)
         deployed = await deploy(orders, plan)
         _tell(deployed)
         return Chain(
@@ -82,8 +82,8 @@ def _hints(wishes: Wishes) -> tuple[str, ...]:
     """Endpoints for the manifest, which everybody may read: none that may hold somebody's key."""
     if wishes.public_rpc:
         return wishes.public_rpc
-    plain = tuple(url for url in wishes.rpc if name_of(url) == url.rstrip("/"))
-    if len(plain) < len(wishes.rpc):
+    plain = tuple(url for url in wishes.paid_by.rpc if name_of(url) == url.rstrip("/"))
+    if len(plain) < len(wishes.paid_by.rpc):
         typer.echo(
             "note: an endpoint's URL may hold a key and is not in the manifest; name a public one with --public-rpc"
         )

@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from swarmd.cli.own_node import NodeDirectory, OwnAccount
+from swarmd.cli.swarm_options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.config import Config, SwarmConfig, TrainingConfig, load_config
 from swarmd.dht.addresses import is_address
 from swarmd.errors import ConfigError
@@ -28,11 +29,12 @@ from swarmd.manifest import (
     sign_manifest,
     write_manifest,
 )
-from swarmd.manifest.form import FORMAT
+from swarmd.manifest.form import FORMAT, UINT32_MAX
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
 STAGE_S = 300
 DEPTH = 2
+DEPTH_MAX = 10_000  # blocks
 ANY_HOST = {"/ip4/0.0.0.0/": "/ip4/127.0.0.1/", "/ip6/::/": "/ip6/::1/"}
 LOOPBACK = ("/ip4/127.", "/ip6/::1/", "/dns/localhost/", "/dns4/localhost/")
 SLUG_LENGTH = 40
@@ -48,14 +50,11 @@ class Wishes(NamedTuple):
     bootnodes: tuple[str, ...]
     closed: bool
     members: tuple[str, ...]
-    rpc: tuple[str, ...]
+    paid_by: Payer
     public_rpc: tuple[str, ...]
-    account: Path | None
-    passphrase: Path | None
     min_submissions: int
     stage_s: int
     depth: int
-    max_gwei: float
     yes: bool
 
 
@@ -69,31 +68,29 @@ def new(
     listen: Annotated[
         list[str] | None, typer.Option(help=f"Address that the first node listens on; {LISTEN} without it.")
     ] = None,
-    announce: Annotated[list[str] | None, typer.Option(help="Address that others reach the first node under.")] = None,
+    announce: Announce = None,
     bootnode: Annotated[
         list[str] | None, typer.Option(help="A further node to join through, with /p2p/ and its peer id.")
     ] = None,
     closed: Annotated[bool, typer.Option("--closed", help="Only peers on an allow-list may take part.")] = False,
     member: Annotated[list[str] | None, typer.Option(help="Peer id for the allow-list.")] = None,
-    rpc: Annotated[
-        list[str] | None, typer.Option(help="Endpoint of the chain that is to keep the rounds; none: no chain.")
-    ] = None,
+    rpc: Endpoints = None,
     public_rpc: Annotated[
         list[str] | None, typer.Option(help="Endpoint that the manifest names to others, if not --rpc.")
     ] = None,
-    account: Annotated[
-        Path | None, typer.Option(help="Keystore of the account that pays and owns; else one is made.")
-    ] = None,
-    passphrase_file: Annotated[
-        Path | None, typer.Option(help="File with its passphrase; else beside it, *.pass.")
-    ] = None,
-    min_submissions: Annotated[int, typer.Option(min=0, help="Reports after which anyone may advance; 0: off.")] = 0,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    min_submissions: Annotated[
+        int, typer.Option(min=0, max=UINT32_MAX, help="Reports after which anyone may advance; 0: off.")
+    ] = 0,
     stage_seconds: Annotated[
-        int, typer.Option(min=0, help="Longest stage. On a chain, anyone may advance then; 0: off.")
+        int, typer.Option(min=0, max=UINT32_MAX, help="Longest stage. On a chain, anyone may advance then; 0: off.")
     ] = STAGE_S,
     stages: Annotated[int | None, typer.Option(min=1, help="Stages of a round, if not the recipe's.")] = None,
-    depth: Annotated[int, typer.Option(min=0, help="Blocks on top of a block before nodes count on it.")] = DEPTH,
-    max_gwei: Annotated[float, typer.Option(min=0.0, help="Highest price of a unit of gas.")] = 200.0,
+    depth: Annotated[
+        int, typer.Option(min=0, max=DEPTH_MAX, help="Blocks on top of a block before nodes count on it.")
+    ] = DEPTH,
+    max_gwei: MaxGwei = MAX_GWEI,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before paying on a chain that is not local.")
     ] = False,
@@ -110,14 +107,11 @@ def new(
         bootnodes=tuple(bootnode or ()),
         closed=closed or bool(member),
         members=tuple(member or ()),
-        rpc=tuple(rpc or ()),
+        paid_by=payer(rpc, account, passphrase_file, max_gwei),
         public_rpc=tuple(public_rpc or ()),
-        account=account,
-        passphrase=passphrase_file,
         min_submissions=min_submissions,
         stage_s=stage_seconds,
         depth=depth,
-        max_gwei=max_gwei,
         yes=yes,
     )
     _check(wishes)
@@ -139,9 +133,9 @@ def _base(path: Path | None, stages: int | None) -> Config:
 
 
 def _check(wishes: Wishes) -> None:
-    if not wishes.rpc and (wishes.min_submissions or wishes.public_rpc or wishes.account):
+    if not wishes.paid_by.rpc and (wishes.min_submissions or wishes.public_rpc or wishes.paid_by.account):
         raise ConfigError("--min-submissions, --public-rpc and --account are for a swarm on a chain", "Give --rpc URL")
-    if not wishes.rpc and wishes.stage_s == 0:
+    if not wishes.paid_by.rpc and wishes.stage_s == 0:
         raise ConfigError("--stage-seconds 0 is for a swarm on a chain: without one, a stage needs an end")
     for address in (*wishes.listen, *wishes.announce):
         if not is_address(address):
@@ -153,11 +147,13 @@ def _make(node: NodeDirectory, wishes: Wishes) -> Manifest:
     identity = node.identity()
     manifest = _unsigned(wishes, recipe, identity.peer_id)
     choice = _choice(wishes, identity.peer_id)
-    if wishes.rpc:
+    if wishes.paid_by.rpc:
+        from swarmd.chain.deploy import check_stages
         from swarmd.cli.swarm_contract import create_contract
 
-        _check_soon(manifest, choice)
-        account = node.account(wishes.account, wishes.passphrase)
+        check_stages(recipe.stages)
+        config_of(sign_manifest(manifest, identity), choice)  # told before anything is paid for
+        account = node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
         chain = create_contract(node, wishes, manifest, account)
         manifest = msgspec.structs.replace(manifest, chain=chain, rounds=None, members=())
         choice = _on_chain(node, wishes, choice, account)
@@ -167,14 +163,6 @@ def _make(node: NodeDirectory, wishes: Wishes) -> Manifest:
     write_manifest(node.manifest, manifest)
     typer.echo(f"{node.manifest}: written, recipe {manifest.recipe.digest[:16]}")
     return manifest
-
-
-def _check_soon(manifest: Manifest, choice: NodeChoice) -> None:
-    """What would be wrong in the end is told before anything is paid for."""
-    from swarmd.chain.deploy import check_stages
-
-    check_stages(manifest.recipe.stages)
-    config_of(manifest, choice)
 
 
 def _unsigned(wishes: Wishes, recipe: Recipe, peer: str) -> Manifest:
@@ -239,7 +227,7 @@ def _choice(wishes: Wishes, peer: str) -> NodeChoice:
 def _on_chain(node: NodeDirectory, wishes: Wishes, choice: NodeChoice, account: OwnAccount) -> NodeChoice:
     return msgspec.structs.replace(
         choice,
-        rpc=node.endpoints(list(wishes.rpc)),
+        rpc=node.endpoints(list(wishes.paid_by.rpc)),
         sender="wallet",
         keystore=account.keystore,
         passphrase=account.passphrase,

@@ -10,10 +10,11 @@ import anyio
 import msgspec
 import typer
 
+from swarmd.cli.swarm_options import MAX_GWEI, Account, Endpoints, ManifestFile, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.dht.identity import is_peer_id, load_identity
 from swarmd.errors import ConfigError, ContractRefused
 from swarmd.manifest import Manifest, sign_manifest, write_manifest
-from swarmd.manifest.form import check_bootnode
+from swarmd.manifest.form import UINT32_MAX, check_bootnode
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
     from swarmd.cli.chain_access import Target
 
 Job = Callable[["Orders", "Coordinator"], Awaitable[Any]]
-ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="The swarm's manifest.")]
-RpcOption = Annotated[
-    list[str] | None, typer.Option(help="Endpoint of the chain; else of the node beside the manifest, or its hints.")
-]
-AccountOption = Annotated[
-    Path | None, typer.Option(help="Keystore of the account that pays; else that of the node beside the manifest.")
-]
-PassphraseOption = Annotated[Path | None, typer.Option(help="File with its passphrase; else beside it, *.pass.")]
-GweiOption = Annotated[float, typer.Option(min=0.0, help="Highest price of a unit of gas.")]
 Peers = Annotated[list[str], typer.Argument(metavar="PEER...", help="Peer ids.")]
 
 
@@ -44,16 +36,16 @@ def advance(
     as_manager: Annotated[
         bool, typer.Option("--as-manager", help="Whatever the policy says, as the swarm's stage manager.")
     ] = False,
-    rpc: RpcOption = None,
-    account: AccountOption = None,
-    passphrase_file: PassphraseOption = None,
-    max_gwei: GweiOption = 200.0,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Move the swarm on to its next stage, when its round policy allows it. Anybody may."""
     from swarmd.cli.chain_access import find_target
 
     job = _move_on_as_manager if as_manager else _move_on
-    _order(find_target(manifest), rpc, account, passphrase_file, max_gwei, job)
+    _order(find_target(manifest), payer(rpc, account, passphrase_file, max_gwei), job)
 
 
 async def _move_on(orders: Orders, coordinator: Coordinator) -> None:
@@ -89,15 +81,17 @@ async def _tell_place(coordinator: Coordinator) -> None:
 def set_policy(
     manifest: ManifestFile,
     min_submissions: Annotated[
-        int | None, typer.Option(min=0, help="Reports after which anyone may advance; 0: off. Else as it is.")
+        int | None,
+        typer.Option(min=0, max=UINT32_MAX, help="Reports after which anyone may advance; 0: off. Else as it is."),
     ] = None,
     stage_seconds: Annotated[
-        int | None, typer.Option(min=0, help="Seconds after which anyone may advance; 0: off. Else as it is.")
+        int | None,
+        typer.Option(min=0, max=UINT32_MAX, help="Seconds after which anyone may advance; 0: off. Else as it is."),
     ] = None,
-    rpc: RpcOption = None,
-    account: AccountOption = None,
-    passphrase_file: PassphraseOption = None,
-    max_gwei: GweiOption = 200.0,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Set when anybody may move the swarm on, as an owner of the contract."""
     from swarmd.chain import deploy
@@ -113,16 +107,16 @@ def set_policy(
         _tell(await deploy.set_policy(orders, coordinator, wanted))
         typer.echo(f"policy: {wanted.min_submissions} reports or {wanted.max_stage_s} s; nodes follow the contract")
 
-    _order(find_target(manifest), rpc, account, passphrase_file, max_gwei, job)
+    _order(find_target(manifest), payer(rpc, account, passphrase_file, max_gwei), job)
 
 
 def add_bootnode(
     manifest: ManifestFile,
     address: Annotated[str, typer.Argument(help="A multiaddr that ends in /p2p/ and a peer id.")],
-    rpc: RpcOption = None,
-    account: AccountOption = None,
-    passphrase_file: PassphraseOption = None,
-    max_gwei: GweiOption = 200.0,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Add an address that new nodes join through: to the contract, or without a chain to the manifest."""
     from swarmd.cli.chain_access import find_target
@@ -139,16 +133,16 @@ def add_bootnode(
 
         _tell(await deploy.add_bootnodes(orders, coordinator, (address,)))
 
-    _order(target, rpc, account, passphrase_file, max_gwei, job)
+    _order(target, payer(rpc, account, passphrase_file, max_gwei), job)
 
 
 def remove_bootnode(
     manifest: ManifestFile,
     address: Annotated[str, typer.Argument(help="As `swarmd swarm status` shows it.")],
-    rpc: RpcOption = None,
-    account: AccountOption = None,
-    passphrase_file: PassphraseOption = None,
-    max_gwei: GweiOption = 200.0,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Remove an address that new nodes join through."""
     from swarmd.cli.chain_access import find_target
@@ -166,55 +160,55 @@ def remove_bootnode(
 
         _tell(await deploy.remove_bootnode(orders, coordinator, address))
 
-    _order(target, rpc, account, passphrase_file, max_gwei, job)
+    _order(target, payer(rpc, account, passphrase_file, max_gwei), job)
 
 
 def allow(
     manifest: ManifestFile,
     peers: Peers,
-    rpc: RpcOption = None,
-    account: AccountOption = None,
-    passphrase_file: PassphraseOption = None,
-    max_gwei: GweiOption = 200.0,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Put peers on the allow-list."""
     _check_peers(peers)
-    _change_members(manifest, rpc, account, passphrase_file, max_gwei, added=tuple(peers))
+    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), added=tuple(peers))
 
 
 def disallow(
     manifest: ManifestFile,
     peers: Peers,
-    rpc: RpcOption = None,
-    account: AccountOption = None,
-    passphrase_file: PassphraseOption = None,
-    max_gwei: GweiOption = 200.0,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Take peers off the allow-list."""
     _check_peers(peers)
-    _change_members(manifest, rpc, account, passphrase_file, max_gwei, removed=tuple(peers))
+    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), removed=tuple(peers))
 
 
 def open_swarm(
     manifest: ManifestFile,
-    rpc: RpcOption = None,
-    account: AccountOption = None,
-    passphrase_file: PassphraseOption = None,
-    max_gwei: GweiOption = 200.0,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Let everybody take part. The allow-list stays for when the swarm is closed again."""
-    _change_members(manifest, rpc, account, passphrase_file, max_gwei, open=True)
+    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), open=True)
 
 
 def close_swarm(
     manifest: ManifestFile,
-    rpc: RpcOption = None,
-    account: AccountOption = None,
-    passphrase_file: PassphraseOption = None,
-    max_gwei: GweiOption = 200.0,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Let only peers on the allow-list take part."""
-    _change_members(manifest, rpc, account, passphrase_file, max_gwei, open=False)
+    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), open=False)
 
 
 def _check_peers(peers: list[str]) -> None:
@@ -225,10 +219,7 @@ def _check_peers(peers: list[str]) -> None:
 
 def _change_members(
     path: Path,
-    rpc: list[str] | None,
-    account: Path | None,
-    passphrase: Path | None,
-    max_gwei: float,
+    paid_by: Payer,
     added: tuple[str, ...] = (),
     removed: tuple[str, ...] = (),
     open: bool | None = None,
@@ -252,7 +243,7 @@ def _change_members(
         if await coordinator.membership_open() and not open:
             typer.echo("note: the swarm is open to all; `swarmd swarm close` has only the allow-list take part")
 
-    _order(target, rpc, account, passphrase, max_gwei, job)
+    _order(target, paid_by, job)
 
 
 def _change_manifest_members(
@@ -292,19 +283,17 @@ def _sign_again(target: Target, manifest: Manifest) -> None:
     typer.echo(f"{target.path}: signed anew; hand it to those who are yet to join")
 
 
-def _order(
-    target: Target, rpc: list[str] | None, account: Path | None, passphrase: Path | None, max_gwei: float, job: Job
-) -> None:
+def _order(target: Target, paid_by: Payer, job: Job) -> None:
     """Do something with the swarm's contract, as an account that pays."""
     from swarmd.cli.chain_access import check_contract, open_orders, reach
 
     chain = target.chain
-    key = target.account(account, passphrase)
+    key = target.account(paid_by.account, paid_by.passphrase)
 
     async def work() -> None:
-        async with reach(target.urls(rpc or ()), chain.chain_id) as reached:
+        async with reach(target.urls(paid_by.rpc), chain.chain_id) as reached:
             coordinator = await check_contract(reached.rpc, chain, target.manifest.recipe.stages)
-            await job(open_orders(reached, key, max_gwei), coordinator)
+            await job(open_orders(reached, key, paid_by.max_gwei), coordinator)
 
     anyio.run(work)
 

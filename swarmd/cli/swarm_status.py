@@ -11,10 +11,12 @@ import anyio
 import msgspec
 import typer
 
+from swarmd.cli.swarm_options import MAX_GWEI, Endpoints, ManifestFile, payer
 from swarmd.errors import ConfigError
 from swarmd.manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:
+    from swarmd.chain.blocks import Blocks
     from swarmd.chain.coordinator import Coordinator
     from swarmd.chain.rpc import Caller, Rpc
 
@@ -45,7 +47,7 @@ class ContractStatus(msgspec.Struct, frozen=True):
 
 def status(
     manifest: Annotated[Path | None, typer.Argument(metavar="[MANIFEST]", help="The swarm's manifest.")] = None,
-    rpc: Annotated[list[str] | None, typer.Option(help="Endpoint of the chain.")] = None,
+    rpc: Endpoints = None,
     contract: Annotated[str, typer.Option(help="The contract's address, without a manifest.")] = "",
     from_block: Annotated[int, typer.Option(min=0, help="Block that created it, without a manifest.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -53,10 +55,11 @@ def status(
     """Say where a swarm is: round, stage, deadline, policy, peers, bootnodes, members."""
     from swarmd.cli.chain_access import find_target
 
+    urls = payer(rpc, None, None, MAX_GWEI).rpc
     if manifest is None:
-        if not (rpc and contract):
+        if not (urls and contract):
             raise ConfigError("which swarm?", "Name its manifest, or give --rpc URL and --contract ADDRESS")
-        found = anyio.run(_status, rpc, None, contract, from_block)
+        found = anyio.run(_status, urls, None, contract, from_block)
         _show(found, as_json)
         return
     target = find_target(manifest)
@@ -64,7 +67,7 @@ def status(
         _show_manifest(target.manifest)
     chain = target.manifest.chain
     if chain is not None:
-        found = anyio.run(_status, target.urls(rpc or ()), chain.chain_id, chain.contract, chain.from_block)
+        found = anyio.run(_status, target.urls(urls), chain.chain_id, chain.contract, chain.from_block)
         _show(found, as_json)
     elif as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(target.manifest), indent=2))
@@ -72,7 +75,7 @@ def status(
         typer.echo(f"rounds: by {target.manifest.creator}; `swarmd status` on its node tells where they are")
 
 
-def check(manifest: Annotated[Path, typer.Argument(metavar="MANIFEST", help="The file.")]) -> None:
+def check(manifest: ManifestFile) -> None:
     """Check a manifest without any network: form, digest of the recipe, signature of the creator."""
     checked = read_manifest(manifest)
     _show_manifest(checked)
@@ -130,12 +133,10 @@ async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_bl
     )
 
 
-async def _read_peers(blocks: object, from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
+async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
     """How many peers are registered, and the allow-list; the contract lists neither."""
-    from swarmd.chain.blocks import Blocks
     from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, decode_peers, topic_of
 
-    assert isinstance(blocks, Blocks)
     registration = topic_of("PeerRegistered(address,string)")
     registered, allowed = 0, dict[str, None]()
     async for span in blocks.spans(from_block, head, [[registration, ALLOWED_TOPIC, DISALLOWED_TOPIC]]):
@@ -145,8 +146,8 @@ async def _read_peers(blocks: object, from_block: int, head: int) -> tuple[int, 
             elif entry.topics[0] == ALLOWED_TOPIC:
                 allowed |= dict.fromkeys(decode_peers(entry))
             else:
-                for peer in decode_peers(entry):
-                    allowed.pop(peer, None)
+                gone = set(decode_peers(entry))
+                allowed = {peer: None for peer in allowed if peer not in gone}
     return registered, tuple(allowed)
 
 
