@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -22,6 +24,9 @@ QUICK = {
     "dht.poll_s": 2.0,
     "logs.level": "debug",
 }
+
+
+AnySwarm = TypeVar("AnySwarm", bound="Swarm")
 
 
 class Swarm(LocalSwarm):
@@ -65,8 +70,14 @@ class Swarm(LocalSwarm):
 
 @pytest.fixture
 def swarm(tmp_path: Path) -> Iterator[Swarm]:
-    """Three nodes, not yet laid out. After the test: a stop by SIGTERM leaves nothing, and every log verifies."""
-    swarm = Swarm(tmp_path / "swarm", nodes=3)
+    """Three nodes, not yet laid out."""
+    with audited(Swarm(tmp_path / "swarm", nodes=3)) as swarm:
+        yield swarm
+
+
+@contextmanager
+def audited(swarm: AnySwarm) -> Iterator[AnySwarm]:
+    """After the test: a stop by SIGTERM leaves nothing, and every log verifies."""
     try:
         yield swarm
         codes = swarm.stop()

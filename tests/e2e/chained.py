@@ -1,0 +1,109 @@
+"""Three real nodes whose rounds a contract on a real chain keeps."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from swarmd.chain.keystore import create_keystore, create_passphrase
+from swarmd.cli.layout import peer_of
+from swarmd.core.events import AnyChainLog, RegistrationLog, RewardLog, StageLog, VoteLog
+from tests.anvil import running_anvil
+from tests.chain.grounds import CHAIN_ID, Ground
+from tests.e2e.conftest import Swarm
+
+FUNDS_WEI = 10**20
+WORK = 1 << 12  # scrypt's n: these accounts guard nothing
+STAGE_S = 60  # the policy's longest stage
+NODES = 3
+
+
+class ChainedSwarm(Swarm):
+    """A local swarm on a chain; each node has an account of its own, or all share the first one's.
+
+    Args:
+        ground: the chain and the contract.
+        shared: one account for all.
+    """
+
+    def __init__(self, directory: Path, ground: Ground, shared: bool = False) -> None:
+        super().__init__(directory, nodes=NODES)
+        self.ground = ground
+        self.shared = shared
+        self.peers: list[str] = []
+        self.accounts: list[str] = []
+
+    def run(self, rounds: int = 0, **settings: object) -> None:
+        """Make the accounts, set the policy, lay out and start all nodes."""
+        self.ready_accounts()
+        contract = self.ground.swarm
+        contract.send(contract.owner, "setRoundPolicy", NODES, STAGE_S)
+        chain = {
+            "chain.rpc": [self.ground.ws, self.ground.url],
+            "chain.chain_id": CHAIN_ID,
+            "chain.contract": self.ground.contract,
+            "chain.depth": 1,
+            "chain.poll_s": 0.5,
+            "chain.stagger_s": 0.3,
+            "chain.resend_s": 5.0,
+            "chain.fees.stuck_s": 5.0,
+        }
+        dotted = {key.replace("__", "."): value for key, value in settings.items()}
+        self.prepare(0, **{key.replace(".", "__"): value for key, value in (chain | dotted).items()})
+        self.start()
+
+    def ready_accounts(self) -> None:
+        """An encrypted key in every node's directory, with something to pay with."""
+        for place in self.places:
+            self.peers.append(peer_of(place))
+            if self.accounts and self.shared:
+                for name in ("account.json", "account.pass"):
+                    shutil.copy(self.places[0].root / name, place.root / name)
+                self.accounts.append(self.accounts[0])
+            else:
+                passphrase = create_passphrase(place.root / "account.pass")
+                address = create_keystore(place.root / "account.json", passphrase, WORK).address
+                self.accounts.append(address)
+                self.ground.say("anvil_setBalance", address, hex(FUNDS_WEI))
+
+    # --- the chain's view ---
+
+    def said(self) -> list[AnyChainLog]:
+        """All that the contract says now, in its order."""
+        return [log for _, logs in sorted(self.ground.logs().items()) for log in logs]
+
+    def rewards(self) -> list[RewardLog]:
+        return [log for log in self.said() if isinstance(log, RewardLog)]
+
+    def votes(self) -> list[VoteLog]:
+        return [log for log in self.said() if isinstance(log, VoteLog)]
+
+    def registrations(self) -> list[RegistrationLog]:
+        return [log for log in self.said() if isinstance(log, RegistrationLog)]
+
+    def round(self) -> int:
+        """Where the contract is."""
+        return max((log.round for log in self.said() if isinstance(log, StageLog)), default=0)
+
+    def wait_contract(self, round: int, within_s: float = 180.0) -> None:
+        """Until the contract is at `round` or later."""
+        self.wait_until(lambda: self.round() >= round, within_s, f"the contract to reach round {round}", every_s=0.3)
+
+    def wait_settled(self, round: int, within_s: float = 90.0) -> None:
+        """Until all rewards and votes of the rounds up to `round` are on the chain."""
+
+        def settled() -> bool:
+            wanted = {(peer, number) for peer in self.peers for number in range(round + 1)}
+            rewarded = {(log.peer, log.round) for log in self.rewards()}
+            return wanted <= rewarded and wanted <= {(log.peer, log.round) for log in self.votes()}
+
+        self.wait_until(settled, within_s, f"rewards and votes up to round {round}", every_s=0.3)
+
+
+@contextmanager
+def chained_swarm(directory: Path, *options: str, shared: bool = False) -> Iterator[ChainedSwarm]:
+    """Three nodes on an anvil with these options, not yet laid out."""
+    with running_anvil("--block-time", "1", *options) as url:
+        yield ChainedSwarm(directory, Ground(url), shared)
