@@ -33,6 +33,7 @@ from swarmd.manifest import (
     write_manifest,
 )
 from swarmd.manifest.seal import signed_message
+from tests.dht.making import RSA
 
 CREATOR = generate_identity()
 OTHER = generate_identity()
@@ -198,6 +199,12 @@ def refusal(manifest: Manifest) -> str:
         verify(manifest)
     assert caught.value.exit_code == ExitCode.BAD_DATA
     return caught.value.message
+
+
+def test_an_rsa_identity_can_create_a_swarm() -> None:
+    manifest = signed(RSA, creator=RSA.peer_id, rounds=Rounds(RSA.peer_id, 1, 60.0, 300.0, 1.0, 0))
+    verify(parse_manifest(render_manifest(manifest)))
+    assert refusal(msgspec.structs.replace(manifest, name="Digit")).startswith("the signature is not the creator's")
 
 
 def test_each_fraud_has_its_own_words() -> None:

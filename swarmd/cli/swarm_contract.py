@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 import typer
 
+from swarmd.chain.blocks import Blocks
 from swarmd.chain.coordinator import Policy
 from swarmd.chain.deploy import DEPLOY_GAS, Deployed, Plan, deploy
 from swarmd.chain.fees import quote
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from swarmd.cli.swarm_new import Wishes
 
 PEER_GAS = 50_000  # what one peer more on the allow-list takes, a little more than measured
+SETTLE_S = 900.0  # longest wait for the blocks on top of the contract's
+SETTLE_LOOK_S = 2.0
 
 
 def create_contract(node: NodeDirectory, wishes: Wishes, manifest: Manifest, account: OwnAccount) -> Chain:
@@ -43,6 +46,8 @@ async def _create(node: NodeDirectory, wishes: Wishes, manifest: Manifest, accou
         else:
             await _check_balance(orders, plan, wishes.paid_by.max_gwei)
         deployed = await deploy(orders, plan)
+        if not reached.is_local:
+            deployed = await _settle(orders, plan, deployed, wishes.depth)
         _tell(deployed)
         return Chain(
             chain_id=reached.chain_id,
@@ -68,6 +73,18 @@ async def _check_balance(orders: Orders, plan: Plan, max_gwei: float) -> None:
             f"the account {orders.account} has {amount(balance_wei)}, less than the {amount(needed_wei)} needed",
             "Send it some, then run the same command again",
         )
+
+
+async def _settle(orders: Orders, plan: Plan, deployed: Deployed, depth: int) -> Deployed:
+    """Wait until the contract lies as deep as nodes ask for; a reorganisation may have moved it to another block."""
+    last = max(receipt.block for receipt in deployed.receipts)
+    blocks = Blocks(orders.caller, deployed.contract, 1)
+    typer.echo(f"waiting for {depth} blocks on top of block {last}")
+    with anyio.move_on_after(SETTLE_S):
+        while (await blocks.head()).number < last + depth:
+            await anyio.sleep(SETTLE_LOOK_S)
+        return await deploy(orders, plan)
+    raise ChainError(f"block {last + depth} did not come within {SETTLE_S:.0f} s", "Run the same command again")
 
 
 def _tell(deployed: Deployed) -> None:

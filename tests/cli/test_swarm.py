@@ -320,14 +320,18 @@ def test_killed_while_it_waits_for_a_block_it_sends_nothing_twice(shell: Shell, 
 
 
 def test_a_chain_that_is_not_local_is_asked_about(shell: Shell) -> None:
-    with running_anvil("--chain-id", "100") as url:
+    with running_anvil("--chain-id", "100", "--block-time", "1") as url:
         chain, a = OwnChain(url), shell.root / "a"
         command = ("swarm", "new", "Digits", "--dir", a, "--rpc", url, "--listen", LISTEN)
         told = shell.fails(ExitCode.BAD_CONFIG, *command)
         assert "costs real coins" in told and "--yes" in told
         chain.fund(a)
-        shell.well(*command, "--yes")
-        assert shell.manifest("a").chain.chain_id == 100  # type: ignore[union-attr]
+        shown = shell.well(*command, "--yes")
+        found = shell.manifest("a").chain
+        assert found is not None
+        assert found.chain_id == 100
+        last = max(int(block) for block in re.findall(r"block (\d+) +gas", shown))
+        assert chain.w3.eth.block_number >= last + found.depth
 
 
 def test_the_key_in_an_endpoints_url_stays_out_of_manifest_and_output(shell: Shell, chain: OwnChain) -> None:
