@@ -221,3 +221,11 @@ class ControlError(SwarmdError):
 
 class LocalSwarmFailed(SwarmdError):
     """A node of a local swarm ended by itself, does not end, or does not do what was waited for."""
+
+
+def single_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one error to tell of those of a task group: a deliberate one first, else any."""
+    error: BaseException = group.subgroup(SwarmdError) or group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -8,7 +8,6 @@ cannot be read, a configuration that makes no sense.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -26,9 +25,9 @@ from swarmd.chain.watcher import Following, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
 from swarmd.core.events import CommandFailed, SubmissionRefused
-from swarmd.errors import ConfigError, SwarmdError
+from swarmd.errors import ConfigError, single_error
 from swarmd.paths import DataPaths
-from swarmd.worker.child import Inbox, Outbox, serve
+from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
 
 if TYPE_CHECKING:
@@ -137,32 +136,12 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     try:
         await Worker(config, config.chain, start, outbox).run(inbox)
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
-
-
-def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The deliberate error among those of a task group, or else the first."""
-    deliberate = errors.subgroup(SwarmdError) or errors
-    error: BaseException = deliberate
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
-class OneLine(logging.Formatter):
-    """A record on one line, tracebacks included: the daemon takes a worker's output line by line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace("\n", " | ")
+        raise single_error(errors) from None
 
 
 def log_to_stderr(config: Config) -> None:
     """Log to stderr; the libraries' own loggers, which show whole URLs, only from warnings on."""
-    target = logging.StreamHandler(sys.stderr)
-    target.setFormatter(OneLine("%(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.handlers = [target]
-    root.setLevel(config.logs.level.upper())
+    log_lines(config.logs.level)
     for name in ("aiohttp", "asyncio", "web3", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
 

@@ -317,7 +317,7 @@ class ChainBlock(Fact, frozen=True, tag="chain_block"):
 
 
 class ChainReorged(Fact, frozen=True, tag="chain_reorged"):
-    """Blocks after `fork` are not part of the chain any more; `ChainBlock`, then `ChainUp` tell what is there instead."""
+    """Blocks after `fork` are no part of the chain now; `ChainBlock`, then `ChainUp` tell what is there instead."""
 
     fork: BlockRef
     depth: int  # blocks dropped

@@ -40,7 +40,7 @@ from swarmd.daemon.process import worker_environment
 from swarmd.daemon.signals import HEEDED, heed_signals
 from swarmd.daemon.space import check_space, guard_space
 from swarmd.daemon.supervisor import Supervisor
-from swarmd.errors import ExitCode, PathUnusable, SwarmdError
+from swarmd.errors import ExitCode, PathUnusable, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.retention import log_bytes
@@ -79,17 +79,6 @@ def run_node(config: Config, data: DataPaths, programs: Mapping[Worker, Sequence
         return anyio.run(serve_node, config, data, programs, SystemClock())
     except BaseExceptionGroup as group:
         raise single_error(group) from None
-
-
-def single_error(group: BaseExceptionGroup) -> BaseException:
-    """The error to tell: a deliberate one first, else any."""
-    flat: list[BaseException] = []
-    waiting: list[BaseException] = [group]
-    while waiting:
-        error = waiting.pop(0)
-        waiting += error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-        flat += () if isinstance(error, BaseExceptionGroup) else (error,)
-    return next((error for error in flat if isinstance(error, SwarmdError)), flat[0])
 
 
 async def serve_node(config: Config, data: DataPaths, programs: Mapping[Worker, Sequence[str]], clock: Clock) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,10 +36,10 @@ from swarmd.dht.identity import Identity, hold_identity, load_identity
 from swarmd.dht.membership import Members
 from swarmd.dht.session import Session, identity_path
 from swarmd.dht.stages import Stages
-from swarmd.errors import IdentityError, IdentityInUse, SwarmdError
+from swarmd.errors import IdentityError, IdentityInUse, SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
-from swarmd.worker.child import Inbox, Outbox, serve
+from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
 
 HOLD_S = 5.0  # for a predecessor that is just ending to let go of the identity
@@ -129,7 +128,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
             session = Session(config, paths, identity, Blobs(paths.blobs), outbox)
             await session.run(lambda: Worker(session).run(inbox))
     except BaseExceptionGroup as errors:
-        raise _first_of(errors) from None
+        raise single_error(errors) from None
 
 
 async def _take_identity(path: Path, peer: str, held: ExitStack) -> Identity:
@@ -154,34 +153,10 @@ async def _take_identity(path: Path, peer: str, held: ExitStack) -> Identity:
         await anyio.sleep(0.1)
 
 
-def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The deliberate error among those of a task group, or else the first."""
-    flat: list[BaseException] = []
-    queue: list[BaseException] = [errors]
-    while queue:
-        error = queue.pop(0)
-        if isinstance(error, BaseExceptionGroup):
-            queue.extend(error.exceptions)
-        else:
-            flat.append(error)
-    return next((error for error in flat if isinstance(error, SwarmdError)), flat[0])
-
-
-class OneLine(logging.Formatter):
-    """A record on one line, tracebacks included: the daemon takes a worker's output line by line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).replace("\n", " | ")
-
-
 def log_to_stderr(config: Config) -> None:
     """Log to stderr; hivemind's own handler is put away and its complaints about a dead p2pd with it."""
     use_hivemind_log_handler("nowhere")
-    target = logging.StreamHandler(sys.stderr)
-    target.setFormatter(OneLine("%(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.handlers = [target]
-    root.setLevel(config.logs.level.upper())
+    log_lines(config.logs.level)
     logging.getLogger("hivemind").setLevel(logging.ERROR)
     logging.getLogger("asyncio").addFilter(_is_news)
 

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from swarmd.config import Config, decode
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import CommandFailed, Event, TrainerReady, TrainingCancelled
-from swarmd.errors import ConfigError, ModelError, SwarmdError, SwarmError
+from swarmd.errors import ConfigError, ModelError, SwarmdError, SwarmError, single_error
 from swarmd.paths import DataPaths
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.source import locate_model
@@ -154,15 +154,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     try:
         await Trainer(engine, config, outbox).run(inbox)
     except BaseExceptionGroup as errors:
-        raise first_of(errors) from None
-
-
-def first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error in it that is no group."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        raise single_error(errors) from None
 
 
 if __name__ == "__main__":

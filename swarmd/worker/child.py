@@ -7,6 +7,7 @@ never outlive their daemon, not even with a stuck loop.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -80,6 +81,22 @@ def claim_stdout() -> int:
     frames = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return frames
+
+
+class OneLine(logging.Formatter):
+    """A record on one line, tracebacks included: the daemon takes a worker's output line by line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\n", " | ")
+
+
+def log_lines(level: str) -> None:
+    """Log to stderr from this level on, one line a record."""
+    target = logging.StreamHandler(sys.stderr)
+    target.setFormatter(OneLine("%(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers = [target]
+    root.setLevel(level.upper())
 
 
 async def serve(main: WorkerMain) -> None:

@@ -22,10 +22,9 @@ from swarmd.daemon.leftovers import find_leftovers, kill_leftovers
 from swarmd.daemon.notify import Notifier
 from swarmd.daemon.output import LINE_CHARACTERS_MAX, LINES_KEPT, REASON_CHARACTERS_MAX, LineReader, level_of
 from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
-from swarmd.daemon.service import single_error
 from swarmd.daemon.space import check_space, guard_space
 from swarmd.daemon.supervisor import describe_status
-from swarmd.errors import ControlError, NoSpaceLeft
+from swarmd.errors import ControlError, NoSpaceLeft, single_error
 
 # --- sd_notify ---
 

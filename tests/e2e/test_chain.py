@@ -124,7 +124,11 @@ def test_a_node_killed_at_each_boundary_of_a_submission(chained: ChainedSwarm) -
 def wait_for(swarm: ChainedSwarm, condition: Callable[[Event], bool], within_s: float = 120.0) -> None:
     """Until node 2's log has an event of this kind."""
     events = swarm.places[1].paths.events
-    swarm.wait_until(lambda: any(map(condition, events_of(events))), within_s, "an event of node 2", every_s=0.02)
+
+    def happened() -> bool:
+        return events.is_dir() and any(map(condition, events_of(events)))
+
+    swarm.wait_until(happened, within_s, "an event of node 2", every_s=0.02)
 
 
 def test_reorganisations_and_a_chain_that_stands_still(chained: ChainedSwarm) -> None:
