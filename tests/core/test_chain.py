@@ -10,6 +10,7 @@ from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
     CommandFailed,
+    Event,
     LinkDown,
     LinkUp,
     MembershipRead,
@@ -308,13 +309,19 @@ def test_an_advance_that_is_not_allowed_yet_blocks_nothing() -> None:
 # --- skipping ---
 
 
-@pytest.mark.parametrize(("cut_off", "cause"), [(True, "fault"), (False, "slow")])
-def test_rounds_that_passed_meanwhile_are_one_skip(cut_off: bool, cause: SkipCause) -> None:
+@pytest.mark.parametrize(
+    ("cut_off", "cause"),
+    [
+        ((WorkerExited("chain", "died"), WorkerStarted("chain", 14, 2)), "fault"),
+        ((ChainDegraded("no endpoint answers"),), "fault"),
+        ((), "slow"),
+    ],
+)
+def test_rounds_that_passed_meanwhile_are_one_skip(cut_off: tuple[Event, ...], cause: SkipCause) -> None:
     story = Story(chain_settings())
     story.join_chain()
     story.tell(trained(0))
-    if cut_off:
-        story.tell(WorkerExited("chain", "died"), WorkerStarted("chain", 14, 2))
+    story.tell(*cut_off)
     story.tell(chain_up(4, head=20) if cut_off else said(20, StageLog(0, "0xt", 4, 0)))
     assert [event for event in story.recorded if isinstance(event, RoundsSkipped)] == [RoundsSkipped(1, 3, cause)]
 
