@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from swarmd.core.events import (
+    ChainDegraded,
     CommandFailed,
     Event,
     LinkDown,
@@ -29,7 +30,7 @@ def breaks(event: Event) -> bool:
         return event.command.startswith("train/")
     if isinstance(event, TimerFired):
         return event.name == "train"
-    return isinstance(event, NodeStarted | WorkerExited | WorkerStartFailed | LinkDown)
+    return isinstance(event, NodeStarted | WorkerExited | WorkerStartFailed | LinkDown | ChainDegraded)
 
 
 class Accounts:
