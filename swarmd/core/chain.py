@@ -129,8 +129,10 @@ def _on_stage(turn: Turn, entry: StageLog, block: BlockRef) -> None:
 
 def _note_place(turn: Turn, round: int, stage: int, opened_at: float) -> None:
     chain = turn.chain
-    reporters = chain.reporters if (chain.round, chain.stage) == (round, stage) else ()
-    turn.note_chain(round=round, stage=stage, opened_at=opened_at, reporters=reporters)
+    if (chain.round, chain.stage) != (round, stage):
+        turn.disarm("drive")
+        turn.note_chain(reporters=())
+    turn.note_chain(round=round, stage=stage, opened_at=opened_at)
 
 
 def _on_registration(turn: Turn, entry: RegistrationLog, block: BlockRef) -> None:
@@ -228,9 +230,9 @@ def _wait_to_advance(turn: Turn, deadline_at: float) -> None:
         return
     wait_s = _turn_of(turn, chain) * settings.stagger_s
     if 0 < chain.min_submissions <= len(chain.reporters):
-        turn.arm("drive", turn.at + wait_s)
+        turn.arm_sooner("drive", turn.at + wait_s)
     elif settings.drive == "manager" or chain.max_stage_s:
-        turn.arm("drive", max(deadline_at, turn.at) + wait_s)
+        turn.arm_sooner("drive", max(deadline_at, turn.at) + wait_s)
     else:
         turn.disarm("drive")
 
@@ -258,6 +260,8 @@ def on_drive_due(turn: Turn) -> None:
 def on_membership_read(turn: Turn, event: MembershipRead) -> None:
     """Whose records count in the DHT."""
     turn.put("members", None if event.open else event.peers[:MEMBERS_MAX])
+    if len(event.peers) > MEMBERS_MAX:
+        turn.count_rejections("members-full", len(event.peers) - MEMBERS_MAX)
     if turn.state.link.chart == "up":
         admit_peers(turn)
 

@@ -182,15 +182,9 @@ def _mark_for(turn: Turn, submission: Submission) -> tuple[int, int]:
 def _wait(turn: Turn) -> None:
     """Look again after a while without news, as long as something is under way."""
     if turn.submits and any(each.chart not in SETTLED for each in turn.state.submissions):
-        _look_within(turn, turn.chain_settings.resend_s)
+        turn.arm_sooner("submission", turn.at + turn.chain_settings.resend_s)
     else:
         turn.disarm("submission")
-
-
-def _look_within(turn: Turn, wait_s: float) -> None:
-    """Look again by then: sooner than before perhaps, later never, whatever happens on the chain meanwhile."""
-    due_at = [deadline.due_at for deadline in turn.state.deadlines if deadline.name == "submission"]
-    turn.arm("submission", min([turn.at + wait_s, *due_at]))
 
 
 def on_overdue(turn: Turn) -> None:
@@ -284,7 +278,7 @@ def on_failed(turn: Turn, event: CommandFailed) -> None:
 def _retry(turn: Turn) -> None:
     wait_s = min(RETRY_FIRST_S * 2.0 ** min(turn.chain.failures, 10), RETRY_MAX_S)
     turn.note_chain(failures=turn.chain.failures + 1)
-    _look_within(turn, wait_s)
+    turn.arm_sooner("submission", turn.at + wait_s)
 
 
 def on_refused(turn: Turn, event: SubmissionRefused) -> None:

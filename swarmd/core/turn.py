@@ -154,6 +154,11 @@ class Turn(msgspec.Struct, gc=False):
                 break
         force_setattr(self.state, "deadlines", (*deadlines, Deadline(name, due_at)))
 
+    def arm_sooner(self, name: str, due_at: float) -> None:
+        """Wait until `due_at` at the latest: an earlier wait of the same name stands, whatever happens meanwhile."""
+        standing = [deadline.due_at for deadline in self.state.deadlines if deadline.name == name]
+        self.arm(name, min([due_at, *standing]))
+
     def disarm(self, *names: str) -> None:
         """Wait no longer."""
         for deadline in self.state.deadlines:

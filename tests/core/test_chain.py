@@ -30,7 +30,7 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
-from swarmd.core.state import BLOCKS_KEPT
+from swarmd.core.state import BLOCKS_KEPT, MEMBERS_MAX
 from swarmd.core.submissions import TURNS, find
 from swarmd.core.values import Prepared, SkipCause
 from swarmd.errors import ExitCode
@@ -210,6 +210,14 @@ def test_a_closed_membership_is_told_to_the_network_worker() -> None:
     assert isinstance(command, AdmitPeers) and command.open
 
 
+def test_members_beyond_the_bound_are_counted() -> None:
+    story = Story(chain_settings())
+    story.join_chain()
+    story.tell(MembershipRead(False, tuple(f"peer-{number:05d}" for number in range(MEMBERS_MAX + 3))))
+    assert story.state.members is not None and len(story.state.members) == MEMBERS_MAX
+    assert dict(story.state.rejections) == {"members-full": 3}
+
+
 # --- moving the contract on ---
 
 
@@ -234,6 +242,19 @@ def test_the_stage_is_moved_on_when_enough_have_reported() -> None:
     story.tell(said(4, RewardLog(0, "0xt", "0xb", "otto", 0, 0, "5")))
     story.wait("drive")
     assert story.at <= TURNS * 3.0 and _advances(story) == ["advance/0/0"]
+
+
+def test_news_of_the_stage_do_not_put_its_end_off() -> None:
+    story = Story(chain_settings())
+    story.join_chain(chain_up(min_submissions=1))
+    story.tell(said(3, RewardLog(0, "0xt", "0xa", "anna", 0, 0, "5")))
+    first = next(deadline.due_at for deadline in story.state.deadlines if deadline.name == "drive")
+    story.at += 1.0
+    story.tell(said(4, RewardLog(0, "0xt", "0xb", "otto", 0, 0, "5")))
+    assert [deadline.due_at for deadline in story.state.deadlines if deadline.name == "drive"] == [first]
+    story.at += 1.0
+    story.tell(trained(0), said(5, StageLog(0, "0xt", 1, 0)))
+    assert "drive" not in story.waits
 
 
 @pytest.mark.parametrize(
