@@ -11,6 +11,7 @@ from rich.table import Table
 
 from swarmd.core.chart import NAMES, Chart, Charts, DottedState, load_charts
 from swarmd.core.state import State
+from swarmd.core.submissions import head_of
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import find_log
@@ -72,6 +73,8 @@ def chart_states(state: State) -> dict[str, str]:
     states = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
     if state.coordination:
         states["coordinator"] = state.coordination.chart
+    if submission := head_of(state):
+        states["submission"] = submission.chart
     return states
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.cli.chart import page, pick, to_mermaid
+from swarmd.cli.chart import chart_states, page, pick, to_mermaid
 from swarmd.core.chart import NAMES, load_charts
 from swarmd.core.events import NodeStarted, WorkerStarted
+from swarmd.core.state import State, Submission
 from swarmd.core.values import Settings
 from swarmd.errors import ExitCode
 from swarmd.eventlog.store import EventLog
@@ -47,6 +48,13 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == list(NAMES)
 
 
+def test_the_submission_whose_turn_it_is_is_marked() -> None:
+    sent = Submission("reward/1/0", "reward", chart="sent")
+    done = Submission("reward/0/0", "reward", chart="confirmed")
+    assert chart_states(State(submissions=(done, sent)))["submission"] == "sent"
+    assert "submission" not in chart_states(State(submissions=(done,)))
+
+
 def test_a_chart_tells_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["chart", "link"]) == ExitCode.OK
     assert "the node runs but reaches nobody" in capsys.readouterr().out
@@ -55,7 +63,8 @@ def test_a_chart_tells_why(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_log_marks_the_state(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["chart", "--state", str(node)]) == ExitCode.OK
     listed = {line.split()[0]: line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]}
-    assert listed == {"round": "joining", "link": "connecting", "trainer": "down", "coordinator": "-"}
+    standing = {"round": "joining", "link": "connecting", "trainer": "down"}
+    assert listed == standing | {"coordinator": "-", "submission": "-"}
     assert run_command(["chart", "round", "--state", str(node)]) == ExitCode.OK
     marked = [line for line in capsys.readouterr().out.splitlines() if "▶" in line]
     assert [line.split()[1] for line in marked] == ["joining"]
