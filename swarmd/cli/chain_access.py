@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import typer
 
 from swarmd.chain.blocks import Blocks
@@ -110,7 +111,10 @@ class Target(NamedTuple):
             return open_keystore(keystore, passphrase)
         if self.config is None or self.config.chain is None:
             raise ConfigError("which account is to pay?", "Give --account KEYSTORE, and --passphrase-file FILE")
-        return load_account(self.config.chain, self.data)
+        chain = self.config.chain
+        if passphrase is not None:
+            chain = msgspec.structs.replace(chain, passphrase=str(passphrase.resolve()))
+        return load_account(chain, self.data)
 
 
 def find_target(path: Path) -> Target:
