@@ -78,20 +78,30 @@ def _notes_of_log(standings: Standings, contract: str) -> tuple[str, ...]:
     )
 
 
+def check_address(contract: str) -> None:
+    """Raises ConfigError for what is no address of a contract."""
+    if not ADDRESS.fullmatch(contract):
+        raise ConfigError(f"--contract: {contract!r} is no address", "Write it as 0x and 40 hex digits")
+
+
 def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
     """The standings read from the chain, compared with the contract's own sums.
 
     Raises:
-        ConfigError: the URL or the address is none.
+        ConfigError: the URL or the address is none, or the chain has no such block yet.
         ChainMismatch: there is no contract at the address.
         ChainError: no endpoint answers.
     """
     from swarmd.chain.readout import read_out
     from swarmd.chain.urls import read_urls
 
-    if not ADDRESS.fullmatch(contract):
-        raise ConfigError(f"--contract: {contract!r} is no address", "Write it as 0x and 40 hex digits")
+    check_address(contract)
     read = anyio.run(read_out, read_urls([rpc], Path()), contract, from_block)
+    if from_block > read.head.number:
+        raise ConfigError(
+            f"--from-block {from_block} does not exist yet: the newest block is {read.head.number}",
+            "Give the block in which the contract was created",
+        )
     notes = [f"{count} log entries were left out: {reason}" for reason, count in sorted(read.rejected.items())]
     if not read.whole:
         notes.append(f"counted from block {from_block} on; the contract is older, so its own sums were not compared")

@@ -54,11 +54,13 @@ def status(
 ) -> None:
     """Say where a swarm is: round, stage, deadline, policy, peers, bootnodes, members."""
     from swarmd.cli.chain_access import find_target
+    from swarmd.cli.standings import check_address
 
     urls = payer(rpc, None, None, MAX_GWEI).rpc
     if manifest is None:
         if not (urls and contract):
             raise ConfigError("which swarm?", "Name its manifest, or give --rpc URL and --contract ADDRESS")
+        check_address(contract)
         found = anyio.run(_status, urls, None, contract, from_block)
         _show(found, as_json)
         return

@@ -274,3 +274,11 @@ async def _yes(*_: object) -> bool:
 def test_a_wrong_address_is_told(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["leaderboard", "--rpc", url, "--contract", CONTRACT]) == ExitCode.CHAIN_CONFLICT
     assert "there is no contract at" in capsys.readouterr().err
+
+
+def test_a_first_block_that_does_not_exist_yet_is_told(
+    url: str, swarm: Swarm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["leaderboard", "--rpc", url, "--contract", swarm.contract.address, "--from-block", "99999999"]
+    assert run_command(asked) == ExitCode.BAD_CONFIG
+    assert "99999999 does not exist yet" in capsys.readouterr().err

@@ -265,6 +265,19 @@ def test_members_and_bootnodes_on_a_chain(shell: Shell, chain: OwnChain) -> None
     address = shell.manifest("a").chain.contract  # type: ignore[union-attr]
     assert "round 0, stage 0" in shell.well("swarm", "status", "--rpc", chain.url, "--contract", address)
     assert "which swarm?" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "status")
+    told = shell.fails(ExitCode.BAD_CONFIG, "swarm", "status", "--rpc", chain.url, "--contract", "0x12")
+    assert "'0x12' is no address" in told
+
+
+def test_a_named_passphrase_is_the_one_that_counts(shell: Shell, chain: OwnChain) -> None:
+    path, other = make(shell, chain) / "swarm.toml", shell.root / "other.pass"
+    other.write_text("another passphrase\n")
+    other.chmod(0o600)
+    sent = chain.sent_by(path.parent)
+    command = ("swarm", "set-policy", path, "--stage-seconds", 77, "--passphrase-file")
+    assert "does not open" in shell.fails(ExitCode.NO_PERMISSION, *command, other)
+    assert chain.sent_by(path.parent) == sent
+    shell.well(*command, path.parent / "account.pass")
 
 
 def test_a_closed_swarm_admits_its_creator_and_whom_he_names(shell: Shell, chain: OwnChain) -> None:
