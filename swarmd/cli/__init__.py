@@ -7,6 +7,7 @@ or what else a verb may need.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from typer.main import get_command
 
 from swarmd import __version__
 from swarmd.errors import ExitCode, SwarmdError
+
+KEY = re.compile(r"[0-9a-fA-F]{64}")  # hex digits of a private key
 
 
 class Verb(NamedTuple):
@@ -151,7 +154,8 @@ def tell_usage(error: typer.TyperException) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error.format_message(), file=sys.stderr)
     else:
-        tell_error(error.format_message().rstrip("."), f"{path} --help lists what it takes")
+        message = KEY.sub("[redacted]", error.format_message())  # a key is no argument, but people try
+        tell_error(message.rstrip("."), f"{path} --help lists what it takes")
     return ExitCode.USAGE
 
 

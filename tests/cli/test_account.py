@@ -160,3 +160,9 @@ def test_show_names_a_file_that_is_not_there(tmp_path: Path) -> None:
     done = run("show", tmp_path / "none.json")
     assert done.returncode == ExitCode.NO_PERMISSION
     assert "none.json" in done.stderr and "swarmd account new" in done.stderr
+
+
+def test_a_key_given_as_an_argument_is_not_repeated(tmp_path: Path) -> None:
+    done = run("import", tmp_path / "a.json", KEY.strip())
+    assert done.returncode == ExitCode.USAGE
+    assert KEY.strip().removeprefix("0x") not in done.stderr and "[redacted]" in done.stderr
