@@ -32,7 +32,7 @@ class ChainStatus(Layer, frozen=True, kw_only=True):
     stage: int
     block: int = -1  # the newest that was read; with the daemon down, the last that was reported
     head: int = -1  # the chain's newest, as the endpoint says; this and the next two only while the worker tells
-    lag_s: float | None = None  # age of the newest block that was read, when it was read
+    lag_s: float | None = None  # age of the newest block that was read, when it was read; None while none can be
     endpoint: str = ""  # that answered last: scheme, host and port
     members: int | None = None  # peers on the allow-list, None where everybody may take part
     worker: WorkerStatus
@@ -97,7 +97,7 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
         stage=chain.stage,
         block=progress.done if progress and progress.total else (chain.recent[-1].number if chain.recent else -1),
         head=progress.total if progress and progress.total else -1,
-        lag_s=progress.figures.get("lag_s") if progress else None,
+        lag_s=progress.figures.get("lag_s") if progress and chain.chart in ("up", "connecting") else None,
         endpoint=progress.note if progress else "",
         members=None if state.members is None else len(state.members),
         worker=worker_status(state.chaining, live, process),
@@ -121,7 +121,8 @@ def submissions_status(state: State, now: float) -> SubmissionsStatus:
     """What waits, what is under way and what came of it."""
     charts = [each.chart for each in state.submissions]
     first = next((each for each in state.submissions if each.chart in UNDER_WAY), None)
-    shown = first or max(state.submissions, key=lambda each: each.since, default=None)
+    telling = [each for each in state.submissions if each.kind != "advance" or each.chart != "refused"]
+    shown = first or max(telling, key=lambda each: each.since, default=None)
     refused = _last_refused(state)
     reason = _trouble(state, first, refused, now)
     return SubmissionsStatus(

@@ -95,6 +95,7 @@ def test_a_running_worker_tells_how_far_it_is_and_through_whom() -> None:
     assert chain.reason == "reading the chain, block 80 of 120"
     text = " ".join(shown(told(STATE, live), 160).split())
     assert "block 80 of 120; its age 12s; by https://rpc.example" in text
+    assert "its age" not in shown(told(with_chain(chart="degraded"), live), 160)  # nobody looks any more
 
 
 def test_without_a_chain_nothing_is_new() -> None:
@@ -162,6 +163,7 @@ def test_a_step_that_another_node_took_is_no_trouble() -> None:
     step = Submission("advance/4/0", "advance", "refused", NOW, NOW, code="moved-on", reason="later stage")
     status = told(replace(STATE, submissions=(*DONE, step)))
     assert status.healthy and status.submissions is not None and status.submissions.last_refusal is None
+    assert status.submissions.state == "confirmed"
 
 
 def test_a_node_that_submits_nothing_needs_no_registration() -> None:
