@@ -1,7 +1,12 @@
 """What all tests share: a quiet, offline environment with one thread a process."""
 
+import logging
 import os
 import signal
+from collections.abc import Iterator
+
+import pytest
+import structlog
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -10,3 +15,14 @@ os.environ.setdefault("COLUMNS", "120")
 
 # A shell that starts a test run in the background has it ignore SIGINT, and what it starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command run in the test's own process sets logging up for good, on a stream that ends with the test."""
+    before = list(logging.getLogger().handlers)
+    yield
+    for target in list(logging.getLogger().handlers):
+        if target not in before and not type(target).__module__.startswith("_pytest"):
+            logging.getLogger().removeHandler(target)
+    structlog.reset_defaults()

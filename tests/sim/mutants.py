@@ -226,9 +226,9 @@ CHAIN_MUTANTS = (
     ),
     Mutant(
         "news put off the look at a submission",
-        submissions,
-        'turn.arm("submission", min([turn.at + wait_s, *due_at]))',
-        'turn.arm("submission", turn.at + wait_s)',
+        turn,
+        "self.arm(name, min([due_at, *standing]))",
+        "self.arm(name, due_at)",
     ),
     Mutant(
         "what lies ahead of the contract holds up everything",
@@ -266,7 +266,7 @@ CHAIN_MUTANTS = (
     Mutant(
         "nobody moves the contract on when its time is over",
         chain,
-        'turn.arm("drive", max(deadline_at, turn.at) + wait_s)',
+        'turn.arm_sooner("drive", max(deadline_at, turn.at) + wait_s)',
         'turn.disarm("drive")',
     ),
     Mutant(

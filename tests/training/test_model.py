@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ExitCode, ModelError
+from swarmd.errors import ConfigError, ExitCode, ModelError
 from swarmd.swarms.plan import Message
 from swarmd.training.engine import check_context
 from swarmd.training.model import Policy, load_policy
@@ -91,7 +91,9 @@ def test_a_model_too_large_for_memory(llama: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there() -> None:
-    assert "cuda" in refusal(device="cuda").message
+    with pytest.raises(ConfigError, match="cuda") as caught:
+        load_policy(TrainingConfig(device="cuda"))
+    assert caught.value.exit_code == ExitCode.BAD_CONFIG
 
 
 def test_lengths_beyond_the_context(embedded: Policy) -> None:
