@@ -323,7 +323,7 @@ def _chain_settings_of(chain: ChainConfig) -> ChainSettings:
     sends = chain.sender != "none"
     return ChainSettings(
         sends=sends,
-        drive=chain.drive if sends else "never",
+        drive=chain.drive if chain.sender == "wallet" else "never",  # a signer proxy does not offer to
         stagger_s=chain.stagger_s,
         stage_s=chain.stage_s,
         reward_scale=chain.reward_scale,

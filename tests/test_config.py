@@ -104,6 +104,24 @@ def test_settings_carry_what_decides_behaviour() -> None:
     assert (follower.coordinator, follower.coordination, follower.behind) == ("peer-c", None, "abandon")
 
 
+@pytest.mark.parametrize(
+    ("sender", "sends", "drive"), [("wallet", True, "manager"), ("proxy", True, "never"), ("none", False, "never")]
+)
+def test_only_a_wallet_moves_a_contract_on(sender: str, sends: bool, drive: str) -> None:
+    chain = f"""
+[chain]
+rpc = ["http://127.0.0.1:1"]
+chain_id = 1
+contract = "0x{"00" * 20}"
+drive = "manager"
+sender = "{sender}"
+[chain.proxy]
+org = "me"
+"""
+    settings = settings_of(parse_config(FOLLOWER + chain, "node.toml"), "peer-f").chain
+    assert settings is not None and (settings.sends, settings.drive) == (sends, drive)
+
+
 def test_every_key_of_the_coordinator_reaches_the_core() -> None:
     config: Config = parse_config(COORDINATOR, "node.toml")
     settings = settings_of(config, "peer-c").coordination

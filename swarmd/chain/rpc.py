@@ -183,7 +183,10 @@ class Rpc:
                 f"chain.chain_id is {self._chain_id}",
                 "Name endpoints of that chain in chain.rpc, or correct chain.chain_id",
             )
-        return EndpointFailed("no endpoint answers: " + "; ".join(health.reason for health in self._healths))
+        return EndpointFailed(
+            "no endpoint answers: " + "; ".join(health.reason for health in self._healths),
+            "Check the endpoints' addresses and keys, or name another one",
+        )
 
     @property
     def sockets(self) -> list[Health]:

@@ -44,6 +44,8 @@ def read_manifest(path: Path) -> Manifest:
         NotFoundError: there is no such file.
         ManifestError: it cannot be read, is too large, malformed, altered, or not signed by its creator.
     """
+    if path.exists() and not path.is_file():
+        raise ManifestError(f"{path} is no file", "Name the manifest that the swarm's creator gave you")
     try:
         with path.open("rb") as file:
             raw = file.read(MANIFEST_BYTES_MAX + 1)
