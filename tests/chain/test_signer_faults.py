@@ -30,6 +30,7 @@ from tests.chain.test_signer import by_hand, sent, told
 pytestmark = pytest.mark.anyio
 
 FEES = FeesConfig(stuck_s=0.01)
+PATIENT = FeesConfig()  # nothing is replaced while the test runs
 REGISTER = Asked("register", "Qm1")
 
 
@@ -130,7 +131,7 @@ async def test_one_that_the_contract_would_refuse_by_now_is_withdrawn(ground: Gr
 
 
 async def test_what_a_reorganisation_drops_is_sent_again(ground: Ground, tmp_path: Path) -> None:
-    async with seated(ground, tmp_path, depth=3) as seat:
+    async with seated(ground, tmp_path, depth=3, fees=PATIENT) as seat:
         hash = await seat.signer.submit(REGISTER)
         await seat.look()
         assert seat.whats[-1] == "mined"
