@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swarmd.errors import SwarmdError
+from swarmd.eventlog.files import sync_directory
 
 CREDENTIAL = "credential:"
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
@@ -111,15 +112,7 @@ def write_secret(path: Path, content: bytes, kind: Kind) -> None:
             file.write(content)
             file.flush()
             os.fsync(descriptor)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         path.unlink(missing_ok=True)
         raise kind.error(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import base58
 
 from swarmd.errors import IdentityError, IdentityInUse, NotFoundError
+from swarmd.private import Kind, write_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 FILE_PREFIX = b"\x08\x01\x12\x40"
 FILE_BYTES = len(FILE_PREFIX) + 64
 FILE_BYTES_MAX = 8192  # read at most; an RSA key of 4096 bits has 2,400
+PRIVATE_FILE = Kind("private file", IdentityError, FILE_BYTES_MAX)
 RSA_PREFIX = b"\x08\x00\x12"  # RL Swarm's swarm.pem
 PEER_PREFIX = b"\x00\x24\x08\x01\x12\x20"  # identity multihash of a libp2p Ed25519 PublicKey
 PEER_BYTES = len(PEER_PREFIX) + 32
@@ -170,31 +172,7 @@ def write_private(path: Path, content: bytes) -> None:
     Raises:
         IdentityError: the file exists already (it is never overwritten) or cannot be written.
     """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except FileExistsError as error:
-        raise IdentityError(f"{path} exists already", "Move it away first: it is never overwritten") from error
-    except OSError as error:
-        fix = "" if path.parent.is_dir() else f"Make its directory first: `mkdir -m 700 -p {path.parent}`"
-        raise IdentityError(f"{path} cannot be created: {error.strerror}", fix) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
-        _sync_directory(path.parent)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise IdentityError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_secret(path, content, PRIVATE_FILE)
 
 
 def load_identity(path: Path) -> Identity:
