@@ -40,7 +40,7 @@ STALE_S = 60.0  # without a new block before endpoints are compared
 log = logging.getLogger(__name__)
 
 
-class Following(NamedTuple):
+class Reach(NamedTuple):
     """How far the watcher is, for status."""
 
     tip: int
@@ -89,7 +89,7 @@ class Watcher:
         self.reports = Reports(emit)
         self.membership = Membership(self._blocks, terms.coordinator, config.from_block, emit)
         self.on_head: Callable[[], None] = lambda: None
-        self.on_progress: Callable[[Following], None] = lambda following: None
+        self.on_progress: Callable[[Reach], None] = lambda reach: None
 
     @property
     def branch(self) -> Branch:
@@ -299,5 +299,5 @@ class Watcher:
         tip = self.branch.tip
         lag_s = max(time() - tip.at, 0.0) if tip.at else 0.0
         self.on_progress(
-            Following(tip.number, max(self._head, tip.number), lag_s, self.heads.live or self._rpc.current, self._up)
+            Reach(tip.number, max(self._head, tip.number), lag_s, self.heads.live or self._rpc.current, self._up)
         )

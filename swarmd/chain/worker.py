@@ -21,7 +21,7 @@ from swarmd.chain.rpc import Rpc
 from swarmd.chain.sender import make_sender
 from swarmd.chain.terms import Terms
 from swarmd.chain.urls import read_urls
-from swarmd.chain.watcher import Following, Watcher
+from swarmd.chain.watcher import Reach, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
 from swarmd.core.events import CommandFailed, SubmissionRefused
@@ -98,26 +98,26 @@ class Worker:
         else:
             self._outbox.observe(CommandFailed(command.id, "this is no command for the chain worker"))
 
-    def _tell(self, following: Following) -> None:
+    def _tell(self, reach: Reach) -> None:
         figures = {
-            "head": float(following.head),
-            "tip": float(following.tip),
-            "lag_s": round(following.lag_s, 1),
+            "head": float(reach.head),
+            "tip": float(reach.tip),
+            "lag_s": round(reach.lag_s, 1),
             "rejected": float(sum(self.watcher.reports.rejected.values())),
         }
-        what = "following" if following.up else "catching up"
-        self._outbox.progress(what, following.tip, following.head, following.endpoint, figures)
+        what = "following" if reach.up else "catching up"
+        self._outbox.progress(what, reach.tip, reach.head, reach.endpoint, figures)
 
 
-def throttled(tell: Callable[[Following], None]) -> Callable[[Following], None]:
+def throttled(tell: Callable[[Reach], None]) -> Callable[[Reach], None]:
     """The same, but not more often than every PROGRESS_S."""
     last = -PROGRESS_S
 
-    def maybe(following: Following) -> None:
+    def maybe(reach: Reach) -> None:
         nonlocal last
         if monotonic() - last >= PROGRESS_S:
             last = monotonic()
-            tell(following)
+            tell(reach)
 
     return maybe
 
