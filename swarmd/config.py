@@ -48,6 +48,7 @@ class SwarmConfig(Section, frozen=True):
     kind: str = "reasoning-gym"
     stages: AtLeastOne = 1
     tasks: tuple[TaskConfig, ...] = ()  # empty: the embedded digit tasks
+    options: dict[str, Any] = {}  # settings of the kind, which checks them itself
 
 
 class DhtConfig(Section, frozen=True):
@@ -62,6 +63,7 @@ class DhtConfig(Section, frozen=True):
     poll_s: Positive = 5.0  # slow fall-back poll; hints are pushed
     record_s: Positive = 900.0  # how long records live; the owner republishes three times as often
     members: tuple[str, ...] = ()  # peer ids allowed to write; empty admits all
+    records: Literal["signed", "legacy"] = "signed"  # legacy: the wire format of RL Swarm v0.4, unsigned
     identity: str = "identity.key"  # relative to the data directory
     peer: str = ""  # peer id that the identity must have; where it is given, none is ever made by itself
 
@@ -130,12 +132,53 @@ class ChainConfig(Section, frozen=True):
     proxy: ProxyConfig = ProxyConfig()
 
 
+class LoraConfig(Section, frozen=True):
+    """Low-rank adapters in place of training all weights (extra `lora`)."""
+
+    rank: Count = 0  # 0: no adapters
+    alpha: AtLeastOne = 16
+    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class VllmConfig(Section, frozen=True):
+    """Generation by vLLM, as TRL drives it (extra `vllm`)."""
+
+    mode: Literal["off", "colocate", "server"] = "off"
+    memory_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # of the device, colocated; 0: estimated
+    url: str = "http://127.0.0.1:8000"  # of `trl vllm-serve`, in server mode
+
+
+class ReferenceConfig(Section, frozen=True):
+    """Where the KL term's reference log-probabilities come from, when beta is above 0."""
+
+    url: str = ""  # of `swarmd reference-server`; empty: a copy of the first weights in this process
+    token: str = ""  # bearer token: a file, relative to the data directory, or credential:NAME
+    call_s: Positive = 120.0
+
+
+class MemoryConfig(Section, frozen=True):
+    """Bounds on the trainer process."""
+
+    bytes_max: Count = 0  # resident memory and swap after which it is replaced at the end of a round; 0: no bound
+    vram_share_max: Share = 0.95  # the same, of the accelerator's memory
+
+
 class TrainingConfig(Section, frozen=True):
     """Model and GRPO."""
 
-    model: str = "embedded"  # "embedded", a Hugging Face model id, or the path of a model directory
+    model: str = "embedded"  # "embedded", "auto", a Hugging Face model id, or the path of a model directory
     device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
+    quantization: Literal["none", "8bit", "4bit"] = "none"  # bitsandbytes; only together with adapters
+    unsloth: bool = False  # load and patch the model with Unsloth (CUDA)
+    lora: LoraConfig = LoraConfig()
+    vllm: VllmConfig = VllmConfig()
+    reference: ReferenceConfig = ReferenceConfig()
+    memory: MemoryConfig = MemoryConfig()
+    processes: AtLeastOne = 1  # of this node, one on each accelerator, through accelerate
+    accelerate: str = ""  # its configuration file (configs/accelerate/); empty: DDP
     threads: Count = 0  # torch threads; 0: one for small models, else as many as torch likes
     steps: AtLeastOne = 40  # optimiser steps in a stage
     questions: AtLeastOne = 16  # questions (groups) in a step
@@ -145,17 +188,45 @@ class TrainingConfig(Section, frozen=True):
     prompt_tokens: AtLeastOne = 512
     temperature: Positive = 1.0
     learning_rate: Positive = 3e-4
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: Count = 10  # optimiser steps of the node's life until the learning rate is reached
+    schedule_steps: Count = 0  # optimiser steps of the node's life after which a falling schedule stays at its end
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     beta: NotNegative = 0.0  # KL weight; 0 needs no reference model
     clip_low: Positive = 0.2
     clip_high: Positive = 0.28
     format_reward: NotNegative = 0.2
+    peer_loss: Literal["as-is", "positive", "gate"] = "positive"  # which advantages of peers' completions count
+    peer_gate: Share = 0.05  # gate: negative ones count where this node's own probability of the token is above it
+    replay_questions: Count = 0  # of `questions`, so many come from own earlier groups
+    micro_questions: Count = 0  # groups in one forward and backward pass; 0: all for small models, else one
+    gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
     share_groups: Count = 16  # groups of a stage published for peers
+    share_per_task: Count = 0  # of these, at most so many of one task; 0: no bound
     staleness_rounds: Count = 1  # peers' rollouts older than this are refused
     held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none
     held_out_every: AtLeastOne = 1  # rounds between evaluations
     checkpoints_kept: AtLeastOne = 2
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
     recycle_rounds: Count = 0  # fresh trainer process after this many rounds; 0 for never
+
+
+class HubConfig(Section, frozen=True):
+    """Pushing the model to the Hugging Face Hub (extra `hub`)."""
+
+    repo: str = ""  # "user/name", or "user/" for a name made of model and node; empty: nothing is pushed
+    every: AtLeastOne = 1  # rounds between pushes
+    token: str = ""  # file with the token, relative to the data directory, or credential:NAME
+    private: bool = False
+
+
+class ResultsConfig(Section, frozen=True):
+    """Where a node's figures and models go besides its log."""
+
+    tensorboard: bool = True  # event files below the data directory, never over the network
+    wandb: bool = False  # offline runs of Weights & Biases (extra `wandb`)
+    trackio: bool = False  # (extra `trackio`)
+    hub: HubConfig = HubConfig()
 
 
 class WorkersConfig(Section, frozen=True):
@@ -195,6 +266,7 @@ class Config(Section, frozen=True):
     coordinator: CoordinatorConfig = CoordinatorConfig()
     chain: ChainConfig | None = None  # absent: a swarm without a chain
     training: TrainingConfig = TrainingConfig()
+    results: ResultsConfig = ResultsConfig()
     workers: WorkersConfig = WorkersConfig()
     storage: StorageConfig = StorageConfig()
     logs: LogsConfig = LogsConfig()
@@ -268,16 +340,25 @@ def _check_together(config: Config, origin: str) -> None:
         )
     if config.role == "follower" and not config.dht.bootstrap:
         raise ConfigError(f"{origin}: a follower needs dht.bootstrap, the address of at least one node of the swarm")
-    if config.training.peer_questions >= config.training.questions:
-        raise ConfigError(
-            f"{origin}: training.peer_questions ({config.training.peer_questions}) must be below training.questions "
-            f"({config.training.questions})",
-            "At least one question of every step is this node's own",
-        )
     if config.chain is not None:
         _check_chain(config.chain, origin)
-    if config.swarm.stages != 1 and config.swarm.kind == "reasoning-gym":
-        raise ConfigError(f"{origin}: the reasoning-gym swarm has one stage, swarm.stages is {config.swarm.stages}")
+    _check_training(config.training, origin)
+
+
+def _check_training(training: TrainingConfig, origin: str) -> None:
+    if training.peer_questions + training.replay_questions >= training.questions:
+        raise ConfigError(
+            f"{origin}: training.peer_questions ({training.peer_questions}) and training.replay_questions "
+            f"({training.replay_questions}) together must be below training.questions ({training.questions})",
+            "At least one question of every step is this node's own",
+        )
+    if training.quantization != "none" and not training.lora.rank:
+        raise ConfigError(
+            f"{origin}: training.quantization = {training.quantization!r} needs adapters to train",
+            "Set training.lora.rank, for example to 16",
+        )
+    if training.schedule != "constant" and not training.schedule_steps:
+        raise ConfigError(f"{origin}: training.schedule = {training.schedule!r} needs training.schedule_steps")
 
 
 def _check_chain(chain: ChainConfig, origin: str) -> None:

@@ -65,7 +65,9 @@ def test_a_wrong_value_is_named(text: str, told: str) -> None:
         (FOLLOWER.replace("coordinator", "#"), "a follower needs swarm.coordinator"),
         (FOLLOWER.replace("bootstrap", "#"), "a follower needs dht.bootstrap"),
         (COORDINATOR + "[training]\nquestions = 4\npeer_questions = 4", "must be below training.questions"),
-        (COORDINATOR + "stages = 2", "has one stage"),
+        (COORDINATOR + "[training]\nquestions = 4\npeer_questions = 1\nreplay_questions = 3", "must be below"),
+        (COORDINATOR + '[training]\nquantization = "4bit"', "needs adapters"),
+        (COORDINATOR + '[training]\nschedule = "cosine"', "training.schedule_steps"),
     ],
 )
 def test_values_that_do_not_go_together(text: str, told: str) -> None:

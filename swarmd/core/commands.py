@@ -55,9 +55,13 @@ class Gather(Order, frozen=True, tag="gather"):
 
 
 class Train(Order, frozen=True, tag="train"):
+    """Train a stage. `rollouts` are peers', of the preceding stage; `context` is what those were made of, and what this
+    node published itself: all of the round's earlier stages, and of the round before when a round begins."""
+
     round: int
     stage: int
     rollouts: tuple[RolloutsRef, ...] = ()
+    context: tuple[RolloutsRef, ...] = ()  # in swarms of several stages only
 
 
 class CancelTraining(Order, frozen=True, tag="cancel_training"):

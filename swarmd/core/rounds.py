@@ -160,12 +160,21 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     _drop_gathering(turn)
     before = turn.state.work
     joined = before is None or before.round != clock.round
-    work = Work(clock.round, clock.stage, joined_at=turn.at)
+    work = Work(clock.round, clock.stage, joined_at=turn.at, context=_context_after(turn, before, clock.round))
     turn.put("work", work)
     turn.put("rounds_joined", turn.state.rounds_joined + joined)
     if turn.settings.chain is not None:
         submissions.begin_tally(turn, work.round, work.stage)
     _gather(turn, work)
+
+
+def _context_after(turn: Turn, before: Work | None, round: int) -> tuple[RolloutsRef, ...]:
+    """What later questions may be made of: rollouts of the stages that came before, down to the preceding round."""
+    if before is None or turn.settings.stages == 1:
+        return ()
+    own = () if before.result is None else (before.result.rollouts,)
+    known = (*before.context, *before.rollouts, *own)
+    return tuple([ref for ref in known if ref.round >= round - 1])
 
 
 def _rewarded(turn: Turn) -> tuple[int, int]:
@@ -232,7 +241,7 @@ def _train_id(round: int, stage: int) -> str:
 
 
 def _train(turn: Turn, work: Work) -> None:
-    turn.issue(Train(_train_id(work.round, work.stage), work.round, work.stage, work.rollouts))
+    turn.issue(Train(_train_id(work.round, work.stage), work.round, work.stage, work.rollouts, work.context))
     turn.arm("train", turn.at + turn.settings.train_s)
 
 

@@ -87,6 +87,7 @@ class Work(Value, frozen=True):
     result: Result | None = None
     published: bool = False
     failures: int = 0  # times the trainer failed at it
+    context: tuple[RolloutsRef, ...] = ()  # see `swarmd.core.commands.Train`
 
 
 class Skip(Value, frozen=True):

@@ -53,8 +53,10 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
-RULES = 2  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
-REPRODUCES = (1, 2)  # rules whose logs still come to the same states and commands; 2 added chain and submissions
+RULES = 3  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
+# Rules whose logs still come to the same states and commands. 2 added chain and submissions; 3 added what swarms of
+# several stages hand on from stage to stage, and there were no such swarms before.
+REPRODUCES = (1, 2, 3)
 
 Rule = Callable[[Turn, Any], None]
 

@@ -1,15 +1,18 @@
-"""What the engine needs from a swarm, and nothing more.
+"""What the engine needs from a swarm, and nothing more: subclass `Plan`, name it in the registry or an entry point.
 
-A plan is deterministic: the same (swarm, peer, round, stage) draws the same questions on every machine, and a question
-is known by its `Reference`. The engine generates completions, asks the plan to score them, and publishes references;
-it never sees how a question came about.
+A plan is deterministic: the same (swarm, peer, round, stage, material) draws the same questions on every machine, and a
+question is known by its `Reference`. The engine generates completions, asks the plan to score them, and publishes
+references; it never sees how a question came about. What earlier stages gave comes as `Material`: groups of this node
+and of peers, each generated again and scored here, so that nobody's word is taken for anything but what it wrote.
 """
 
 from __future__ import annotations
 
+import abc
 import hashlib
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Protocol
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 from swarmd.core.values import Value
 from swarmd.swarms.rollouts import Reference
@@ -32,6 +35,7 @@ class Question(Value, frozen=True):
     reference: Reference
     messages: tuple[Message, ...]
     entry: Mapping[str, Any]
+    stage: int = 0  # whose kind of question this is; below the stage in training where there is no material
 
     @property
     def task(self) -> str:
@@ -39,31 +43,119 @@ class Question(Value, frozen=True):
 
 
 class Score(Value, frozen=True):
-    """Reward parts of one completion, each in [0, 1]."""
+    """What one completion is worth. `reward` is trained on; the others are measured."""
 
-    accuracy: float
-    format: float
+    reward: float
+    accuracy: float = 0.0  # of the answer, in [0, 1]; 0.99 and more counts as correct
+    format: float = 0.0  # of the form, in [0, 1]
+    parts: Mapping[str, float] = {}  # the reward's named parts, where it has any
     failed: bool = False  # the scorer raised or gave no number; counted as 0
 
 
-class Plan(Protocol):
-    """A swarm as the engine sees it."""
+class Place(Value, frozen=True):
+    """A stage of a peer."""
+
+    peer: str
+    round: int
+    stage: int
+
+
+class Outcome(Value, frozen=True):
+    """A group that a peer, or this node, published: generated again and scored here."""
+
+    place: Place
+    question: Question
+    completions: tuple[str, ...]
+    scores: tuple[Score, ...]
 
     @property
+    def best(self) -> int:
+        """Place of the completion with the highest reward, the first of several."""
+        rewards = [score.reward for score in self.scores]
+        return rewards.index(max(rewards))
+
+
+class Material:
+    """Outcomes by (round, stage), in the order of peers and of what each published."""
+
+    def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
+        self._outcomes: dict[tuple[int, int], list[Outcome]] = defaultdict(list)
+        self._by_question: dict[tuple[Place, Reference], Outcome] = {}
+        for outcome in outcomes:
+            self.add(outcome)
+
+    def add(self, outcome: Outcome) -> None:
+        """Take one more; the first of a question and place stays."""
+        key = (outcome.place, outcome.question.reference.base)
+        if key not in self._by_question:
+            self._by_question[key] = outcome
+            self._outcomes[outcome.place.round, outcome.place.stage].append(outcome)
+
+    def at(self, round: int, stage: int) -> Sequence[Outcome]:
+        """What was published of a stage."""
+        return sorted(self._outcomes[round, stage], key=lambda outcome: outcome.place.peer)
+
+    def find(self, place: Place, base: Reference) -> Outcome | None:
+        """What a peer published to a question (`Reference.base`) at a stage."""
+        return self._by_question.get((place, base))
+
+
+NO_MATERIAL = Material()
+
+
+class Plan(abc.ABC):
+    """A swarm as the engine sees it. Made as `Kind(swarm, training, home)`, see `swarmd.swarms.registry`."""
+
+    stages: ClassVar[int] = 1  # in a round
+    stops: tuple[str, ...] = ()  # texts at which generation pauses and `react` is asked
+
+    @property
+    @abc.abstractmethod
     def tasks(self) -> tuple[str, ...]:
         """Names of the tasks of the mixture."""
 
-    def draw(self, peer: str, round: int, stage: int) -> Iterator[Question]:
-        """Endless training questions of one node for one stage, each one once as long as the task has new ones."""
+    @abc.abstractmethod
+    def draw(self, place: Place, material: Material) -> Iterator[Question]:
+        """Endless training questions of one node for one stage, each one once as long as there are new ones.
 
+        Args:
+            place: this node's stage.
+            material: what peers and this node published at the earlier stages of the round. It may be empty, when a
+                node joins late: then draw what needs none.
+        """
+
+    @abc.abstractmethod
     def hold_out(self, task: str, count: int) -> list[Question]:
         """The same up to `count` questions on every node; `draw` never yields them and `regenerate` refuses them."""
 
-    def regenerate(self, reference: Reference, peer: str, round: int, stage: int) -> Question:
-        """The question that a peer answered. Raises RecordRejected where it is none that the peer could have drawn."""
+    @abc.abstractmethod
+    def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
+        """The question that a peer answered. Raises RecordRejected where it is none that the peer could have drawn.
 
-    def score(self, question: Question, completion: str, stage: int) -> Score:
-        """Score one completion, this node's own or a peer's; never raises."""
+        `material` holds what this node knows of the stages before; a source that it lacks is the reason `source`.
+        """
+
+    @abc.abstractmethod
+    def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
+        """Score the completions of one question, this node's own or a peer's; never raises."""
+
+    def react(self, question: Question, text: str) -> str | None:
+        """What is put behind a completion that paused at one of `stops`; None ends it there. Never raises."""
+        return None
+
+    def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
+        """Where in a finished completion stands text that the model did not write, in characters: never trained on."""
+        return ()
+
+    def learn(self, question: Question, scores: Sequence[Score]) -> None:
+        """Told of each own group in training, for plans that adapt: curricula, difficulty."""
+
+    def read_memory(self) -> Mapping[str, Any]:
+        """What `learn` has come to, as plain values: it goes into the checkpoint."""
+        return {}
+
+    def load_memory(self, memory: Mapping[str, Any]) -> None:
+        """Take up what an earlier process learnt. Raises SwarmError when it cannot be read."""
 
 
 def hash_number(*parts: object, bits: int = 31) -> int:

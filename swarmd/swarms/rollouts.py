@@ -1,7 +1,7 @@
 """Rollouts on the wire: what a node publishes of a stage and what it accepts from others.
 
-A group names its question by (task, config digest, seed, index); the receiver generates question and truth again by
-itself. Completions are text, so that nodes with different models and tokenizers understand each other.
+A group names its question by (task, config digest, seed, index), and where it was made of what peers wrote at earlier
+stages, by these sources; the receiver generates question and truth again by itself. Completions are text, so that nodes with different models and tokenizers understand each other.
 """
 
 from __future__ import annotations
@@ -20,11 +20,30 @@ COMPLETIONS_MAX = 64  # of a group
 COMPLETION_CHARACTERS_MAX = 16384
 NAME_CHARACTERS_MAX = 128
 SEED_MAX = 2**31 - 1  # numpy takes 32 bits, and tasks add the index to the seed
-INDEX_MAX = 20_000 - 1
+INDEX_MAX = 2**31 - 1
+SOURCES_MAX = 64  # peers' completions in one question
+QUOTED_CHARACTERS_MAX = 65536
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
 Completion = Annotated[str, msgspec.Meta(max_length=COMPLETION_CHARACTERS_MAX)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Source(Value, frozen=True, forbid_unknown_fields=True):
+    """A completion that a question shows: of `peer`, at an earlier stage of the round, to the same base question."""
+
+    stage: Annotated[int, msgspec.Meta(ge=0, le=63)]
+    peer: Name
+    choice: Annotated[int, msgspec.Meta(ge=0, lt=COMPLETIONS_MAX)] = 0  # which completion of the peer's group
+
+
+class Quoted(Value, frozen=True, forbid_unknown_fields=True):
+    """A question in words, for networks that know no references (`dht.records = "legacy"`)."""
+
+    question: Annotated[str, msgspec.Meta(max_length=QUOTED_CHARACTERS_MAX)]
+    answer: Annotated[str, msgspec.Meta(max_length=QUOTED_CHARACTERS_MAX)] = ""  # as the sender says
+    prompt: Annotated[str, msgspec.Meta(max_length=QUOTED_CHARACTERS_MAX)] = ""  # the user's message, of later stages
+    choice: Annotated[int, msgspec.Meta(ge=0, lt=COMPLETIONS_MAX)] = 0  # the completion that is shown to others
 
 
 class Reference(Value, frozen=True, forbid_unknown_fields=True):
@@ -34,6 +53,13 @@ class Reference(Value, frozen=True, forbid_unknown_fields=True):
     config_digest: Name
     seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]
     index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+    sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
+    quoted: Quoted | None = None
+
+    @property
+    def base(self) -> Reference:
+        """The question that the sources are about, as the first stage has it."""
+        return Reference(self.task, self.config_digest, self.seed, self.index)
 
 
 class Group(Value, frozen=True, forbid_unknown_fields=True):
@@ -45,10 +71,12 @@ class Group(Value, frozen=True, forbid_unknown_fields=True):
     index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
     completions: Annotated[tuple[Completion, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)]
     cut: Annotated[tuple[Count, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # those that ran out of tokens
+    sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
+    quoted: Quoted | None = None
 
     @property
     def reference(self) -> Reference:
-        return Reference(self.task, self.config_digest, self.seed, self.index)
+        return Reference(self.task, self.config_digest, self.seed, self.index, self.sources, self.quoted)
 
 
 class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +88,7 @@ class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
     round: Count
     stage: Count
     groups: Annotated[tuple[Group, ...], msgspec.Meta(max_length=GROUPS_MAX)]
+    total: float = 0.0  # sum of the rewards of all own completions so far, which legacy networks are told
 
 
 class _Version(msgspec.Struct):
