@@ -1,0 +1,108 @@
+"""Questions from a JSONL file: one JSON object a line, bounded, checked, and with a digest to compare files by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from swarmd.errors import SwarmError
+
+Row = dict[str, Any]
+
+FILE_BYTES_MAX = 256 * 1024 * 1024
+LINE_BYTES_MAX = 1024 * 1024
+ROWS_MAX = 1_000_000
+
+
+def read_rows(
+    path: Path,
+    columns: Sequence[str] = (),
+    *,
+    rows_max: int = ROWS_MAX,
+    line_bytes_max: int = LINE_BYTES_MAX,
+    file_bytes_max: int = FILE_BYTES_MAX,
+) -> tuple[Row, ...]:
+    """Read a JSONL file; blank lines are skipped.
+
+    Args:
+        columns: keys that every row must have, with a text that is not blank.
+
+    Raises:
+        SwarmError: the file is missing, no file, too long or empty, or one of its lines is no JSON object in UTF-8 with
+            these columns; names the file and the line.
+    """
+    _check_file(path, file_bytes_max)
+    rows: list[Row] = []
+    for number, line in _lines(path, line_bytes_max, file_bytes_max):
+        if len(rows) == rows_max:
+            raise SwarmError(f"{path} has more than {rows_max} rows", "Leave the others out")
+        rows.append(_parse(line, f"{path}, line {number}", columns))
+    if not rows:
+        raise SwarmError(f"{path} has no rows", 'Write one JSON object a line, for example {"prompt": "1 + 1"}')
+    return tuple(rows)
+
+
+def digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
+    """SHA-256 over the rows in canonical form, 64 hex digits.
+
+    Spaces, the order of keys and blank lines make no difference; the order of rows does.
+    """
+    digest = hashlib.sha256()
+    for row in rows:
+        text = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        digest.update(text.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _check_file(path: Path, file_bytes_max: int) -> None:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise SwarmError(
+            f"the file of questions {path} cannot be read: {error.strerror}",
+            "A relative path is taken from the node's data directory: put the file there",
+        ) from error
+    if not stat.S_ISREG(found.st_mode):  # a pipe would keep the trainer waiting
+        raise SwarmError(f"{path} is no regular file", "Name a JSONL file")
+    if found.st_size > file_bytes_max:
+        raise SwarmError(f"{path} has {found.st_size} bytes, the limit is {file_bytes_max}", "Leave rows out")
+
+
+def _lines(path: Path, line_bytes_max: int, file_bytes_max: int) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, with their numbers, while the file keeps within its bounds."""
+    read = 0
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while line := file.readline(line_bytes_max + 2):
+                number += 1
+                read += len(line)
+                if len(line.rstrip(b"\r\n")) > line_bytes_max or read > file_bytes_max:
+                    raise SwarmError(f"{path}, line {number}: longer than {line_bytes_max} bytes", "Shorten the row")
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")  # the mark that Windows' editors put first
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise SwarmError(f"the file of questions {path} cannot be read: {error.strerror}") from error
+
+
+def _parse(line: bytes, where: str, columns: Sequence[str]) -> Row:
+    try:
+        row = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SwarmError(f"{where}: no JSON in UTF-8: {error}", "Write one JSON object a line") from error
+    if not isinstance(row, dict):
+        raise SwarmError(f"{where}: {type(row).__name__}, not an object", "Write one JSON object a line")
+    for column in columns:
+        value = row.get(column)
+        if not isinstance(value, str) or not value.strip():
+            what = "is missing" if column not in row else "is blank" if isinstance(value, str) else "is no text"
+            raise SwarmError(f"{where}: {column!r} {what}", f'Every row needs a text, as in {{"{column}": "..."}}')
+    return row

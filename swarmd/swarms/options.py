@@ -1,0 +1,73 @@
+"""`swarm.options`: the settings of a kind, checked as strictly as the rest of the configuration."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import msgspec
+
+from swarmd.errors import SwarmError
+
+WHERE = "swarm.options"
+
+Options = TypeVar("Options", bound=msgspec.Struct)
+
+
+def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:
+    """The options as the struct that a kind declares for them.
+
+    Bounds stand in the struct's annotations; a ValueError of its `__post_init__` counts as a wrong value.
+
+    Raises:
+        SwarmError: a key is unknown or missing, or a value is of the wrong type or out of range; names the key.
+    """
+    _refuse_unknown_keys(options, kind, WHERE)
+    try:
+        return msgspec.convert(dict(options), kind)
+    except msgspec.ValidationError as error:
+        raise SwarmError(_named(str(error)), _fix(kind)) from error
+
+
+def _refuse_unknown_keys(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
+    hints = get_type_hints(kind)
+    for key, value in table.items():
+        if key not in hints:
+            near = difflib.get_close_matches(str(key), hints, n=1)
+            raise SwarmError(f"unknown key {f'{where}.{key}'!r}", f"Did you mean {near[0]}?" if near else _fix(kind))
+        inner = _struct_in(hints[key])
+        if inner is not None and isinstance(value, Mapping):
+            _refuse_unknown_keys(value, inner, f"{where}.{key}")
+        elif inner is not None and isinstance(value, list | tuple):
+            for index, entry in enumerate(value):
+                if isinstance(entry, Mapping):
+                    _refuse_unknown_keys(entry, inner, f"{where}.{key}[{index}]")
+
+
+def _struct_in(hint: Any) -> type[msgspec.Struct] | None:
+    """The one struct that a value of this type is, holds or may be."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return hint
+    structs = [found for part in get_args(hint) if (found := _struct_in(part)) is not None]
+    return structs[0] if len(structs) == 1 and not _is_table(hint) else None
+
+
+def _is_table(hint: Any) -> bool:
+    """A table of free keys: its keys are not the struct's."""
+    origin = getattr(hint, "__origin__", None)
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+def _named(message: str) -> str:
+    """msgspec's message with the key in front: "swarm.options.rows: Expected `int` >= 1"."""
+    what, _, path = message.partition(" - at `$")
+    where = f"{WHERE}{path.removesuffix('`')}"
+    missing = re.search(r"missing required field `(.*)`", what)
+    return f"{where}.{missing[1]} is missing" if missing else f"{where}: {what}"
+
+
+def _fix(kind: type[msgspec.Struct]) -> str:
+    names = ", ".join(sorted(get_type_hints(kind)))
+    return f"It takes: {names}" if names else "This kind takes no options"
