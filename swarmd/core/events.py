@@ -223,6 +223,17 @@ class TrainingCancelled(Fact, frozen=True, tag="training_cancelled"):
     steps: int = 0
 
 
+class ModelPushed(Fact, frozen=True, tag="model_pushed"):
+    """What became of an attempt to put the model on the Hugging Face Hub. The core only takes note of it."""
+
+    round: int  # the last one that the pushed model was trained in
+    repo: str
+    revision: str = ""  # commit on the Hub; empty where it failed
+    url: str = ""
+    error: str = ""  # why it failed; empty where it did not
+    seconds: float = 0.0
+
+
 # --- chain ---
 
 
@@ -405,6 +416,7 @@ Event = (
     | TrainerReady
     | StageTrained
     | TrainingCancelled
+    | ModelPushed
     | ChainUp
     | ChainDegraded
     | ChainBlock

@@ -24,6 +24,7 @@ from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
     MembershipRead,
+    ModelPushed,
     NodeStarted,
     NodeStopped,
     NoRoundYet,
@@ -155,6 +156,10 @@ def _on_submission_refused(turn: Turn, event: SubmissionRefused) -> None:
     rounds.on_submission_settled(turn)
 
 
+def _take_note(turn: Turn, event: Any) -> None:
+    """A fact for people and the log: nothing follows from it."""
+
+
 def _if_chained(rule: Rule) -> Rule:
     """What the chain worker of an earlier configuration saw means nothing where no contract keeps the rounds."""
 
@@ -202,6 +207,7 @@ _RULES: dict[type, Rule] = {
     TrainerReady: workers.on_trainer_ready,
     StageTrained: rounds.on_stage_trained,
     TrainingCancelled: rounds.on_training_cancelled,
+    ModelPushed: _take_note,
     ChainUp: _if_chained(chain.on_chain_up),
     ChainDegraded: _if_chained(chain.on_chain_degraded),
     ChainBlock: _if_chained(chain.on_chain_block),

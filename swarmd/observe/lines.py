@@ -22,6 +22,7 @@ from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
     MembershipRead,
+    ModelPushed,
     NodeStarted,
     NodeStopped,
     NoRoundYet,
@@ -93,6 +94,7 @@ _WORDS: dict[type[Fact], tuple[str, str]] = {
     TrainerReady: ("info", "trainer ready: {model} on {device}, {parameters} parameters"),
     StageTrained: ("info", "round {round} stage {stage} trained in {seconds:.1f} s, reward {reward:.4f}"),
     TrainingCancelled: ("info", "training of round {round} stage {stage} cancelled after {steps} steps"),
+    ModelPushed: ("info", "model of round {round} pushed to {repo}, revision {revision}"),
     ChainUp: ("info", "the chain {chain_id} is read up to block {head.number}"),
     ChainDegraded: ("warning", "the chain cannot be read: {reason}"),
     ChainBlock: ("info", "block {block.number}"),
@@ -117,7 +119,10 @@ def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
         words = "the swarm has run its {round} rounds"
     elif isinstance(event, ChainBlock | MembershipRead):
         return EventLine(_quiet(event), _chain_words(event, after), _fields(envelope, before, after))
-    if isinstance(event, WorkerExited) and (event.planned or before.chart in LEAVING):
+    if isinstance(event, ModelPushed):
+        if event.error:
+            level, words = "warning", "the model of round {round} was not pushed to {repo}: {error}"
+    elif isinstance(event, WorkerExited) and (event.planned or before.chart in LEAVING):
         level = "info"
     elif isinstance(event, WorkerExited | NodeStopped | StopRequested) and (_code(event) >= 64):
         level = "error"
