@@ -168,6 +168,7 @@ class TrainingConfig(Section, frozen=True):
     """Model and GRPO."""
 
     model: str = "embedded"  # "embedded", "auto", a Hugging Face model id, or the path of a model directory
+    pool: tuple[str, ...] = ()  # what "auto" chooses from: a kind of the table, ids, directories; empty: "general"
     device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
