@@ -20,7 +20,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import Config, decode
-from swarmd.swarms.plan import Question
+from swarmd.swarms.plan import NO_MATERIAL, Place, Question
 from swarmd.swarms.registry import make_plan
 from swarmd.training.quiet import quieten
 from swarmd.training.source import locate_model
@@ -32,7 +32,7 @@ class Bare:
     def __init__(self, config: Config, peer: str) -> None:
         self.config = config
         self.peer = peer
-        self.plan = make_plan(config.swarm)
+        self.plan = make_plan(config.swarm, config.training)
         source = locate_model(config.training.model)
         self.tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
         self.model = AutoModelForCausalLM.from_pretrained(source)
@@ -40,7 +40,9 @@ class Bare:
     def train(self, round: int) -> dict[str, float]:
         """One stage. Returns seconds of wall and processor time, tokens and reward."""
         training = self.config.training
-        questions = list(islice(self.plan.draw(self.peer, round, 0), training.steps * training.questions))
+        questions = list(
+            islice(self.plan.draw(Place(self.peer, round, 0), NO_MATERIAL), training.steps * training.questions)
+        )
         rewards: list[float] = []
 
         def reward(completions: list[Any], number: list[int], **_: Any) -> list[float]:
@@ -60,8 +62,7 @@ class Bare:
         }
 
     def score(self, question: Question, text: str) -> float:
-        score = self.plan.score(question, text, 0)
-        return score.accuracy + self.config.training.format_reward * score.format
+        return self.plan.score(question, [text])[0].reward
 
     def make_trainer(self, reward: Any, questions: list[Question]) -> GRPOTrainer:
         """TRL's trainer with the settings of the configuration, as swarmd.training.trainer makes its own."""

@@ -1,28 +1,167 @@
-"""Swarms by the name that `swarm.kind` in the configuration gives them."""
+"""Kinds of swarm by the name that `swarm.kind` in the configuration gives them: those of swarmd, and plug-ins.
+
+A plug-in is an installed distribution with an entry point in the group `swarmd.swarms`; its name is the kind's, and it
+leads to a subclass of `Plan`. Nothing is imported but the kind that is asked for, and of swarmd's own kinds not even
+that until a plan is made.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from importlib import import_module
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
-from swarmd.config import SwarmConfig
-from swarmd.errors import SwarmError
+import msgspec
+
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.errors import SwarmdError, SwarmError
 from swarmd.swarms.plan import Plan
 
-KINDS: dict[str, tuple[str, str]] = {"reasoning-gym": ("swarmd.swarms.reasoning_gym", "ReasoningGymPlan")}
+GROUP = "swarmd.swarms"
+OWN = "swarmd"
+Maker = Callable[[SwarmConfig, TrainingConfig, Path], Plan]
+STAGES_MAX = 64  # a source of a question names its stage with no more
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TRAINING = TrainingConfig()
+_HERE = Path()
 
 
-def make_plan(swarm: SwarmConfig) -> Plan:
-    """The plan that a configuration asks for; imports only that swarm's module.
+class Kind(msgspec.Struct, frozen=True):
+    """One kind of swarm: what is known without making its plan."""
+
+    name: str
+    summary: str  # one line
+    stages: int  # of a round
+    target: str  # "module:Class"
+    origin: str = OWN  # the distribution that brings it, with its version
+    fault: str = ""  # why it cannot be used; empty when it can
+
+
+_OWN = (
+    Kind("digits", "Four tasks on digits that the embedded model learns in minutes.", 1, "digit_plan:DigitsPlan"),
+    Kind("reasoning-gym", "Any mixture of reasoning-gym's tasks.", 1, "reasoning_gym:ReasoningGymPlan"),
+    Kind("gsm8k", "School mathematics: answer, judge the answers of others, agree.", 3, "math.plan:Gsm8kPlan"),
+    Kind("math-hard", "Competition mathematics, in the same three stages.", 3, "math.plan:MathHardPlan"),
+    Kind(
+        "code", "Problems solved with programs that run in a sandbox while the model writes.", 1, "code.plan:CodePlan"
+    ),
+    Kind(
+        "proposer-solver",
+        "Models set each other programming problems with tests, and solve them.",
+        2,
+        "proposer.plan:ProposerSolverPlan",
+    ),
+    Kind("file", "One's own questions and answers from a JSONL file, with named rewards.", 1, "file:FilePlan"),
+)
+BUILT_IN = {kind.name: msgspec.structs.replace(kind, target=f"swarmd.swarms.{kind.target}") for kind in _OWN}
+
+
+def list_kinds() -> tuple[Kind, ...]:
+    """Every installed kind, swarmd's own first; a plug-in that cannot be used has its `fault`. Imports the plug-ins."""
+    points = _plug_ins()
+    return (*BUILT_IN.values(), *(_read_plug_in(point, points) for point in points))
+
+
+def find_kind(name: str) -> Kind:
+    """The kind of this name.
 
     Raises:
-        SwarmError: the kind is unknown (names the nearest), or its settings are wrong.
+        SwarmError: there is none (names the nearest), or it is a plug-in that cannot be used (names its distribution).
     """
-    if swarm.kind not in KINDS:
-        near = difflib.get_close_matches(swarm.kind, KINDS, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known kinds: {', '.join(sorted(KINDS))}"
-        raise SwarmError(f"swarm.kind {swarm.kind!r} is unknown", hint)
-    module, name = KINDS[swarm.kind]
-    plan: Callable[[SwarmConfig], Plan] = getattr(import_module(module), name)
-    return plan(swarm)
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    points = _plug_ins()
+    point = next((point for point in points if point.name == name), None)
+    if point is None:
+        known = (*BUILT_IN, *sorted({point.name for point in points}))
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known kinds: {', '.join(known)}"
+        raise SwarmError(f"swarm.kind {name!r} is unknown", hint)
+    kind = _read_plug_in(point, points)
+    if kind.fault:
+        raise SwarmError(f"the kind {name!r} of {kind.origin} cannot be used: {kind.fault}", f"Mend {kind.origin}")
+    return kind
+
+
+def stages_of(kind: str) -> int:
+    """Stages in a round of this kind. Raises SwarmError as `find_kind` does."""
+    return find_kind(kind).stages
+
+
+def check_kind(swarm: SwarmConfig) -> Kind:
+    """The kind that a configuration asks for. Raises SwarmError when there is none, or it has other stages."""
+    kind = find_kind(swarm.kind)
+    if swarm.stages != kind.stages:
+        raise SwarmError(
+            f"swarm.stages is {swarm.stages}, but a round of {kind.name!r} has {kind.stages}",
+            f"Write stages = {kind.stages} in [swarm]",
+        )
+    return kind
+
+
+def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Path = _HERE) -> Plan:
+    """The plan that a configuration asks for; imports only that kind's module.
+
+    Args:
+        home: the node's data directory; relative paths in `swarm.options` are taken from it.
+
+    Raises:
+        SwarmError: as `check_kind`, or the settings of the kind are wrong.
+    """
+    kind = check_kind(swarm)
+    make: Maker = EntryPoint(kind.name, kind.target, GROUP).load()
+    if kind.origin == OWN:
+        return make(swarm, training, home)
+    try:
+        return make(swarm, training, home)
+    except (SwarmdError, MemoryError):
+        raise
+    except Exception as error:
+        raise SwarmError(f"the kind {kind.name!r} of {kind.origin} failed: {_told(error)}") from error
+
+
+def _plug_ins() -> tuple[EntryPoint, ...]:
+    return tuple(sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value)))
+
+
+def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
+    """What a plug-in says of itself, or why it cannot be used."""
+    origin = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value
+    kind = Kind(point.name, "", 0, point.value, origin)
+    if point.name in BUILT_IN:
+        return msgspec.structs.replace(kind, fault="swarmd has a kind of this name itself")
+    if not _NAME.fullmatch(point.name):
+        return msgspec.structs.replace(kind, fault="the name of a kind has up to 64 of A-Z a-z 0-9 . _ -")
+    if Counter(other.name for other in points)[point.name] > 1:
+        return msgspec.structs.replace(kind, fault="two installed distributions bring a kind of this name")
+    try:
+        plan = point.load()
+    except (Exception, SystemExit) as error:  # whatever somebody else's module does
+        return msgspec.structs.replace(kind, fault=_told(error))
+    fault = _fault_of(plan)
+    if fault:
+        return msgspec.structs.replace(kind, fault=f"{point.value}: {fault}")
+    return msgspec.structs.replace(kind, summary=_first_line(plan), stages=plan.stages)
+
+
+def _fault_of(plan: object) -> str:
+    if not isinstance(plan, type) or not issubclass(plan, Plan):
+        return "no subclass of swarmd.swarms.plan.Plan"
+    if plan.__abstractmethods__:
+        return f"does not define {', '.join(sorted(plan.__abstractmethods__))}"
+    if type(plan.stages) is not int or not 1 <= plan.stages <= STAGES_MAX:
+        return f"stages is {plan.stages!r}, not a number from 1 to {STAGES_MAX}"
+    return ""
+
+
+def _first_line(plan: type[Plan]) -> str:
+    lines = (plan.__dict__.get("__doc__") or "").strip().splitlines()
+    return lines[0].strip() if lines else "(no description)"
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
