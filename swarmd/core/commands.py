@@ -75,6 +75,14 @@ class PublishReport(Order, frozen=True, tag="publish_report"):
     rollouts: RolloutsRef
 
 
+class PublishOutputs(Order, frozen=True, tag="publish_outputs"):
+    """Publish what a stage has given so far; in legacy networks only, and never sent again: the report follows."""
+
+    round: int
+    stage: int
+    rollouts: RolloutsRef
+
+
 class Announce(Order, frozen=True, tag="announce"):
     round: int
     stage: int
@@ -148,6 +156,7 @@ Command = (
     | Train
     | CancelTraining
     | PublishReport
+    | PublishOutputs
     | Announce
     | CollectReports
     | PublishLeaderboard
@@ -162,6 +171,7 @@ NETWORK_COMMANDS = (
     ReadClock,
     Gather,
     PublishReport,
+    PublishOutputs,
     Announce,
     CollectReports,
     PublishLeaderboard,

@@ -216,6 +216,15 @@ class StageTrained(Fact, frozen=True, tag="stage_trained"):
     held_out_before: float | None = None  # accuracy before the node's very first step; in its first stage only
 
 
+class OutputsMade(Fact, frozen=True, tag="outputs_made"):
+    """Part of a stage's rollouts, in mid-stage: legacy networks are told of them as they come."""
+
+    command: str
+    round: int
+    stage: int
+    rollouts: RolloutsRef
+
+
 class TrainingCancelled(Fact, frozen=True, tag="training_cancelled"):
     command: str
     round: int
@@ -415,6 +424,7 @@ Event = (
     | CommandFailed
     | TrainerReady
     | StageTrained
+    | OutputsMade
     | TrainingCancelled
     | ModelPushed
     | ChainUp

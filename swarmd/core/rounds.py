@@ -9,6 +9,7 @@ from swarmd.core.commands import (
     Command,
     Gather,
     KillWorker,
+    PublishOutputs,
     PublishReport,
     ReadClock,
     Register,
@@ -17,6 +18,7 @@ from swarmd.core.commands import (
 from swarmd.core.events import (
     CommandFailed,
     NoRoundYet,
+    OutputsMade,
     Registered,
     ReportPublished,
     RolloutsGathered,
@@ -328,6 +330,13 @@ def on_publish_overdue(turn: Turn) -> None:
             turn.send(command)
             turn.disarm("retry/" + command.id)
         turn.arm("publish", turn.at + turn.settings.publish_s)
+
+
+def on_outputs_made(turn: Turn, event: OutputsMade) -> None:
+    """Tell the network how far the stage is, if it is still the one in training."""
+    if is_training(turn, event.command) and turn.state.link.chart == "up":
+        name = f"outputs/{event.round}/{event.stage}/{turn.seq}"
+        turn.emit(PublishOutputs(name, event.round, event.stage, event.rollouts))
 
 
 def _abandon(turn: Turn) -> None:

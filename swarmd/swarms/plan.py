@@ -12,10 +12,12 @@ import abc
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.values import Value
-from swarmd.swarms.rollouts import Reference
+from swarmd.swarms.rollouts import Quoted, Reference
 
 Split = Literal["train", "dev", "held-out"]
 SPLIT_PARTS = 10  # of the questions of a task: 2 parts held out, 1 for development, 7 to train on
@@ -109,6 +111,14 @@ class Plan(abc.ABC):
     stages: ClassVar[int] = 1  # in a round
     stops: tuple[str, ...] = ()  # texts at which generation pauses and `react` is asked
 
+    def __init__(self, swarm: SwarmConfig, training: TrainingConfig, home: Path) -> None:  # noqa: B027
+        """
+        Args:
+            swarm: this swarm's table of the configuration, with the mixture of tasks and the kind's own options.
+            training: the table of training, for plans whose rewards or lengths depend on it.
+            home: the node's data directory; files that options name are relative to it.
+        """
+
     @property
     @abc.abstractmethod
     def tasks(self) -> tuple[str, ...]:
@@ -147,14 +157,18 @@ class Plan(abc.ABC):
         """Where in a finished completion stands text that the model did not write, in characters: never trained on."""
         return ()
 
-    def learn(self, question: Question, scores: Sequence[Score]) -> None:
+    def quote(self, question: Question) -> Quoted:
+        """The question in words, as a legacy network publishes it (`dht.records = "legacy"`)."""
+        return Quoted(question.messages[-1].content)
+
+    def learn(self, question: Question, scores: Sequence[Score]) -> None:  # noqa: B027
         """Told of each own group in training, for plans that adapt: curricula, difficulty."""
 
     def read_memory(self) -> Mapping[str, Any]:
         """What `learn` has come to, as plain values: it goes into the checkpoint."""
         return {}
 
-    def load_memory(self, memory: Mapping[str, Any]) -> None:
+    def load_memory(self, memory: Mapping[str, Any]) -> None:  # noqa: B027
         """Take up what an earlier process learnt. Raises SwarmError when it cannot be read."""
 
 

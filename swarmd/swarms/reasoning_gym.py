@@ -12,7 +12,8 @@ import importlib.metadata
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -20,16 +21,16 @@ import msgspec
 import reasoning_gym
 from reasoning_gym.factory import DATASETS, ProceduralDataset
 
-from swarmd.config import SwarmConfig, TaskConfig
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless
 from swarmd.swarms.digits import SOURCE, TASK_NAMES, register_digits
-from swarmd.swarms.plan import Message, Question, Score, Split, hash_number, split_of
-from swarmd.swarms.rollouts import INDEX_MAX, Reference
+from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of
+from swarmd.swarms.rollouts import Reference
 from swarmd.swarms.text import extract_answer, is_well_formed
 
 KIND = "reasoning-gym"
-DATASET_SIZE = INDEX_MAX + 1  # fixed: some tasks draw from a table as long as the data set
+DATASET_SIZE = 20_000  # fixed: some tasks draw from a table as long as the data set
 CHUNKS_MAX = 8  # seeds of one task in one stage
 TRIES_MAX = 400  # questions looked at to find one on the wanted side of the split
 FRESH_TRIES_MAX = 20  # of these, to find one not drawn before in the stage
@@ -56,12 +57,22 @@ class Task(msgspec.Struct, frozen=True):
         return reasoning_gym.create_dataset(self.name, seed=seed, size=DATASET_SIZE, **self.config)
 
 
-class ReasoningGymPlan:
-    """Implements `swarmd.swarms.plan.Plan`. Raises SwarmError for an unknown task or wrong settings of one."""
+class ReasoningGymPlan(Plan):
+    """Any mixture of tasks, in one stage.
 
-    def __init__(self, swarm: SwarmConfig) -> None:
+    Args:
+        swarm: with the mixture in `tasks`.
+        training: gives the weight of the form in the reward.
+        home: the node's data directory, which this plan does not need.
+
+    Raises:
+        SwarmError: an unknown task, or wrong settings of one.
+    """
+
+    def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         register_digits()
         self._swarm = swarm.id
+        self._format_reward = (training or TrainingConfig()).format_reward
         configs = swarm.tasks or tuple(TaskConfig(name) for name in TASK_NAMES)
         self._tasks = {config.name: make_task(config) for config in configs}
         if len(self._tasks) < len(configs):
@@ -72,20 +83,20 @@ class ReasoningGymPlan:
     def tasks(self) -> tuple[str, ...]:
         return tuple(self._tasks)
 
-    def draw(self, peer: str, round: int, stage: int) -> Iterator[Question]:
+    def draw(self, place: Place, material: Material) -> Iterator[Question]:
         """See `Plan.draw`. Raises SwarmError when a task has no question on the training side."""
-        random = Random(hash_number("mixture", self._swarm, peer, round, stage))
+        random = Random(hash_number("mixture", self._swarm, place.peer, place.round, place.stage))
         weights = [task.weight for task in self._tasks.values()]
-        streams = {name: self._stream(name, peer, round, stage) for name in self._tasks}
+        streams = {name: self._stream(name, place) for name in self._tasks}
         while True:
             yield next(streams[random.choices(self.tasks, weights)[0]])
 
-    def _stream(self, name: str, peer: str, round: int, stage: int) -> Iterator[Question]:
+    def _stream(self, name: str, place: Place) -> Iterator[Question]:
         task = self._tasks[name]
         seen: set[str] = set()
         while True:
             for chunk in range(CHUNKS_MAX):
-                seed = self._seed(task, peer, round, stage, chunk)
+                seed = self._seed(task, place, chunk)
                 yield from self._select(task, seed, "train", seen)
 
     def _select(self, task: Task, seed: int, side: Split, seen: set[str]) -> Iterator[Question]:
@@ -126,13 +137,15 @@ class ReasoningGymPlan:
                 found.setdefault(canonical, question)
         return list(found.values())
 
-    def regenerate(self, reference: Reference, peer: str, round: int, stage: int) -> Question:
+    def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
         """See `Plan.regenerate`.
 
         Raises:
-            RecordRejected: `unknown-task`, `unsafe-scorer`, `config-digest`, `seed` (not one this peer could have
-                drawn), `held-out`, or `generator` (the task could not make the question).
+            RecordRejected: `unknown-task`, `unsafe-scorer`, `config-digest`, `seed` or `index` (not one this peer could
+                have drawn), `source` (these questions are made of nothing), `held-out`, or `generator` (the task could
+                not make the question).
         """
+        peer = place.peer
         task = self._tasks.get(reference.task)
         if task is None:
             raise RecordRejected("unknown-task", f"{peer} sent the task {reference.task!r}, which is not trained here")
@@ -140,7 +153,11 @@ class ReasoningGymPlan:
             raise RecordRejected("unsafe-scorer", f"the scorer of {task.name} runs answers as code: peers' are refused")
         if reference.config_digest != task.digest:
             raise RecordRejected("config-digest", f"{peer} has other settings or another version of {task.name}")
-        if all(reference.seed != self._seed(task, peer, round, stage, chunk) for chunk in range(CHUNKS_MAX)):
+        if reference != reference.base:
+            raise RecordRejected("source", f"{peer} sent a question of {task.name} that is made of other texts")
+        if reference.index >= DATASET_SIZE:
+            raise RecordRejected("index", f"{peer} sent question {reference.index} of {task.name}")
+        if all(reference.seed != self._seed(task, place, chunk) for chunk in range(CHUNKS_MAX)):
             raise RecordRejected("seed", f"{peer} sent a question of {task.name} that it cannot have drawn")
         try:
             question, canonical = self._generate(task, reference.seed, reference.index)
@@ -150,28 +167,35 @@ class ReasoningGymPlan:
             raise RecordRejected("held-out", f"{peer} sent a question of {task.name} that is held out")
         return question
 
-    def score(self, question: Question, completion: str, stage: int = 0) -> Score:
-        """Accuracy by the task's own scorer, format by the answer tags.
+    def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        """Accuracy by the task's own scorer, form by the answer tags; the reward is their weighted sum.
 
         The scorer's value is taken as it is: several tasks give partial credit, some a few hundredths for any answer.
         The digit tasks score the exact answer only. A question whose stored answer is None is scored like any other,
         because such tasks check the answer instead of comparing it.
         """
+        return [self._score(question, completion) for completion in completions]
+
+    def _score(self, question: Question, completion: str) -> Score:
         shape = float(is_well_formed(completion))
         answer = extract_answer(completion)
         if answer is None or not is_harmless(question.task, answer):
-            return Score(0.0, shape)
+            return self._weigh(0.0, shape)
         try:
             dataset = self._dataset(self._tasks[question.task], question.reference.seed)
             value = float(dataset.score_answer(answer, dict(question.entry)))
         except Exception:
-            return Score(0.0, shape, failed=True)
+            return self._weigh(0.0, shape, failed=True)
         if not math.isfinite(value):
-            return Score(0.0, shape, failed=True)
-        return Score(min(max(value, 0.0), 1.0), shape)
+            return self._weigh(0.0, shape, failed=True)
+        return self._weigh(min(max(value, 0.0), 1.0), shape)
 
-    def _seed(self, task: Task, peer: str, round: int, stage: int, chunk: int) -> int:
-        return hash_number("questions", self._swarm, peer, round, stage, task.name, task.digest, chunk)
+    def _weigh(self, accuracy: float, shape: float, failed: bool = False) -> Score:
+        return Score(accuracy + self._format_reward * shape, accuracy, shape, failed=failed)
+
+    def _seed(self, task: Task, place: Place, chunk: int) -> int:
+        where = (place.peer, place.round, place.stage)
+        return hash_number("questions", self._swarm, *where, task.name, task.digest, chunk)
 
     def _generate(self, task: Task, seed: int, index: int) -> tuple[Question, str]:
         """A question and its canonical form, by which it falls on a side of the split."""

@@ -1,7 +1,8 @@
 """Rollouts on the wire: what a node publishes of a stage and what it accepts from others.
 
-A group names its question by (task, config digest, seed, index), and where it was made of what peers wrote at earlier
-stages, by these sources; the receiver generates question and truth again by itself. Completions are text, so that nodes with different models and tokenizers understand each other.
+A group names its question by (task, config digest, seed, index) and, where it was made of what peers wrote at earlier
+stages, by these sources; the receiver generates question and truth again by itself. Completions are text, so that nodes
+with different models and tokenizers understand each other.
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ import msgspec
 import structlog
 import torch
 
-from swarmd.config import Config
+from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import Train
-from swarmd.core.events import StageTrained
+from swarmd.core.events import OutputsMade, StageTrained
 from swarmd.core.values import RolloutsRef
-from swarmd.errors import CheckpointFailed, ModelError
+from swarmd.errors import CheckpointFailed, ModelError, SwarmError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
-from swarmd.swarms.plan import Plan, hash_number
+from swarmd.swarms.plan import Place, Plan, hash_number
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoint import Checkpoint, Checkpoints
@@ -31,6 +31,13 @@ from swarmd.training.stage import Figures, Stage, StageKey
 from swarmd.training.trainer import Pace, make_trainer
 
 _log = structlog.get_logger(__name__)
+
+
+LEGACY_CADENCE_STEPS = 4  # RL Swarm v0.4 publishes at steps 0, 4, 8 ... of a stage
+
+
+def _no_outputs(event: OutputsMade) -> None:
+    """Nobody is listening."""
 
 
 def _no_figures(done: int, total: int, figures: dict[str, float]) -> None:
@@ -48,9 +55,11 @@ class Engine:
 
     Raises:
         ModelError: the model cannot be loaded or is too small for the configured lengths.
+        SwarmError: the swarm's rounds have another number of stages than the plan.
     """
 
     def __init__(self, config: Config, paths: DataPaths, peer: str, plan: Plan) -> None:
+        check_stages(plan, config.swarm)
         self._config = config
         self._training = config.training
         self._plan = plan
@@ -59,9 +68,13 @@ class Engine:
         self.policy = load_policy(config.training)
         check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
         self._sampler = Sampler(
-            self.policy.model, self.policy.stop_ids, self.policy.tokenizer.pad_token_id, self.policy.autocast
+            self.policy.model,
+            self.policy.stop_ids,
+            self.policy.tokenizer.pad_token_id,
+            self.policy.autocast,
+            self.policy.decode_completion,
         )
-        self._scorer = Scorer(plan, config.training.format_reward)
+        self._scorer = Scorer(plan)
         self._checkpoints = Checkpoints(paths.checkpoints, config.training.checkpoints_kept)
         self._pace = Pace(config.training.learning_rate)
         self._stage: Stage | None = None
@@ -69,6 +82,7 @@ class Engine:
             self.policy, config.training, paths.checkpoints, lambda prompts, trainer: self._next_batch(), self._pace
         )
         self._fresh_optimizer = self._trainer.optimizer.state_dict()
+        self._fresh_memory = plan.read_memory()
         self._base = self._copy_weights() if self.policy.parameters <= LIGHT_PARAMETERS_MAX else None
         self.abandoned_steps = 0  # step count when the last stage was given up
         self._restore()
@@ -83,8 +97,16 @@ class Engine:
         """Of the weights as they are now."""
         return digest_weights(self.policy.model)
 
-    def train(self, order: Train, cancellation: Cancellation, report: Figures = _no_figures) -> StageTrained:
+    def train(
+        self,
+        order: Train,
+        cancellation: Cancellation,
+        report: Figures = _no_figures,
+        observe: Callable[[OutputsMade], None] = _no_outputs,
+    ) -> StageTrained:
         """Train a stage, write its checkpoint and its rollouts, and return the report of it.
+
+        In legacy networks `observe` is told in mid-stage what there is so far, as often as RL Swarm v0.4 publishes.
 
         A stage whose checkpoint exists is not trained again. When anything goes wrong, or it is cancelled, the model is
         what the last checkpoint holds: a stage counts whole or not at all.
@@ -99,7 +121,7 @@ class Engine:
             return self._answer_again(done, order)
         self._check_space()
         try:
-            return self._train_anew(order, cancellation, report)
+            return self._train_anew(order, cancellation, report, observe)
         except BaseException:
             self.abandoned_steps = self.steps
             self._restore()
@@ -113,26 +135,32 @@ class Engine:
         _log.info("stage answered from its checkpoint", round=order.round, stage=order.stage)
         return msgspec.structs.replace(checkpoint.event, command=order.id)
 
-    def _train_anew(self, order: Train, cancellation: Cancellation, report: Figures) -> StageTrained:
+    def _train_anew(
+        self, order: Train, cancellation: Cancellation, report: Figures, observe: Callable[[OutputsMade], None]
+    ) -> StageTrained:
         before = self._measure(cancellation) if self.steps == 0 else None
         stage, rejected = self._open_stage(order, cancellation)
         self._stage = stage
         self._pace.cancellation = cancellation
         first = self.steps
-        self._pace.report = lambda: report(self.steps - first, self._training.steps, self._figures(stage, first))
+
+        def tell() -> None:
+            report(self.steps - first, self._training.steps, self._figures(stage, first))
+            if self._quotes and (self.steps - first) % LEGACY_CADENCE_STEPS == 1:
+                observe(OutputsMade(order.id, order.round, order.stage, self._publish(stage, order)[0]))
+
+        self._pace.report = tell
         self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
         trained_s = stage.seconds
         due = (order.round + 1) % self._training.held_out_every == 0
         held_out = self._measure(cancellation) if due else None
-        body = encode_rollouts(stage.make_rollouts())
-        digest = self._blobs.put(body)
-        shared = len(decode_rollouts(body).groups)
+        rollouts, body = self._publish(stage, order)
         event = StageTrained(
             command=order.id,
             round=order.round,
             stage=order.stage,
             reward=stage.reward,
-            rollouts=RolloutsRef(self._peer, order.round, order.stage, digest, len(body), shared),
+            rollouts=rollouts,
             steps=self._training.steps,
             tokens=stage.tokens,
             seconds=trained_s,
@@ -144,6 +172,18 @@ class Engine:
         self._report_scorers()
         return self._save(event, body)
 
+    def _publish(self, stage: Stage, order: Train) -> tuple[RolloutsRef, bytes]:
+        """Put what is shared of a stage into the blob store."""
+        body = encode_rollouts(stage.make_rollouts())
+        shared = len(decode_rollouts(body).groups)
+        digest = self._blobs.put(body)
+        return RolloutsRef(self._peer, order.round, order.stage, digest, len(body), shared), body
+
+    @property
+    def _quotes(self) -> bool:
+        """Whether questions are published in words, too."""
+        return self._config.dht.records == "legacy"
+
     def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, dict[str, int]]:
         training = self._training
         limits = PeerLimits(
@@ -153,25 +193,24 @@ class Engine:
             staleness_rounds=training.staleness_rounds,
             prompt_tokens=training.prompt_tokens,
             completion_tokens=training.completion_tokens,
+            questions=training.peer_questions,
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
-        groups, rejected = (
-            peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
-            if training.peer_questions
-            else ([], {})
-        )
+        collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
         stage = Stage(
             StageKey(self._config.swarm.id, self._peer, order.round, order.stage),
             training,
             self.policy,
+            self._plan,
             self._sampler,
             self._scorer,
-            self._plan.draw(self._peer, order.round, order.stage),
-            Deal(groups, training.steps, training.peer_questions),
+            self._plan.draw(Place(self._peer, order.round, order.stage), collected.material),
+            Deal(collected.groups, training.steps, training.peer_questions),
             self._seed("sampling", order),
             cancellation,
+            quotes=self._quotes,
         )
-        return stage, dict(rejected)
+        return stage, dict(collected.rejected)
 
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None
@@ -211,7 +250,11 @@ class Engine:
         )
 
     def _save(self, event: StageTrained, body: bytes) -> StageTrained:
-        optimizer = {"optimizer": self._trainer.optimizer.state_dict(), "rng": torch.get_rng_state()}
+        optimizer = {
+            "optimizer": self._trainer.optimizer.state_dict(),
+            "rng": torch.get_rng_state(),
+            "memory": dict(self._plan.read_memory()),
+        }
         saved = self._checkpoints.save(
             self.policy.model.state_dict(), optimizer, body, event, self.steps, self.policy.digest
         )
@@ -233,12 +276,14 @@ class Engine:
         if checkpoint is None:
             self._load_base()
             self._trainer.optimizer.load_state_dict(self._fresh_optimizer)
+            self._plan.load_memory(self._fresh_memory)
             self._pace.steps = 0
             return
         load_weights(self.policy, checkpoint.read_weights())
         state = checkpoint.read_optimizer()
         self._trainer.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"])
+        self._plan.load_memory(state.get("memory", self._fresh_memory))
         self._pace.steps = checkpoint.meta.steps
         _log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self.steps)
 
@@ -266,6 +311,15 @@ def load_weights(policy: Policy, weights: dict[str, torch.Tensor]) -> None:
     missing = [name for name in problems.missing_keys if name not in tied]
     if missing or problems.unexpected_keys:
         raise ModelError(f"the checkpoint does not fit {policy.name}: {(missing + problems.unexpected_keys)[:3]}")
+
+
+def check_stages(plan: Plan, swarm: SwarmConfig) -> None:
+    """Raise SwarmError when a round of the swarm has not as many stages as its plan."""
+    if plan.stages != swarm.stages:
+        raise SwarmError(
+            f"swarm.stages is {swarm.stages}, but a round of {swarm.kind} has {plan.stages}",
+            f"Set swarm.stages = {plan.stages}",
+        )
 
 
 def check_context(policy: Policy, prompt_tokens: int, completion_tokens: int) -> None:

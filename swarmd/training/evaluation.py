@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import torch
 
-from swarmd.swarms.plan import Plan, Question, hash_number
+from swarmd.swarms.plan import Plan, Question, Score, hash_number
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.generation import Sampler
 from swarmd.training.model import Policy
@@ -38,13 +38,13 @@ def evaluate(
     generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
     result = {}
     for task, asked in questions.items():
-        marks = []
+        marks: list[Score] = []
         for start in range(0, len(asked), BATCH_QUESTIONS):
             batch = asked[start : start + BATCH_QUESTIONS]
             prompts = [policy.encode_prompt(question.messages) for question in batch]
             drawn = sampler.sample(prompts, 1, tokens_max, temperature, generator, cancellation or Cancellation())
             for question, tokens in zip(batch, drawn, strict=True):
-                marks.append(plan.score(question, policy.decode_completion(tokens), 0))
+                marks += plan.score(question, [policy.decode_completion(tokens)])
         if marks:
             correct = sum(mark.accuracy >= CORRECT_SCORE for mark in marks) / len(marks)
             result[task] = Accuracy(correct, sum(mark.format for mark in marks) / len(marks), len(marks))

@@ -27,6 +27,7 @@ class Sampler:
         stop_ids: token ids that end a completion; the id stays in the completion, so that ending is trained too.
         pad_id: id used for padding.
         autocast: context manager factory for the forward passes.
+        decode: text of token ids, needed where generation pauses at texts.
     """
 
     def __init__(
@@ -35,7 +36,9 @@ class Sampler:
         stop_ids: Sequence[int],
         pad_id: int,
         autocast: Callable[[], Any],
+        decode: Callable[[Sequence[int]], str] | None = None,
     ) -> None:
+        self._decode = decode
         self._model = model
         self._stop_ids = torch.tensor(sorted(set(stop_ids)), device=model.device)
         self._pad_id = pad_id
@@ -58,8 +61,10 @@ class Sampler:
         temperature: float,
         generator: torch.Generator,
         cancellation: Cancellation,
+        stops: tuple[str, ...] = (),
     ) -> list[list[int]]:
-        """`group` completions of each prompt, prompt by prompt: token ids ending in a stop id or cut at `tokens_max`.
+        """`group` completions of each prompt, prompt by prompt: token ids ending in a stop id, behind one of the texts
+        `stops`, or cut at `tokens_max`.
 
         Raises Cancelled (a BaseException) when the cancellation is asked for.
         """
@@ -68,7 +73,7 @@ class Sampler:
         try:
             draw = self._draw_shared if self.shares_prefill else self._draw_plainly
             with torch.no_grad(), self._autocast():
-                return draw(prompts, group, tokens_max, temperature, generator, cancellation)
+                return draw(prompts, group, tokens_max, temperature, generator, cancellation, stops)
         finally:
             self._model.train(training)
 
@@ -80,6 +85,7 @@ class Sampler:
         temperature: float,
         generator: torch.Generator,
         cancellation: Cancellation,
+        stops: tuple[str, ...],
     ) -> list[list[int]]:
         batch = Batch(self._model, prompts, self._pad_id)
         batch.repeat(group)
@@ -88,8 +94,9 @@ class Sampler:
             cancellation.check()
             tokens = _draw_tokens(batch.logits, temperature, generator)
             stopped = torch.isin(tokens, self._stop_ids).tolist()
-            for row, token in zip(batch.rows, tokens.tolist(), strict=True):
+            for place, (row, token) in enumerate(zip(batch.rows, tokens.tolist(), strict=True)):
                 drawn[row].append(token)
+                stopped[place] = stopped[place] or self._pauses(drawn[row], stops)
             if step + 1 == tokens_max or not batch.keep([not ended for ended in stopped], tokens):
                 break
         return drawn
@@ -102,6 +109,7 @@ class Sampler:
         temperature: float,
         generator: torch.Generator,
         cancellation: Cancellation,
+        stops: tuple[str, ...],
     ) -> list[list[int]]:
         ids, mask = pad_left(prompts, self._pad_id, self._model.device)
         with torch.random.fork_rng(devices=[]):
@@ -117,9 +125,24 @@ class Sampler:
                 num_return_sequences=group,
                 eos_token_id=self._stop_ids.tolist(),
                 pad_token_id=self._pad_id,
-                stopping_criteria=StoppingCriteriaList([_Check(cancellation)]),
+                stopping_criteria=StoppingCriteriaList(
+                    [_Check(cancellation, lambda tokens: self._pauses(tokens, stops), ids.shape[1])]
+                ),
             )
-        return [cut_at(row, self._stop_ids.tolist()) for row in output[:, ids.shape[1] :].tolist()]
+        drawn = [cut_at(row, self._stop_ids.tolist()) for row in output[:, ids.shape[1] :].tolist()]
+        return [self._cut_at_pause(tokens, stops) for tokens in drawn] if stops else drawn
+
+    def _pauses(self, tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
+        """Whether the text of the tokens ends with one of `stops`, as far as the last few tokens tell."""
+        if not stops:
+            return False
+        assert self._decode is not None, "a sampler that pauses at texts needs `decode`"
+        return self._decode(tokens[-max(map(len, stops)) - 1 :]).endswith(stops)
+
+    def _cut_at_pause(self, tokens: list[int], stops: tuple[str, ...]) -> list[int]:
+        """The tokens up to the first pause; `generate` ends rows one by one, but pads them to one length."""
+        ends = (end for end in range(1, len(tokens) + 1) if self._pauses(tokens[:end], stops))
+        return tokens[: next(ends, len(tokens))]
 
     def _try_cache(self) -> bool:
         """Compare two cached steps with the plain forward pass."""
@@ -190,14 +213,17 @@ class Batch:
 
 
 class _Check(StoppingCriteria):
-    """Lets `generate` be cancelled between tokens."""
+    """Lets `generate` be cancelled between tokens, and rows end where they pause."""
 
-    def __init__(self, cancellation: Cancellation) -> None:
+    def __init__(self, cancellation: Cancellation, pauses: Callable[[Sequence[int]], bool], prompt: int) -> None:
         self._cancellation = cancellation
+        self._pauses = pauses
+        self._prompt = prompt  # its width
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
         self._cancellation.check()
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        paused = [self._pauses(row) for row in input_ids[:, self._prompt :].tolist()]
+        return torch.tensor(paused, dtype=torch.bool, device=input_ids.device)
 
 
 def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:

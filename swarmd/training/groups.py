@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 import msgspec
@@ -11,12 +11,13 @@ import msgspec
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import RecordRejected, SwarmdError
-from swarmd.swarms.plan import Plan, Question, Score
-from swarmd.swarms.rollouts import Group, check_origin, decode_rollouts
+from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score
+from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.model import Policy
+from swarmd.training.turns import Drawn, encode_turns
 
-EXAMINED_MAX = 1024  # peers' groups generated again and scored in one stage
+EXAMINED_MAX = 1024  # groups of one stage generated again and scored
 FLAT_RANGE = 1e-6  # a group whose rewards lie within this teaches nothing
 
 
@@ -28,7 +29,9 @@ class TrainingGroup(msgspec.Struct, frozen=True):
     completions: list[list[int]]
     texts: list[str]
     rewards: list[float]
-    scores: list[Score]
+    scores: Sequence[Score]
+    own: list[list[int]]  # for each token, whether a model wrote it (1) or the swarm put it there (0)
+    peer: str = ""  # who wrote the completions; empty for this node
 
     @property
     def is_flat(self) -> bool:
@@ -36,20 +39,31 @@ class TrainingGroup(msgspec.Struct, frozen=True):
 
 
 class Scorer:
-    """Rewards of completions: accuracy plus a weight times format."""
+    """Rewards of completions, by the plan."""
 
-    def __init__(self, plan: Plan, format_reward: float) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._format_reward = format_reward
         self.failures: Counter[str] = Counter()  # tasks whose scorer raised
 
-    def make_group(
-        self, question: Question, prompt: list[int], completions: list[list[int]], texts: list[str], stage: int
-    ) -> TrainingGroup:
-        scores = [self._plan.score(question, text, stage) for text in texts]
+    def score(self, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
+        """Scores of completions to one question."""
+        scores = tuple(self._plan.score(question, texts))
         self.failures[question.task] += sum(score.failed for score in scores)
-        rewards = [score.accuracy + self._format_reward * score.format for score in scores]
-        return TrainingGroup(question, prompt, completions, texts, rewards, scores)
+        return scores
+
+    def make_group(self, question: Question, prompt: list[int], drawn: Sequence[Drawn]) -> TrainingGroup:
+        """This node's own completions, scored."""
+        texts = [each.text for each in drawn]
+        scores = self.score(question, texts)
+        return TrainingGroup(
+            question,
+            prompt,
+            [each.tokens for each in drawn],
+            texts,
+            [score.reward for score in scores],
+            scores,
+            [each.own for each in drawn],
+        )
 
 
 class PeerLimits(msgspec.Struct, frozen=True):
@@ -57,14 +71,23 @@ class PeerLimits(msgspec.Struct, frozen=True):
 
     swarm: str
     generations: int  # completions that a group must have
-    groups_max: int  # of one peer in one stage
+    groups_max: int  # of one peer trained on in one stage
     staleness_rounds: int
     prompt_tokens: int
     completion_tokens: int
+    questions: int = 1  # of peers' groups in a step; 0: they are material, and not trained on
+
+
+class Collected(msgspec.Struct):
+    """What came of the rollouts that a command names."""
+
+    groups: list[TrainingGroup] = msgspec.field(default_factory=list)  # peers', informative, in seeded random order
+    material: Material = msgspec.field(default_factory=Material)
+    rejected: Counter[str] = msgspec.field(default_factory=Counter)  # groups refused, by reason
 
 
 class PeerGroups:
-    """Peers' groups of one stage: read, checked, generated again, scored, and dealt out once each."""
+    """Published groups: read, checked, generated again and scored, stage by stage, as later ones may build on them."""
 
     def __init__(self, limits: PeerLimits, policy: Policy, plan: Plan, scorer: Scorer, own: str) -> None:
         self._limits = limits
@@ -73,50 +96,59 @@ class PeerGroups:
         self._scorer = scorer
         self._own = own
 
-    def collect(
-        self, order: Train, read: Callable[[str], bytes], seed: int, cancellation: Cancellation
-    ) -> tuple[list[TrainingGroup], Counter[str]]:
-        """Informative groups in seeded random order, and how many were refused, by reason.
+    def collect(self, order: Train, read: Callable[[str], bytes], seed: int, cancellation: Cancellation) -> Collected:
+        """Informative groups of peers to train on, the material for questions that build on earlier stages, and how
+        many groups were refused.
 
         Args:
-            order: whose `rollouts` are read.
+            order: whose `rollouts` and `context` are read.
             read: the body under a digest; raises SwarmdError when it is missing or damaged.
         """
-        rejected: Counter[str] = Counter()
-        offers = list(self._offers(order, read, rejected))
-        Random(seed).shuffle(offers)
+        collected = Collected()
         taken: Counter[str] = Counter()
-        groups = []
-        for ref, group in offers[:EXAMINED_MAX]:
-            cancellation.check()
-            if taken[ref.peer] >= self._limits.groups_max:
-                continue
-            try:
-                regenerated = self._regenerate(ref, group)
-            except RecordRejected as error:
-                rejected[error.reason] += 1
-                continue
-            if not regenerated.is_flat:
-                taken[ref.peer] += 1
-                groups.append(regenerated)
-        return groups, rejected
+        trained_on = {(ref.peer, ref.round, ref.stage) for ref in order.rollouts if ref.peer != self._own}
+        for _, offers in sorted(self._offers(order, read, collected.rejected).items()):
+            Random(seed).shuffle(offers)
+            for ref, group in offers[:EXAMINED_MAX]:
+                cancellation.check()
+                wanted = self._limits.questions > 0 and (ref.peer, ref.round, ref.stage) in trained_on
+                wanted = wanted and taken[ref.peer] < self._limits.groups_max
+                if not wanted and self._plan.stages == 1:
+                    continue
+                try:
+                    regenerated = self._take(ref, group, wanted, collected.material)
+                except RecordRejected as error:
+                    collected.rejected[error.reason] += 1
+                    continue
+                if regenerated is not None and not regenerated.is_flat:
+                    taken[ref.peer] += 1
+                    collected.groups.append(regenerated)
+        return collected
 
     def _offers(
         self, order: Train, read: Callable[[str], bytes], rejected: Counter[str]
-    ) -> Iterator[tuple[RolloutsRef, Group]]:
+    ) -> Mapping[tuple[int, int], list[tuple[RolloutsRef, Group]]]:
+        """Groups by (round, stage), each place of each peer once; this node's own only where questions build on it."""
         seen = set()
-        for ref in order.rollouts:
-            if ref.peer == self._own or ref.peer in seen:
+        offers: dict[tuple[int, int], list[tuple[RolloutsRef, Group]]] = defaultdict(list)
+        for ref in (*order.rollouts, *order.context):
+            place = (ref.peer, ref.round, ref.stage)
+            if place in seen or (ref.peer == self._own and self._plan.stages == 1):
                 continue
-            seen.add(ref.peer)
+            seen.add(place)
             try:
-                self._check_age(ref, order)
-                rollouts = decode_rollouts(read_body(ref, read))
-                check_origin(rollouts, ref, self._limits.swarm)
+                rollouts = self._read(ref, order, read)
             except RecordRejected as error:
                 rejected[error.reason] += max(ref.groups, 1)
                 continue
-            yield from ((ref, group) for group in rollouts.groups)
+            offers[ref.round, ref.stage] += [(ref, group) for group in rollouts.groups]
+        return offers
+
+    def _read(self, ref: RolloutsRef, order: Train, read: Callable[[str], bytes]) -> Rollouts:
+        self._check_age(ref, order)
+        rollouts = decode_rollouts(read_body(ref, read))
+        check_origin(rollouts, ref, self._limits.swarm)
+        return rollouts
 
     def _check_age(self, ref: RolloutsRef, order: Train) -> None:
         if (ref.round, ref.stage) >= (order.round, order.stage):
@@ -124,26 +156,36 @@ class PeerGroups:
         if ref.round < order.round - self._limits.staleness_rounds:
             raise RecordRejected("stale", f"rollouts of round {ref.round} reached round {order.round}")
 
-    def _regenerate(self, ref: RolloutsRef, group: Group) -> TrainingGroup:
-        """The group under this node's own question, truth, rewards and tokens."""
-        if len(group.completions) != self._limits.generations:
+    def _take(self, ref: RolloutsRef, group: Group, wanted: bool, material: Material) -> TrainingGroup | None:
+        """Add the group to the material; where it is wanted for training, make it under this node's own question,
+        truth, rewards and tokens."""
+        if group.quoted is None and len(group.completions) != self._limits.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
-        question = self._plan.regenerate(group.reference, ref.peer, ref.round, ref.stage)
+        place = Place(ref.peer, ref.round, ref.stage)
+        question = self._plan.regenerate(group.reference, place, material)
+        drawn = [self._encode(ref, group, index) for index in range(len(group.completions))]
+        texts = [each.text for each in drawn]
+        scores = self._scorer.score(question, texts)
+        if self._plan.stages > 1:
+            material.add(Outcome(place, question, tuple(texts), scores))
+        if not wanted or len(group.completions) != self._limits.generations:
+            return None
         prompt = self._policy.encode_prompt(question.messages)
         if len(prompt) > self._limits.prompt_tokens:
             raise RecordRejected("prompt-length", f"a question of {ref.peer} has {len(prompt)} tokens here")
-        limit = self._limits.completion_tokens
-        tokens = [
-            self._policy.encode_completion(text, index in group.cut, limit)
-            for index, text in enumerate(group.completions)
-        ]
-        if not all(tokens):
+        rewards = [score.reward for score in scores]
+        tokens, own = [each.tokens for each in drawn], [each.own for each in drawn]
+        return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer)
+
+    def _encode(self, ref: RolloutsRef, group: Group, index: int) -> Drawn:
+        """One completion in this node's tokens; what does not fit is scored as it is trained on."""
+        text, limit = group.completions[index], self._limits.completion_tokens
+        tokens, own = encode_turns(self._plan, self._policy, text, index in group.cut, limit)
+        if not tokens:
             raise RecordRejected("empty", f"{ref.peer} sent an empty completion")
-        texts = [  # what did not fit is scored as it is trained on
-            text if ids[-1] == self._policy.tokenizer.eos_token_id else self._policy.decode_completion(ids)
-            for text, ids in zip(group.completions, tokens, strict=True)
-        ]
-        return self._scorer.make_group(question, prompt, tokens, texts, ref.stage)
+        if tokens[-1] != self._policy.tokenizer.eos_token_id:
+            text = self._policy.decode_completion(tokens)
+        return Drawn(tokens, own, text)
 
 
 def read_body(ref: RolloutsRef, read: Callable[[str], bytes]) -> bytes:

@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from swarmd.config import SwarmConfig
-from swarmd.swarms.plan import Question
+from swarmd.swarms.plan import NO_MATERIAL, Place, Question
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.text import CLOSING, OPENING, TAGS
 from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
@@ -168,7 +168,7 @@ Pair = tuple[list[int], list[int]]  # prompt and target, as token ids
 def draw_batches(policy: Policy, plan: ReasoningGymPlan, seed: int) -> Iterator[list[Pair]]:
     """Endless batches of training questions and right answers, half of them tagged."""
     random = Random(seed)
-    questions = plan.draw("recipe", 0, 0)
+    questions = plan.draw(Place("recipe", 0, 0), NO_MATERIAL)
     while True:
         yield [encode_pair(policy, question, random) for question in itertools.islice(questions, BATCH)]
 

@@ -12,13 +12,14 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
-from swarmd.swarms.plan import Question
-from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Rollouts
+from swarmd.swarms.plan import Plan, Question
+from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Quoted, Reference, Rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.generation import Sampler
 from swarmd.training.groups import Deal, Scorer, TrainingGroup
 from swarmd.training.model import Policy
 from swarmd.training.trainer import REWARD_KEY
+from swarmd.training.turns import Limits, Turns
 
 LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit the tasks
 
@@ -40,21 +41,25 @@ class Stage:
         key: StageKey,
         training: TrainingConfig,
         policy: Policy,
+        plan: Plan,
         sampler: Sampler,
         scorer: Scorer,
         questions: Iterator[Question],
         deal: Deal,
         seed: int,
         cancellation: Cancellation,
+        quotes: bool = False,
     ) -> None:
         self.key = key
         self._training = training
         self._policy = policy
-        self._sampler = sampler
+        self._plan = plan
+        self._turns = Turns(plan, policy, sampler, Limits(training.completion_tokens, training.temperature))
         self._scorer = scorer
         self._questions = questions
         self._deal = deal
         self._cancellation = cancellation
+        self._quotes = quotes  # questions are published in words too
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         shared = min(training.share_groups, GROUPS_MAX)
         self._telling: deque[TrainingGroup] = deque(maxlen=shared)
@@ -91,25 +96,20 @@ class Stage:
             "prompt_ids": [group.prompt for group in groups for _ in group.completions],
             "completion_ids": [tokens for group in groups for tokens in group.completions],
             "logprobs": None,  # TRL takes the policy's own; there is one step on each batch, so the ratio is 1
+            "env_mask": [own for group in groups for own in group.own],
             REWARD_KEY: [reward for group in groups for reward in group.rewards],
         }
 
     def _generate(self, count: int) -> list[TrainingGroup]:
         asked = [self._next_question() for _ in range(count)]
-        generations = self._training.generations
-        drawn = self._sampler.sample(
-            [prompt for _, prompt in asked],
-            generations,
-            self._training.completion_tokens,
-            self._training.temperature,
-            self._generator,
-            self._cancellation,
-        )
+        size = self._training.generations
+        questions, prompts = [question for question, _ in asked], [prompt for _, prompt in asked]
+        drawn = self._turns.complete(questions, prompts, size, self._generator, self._cancellation)
         groups = []
         for place, (question, prompt) in enumerate(asked):
-            completions = drawn[place * generations : (place + 1) * generations]
-            texts = [self._policy.decode_completion(tokens) for tokens in completions]
-            groups.append(self._scorer.make_group(question, prompt, completions, texts, self.key.stage))
+            group = self._scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size])
+            self._plan.learn(question, group.scores)
+            groups.append(group)
         self._count(groups)
         return groups
 
@@ -138,14 +138,23 @@ class Stage:
         """What is published: the latest informative groups, filled up with flat ones."""
         shared = min(self._training.share_groups, GROUPS_MAX)
         chosen = [*reversed(self._telling), *reversed(self._flat)][:shared]
-        groups = tuple(self._to_wire(group) for group in chosen)
-        return Rollouts(VERSION, self.key.swarm, self.key.peer, self.key.round, self.key.stage, groups)
+        latest: dict[Reference, Group] = {}  # a question that was asked again is published once
+        for group in chosen:
+            latest.setdefault(group.question.reference.base, self._to_wire(group))
+        place = (self.key.swarm, self.key.peer, self.key.round, self.key.stage)
+        return Rollouts(VERSION, *place, tuple(latest.values()), self._reward_sum)
 
     def _to_wire(self, group: TrainingGroup) -> Group:
         stops = self._policy.stop_ids
         cut = tuple(place for place, tokens in enumerate(group.completions) if tokens[-1] not in stops)
         reference = group.question.reference
-        return Group(reference.task, reference.config_digest, reference.seed, reference.index, tuple(group.texts), cut)
+        where = (reference.task, reference.config_digest, reference.seed, reference.index)
+        quoted = self._quote(group) if self._quotes else reference.quoted
+        return Group(*where, tuple(group.texts), cut, reference.sources, quoted)
+
+    def _quote(self, group: TrainingGroup) -> Quoted:
+        best = group.rewards.index(max(group.rewards))
+        return msgspec.structs.replace(self._plan.quote(group.question), choice=best)
 
 
 Figures = Callable[[int, int, dict[str, float]], None]  # steps done, steps in all, figures by name

@@ -95,7 +95,7 @@ class Trainer:
         first = self._engine.steps
         self._told_at = 0.0
         try:
-            event = self._engine.train(command, cancellation, self._tell)
+            event = self._engine.train(command, cancellation, self._tell, self._outbox.observe)
         except Cancelled:
             taken = max(self._engine.abandoned_steps - first, 0)
             return TrainingCancelled(command.id, command.round, command.stage, taken)
@@ -131,7 +131,7 @@ def load_engine(start: Start, config: Config) -> Engine:
     locate_model(config.training.model)
     from swarmd.swarms.registry import make_plan
 
-    plan = make_plan(config.swarm)
+    plan = make_plan(config.swarm, config.training, Path(start.data_dir))
     from swarmd.training.engine import Engine
     from swarmd.training.quiet import quieten
 

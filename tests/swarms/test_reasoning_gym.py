@@ -18,7 +18,7 @@ from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.answers import EVALUATED, PARSED, UNSAFE_TASKS, is_harmless
 from swarmd.swarms.digits import TASK_NAMES
-from swarmd.swarms.plan import Question, split_of
+from swarmd.swarms.plan import NO_MATERIAL, Place, Question, split_of
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.registry import make_plan
 
@@ -30,7 +30,7 @@ def plan_of(*names: str, **settings: object) -> ReasoningGymPlan:
 
 
 def take(plan: ReasoningGymPlan, count: int, peer: str = "a", round: int = 0) -> list[Question]:
-    return list(itertools.islice(plan.draw(peer, round, 0), count))
+    return list(itertools.islice(plan.draw(Place(peer, round, 0), NO_MATERIAL), count))
 
 
 def text(question: Question) -> str:
@@ -104,21 +104,21 @@ def test_digit_answers_are_right_and_exact(index: int) -> None:
             "digits_largest": str(max(map(int, number))),
         }[name]
         assert question.entry["answer"] == expected
-        assert DIGITS.score(question, f"<answer>{expected}</answer>").accuracy == 1.0
-        assert DIGITS.score(question, f"<answer>0{expected}</answer>").accuracy == 0.0
-        assert DIGITS.score(question, expected).accuracy == 0.0
+        assert DIGITS.score(question, [f"<answer>{expected}</answer>"])[0].accuracy == 1.0
+        assert DIGITS.score(question, [f"<answer>0{expected}</answer>"])[0].accuracy == 0.0
+        assert DIGITS.score(question, [expected])[0].accuracy == 0.0
 
 
 def refused(plan: ReasoningGymPlan, question: Question, peer: str = "a", **changes: object) -> str:
     with pytest.raises(RecordRejected) as caught:
-        plan.regenerate(msgspec.structs.replace(question.reference, **changes), peer, 0, 0)
+        plan.regenerate(msgspec.structs.replace(question.reference, **changes), Place(peer, 0, 0), NO_MATERIAL)
     return caught.value.reason
 
 
 def test_a_peers_question_is_generated_again() -> None:
     elsewhere = ReasoningGymPlan(SwarmConfig(id="test"))
     for question in take(DIGITS, 40):
-        assert elsewhere.regenerate(question.reference, "a", 0, 0) == question
+        assert elsewhere.regenerate(question.reference, Place("a", 0, 0), NO_MATERIAL) == question
 
 
 def test_references_that_are_refused() -> None:
@@ -145,7 +145,7 @@ def test_tasks_whose_answer_is_none_can_be_solved() -> None:
     plan = plan_of("propositional_logic")
     question = next(q for q in take(plan, 20) if q.entry["answer"] is None)
     conclusion = question.entry["metadata"]["example_answer"]
-    assert plan.score(question, f"<answer>{conclusion}</answer>").accuracy == 1.0
+    assert plan.score(question, [f"<answer>{conclusion}</answer>"])[0].accuracy == 1.0
 
 
 def test_a_scorer_that_raises_counts_as_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,12 +153,12 @@ def test_a_scorer_that_raises_counts_as_wrong(monkeypatch: pytest.MonkeyPatch) -
     question = take(plan, 1)[0]
     kind = DATASETS["chain_sum"][0]
     monkeypatch.setattr(kind, "score_answer", lambda *_, **__: 1 / 0, raising=False)
-    score = plan.score(question, "<answer>1</answer>")
+    score = plan.score(question, ["<answer>1</answer>"])[0]
     assert (score.accuracy, score.format, score.failed) == (0.0, 1.0, True)
     monkeypatch.setattr(kind, "score_answer", lambda *_, **__: float("nan"), raising=False)
-    assert plan.score(question, "<answer>1</answer>").failed
+    assert plan.score(question, ["<answer>1</answer>"])[0].failed
     monkeypatch.setattr(kind, "score_answer", lambda *_, **__: 7.0, raising=False)
-    assert plan.score(question, "<answer>1</answer>").accuracy == 1.0
+    assert plan.score(question, ["<answer>1</answer>"])[0].accuracy == 1.0
 
 
 def test_the_list_of_unsafe_scorers_is_complete() -> None:
@@ -181,8 +181,8 @@ def test_own_answers_are_not_run_as_code(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("builtins.exec", lambda *_: ran.append(1))
     plan = plan_of("spiral_matrix")
     question = take(plan, 1)[0]
-    assert plan.score(question, "<answer>[exec('1')]</answer>").accuracy == 0.0
-    assert plan.score(question, f"<answer>{question.entry['answer']}</answer>").accuracy == 1.0
+    assert plan.score(question, ["<answer>[exec('1')]</answer>"])[0].accuracy == 0.0
+    assert plan.score(question, [f"<answer>{question.entry['answer']}</answer>"])[0].accuracy == 1.0
     assert not ran
 
 
@@ -225,7 +225,7 @@ def test_the_right_answers_of_unsafe_tasks_pass(task: str) -> None:
     for question in take(plan, 5):
         answer = question.entry["answer"]
         if answer is not None:
-            assert plan.score(question, f"<answer>{answer}</answer>").accuracy >= 0.99, answer
+            assert plan.score(question, [f"<answer>{answer}</answer>"])[0].accuracy >= 0.99, answer
 
 
 def test_system_text_for_real_tasks_only() -> None:
@@ -254,11 +254,12 @@ def test_wrong_settings_name_the_fix() -> None:
 
 def test_deferred_modules_load_when_their_task_is_used() -> None:
     program = (
-        "import sys; from swarmd.config import *; from swarmd.swarms.registry import make_plan\n"
+        "import sys; from swarmd.config import *; from swarmd.swarms.plan import *\n"
+        "from swarmd.swarms.registry import make_plan\n"
         "plan = make_plan(SwarmConfig(id='a')); assert 'matplotlib' not in sys.modules\n"
         "plan = make_plan(SwarmConfig(id='a', tasks=(TaskConfig('game_of_life'),)))\n"
-        "question = next(plan.draw('p', 0, 0)); answer = question.entry['answer']\n"
+        "question = next(plan.draw(Place('p', 0, 0), NO_MATERIAL)); answer = question.entry['answer']\n"
         "assert 'matplotlib' in sys.modules\n"
-        "print(plan.score(question, f'<answer>{answer}</answer>', 0).accuracy)"
+        "print(plan.score(question, [f'<answer>{answer}</answer>'])[0].accuracy)"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "1.0\n"

@@ -12,7 +12,7 @@ import pytest
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import NotFoundError
-from swarmd.swarms.plan import Question
+from swarmd.swarms.plan import NO_MATERIAL, Place, Question
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
@@ -45,7 +45,7 @@ def publish(of: str, groups: list[Group], round: int = 4, **changes: Any) -> tup
 
 
 def drawn(peer: str, count: int, round: int = 4) -> list[Question]:
-    return list(itertools.islice(PLAN.draw(peer, round, 0), count))
+    return list(itertools.islice(PLAN.draw(Place(peer, round, 0), NO_MATERIAL), count))
 
 
 def collect(
@@ -58,10 +58,10 @@ def collect(
             raise NotFoundError(f"no {digest}")
         return bodies[digest]
 
-    peers = PeerGroups(msgspec.structs.replace(LIMITS, **limits), policy, PLAN, Scorer(PLAN, 0.2), "me")
+    peers = PeerGroups(msgspec.structs.replace(LIMITS, **limits), policy, PLAN, Scorer(PLAN), "me")
     refs = tuple(ref for ref, _ in published)
-    groups, rejected = peers.collect(order(5, refs), read, seed, Cancellation())
-    return groups, dict(rejected)
+    collected = peers.collect(order(5, refs), read, seed, Cancellation())
+    return collected.groups, dict(collected.rejected)
 
 
 def test_rewards_are_this_nodes_own(policy: Policy) -> None:
@@ -100,13 +100,13 @@ def test_refused_bodies_are_counted_by_reason(policy: Policy) -> None:
 
 
 def test_a_missing_body(policy: Policy) -> None:
-    peers = PeerGroups(LIMITS, policy, PLAN, Scorer(PLAN, 0.2), "me")
+    peers = PeerGroups(LIMITS, policy, PLAN, Scorer(PLAN), "me")
 
     def read(digest: str) -> bytes:
         raise NotFoundError(f"no {digest}")
 
     refs = (RolloutsRef("a", 4, 0, "0" * 64, 10, 7),)
-    assert peers.collect(order(5, refs), read, 0, Cancellation())[1] == {"missing": 7}
+    assert peers.collect(order(5, refs), read, 0, Cancellation()).rejected == {"missing": 7}
 
 
 def test_own_rollouts_and_a_second_reference_of_a_peer_are_passed_over(policy: Policy) -> None:

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 from swarmd.cli import run_command
 from swarmd.config import SwarmConfig
 from swarmd.errors import ExitCode
+from swarmd.swarms.plan import NO_MATERIAL, Place
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.training import recipe
 from swarmd.training.evaluation import mean_accuracy
@@ -57,7 +58,7 @@ def test_warm_start_uses_training_questions_and_right_answers_only() -> None:
                 allowed[tuple(policy.encode_prompt(question.messages))] = side
     answers, tagged = 0, 0
     batches = recipe.draw_batches(policy, PLAN, 0)
-    questions = PLAN.draw("recipe", 0, 0)
+    questions = PLAN.draw(Place("recipe", 0, 0), NO_MATERIAL)
     for prompt, target in next(batches) + next(batches):
         assert tuple(prompt) not in allowed
         text = policy.decode_completion(target)
