@@ -43,6 +43,7 @@ VERBS = {
         "leaderboard",
         "Add up a swarm's standings again, from its contract or its signed reports.",
     ),
+    "report": Verb("swarmd.cli.report", "report", "Draw what training gave: reward and accuracy by round."),
     "replay": Verb("swarmd.cli.replay", "replay", "Replay a node's event log: show, step, verify, compare charts."),
     "log": Verb("swarmd.cli.log", "app", "Print, follow, verify or export an event log."),
     "chart": Verb("swarmd.cli.chart", "chart", "List the statecharts or draw one."),

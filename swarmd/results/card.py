@@ -1,0 +1,143 @@
+"""The model card: a README.md for the Hub that says what the model is and how it came about."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import msgspec
+import yaml
+
+from swarmd.animals import animal_name
+from swarmd.results.history import History, Round
+
+TAGS = ("rl-swarm", "genrl-swarm", "grpo", "gensyn", "swarmd")  # upstream's, and our own
+TABLE_ROWS_MAX = 60  # rounds shown; of more, evenly chosen ones with the first and the last
+TEXT_CHARS_MAX = 200  # of a name in the text
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#.|~&$:@])")
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What the log does not say. `base` is `training.model`, `kind` is `swarm.kind`."""
+
+    kind: str = ""
+    base: str = ""
+
+
+UNKNOWN = Subject()
+
+
+def make_card(history: History, subject: Subject = UNKNOWN) -> str:
+    """The card's text. Names from configurations and peers are escaped: they can add neither markup nor header."""
+    return "\n".join([_header(history, subject), *_body(history, subject), ""])
+
+
+def tags_of(peer: str) -> list[str]:
+    """Tags of the repository."""
+    return [*TAGS, f"I am {animal_name(peer)}"]
+
+
+def escape(text: str) -> str:
+    """Text as plain words in Markdown, on one line."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return _SPECIAL.sub(r"\\\1", line[:TEXT_CHARS_MAX])
+
+
+def base_of(name: str) -> str:
+    """How a base model is called in public: of a directory only its last part, for its path concerns nobody."""
+    return name if _HUB_ID.fullmatch(name) else name.rstrip("/").rpartition("/")[2]
+
+
+def _header(history: History, subject: Subject) -> str:
+    fields: dict[str, object] = {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    base = base_of(subject.base or history.model)
+    if _HUB_ID.fullmatch(base):
+        fields["base_model"] = base
+    fields["tags"] = tags_of(history.peer)
+    return f"---\n{yaml.safe_dump(fields, sort_keys=False, allow_unicode=False)}---\n"
+
+
+def _body(history: History, subject: Subject) -> list[str]:
+    base = escape(base_of(subject.base or history.model)) or "unknown"
+    kind = f" of kind {escape(subject.kind)}" if subject.kind else ""
+    return [
+        f"# {escape(history.label)}",
+        "",
+        f"Trained with GRPO from {base} by one node of the swarm {escape(history.swarm)}{kind}, with swarmd.",
+        f"The node is {escape(animal_name(history.peer))}, peer id {escape(history.peer)}.",
+        "",
+        "## Training",
+        "",
+        *_facts(history),
+        "",
+        "Reward is the mean over the node's own completions. Held-out accuracy is pass@1: one sampled completion for",
+        "each of a fixed set of questions that nobody trains on, the mean over tasks.",
+        "",
+        *_table(history.rounds),
+        "",
+        "## Licence",
+        "",
+        "None is stated here. Whoever publishes this model chooses one that the base model's licence and the data's",
+        "allow, and puts it into the header above as `license:`.",
+    ]
+
+
+def _facts(history: History) -> list[str]:
+    rounds = history.rounds
+    lines = [f"- Rounds trained: {len(rounds)}, skipped: {history.rounds_skipped}{_causes(history)}"]
+    if history.from_seq:
+        lines.append("- The log begins later than the node: what was trained before is not counted here")
+    if rounds:
+        best = max(rounds, key=lambda row: row.reward if math.isfinite(row.reward) else -math.inf)
+        last = rounds[-1]
+        ends = [f"{word} {_number(row.reward)} (round {row.round})" for word, row in (("last", last), ("best", best))]
+        lines.append(f"- Reward: {', '.join(ends)}")
+    lines.append(f"- Held-out accuracy: {accuracy_words(history)}")
+    groups = sum(stage.peer_groups for stage in history.stages)
+    refused = sum(stage.refused for stage in history.stages)
+    lines.append(f"- Groups of peers trained on: {groups}, refused: {refused}")
+    steps, tokens = (sum(getattr(stage, name) for stage in history.stages) for name in ("steps", "tokens"))
+    lines.append(f"- Optimiser steps: {steps}, completion tokens generated: {tokens}")
+    return lines
+
+
+def accuracy_words(history: History) -> str:
+    """Accuracy before and after, in words."""
+    measured = [row.held_out for row in history.rounds if row.held_out is not None]
+    if not measured:
+        return "not measured"
+    before = history.held_out_before
+    first = f"{before:.3f} before the first step" if before is not None else f"{measured[0]:.3f} when first measured"
+    return f"{first}, {measured[-1]:.3f} when last measured"
+
+
+def _causes(history: History) -> str:
+    counts: dict[str, int] = {}
+    for skip in history.skips:
+        counts[skip.cause] = counts.get(skip.cause, 0) + skip.last - skip.first + 1
+    return f" ({', '.join(f'{cause} {count}' for cause, count in sorted(counts.items()))})" if counts else ""
+
+
+def _table(rounds: Sequence[Round]) -> list[str]:
+    head = ["| Round | Reward | Held-out accuracy | Groups of peers |", "|---:|---:|---:|---:|"]
+    rows = [
+        f"| {row.round} | {_number(row.reward)} | {'' if row.held_out is None else _number(row.held_out)} "
+        f"| {row.peer_groups} |"
+        for row in thin_out(rounds, TABLE_ROWS_MAX)
+    ]
+    return [*head, *rows] if rows else ["No round has been trained yet."]
+
+
+def thin_out(rounds: Sequence[Round], rows_max: int) -> list[Round]:
+    """At most so many, evenly chosen, the first and the last among them."""
+    if len(rounds) <= rows_max:
+        return list(rounds)
+    step = (len(rounds) - 1) / (rows_max - 1)
+    return [rounds[round(place * step)] for place in range(rows_max)]
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}"

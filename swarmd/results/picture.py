@@ -1,0 +1,178 @@
+"""One picture of one or more nodes: held-out accuracy, reward, and which rounds were skipped or began a new life.
+
+Drawn without a display. Colours are those of Okabe and Ito, which the colour-blind can tell apart; every node has a
+marker and a line of its own too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swarmd.animals import animal_name
+from swarmd.errors import PathUnusable
+from swarmd.results.history import History
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "h")
+LINES = ("-", "--", "-.", ":")
+CAUSES = {"late": (">", "#666666"), "slow": ("d", "#E69F00"), "fault": ("x", "#D55E00")}  # marker and colour
+NODES_MAX = 64  # in one picture
+POINTS_MARKED_MAX = 60  # rounds up to which every point has its marker
+LEGEND_CHARS = 140  # that fit beside each other
+LABEL_CHARS_MAX = 60
+WIDTH_INCHES, DPI = 10.0, 150
+SUFFIXES = (".png", ".svg")
+
+
+def draw(histories: Sequence[History], path: Path) -> None:
+    """Write the picture; its suffix, .png or .svg, says what it is. A file that is there is replaced at once.
+
+    Raises:
+        PathUnusable: the file cannot be written.
+    """
+    figure = make_figure(histories)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=DPI, metadata=_undated(path))
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise PathUnusable(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _undated(path: Path) -> dict[str, Any]:
+    """The same log gives the same bytes."""
+    return {"Date": None} if path.suffix == ".svg" else {"Software": "swarmd"}
+
+
+def make_figure(histories: Sequence[History]) -> Figure:
+    """The picture, not yet written; of more than `NODES_MAX` nodes the first ones."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "swarmd"
+    from matplotlib.figure import Figure
+
+    shown = histories[:NODES_MAX]
+    lanes = 0.6 + 0.22 * len(shown)
+    names = labels_of(shown)
+    legend = 0.2 * math.ceil(len(shown) / _columns(names))
+    figure = Figure(figsize=(WIDTH_INCHES, 6.4 + lanes + legend), layout="constrained")
+    accuracy, reward, life = figure.subplots(3, 1, sharex=True, height_ratios=(3.1, 3.1, lanes))
+    for place, (history, name) in enumerate(zip(shown, names, strict=True)):
+        _draw_accuracy(accuracy, history, {**_look(place, history), "label": name})
+        _draw_reward(reward, history, _look(place, history))
+    _draw_lives(life, shown, names)
+    _label(figure, (accuracy, reward, life), shown)
+    return figure
+
+
+def _look(place: int, history: History) -> dict[str, Any]:
+    """Colour, line and marker of the node in this place."""
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "linestyle": LINES[place // len(COLOURS) % len(LINES)],
+        "marker": MARKERS[place % len(MARKERS)],
+        "markersize": 4.5,
+        "markevery": max(len(history.rounds) // POINTS_MARKED_MAX, 1),
+        "linewidth": 1.6,
+    }
+
+
+def _draw_accuracy(axes: Axes, history: History, look: dict[str, Any]) -> None:
+    measured = [(row.round, row.held_out) for row in history.rounds if row.held_out is not None]
+    if history.held_out_before is not None and measured:
+        first = measured[0][0] - 1
+        unnamed = {**look, "label": None, "markevery": 1}
+        axes.plot([first], [history.held_out_before], **{**unnamed, "markerfacecolor": "white"})
+        dotted = {**unnamed, "linestyle": ":", "marker": "", "linewidth": 1.0}
+        axes.plot([first, measured[0][0]], [history.held_out_before, measured[0][1]], **dotted)
+    axes.plot([round for round, _ in measured], [value for _, value in measured], **look)
+
+
+def _draw_reward(axes: Axes, history: History, look: dict[str, Any]) -> None:
+    rounds = history.rounds
+    axes.plot([row.round for row in rounds], [row.reward for row in rounds], **look)
+
+
+def _draw_lives(axes: Axes, histories: Sequence[History], names: Sequence[str]) -> None:
+    """One lane a node: a bar for every trained round, a mark for skipped ones and for every restart."""
+    for lane, history in enumerate(histories):
+        trained = [(row.round - 0.4, 0.8) for row in history.rounds]
+        axes.broken_barh(trained, (lane - 0.22, 0.44), color=COLOURS[lane % len(COLOURS)], alpha=0.45, linewidth=0)
+        for skip in history.skips:
+            marker, colour = CAUSES[skip.cause]
+            axes.hlines(lane, skip.first - 0.3, skip.last + 0.3, color=colour, linewidth=1.2)
+            axes.plot([(skip.first + skip.last) / 2], [lane], marker=marker, color=colour, markersize=6)
+        restarts = [restart.round for restart in history.restarts]
+        axes.plot(restarts, [lane - 0.36] * len(restarts), marker=7, color="black", linestyle="", markersize=5)
+    axes.set_yticks(range(len(histories)), list(names), fontsize=8)
+    axes.set_ylim(len(histories) - 0.4, -0.8)
+
+
+def labels_of(histories: Sequence[History]) -> list[str]:
+    """What to call the nodes: their names, and where two have the same one, the names made from their ids too."""
+    names = [history.label for history in histories]
+    full = [
+        name if names.count(name) == 1 else f"{name} ({animal_name(history.peer)})"
+        for name, history in zip(names, histories, strict=True)
+    ]
+    return [plain_text(name) for name in full]
+
+
+def plain_text(text: str) -> str:
+    """Text that means nothing to matplotlib, on one line; a leading underscore would keep it out of the legend."""
+    line = "".join(c if c.isprintable() else " " for c in text)[:LABEL_CHARS_MAX].replace("$", r"\$")
+    return f" {line}" if line.startswith("_") else line
+
+
+def _label(figure: Figure, panels: tuple[Axes, Axes, Axes], histories: Sequence[History]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    accuracy, reward, life = panels
+    accuracy.set_ylabel("held-out accuracy (pass@1)")
+    accuracy.set_ylim(-0.02, 1.02)
+    reward.set_ylabel("reward (own completions)")
+    life.set_xlabel("round")
+    life.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    for axes in panels:
+        axes.grid(axis="x" if axes is life else "both", color="#dddddd", linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    life.xaxis.set_major_formatter(lambda round, _: f"{round:g}" if round >= 0 else "")
+    swarms = ", ".join(sorted({history.swarm for history in histories}))
+    accuracy.set_title(f"Swarm {plain_text(swarms)}", loc="left")
+    if any(history.held_out_before is not None for history in histories):
+        accuracy.set_title("hollow: before the first step", loc="right", fontsize=8, color="#555555")
+    if not any(row.held_out is not None for history in histories for row in history.rounds):
+        accuracy.text(0.5, 0.5, "not measured", transform=accuracy.transAxes, ha="center", color="#555555")
+    _explain(figure)
+
+
+def _columns(names: Sequence[str]) -> int:
+    """How many of these stand beside each other in the legend."""
+    return max(LEGEND_CHARS // (max(map(len, names)) + 7), 1)
+
+
+def _explain(figure: Figure) -> None:
+    """The two legends: nodes above the panels, marks below."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    lines, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside upper center", fontsize=8, ncols=_columns(names), frameon=False)
+    skipped = [
+        Line2D([], [], marker=marker, color=colour, linewidth=1.2, label=f"skipped: {cause}")
+        for cause, (marker, colour) in CAUSES.items()
+    ]
+    restart = Line2D([], [], marker=7, color="black", linestyle="", label="restart")
+    marks = [Patch(color=COLOURS[0], alpha=0.45, label="trained"), *skipped, restart]
+    figure.legend(handles=marks, loc="outside lower center", fontsize=8, ncols=len(marks), frameon=False)

@@ -1,0 +1,168 @@
+"""Puts a program into namespaces of its own, where there is no bubblewrap: run as a script, with one JSON argument.
+
+A user, mount, process, network, IPC, host name and cgroup namespace; a root file system in memory that holds what the
+layout names, read-only, and a scratch directory; no capability, no new privilege, the system call filter. The launcher
+waits outside; the first process inside reaps and ends with the program, and with it ends everything in the namespace.
+Each dies with the one before it. Only the standard library, of which a bare interpreter has all.
+"""
+
+import base64
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+NEW_NAMESPACES = 0x10000000 | 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000 | 0x02000000
+READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
+KEPT = READ_ONLY | NO_SUID | NO_DEVICES | NO_EXEC | 1024 | 2048  # statvfs and mount number these alike (noatime too)
+RELATIVE_TIME, RELATIVE_TIME_MOUNT = 4096, 1 << 21
+DETACH = 2
+SET_DEATH_SIGNAL, SET_NO_NEW_PRIVILEGES, SET_SECCOMP, SECCOMP_FILTER = 1, 38, 22, 2
+CAPABILITIES_VERSION = 0x20080522
+NOBODY = 65534
+SIGNALLED = 128  # and the signal's number: the exit code of what a signal ended
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def check(result: int, what: str) -> int:
+    """A libc call's result; raises OSError for -1."""
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    arguments = [text.encode() or None for text in (source, target, kind)]
+    check(libc.mount(*arguments, ctypes.c_ulong(flags), options.encode() or None), f"mount {source} on {target}")
+
+
+def die_with_parent(parent_is_gone: Callable[[], bool]) -> None:
+    """Be killed when the parent ends; at once if it has ended before it could be asked for."""
+    check(libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0), "prctl")
+    if parent_is_gone():
+        os._exit(1)
+
+
+def enter_namespaces() -> None:
+    """New namespaces of every kind, and `nobody` in them for whoever this is outside."""
+    user, group = os.geteuid(), os.getegid()
+    check(libc.unshare(NEW_NAMESPACES), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {user} 1"), ("gid_map", f"{NOBODY} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123
+            file.write(text)
+
+
+def lay_out(order: dict[str, Any]) -> None:
+    """Make the root file system and go there; what was there before is out of reach afterwards."""
+    mount("", "/", flags=RECURSIVE | PRIVATE)
+    mount("tmpfs", "/tmp", "tmpfs", NO_SUID | NO_DEVICES, "size=1m,nr_inodes=1024,mode=755")
+    os.mkdir("/tmp/old")  # noqa: PTH102
+    check(libc.pivot_root(b"/tmp", b"/tmp/old"), "pivot_root")
+    os.chdir("/")
+    for here, there in order["binds"]:
+        bind(f"/old{here}", there)
+    for path in order["masked"]:
+        mount("tmpfs", path, "tmpfs", READ_ONLY | NO_SUID | NO_DEVICES, "size=4k,nr_inodes=2,mode=755")
+    os.mkdir(order["scratch"])  # noqa: PTH102
+    size = f"size={order['scratch_bytes']},nr_inodes={order['scratch_files']},mode=777"
+    mount("tmpfs", order["scratch"], "tmpfs", NO_SUID | NO_DEVICES, size)
+    check(libc.umount2(b"/old", DETACH), "umount")
+    os.rmdir("/old")  # noqa: PTH106
+    mount("", "/", flags=REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES)
+    os.chdir(order["scratch"])
+
+
+def bind(source: str, target: str) -> None:
+    """Show a file or directory at another place, read-only."""
+    os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
+    if os.path.isdir(source):  # noqa: PTH112
+        os.mkdir(target)  # noqa: PTH102
+    else:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    mount(source, target, flags=BIND)
+    had = os.statvfs(target).f_flag
+    kept = had & KEPT | (RELATIVE_TIME_MOUNT if had & RELATIVE_TIME else 0)  # flags of a parent's mount are locked
+    mount("", target, flags=REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES | kept)
+
+
+def drop_capabilities() -> None:
+    header = (ctypes.c_uint32 * 2)(CAPABILITIES_VERSION, 0)
+    check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+
+
+class Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("count", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def filter_calls(instructions: bytes) -> None:
+    """No new privileges, and only the system calls that the filter lets through, from here on."""
+    check(libc.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
+    program = Program(len(instructions) // 8, instructions)
+    check(libc.prctl(SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(program), 0, 0), "seccomp")
+
+
+def become(order: dict[str, Any]) -> None:
+    """Filter system calls and turn into the interpreter; with nothing open but standard input, output and error."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    filter_calls(base64.b64decode(order["filter"]))
+    os.execve(order["command"][0], order["command"], order["environment"])
+
+
+def exit_code_of(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else SIGNALLED - code
+
+
+def run_first_process(order: dict[str, Any], parent_end: int) -> None:
+    """What process 1 of the namespace does. Never returns."""
+    waiter = select.poll()
+    waiter.register(parent_end, 0)
+    die_with_parent(lambda: bool(waiter.poll(0)))
+    lay_out(order)
+    drop_capabilities()
+    child = os.fork()
+    if child == 0:
+        become(order)
+    os.closerange(0, 3)
+    ended, status = os.wait()
+    while ended != child:
+        ended, status = os.wait()
+    os._exit(exit_code_of(status))
+
+
+def launch(order: dict[str, Any]) -> int:
+    """Run it. Returns the exit code; raises OSError where the kernel does not allow what this needs."""
+    die_with_parent(lambda: os.getppid() != order["parent"])
+    if not order["namespaces"]:
+        os.chdir(order["scratch"])
+        become(order)
+    enter_namespaces()
+    inner_end, outer_end = os.pipe()
+    first = os.fork()
+    if first == 0:
+        os.close(outer_end)
+        try:
+            run_first_process(order, inner_end)
+        except BaseException as error:
+            os.write(2, f"{error}\n".encode())
+            os._exit(1)
+    os.closerange(0, 3)
+    return exit_code_of(os.waitpid(first, 0)[1])
+
+
+if __name__ == "__main__":
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_DFL)
+    try:
+        code = launch(json.loads(sys.argv[1]))
+    except OSError as error:
+        sys.exit(str(error))
+    os._exit(code)

@@ -1,0 +1,140 @@
+"""The sandbox itself: takes programs, gives verdicts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from swarmd.errors import SandboxUnavailable
+from swarmd.sandbox import syscalls
+from swarmd.sandbox.conversation import Ended, converse
+from swarmd.sandbox.inside import READY
+from swarmd.sandbox.layout import find_layout
+from swarmd.sandbox.limits import Isolation, Limits, Status, Verdict
+from swarmd.sandbox.ways import bubblewrap_command, interpreter_command, launcher_command
+
+RISKY: Isolation = "none-i-accept-the-risk"
+PROBE_LIMITS = Limits(wall_s=30.0, cpu_s=10)
+# Own namespaces first: they bound the files in the scratch directory and tell CPU seconds, which bubblewrap does not.
+BEST_FIRST: tuple[Isolation, ...] = ("namespaces", "bubblewrap")
+STARTS = 2  # tries to set a sandbox up, once it has been seen to work: a busy machine may refuse a process
+NO_PROCESS = ("BlockingIOError: [Errno 11]", "RuntimeError: can't start new thread")
+FIX = (
+    "Install bubblewrap (package `bubblewrap`) or allow user namespaces; in a systemd unit see docs/OPERATING.md, "
+    "section Sandbox"
+)
+
+
+class Sandbox:
+    """Runs Python programs that nobody vouches for. Safe to use from several threads.
+
+    Args:
+        limits: bounds on every run.
+        isolation: how programs are kept in; `auto` takes the strongest that works on this machine.
+        at_once: programs that `run_all` runs side by side; 0 takes the number of CPUs.
+
+    Raises:
+        SandboxUnavailable: it does not work on this machine. It is tried here, so that a node says so at its start.
+    """
+
+    def __init__(self, limits: Limits | None = None, isolation: Isolation = "auto", at_once: int = 0) -> None:
+        self.limits = limits or Limits()
+        self._at_once = at_once or len(os.sched_getaffinity(0))
+        if not syscalls.is_known():
+            raise SandboxUnavailable(f"there is no system call filter for {os.uname().machine}", "Use x86-64 or arm64")
+        self._layout = find_layout()
+        self.isolation = self._choose(isolation)
+
+    def run(self, program: str, stdin: str = "") -> Verdict:
+        """Run one program and wait for it. Raises SandboxUnavailable when the sandbox has stopped working."""
+        try:
+            source, feed = program.encode(), stdin.encode()
+        except UnicodeEncodeError:
+            return Verdict(status="refused", stderr="the program or its input is no text")
+        if len(source) > self.limits.program_bytes or len(feed) > self.limits.input_bytes:
+            return Verdict(status="refused", stderr="the program or its input is too large")
+        ended = None
+        for _ in range(STARTS):
+            ended = self._perform(self.isolation, self.limits, source, feed)
+            if ended.stdout.startswith(READY) or ended.cut:
+                return judge(ended, self.limits)
+        raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_told(ended)}")
+
+    def run_all(self, programs: Sequence[str], stdins: Sequence[str] = ()) -> list[Verdict]:
+        """Run several side by side; verdicts in their order. `stdins`, where given, has one for each."""
+        inputs = stdins or [""] * len(programs)
+        with ThreadPoolExecutor(max_workers=self._at_once, thread_name_prefix="sandbox") as pool:
+            runs = [pool.submit(self.run, program, feed) for program, feed in zip(programs, inputs, strict=True)]
+            return [run.result() for run in runs]
+
+    def _choose(self, wanted: Isolation) -> Isolation:
+        failures = []
+        ways = BEST_FIRST if wanted == "auto" else (wanted,)
+        for way in ways:
+            if way == "bubblewrap" and shutil.which("bwrap") is None:
+                failures.append("bubblewrap: not installed")
+                continue
+            ended = self._perform(way, PROBE_LIMITS, b"", b"")
+            if ended.stdout == READY and ended.exit_code == 0:
+                return way
+            failures.append(f"{way}: {_told(ended)}")
+        raise SandboxUnavailable(f"programs cannot be kept in on this machine ({'; '.join(failures)})", FIX)
+
+    def _perform(self, way: Isolation, limits: Limits, source: bytes, feed: bytes) -> Ended:
+        inner = self._layout.host_interpreter if way == RISKY else self._layout.interpreter
+        command = interpreter_command(inner, limits, len(source))
+        if way == "bubblewrap":
+            return self._wrap(command, limits, source + feed)
+        if way == "namespaces":
+            return _talk(launcher_command(self._layout, limits, command), limits, source + feed)
+        with tempfile.TemporaryDirectory(prefix="swarmd-program-") as scratch:
+            return _talk(launcher_command(self._layout, limits, command, scratch), limits, source + feed)
+
+    def _wrap(self, command: list[str], limits: Limits, feed: bytes) -> Ended:
+        with tempfile.TemporaryFile() as instructions:
+            instructions.write(syscalls.build_filter())
+            instructions.seek(0)
+            wrapped = bubblewrap_command(self._layout, limits, command, instructions.fileno())
+            return _talk(wrapped, limits, feed, (instructions.fileno(),))
+
+
+def _talk(command: Sequence[str], limits: Limits, feed: bytes, pass_fds: Sequence[int] = ()) -> Ended:
+    try:
+        return converse(command, feed, limits.wall_s, limits.output_bytes + len(READY), pass_fds)
+    except OSError as error:
+        raise SandboxUnavailable(f"a process for the sandbox cannot be started: {error}") from error
+
+
+def _told(ended: Ended | None) -> str:
+    text = ended.stderr.decode(errors="replace").strip() if ended else ""
+    return text.splitlines()[-1][:300] if text else f"ended with {ended.exit_code if ended else 'nothing'}"
+
+
+def judge(ended: Ended, limits: Limits) -> Verdict:
+    """The verdict on a run that got as far as the program."""
+    stderr = ended.stderr.decode(errors="replace")
+    return Verdict(
+        status=_status_of(ended, limits, stderr.rstrip().rpartition("\n")[2]),
+        stdout=ended.stdout.removeprefix(READY).decode(errors="replace"),
+        stderr=stderr,
+        exit_code=ended.exit_code,
+        wall_s=ended.wall_s,
+        cpu_s=ended.cpu_s,
+    )
+
+
+def _status_of(ended: Ended, limits: Limits, last_line: str) -> Status:
+    if ended.cut:
+        return "timeout" if ended.cut == "deadline" else "output-limit"
+    if ended.exit_code == 0:
+        return "ok"
+    killed = ended.exit_code == 128 + signal.SIGKILL
+    if ended.exit_code == 128 + signal.SIGXCPU or (killed and ended.wall_s >= limits.cpu_s):
+        return "timeout"
+    if last_line.startswith("MemoryError"):
+        return "memory"
+    return "processes" if last_line.startswith(NO_PROCESS) else "failed"

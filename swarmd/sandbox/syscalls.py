@@ -1,0 +1,108 @@
+"""The seccomp filter: system calls that no program in the sandbox needs, refused by number.
+
+Namespaces and limits contain a program without it; the filter makes one process and one thread of it, closes ways to
+memory that no limit counts (shared segments, memory files) and takes much of the kernel out of its reach. Numbers are
+those of the kernel's tables for x86-64 and for the generic table that arm64 uses.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+
+# name: (x86-64, arm64)
+REFUSED: dict[str, tuple[int, int]] = {
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    # the network
+    "socket": (41, 198),
+    # namespaces and mounts
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_by_handle_at": (304, 265),
+    "name_to_handle_at": (303, 264),
+    # memory that no limit counts
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
+    "vmsplice": (278, 75),
+    "io_setup": (206, 0),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "userfaultfd": (323, 282),
+    # the kernel itself
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "reboot": (169, 142),
+    "acct": (163, 89),
+    "quotactl": (179, 60),
+    "syslog": (103, 116),
+    "personality": (135, 92),
+}
+STARTING: dict[str, tuple[int, int]] = {  # of processes and threads; refused as at RLIMIT_NPROC
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "fork": (57, 220),  # arm64 has clone alone
+    "vfork": (58, 220),
+}
+ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH of linux/audit.h
+X32_BIT = 0x40000000  # calls of the x32 ABI, which have other numbers
+
+LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, RETURN = 0x20, 0x15, 0x35, 0x06  # linux/bpf_common.h
+KILL, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000  # linux/seccomp.h
+AT_NUMBER, AT_ARCHITECTURE = 0, 4  # in struct seccomp_data
+
+
+def is_known(machine: str = "") -> bool:
+    """Whether there is a filter for a machine type, as `uname -m` names it; by default for this one."""
+    return (machine or platform.machine()) in ARCHITECTURES
+
+
+def build_filter(machine: str = "") -> bytes:
+    """The filter as the kernel takes it, 8 bytes a `struct sock_filter`. Raises KeyError where `is_known` is False."""
+    column, architecture = ARCHITECTURES[machine or platform.machine()]
+    program = [
+        (LOAD, 0, 0, AT_ARCHITECTURE),
+        (JUMP_EQUAL, 1, 0, architecture),
+        (RETURN, 0, 0, KILL),
+        (LOAD, 0, 0, AT_NUMBER),
+        (JUMP_GREATER_EQUAL, 0, 1, X32_BIT),
+        (RETURN, 0, 0, KILL),
+    ]
+    for calls, number in ((REFUSED, errno.EPERM), (STARTING, errno.EAGAIN)):
+        for call in sorted({columns[column] for columns in calls.values()}):
+            program += [(JUMP_EQUAL, 0, 1, call), (RETURN, 0, 0, ERRNO | number)]
+    program.append((RETURN, 0, 0, ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
