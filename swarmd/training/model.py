@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import psutil
+import structlog
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -16,26 +16,39 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
+from swarmd.training.adapters import add_adapters, load_with_unsloth, quantize_by, trained_parameters
+from swarmd.training.batch import LIGHT_PARAMETERS_MAX as LIGHT_PARAMETERS_MAX
+from swarmd.training.device import Numbers, choose_numbers, order_attention
+from swarmd.training.device import choose_device as choose_device
+from swarmd.training.device import choose_dtype as choose_dtype
+from swarmd.training.device import choose_threads as choose_threads
+from swarmd.training.memory import Shape, read_shape
+from swarmd.training.pool import check_fit
 from swarmd.training.source import locate_model
+from swarmd.training.trial import first_line, try_out
 
-TRAINING_BYTES_PER_PARAMETER = 16  # float32 weights, gradients and AdamW's two moments
-LIGHT_PARAMETERS_MAX = 10_000_000  # up to here one torch thread is faster than several
+_log = structlog.get_logger(__name__)
 
 
 class Policy(msgspec.Struct, eq=False):
     """A loaded model with all that is needed to generate with it and train it."""
 
     name: str
-    model: Any  # PreTrainedModel; its own annotations are too loose for strict typing
+    model: Any  # PreTrainedModel, or PeftModel under adapters; their own annotations are too loose for strict typing
     tokenizer: Any  # PreTrainedTokenizerBase
     device: str
-    mixed: bool  # float32 weights, bfloat16 forward passes
+    mixed: bool  # forward passes in bfloat16, whatever the weights are
     digest: str  # of the weights as loaded
     markers: tuple[str, ...]  # texts that the tokenizer turns into control tokens
+    numbers: Numbers = Numbers("float32")
+    attention: str = ""
+    frozen_digest: str = ""  # of the weights under adapters; empty without adapters
+    size: int = 0  # parameters before quantisation and adapters; 0: counted
 
     @property
     def parameters(self) -> int:
-        return int(sum(parameter.numel() for parameter in self.model.parameters()))
+        """Of the model itself; quantised ones count whole, adapters do not."""
+        return self.size or int(sum(parameter.numel() for parameter in self.model.parameters()))
 
     @property
     def stop_ids(self) -> list[int]:
@@ -68,70 +81,140 @@ class Policy(msgspec.Struct, eq=False):
         """Text of a completion without control tokens; answer tags stay."""
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
+    def trained_weights(self) -> dict[str, torch.Tensor]:
+        """What training changes, by name: all weights, or the adapters."""
+        if not self.numbers.adapters:
+            return dict(self.model.state_dict())
+        return {name: parameter.detach() for name, parameter in trained_parameters(self.model)}
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Put back what `trained_weights` gave; tied ones may be left out. Raises ModelError for others than those."""
+        if not self.numbers.adapters:
+            problems = self.model.load_state_dict(weights, strict=False)
+            self.model.tie_weights()
+            tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
+            self._refuse_foreign([name for name in problems.missing_keys if name not in tied], problems.unexpected_keys)
+            return
+        own = dict(trained_parameters(self.model))
+        wrong = [name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape]
+        self._refuse_foreign(sorted(own.keys() - weights.keys()), [*sorted(weights.keys() - own.keys()), *wrong])
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(weights[name])
+
+    def _refuse_foreign(self, missing: list[str], foreign: list[str]) -> None:
+        if missing or foreign:
+            raise ModelError(f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]}")
+
+    def digest_now(self) -> str:
+        """SHA-256 of the weights as they are now; the frozen ones under adapters count as they were loaded."""
+        if not self.numbers.adapters:
+            return digest_weights(self.model)
+        return _digest(self.trained_weights(), self.frozen_digest)
+
 
 def load_policy(training: TrainingConfig) -> Policy:
-    """Load the model that the configuration names.
+    """Load the model that the configuration names, in numbers and with an attention that have been tried out.
+
+    Where the chosen 16-bit numbers do not work on this device, float32 is taken instead, and the log says so.
 
     Raises:
-        ModelError: no such model, no tokenizer or chat template, no such device, or too little memory to train it.
+        ModelError: no such model, no tokenizer or chat template, or too little memory to train it.
+        ConfigError: no such device, a package is missing, or a setting does not go with the model.
     """
     source = locate_model(training.model)
     device = choose_device(training.device)
-    check_memory(source, training.model, device)
     tokenizer = load_tokenizer(source, training.model)
-    dtype, mixed = choose_dtype(training.dtype, device)
-    model = _guard(training.model, lambda: AutoModelForCausalLM.from_pretrained(source, dtype=dtype))
-    model.to(device)
+    shape = inspect_model(source, training.model)
+    _check_quantization(training, shape)
+    wanted = choose_numbers(training, device)
+    plain = Numbers("float32", False, wanted.quantization, wanted.adapters)
+    reason = ""
+    for numbers in dict.fromkeys((wanted, plain)):
+        check_fit(training.model, shape, training, numbers, device)
+        for attention in order_attention(training.attention, device, numbers):
+            loaded = _load(source, training, shape, device, numbers, attention, tokenizer)
+            if isinstance(loaded, Policy):
+                if numbers != wanted:
+                    _log.warning("float32 is used instead", wanted=wanted.text, device=device, reason=reason)
+                loaded.size = shape.parameters
+                return loaded
+            reason = loaded
+            _log.info("does not work here", numbers=numbers.text, attention=attention, device=device, reason=reason)
+    raise ModelError(
+        f"{training.model} does not work on {device}: {reason}",
+        "Set training.device, training.dtype, training.attention or training.quantization to others",
+    )
+
+
+def _load(
+    source: str,
+    training: TrainingConfig,
+    shape: Shape,
+    device: str,
+    numbers: Numbers,
+    attention: str,
+    tokenizer: Any,
+) -> Policy | str:
+    """The model ready to train, or why it does not work this way. Raises ModelError when nothing else would help."""
+    try:
+        model = _read_model(source, training, shape, device, numbers, attention)
+    except (ImportError, ValueError) as error:
+        if "attention" not in str(error).lower() and "attn" not in str(error).lower():
+            raise _explain(training.model, error) from error
+        return first_line(error)
+    except (MemoryError, torch.OutOfMemoryError, ConfigError):
+        raise
+    except Exception as error:
+        raise _explain(training.model, error) from error
     choose_threads(training.threads, model)
     model.config.pad_token_id = tokenizer.pad_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    return Policy(training.model, model, tokenizer, device, mixed, digest_weights(model), find_markers(tokenizer))
+    frozen = ""
+    if numbers.adapters:
+        frozen = digest_weights(model)
+        model = model if training.unsloth else add_adapters(model, training.lora, training.seed)
+    policy = Policy(
+        training.model, model, tokenizer, device, numbers.mixed, "", find_markers(tokenizer), numbers, attention, frozen
+    )
+    reason = try_out(policy.model, policy.autocast)
+    if reason:
+        return reason
+    policy.digest = policy.digest_now()
+    return policy
 
 
-def choose_device(wanted: str) -> str:
-    """The accelerator there is, or the wanted one. Raises ConfigError when that is not there."""
-    present = [name for name in ("cuda", "xpu", "mps") if _is_present(name)]
-    if wanted == "auto":
-        return present[0] if present else "cpu"
-    if wanted != "cpu" and wanted not in present:
-        raise ConfigError(f"training.device is {wanted!r}, but torch finds none", 'Set training.device = "auto"')
-    return wanted
+def _read_model(
+    source: str, training: TrainingConfig, shape: Shape, device: str, numbers: Numbers, attention: str
+) -> Any:
+    if training.unsloth:
+        return load_with_unsloth(source, training, numbers)
+    place: dict[str, Any] = {}
+    if numbers.quantization != "none":
+        settings = quantize_by(numbers)
+        place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        source, dtype=numbers.dtype, attn_implementation=attention, **place
+    )
+    return model if place else model.to(device)
 
 
-def _is_present(name: str) -> bool:
-    module = torch.backends.mps if name == "mps" else getattr(torch, name, None)
-    return bool(module and module.is_available())
-
-
-def choose_dtype(wanted: str, device: str) -> tuple[torch.dtype, bool]:
-    """Numbers of the weights, and whether forward passes are bfloat16 all the same.
-
-    `auto` keeps float32 weights everywhere, because small updates vanish in shorter numbers.
-    """
-    if wanted == "auto":
-        return torch.float32, device == "xpu" or (device == "cuda" and torch.cuda.is_bf16_supported())
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[wanted], False
-
-
-def choose_threads(wanted: int, model: Any) -> None:
-    """Set torch's threads; small models run fastest on one."""
-    light = model.num_parameters() <= LIGHT_PARAMETERS_MAX
-    if wanted or light:
-        torch.set_num_threads(wanted or 1)
-
-
-def check_memory(source: str, name: str, device: str) -> None:
-    """Raise ModelError when training the model needs more memory than is free."""
+def inspect_model(source: str, name: str) -> Shape:
+    """The shape of a model from its configuration alone. Raises ModelError when that cannot be read."""
     make: Any = AutoModelForCausalLM
     config = _guard(name, lambda: AutoConfig.from_pretrained(source))
     with torch.device("meta"):
-        shape = _guard(name, lambda: make.from_config(config))
-    needed = shape.num_parameters() * TRAINING_BYTES_PER_PARAMETER
-    free = torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available
-    if needed > free:
-        raise ModelError(
-            f"training {name} takes at least {needed / 2**30:.1f} GiB on {device}, {free / 2**30:.1f} GiB are free",
-            "Choose a smaller model or free memory",
+        empty: Any = _guard(name, lambda: make.from_config(config))
+    return _guard(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
+
+
+def _check_quantization(training: TrainingConfig, shape: Shape) -> None:
+    """Raise ConfigError where the files are quantised otherwise than configured: their weights cannot be trained."""
+    if shape.quantized and shape.quantized != training.quantization:
+        raise ConfigError(
+            f"the files of {training.model} are quantised to {shape.quantized}, training.quantization is "
+            f"{training.quantization!r}",
+            f'Set training.quantization = "{shape.quantized}" and training.lora.rank, or take the plain model',
         )
 
 
@@ -156,11 +239,14 @@ def _guard(name: str, load: Callable[[], Any], what: str = "") -> Any:
     except MemoryError:
         raise
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(
-            f"{what}{name} cannot be loaded: {first.rstrip('.')}",
-            "Check training.model; a Hugging Face id needs the network or a filled cache",
-        ) from error
+        raise _explain(what + name, error) from error
+
+
+def _explain(name: str, error: Exception) -> ModelError:
+    return ModelError(
+        f"{name} cannot be loaded: {first_line(error)}",
+        "Check training.model; a Hugging Face id needs the network or a filled cache",
+    )
 
 
 def find_markers(tokenizer: Any) -> tuple[str, ...]:
@@ -170,9 +256,15 @@ def find_markers(tokenizer: Any) -> tuple[str, ...]:
 
 
 def digest_weights(model: Any) -> str:
-    """SHA-256 over names and values of all parameters, as float32."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    """SHA-256 over names and values of all parameters, floating-point ones as float32."""
+    return _digest(model.state_dict())
+
+
+def _digest(weights: Mapping[str, torch.Tensor], before: str = "") -> str:
+    digest = hashlib.sha256(before.encode())
+    for name, tensor in sorted(weights.items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().float().cpu().contiguous().numpy().tobytes())
+        plain = tensor.detach().cpu()
+        plain = plain.float() if plain.is_floating_point() else plain
+        digest.update(plain.contiguous().numpy().tobytes())
     return digest.hexdigest()

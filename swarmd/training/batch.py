@@ -1,0 +1,26 @@
+"""How a step's questions are split into forward and backward passes, and where activations are computed twice."""
+
+from __future__ import annotations
+
+from swarmd.config import TrainingConfig
+
+LIGHT_PARAMETERS_MAX = 10_000_000  # up to here all groups go in one pass, and one torch thread is faster than several
+CHECKPOINTING_PARAMETERS = 100_000_000  # from here on activations are computed twice to save memory
+
+
+def split_questions(training: TrainingConfig, parameters: int) -> tuple[int, int]:
+    """Questions in one pass and passes in a step; their product is `training.questions`.
+
+    `training.micro_questions` is an upper bound: the largest divisor of `questions` that does not exceed it is taken.
+    """
+    light = parameters <= LIGHT_PARAMETERS_MAX
+    wanted = training.micro_questions or (training.questions if light else 1)
+    micro = max(size for size in range(1, min(wanted, training.questions) + 1) if training.questions % size == 0)
+    return micro, training.questions // micro
+
+
+def computes_twice(training: TrainingConfig, parameters: int) -> bool:
+    """Whether activations are dropped in the forward pass and computed again in the backward pass."""
+    if training.gradient_checkpointing == "auto":
+        return parameters >= CHECKPOINTING_PARAMETERS
+    return training.gradient_checkpointing == "on"
