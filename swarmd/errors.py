@@ -197,8 +197,22 @@ class ModelError(SwarmdError):
     exit_code = ExitCode.NO_INPUT
 
 
+class ReferenceFailed(SwarmdError):
+    """The reference server did not give log-probabilities; the stage cannot be trained without them."""
+
+
+class ReferenceMismatch(ReferenceFailed):
+    """The reference server holds another model than the one this node began with, or answers another question."""
+
+
 class SwarmError(SwarmdError):
     """A swarm or task is unknown or its settings are wrong."""
+
+    exit_code = ExitCode.BAD_CONFIG
+
+
+class SandboxUnavailable(SwarmdError):
+    """Programs cannot be kept in on this machine, so none is run."""
 
     exit_code = ExitCode.BAD_CONFIG
 

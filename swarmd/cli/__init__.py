@@ -49,6 +49,11 @@ VERBS = {
     "chart": Verb("swarmd.cli.chart", "chart", "List the statecharts or draw one."),
     "config": Verb("swarmd.cli.config", "app", "Check a configuration file or show what is in force."),
     "model": Verb("swarmd.cli.model", "app", "Build the embedded model or look at it."),
+    "reference-server": Verb(
+        "swarmd.cli.reference_server",
+        "reference_server",
+        "Compute reference log-probabilities for trainers, over HTTP.",
+    ),
     "sim": Verb("swarmd.cli.sim", "sim", "Simulate swarms with faults, and check every commit."),
     "identity": Verb("swarmd.cli.identity", "app", "Make, show, back up, restore, check or import a node's identity."),
     "account": Verb("swarmd.cli.account", "app", "Make the account that submits to a chain, show or import one."),

@@ -26,3 +26,8 @@ class Cancellation:
         """Raise Cancelled when it was asked for."""
         if self._asked.is_set():
             raise Cancelled
+
+    def wait(self, seconds: float) -> None:
+        """Let so much time pass. Raises Cancelled as soon as it is asked for."""
+        if self._asked.wait(seconds):
+            raise Cancelled

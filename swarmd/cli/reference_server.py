@@ -1,0 +1,63 @@
+"""`swarmd reference-server`: a frozen model that computes reference log-probabilities for trainers."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from swarmd.config import TrainingConfig
+from swarmd.errors import SwarmdError
+
+
+def reference_server(
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="As training.model: embedded, a directory, or a Hugging Face id.")
+    ] = "embedded",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")
+    ] = "127.0.0.1:59807",
+    token_file: Annotated[
+        str, typer.Option(metavar="FILE", help="The bearer token that requests must carry, or credential:NAME.")
+    ] = "",
+    compat: Annotated[bool, typer.Option("--compat", help="Also answer simple_GRPO's /upload and /get.")] = False,
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps", "xpu"], typer.Option(help="As training.device.")] = "auto",
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help="As training.dtype.")
+    ] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="torch's threads, 0 for as many as fit.")] = 0,
+    jobs_max: Annotated[int, typer.Option(min=1, help="Jobs kept, waiting or not yet acknowledged.")] = 256,
+    kept_mib: Annotated[int, typer.Option(min=1, help="MiB that their inputs and results take.")] = 1024,
+    body_mib: Annotated[int, typer.Option(min=1, help="MiB of one request.")] = 64,
+    sequences_max: Annotated[int, typer.Option(min=1, help="Sequences of one job.")] = 1024,
+    tokens_max: Annotated[int, typer.Option(min=2, help="Tokens of one sequence.")] = 8192,
+    age_s: Annotated[float, typer.Option(min=0.1, help="A job nobody asked for during this time is dropped.")] = 600.0,
+    lease_s: Annotated[float, typer.Option(min=0.1, help="A result handed out stays at least so long.")] = 120.0,
+) -> int:
+    """Serve reference log-probabilities, until told to stop."""
+    import asyncio
+
+    from swarmd.observe.logs import configure, tell_fatal
+    from swarmd.serving import check_listen, load_token, parse_listen
+
+    address, token = parse_listen(listen), load_token(token_file, Path.cwd())
+    check_listen(address, token, "the reference server")  # before torch is loaded
+    logging.getLogger("swarmd").setLevel(logging.INFO)
+    configure("info", "auto", secrets=[token] if token else [])
+
+    from swarmd.training.quiet import quieten
+    from swarmd.training.reference.queue import QueueLimits
+    from swarmd.training.reference.server import Limits
+    from swarmd.training.reference.service import Order, run_server
+
+    quieten()
+    training = TrainingConfig(model=model, device=device, dtype=dtype, threads=threads)
+    limits = Limits(body_mib << 20, sequences_max, tokens_max, QueueLimits(jobs_max, kept_mib << 20, age_s, lease_s))
+    try:
+        asyncio.run(run_server(Order(training, address, token, compat, limits)))
+    except SwarmdError as error:
+        tell_fatal(error)
+        return error.exit_code
+    return 0

@@ -1,0 +1,140 @@
+"""What every HTTP server of swarmd shares: where it listens, who may reach it, its bearer token, its orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import re
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from aiohttp import web
+
+from swarmd.errors import AddressInUse, ConfigError
+from swarmd.private import Kind, locate_secret, read_secret
+
+SILENT_S = 10.0  # a connection without a whole request's head is closed after this
+CONNECTIONS_MAX = 256
+TOKEN_CHARS_MIN = 16
+TOKEN = Kind("token file", ConfigError, 4096, "Write a random token into it: `openssl rand -hex 32`, mode 0600")
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
+def parse_listen(text: str) -> Address:
+    """HOST:PORT. Raises ConfigError."""
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\s]+)):(\d{1,5})", text)
+    if found is None or int(found[3]) > 65535:
+        raise ConfigError(f"--listen {text!r} is no HOST:PORT", "For example 127.0.0.1:59807 or [::1]:59807")
+    return Address(found[1] or found[2], int(found[3]))
+
+
+def check_listen(address: Address, token: str, what: str) -> None:
+    """Raise ConfigError where strangers could reach `what` and need no token."""
+    if not is_loopback(address.host) and not token:
+        raise ConfigError(
+            f"{what} would listen on {address.host}, where others can reach it, and asks for no token",
+            "Give --token-file FILE, or listen on 127.0.0.1",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def load_token(named: str, root: Path) -> str:
+    """The bearer token in a file or a credential; empty where none is named.
+
+    Args:
+        named: a path, or `credential:NAME`.
+        root: what a relative path is relative to.
+
+    Raises:
+        ConfigError: it cannot be read, others may read it, or it is too short or no plain text.
+    """
+    if not named:
+        return ""
+    secret = locate_secret(named, root, TOKEN)
+    token = read_secret(secret, TOKEN).decode("ascii", "replace").strip()
+    if len(token) < TOKEN_CHARS_MIN or not re.fullmatch(r"[!-~]+", token):
+        raise ConfigError(
+            f"there is no token in {secret.path}", f"One of {TOKEN_CHARS_MIN} or more letters and digits, on one line"
+        )
+    return token
+
+
+def carries_token(request: web.Request, token: str) -> bool:
+    """Whether the request may be made, as far as the token says; an empty token lets everybody in."""
+    if not token:
+        return True
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
+    return scheme.lower() == "bearer" and right
+
+
+class _TooMany(asyncio.Protocol):
+    """Takes the place of a connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+@asynccontextmanager
+async def listening(app: web.Application, address: Address, stop_s: float) -> AsyncIterator[str]:
+    """Serve until the block ends; gives the URL, with the port that was chosen.
+
+    Args:
+        stop_s: requests under way may take so long when the block ends.
+
+    Raises:
+        AddressInUse: the address cannot be listened on.
+    """
+    runner = web.AppRunner(
+        app, access_log=None, keepalive_timeout=SILENT_S, auto_decompress=False, shutdown_timeout=stop_s
+    )
+    await runner.setup()
+    http = runner.server
+    assert http is not None
+    try:
+        server = await asyncio.get_running_loop().create_server(
+            lambda: _TooMany() if len(http.connections) >= CONNECTIONS_MAX else http(), *address
+        )
+    except OSError as error:
+        await runner.cleanup()
+        raise AddressInUse(
+            f"{address.host}:{address.port} cannot be listened on: {error.strerror}", "Choose another --listen"
+        ) from None
+    try:
+        found = server.sockets[0].getsockname()
+        yield f"http://[{found[0]}]:{found[1]}" if ":" in found[0] else f"http://{found[0]}:{found[1]}"
+    finally:
+        server.close()
+        await runner.cleanup()
+
+
+def on_signals() -> asyncio.Future[None]:
+    """Done at the first SIGTERM or SIGINT; the second one has its usual effect."""
+    loop = asyncio.get_running_loop()
+    stopped: asyncio.Future[None] = loop.create_future()
+
+    def stop() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        stopped.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    return stopped

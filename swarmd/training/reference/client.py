@@ -1,0 +1,250 @@
+"""A trainer's way to a reference server: token ids go there, log-probabilities come back.
+
+Every call ends in time, and is made again a bounded number of times under the same id, so that nothing is computed
+twice. What cannot be had is an error: there is no training without the KL term that was asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+import torch
+
+from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.reference.frame import Batch, JobHeader, Logs, decode_result, encode_job
+
+ATTEMPTS_MAX = 10
+BACKOFF_S = 0.25  # before the second attempt; doubled each time
+BACKOFF_S_MAX = 8.0
+GIVE_UP_S = 2.0  # for telling the server that a job is not wanted any more
+WAIT_S = 2.0  # of one request for a result; a cancelled stage ends within this
+ANSWER_BYTES_MAX = 256 << 20
+CHUNK_BYTES = 1 << 20
+REASON_CHARS_MAX = 200
+FINAL = frozenset({400, 401, 403, 405, 409, 413})  # another try of the same would be answered in the same way
+HINTS = {
+    401: "It wants another bearer token: check training.reference.token",
+    403: "It lets nobody in from here: check what stands between",
+    405: "Something else listens there: check training.reference.url",
+    413: "Raise its --body-mib, or train fewer questions in a step",
+}
+
+
+class Server(NamedTuple):
+    """Which reference server, and how it is asked."""
+
+    url: str
+    token: str = ""
+    call_s: float = 120.0  # one attempt ends within this
+
+
+Connect = Callable[[float], http.client.HTTPConnection]  # with a time limit in seconds
+
+
+class _Again(Exception):
+    """The attempt failed in a way that may pass."""
+
+
+class ReferenceClient:
+    """Asks a reference server.
+
+    Args:
+        server: which one.
+        model: digest of the weights that it must hold.
+        temperature: that its logits are divided by.
+        name: of this client; part of the ids of its jobs.
+        cancellation: gives that of the running stage.
+
+    Raises:
+        ConfigError: the URL is none.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        model: str,
+        temperature: float,
+        name: str = "trainer",
+        cancellation: Callable[[], Cancellation] = Cancellation,
+    ) -> None:
+        self._server = server
+        self._connect, self._path = _parse_url(server.url)
+        self._model = model
+        self._temperature = temperature
+        self._name = name
+        self._cancellation = cancellation
+
+    def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
+        """Reference log-probabilities (batch, keep), float32, of the last `keep` tokens; 0 where the mask is 0.
+
+        Args:
+            ids: (batch, width); prompts padded on the left, completions on the right.
+            mask: the same shape, 1 where there is no padding.
+            keep: columns of the completion, at least 1 and fewer than `width`.
+
+        Raises:
+            ReferenceFailed: the server cannot be reached, refuses, or answers nonsense, after all attempts.
+            ReferenceMismatch: it holds another model.
+            Cancelled: the stage was cancelled meanwhile.
+        """
+        batch = Batch(ids.cpu().numpy().astype(np.int64), mask.cpu().numpy().astype(np.uint8), keep, self._temperature)
+        rows, width = batch.ids.shape
+        content = hashlib.sha256(batch.ids.tobytes() + batch.mask.tobytes() + f"{keep} {self._temperature}".encode())
+        id = f"{self._name}-{content.hexdigest()[:32]}"
+        frame = encode_job(JobHeader(id, rows, width, keep, "int32", self._temperature, self._model), batch)
+        logs = self._ask(id, frame)
+        if logs.shape != (rows, keep):
+            raise ReferenceMismatch(f"the reference server {self._server.url} answered for another batch")
+        return torch.from_numpy(logs).to(ids.device)
+
+    def _ask(self, id: str, frame: bytes) -> Logs:
+        """Attempt after attempt until there is a result."""
+        trouble = ""
+        for pause_s in _pauses():
+            self._cancellation().wait(pause_s)
+            try:
+                return self._attempt(id, frame, time.monotonic() + self._server.call_s)
+            except _Again as error:
+                trouble = str(error)
+            except Cancelled:
+                self._acknowledge(id, time.monotonic() + GIVE_UP_S)
+                raise
+        raise ReferenceFailed(
+            f"the reference server {self._server.url} gave no log-probabilities in {ATTEMPTS_MAX} attempts: {trouble}",
+            "Start it, or empty training.reference.url to keep the reference model in this process",
+        )
+
+    def _attempt(self, id: str, frame: bytes, deadline: float) -> Logs:
+        status, body = self._exchange("POST", "/v1/jobs", frame, deadline)
+        self._check(status, body)
+        while status != 200 or body[:1] == b"{":
+            self._cancellation().check()
+            wait_s = max(min(WAIT_S, deadline - time.monotonic()), 0.0)
+            status, body = self._exchange("GET", f"/v1/jobs/{id}?wait_s={wait_s:.3f}", b"", deadline)
+            self._check(status, body)
+        logs = self._read(id, hashlib.sha256(frame).hexdigest(), body)
+        self._acknowledge(id, deadline)
+        return logs
+
+    def _acknowledge(self, id: str, deadline: float) -> None:
+        """The result is here, or not wanted any more. A server that does not hear of it forgets the job by itself."""
+        try:
+            self._exchange("DELETE", f"/v1/jobs/{id}", b"", deadline)
+        except _Again:
+            return
+
+    def _read(self, id: str, job: str, body: bytes) -> Logs:
+        try:
+            header, logs = decode_result(body)
+        except FrameError as error:
+            raise ReferenceFailed(f"the reference server {self._server.url} sent nonsense: {error.message}") from None
+        self._check_model(header.model)
+        if header.id != id or header.job != job:
+            raise ReferenceMismatch(f"the reference server {self._server.url} answered for another job")
+        return logs
+
+    def _check_model(self, digest: str) -> None:
+        if digest != self._model:
+            raise ReferenceMismatch(
+                f"the reference server {self._server.url} holds the weights {digest[:16]}, this node began with "
+                f"{self._model[:16]}",
+                "Start it with this node's training.model and training.dtype",
+            )
+
+    def _check(self, status: int, body: bytes) -> None:
+        """Raise unless the answer is a good one."""
+        if status in (200, 202):
+            if body[:1] == b"{":
+                self._check_model(str(_table(body).get("model", "")))
+            return
+        table = _table(body)
+        if status == 409 and "model" in table:
+            self._check_model(str(table["model"]))
+        reason = str(table.get("error", ""))[:REASON_CHARS_MAX]
+        if status in FINAL:
+            raise ReferenceFailed(
+                f"the reference server {self._server.url} refused: {status} {reason}", HINTS.get(status, "")
+            )
+        raise _Again(f"{status} {reason}")
+
+    def _exchange(self, method: str, path: str, body: bytes, deadline: float) -> tuple[int, bytes]:
+        """One request and its answer. Raises _Again where there is none in time."""
+        left_s = _left(deadline)
+        connection = self._connect(left_s)
+        ending = threading.Timer(left_s, _hang_up, [connection])  # a time limit of sockets is one on each byte
+        ending.daemon = True
+        headers = {"Content-Type": "application/x-swarmd-reference"} if body else {}
+        if self._server.token:
+            headers["Authorization"] = f"Bearer {self._server.token}"
+        try:
+            ending.start()
+            connection.request(method, self._path + path, body or None, headers)
+            answer = connection.getresponse()
+            return answer.status, b"".join(_chunks(answer, deadline))
+        except (OSError, http.client.HTTPException) as error:
+            raise _Again(str(error) or type(error).__name__) from None
+        finally:
+            ending.cancel()
+            connection.close()
+
+
+def _parse_url(url: str) -> tuple[Connect, str]:
+    """How to connect there, and the path in front of all others. Raises ConfigError."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment or parts.username:
+        raise ConfigError(f"training.reference.url: {url!r} is no HTTP address", "For example http://127.0.0.1:59807")
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    return lambda timeout_s: kind(host, port, timeout=timeout_s), parts.path.rstrip("/")
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds before each attempt."""
+    yield 0.0
+    for attempt in range(ATTEMPTS_MAX - 1):
+        yield min(BACKOFF_S * 2**attempt, BACKOFF_S_MAX)
+
+
+def _hang_up(connection: http.client.HTTPConnection) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # closed already
+        connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise _Again("no answer in time")
+    return left
+
+
+def _chunks(answer: http.client.HTTPResponse, deadline: float) -> Iterator[bytes]:
+    """The body, bounded in bytes and time."""
+    size = 0
+    while chunk := answer.read1(CHUNK_BYTES):
+        size += len(chunk)
+        if size > ANSWER_BYTES_MAX:
+            raise _Again(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+        _left(deadline)
+        yield chunk
+
+
+def _table(body: bytes) -> dict[str, object]:
+    """A JSON object; empty where the body is none."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}

@@ -1,0 +1,151 @@
+"""Log-probabilities of completions under a frozen model."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from swarmd.config import TrainingConfig
+from swarmd.errors import ModelError
+from swarmd.training.device import choose_device, choose_numbers, choose_threads
+from swarmd.training.memory import measure_room
+from swarmd.training.model import digest_weights, inspect_model
+from swarmd.training.source import locate_model
+from swarmd.training.trial import first_line
+
+BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
+BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass; 256 MiB in float32
+
+
+class Frozen(NamedTuple):
+    """A model that is not trained."""
+
+    model: Any  # PreTrainedModel; its own annotations are too loose for strict typing
+    device: str
+    mixed: bool  # float32 weights, bfloat16 forward passes
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that the model reads at most, where it says so."""
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def load_frozen(training: TrainingConfig) -> Frozen:
+    """Load a model as a trainer with these settings does, but not to train it.
+
+    Args:
+        training: of which `model`, `device`, `dtype` and `threads` count.
+
+    Raises:
+        ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
+        ConfigError: there is no such device.
+    """
+    source = locate_model(training.model)
+    device = choose_device(training.device)
+    numbers = choose_numbers(training, device)
+    needed = inspect_model(source, training.model).parameters * numbers.dtype.itemsize
+    free = measure_room(device).free
+    if needed > free:
+        raise ModelError(
+            f"the weights of {training.model} take {needed / 2**30:.1f} GiB in {numbers.weights} on {device}, "
+            f"{free / 2**30:.1f} GiB are free",
+            "Choose a smaller model, shorter numbers or another device, or free memory",
+        )
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=numbers.dtype)
+        model.to(device)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"{training.model} cannot be loaded: {first_line(error)}",
+            "Check the model; a Hugging Face id needs the network or a filled cache",
+        ) from error
+    choose_threads(training.threads, model)
+    return Frozen(freeze(model), device, numbers.mixed)
+
+
+def freeze(model: Any) -> Any:
+    """The model without dropout and gradients."""
+    return model.eval().requires_grad_(False)
+
+
+class Reference:
+    """Scores batches with a frozen model, in parts of similar length that fit into memory.
+
+    Args:
+        frozen: the model.
+        tokens_max: of one forward pass, padding included; one sequence is always taken.
+        logits_max: completion tokens x vocabulary of one forward pass; likewise.
+    """
+
+    def __init__(self, frozen: Frozen, tokens_max: int = BATCH_TOKENS_MAX, logits_max: int = BATCH_LOGITS_MAX) -> None:
+        self.frozen = frozen
+        self.digest = digest_weights(frozen.model)
+        self._tokens_max = tokens_max
+        self._logits_max = logits_max
+        self._selects = "logits_to_keep" in inspect.signature(type(frozen.model).forward).parameters
+
+    def log_probabilities(
+        self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float = 1.0
+    ) -> torch.Tensor:
+        """Log-probabilities (batch, keep), float32, of the last `keep` tokens; 0 where the mask is 0.
+
+        Args:
+            ids: (batch, width); prompts padded on the left, completions on the right.
+            mask: the same shape, 1 where there is no padding.
+            keep: columns of the completion, fewer than `width`.
+            temperature: that logits are divided by.
+        """
+        results = torch.zeros(ids.size(0), keep, device=ids.device)
+        if not keep:
+            return results
+        with torch.inference_mode(), self._autocast():
+            for rows, left, right in self._parts(mask, keep):
+                part = slice(left, ids.size(1) - keep + right)
+                logs = self._score(ids[rows, part], mask[rows, part], right, temperature)
+                results[rows, :right] = logs.to(results.device)
+        return results * mask[:, -keep:]
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.autocast(self.frozen.device, torch.bfloat16) if self.frozen.mixed else contextlib.nullcontext()
+
+    def _parts(self, mask: torch.Tensor, keep: int) -> Iterator[tuple[torch.Tensor, int, int]]:
+        """Rows of similar length, the first column that any of them uses, and the longest completion among them."""
+        prompts, completions = mask[:, :-keep].sum(1).tolist(), mask[:, -keep:].sum(1).tolist()
+        order = sorted(range(len(prompts)), key=lambda row: (completions[row], prompts[row]))
+        part: list[int] = []
+        longest = (0, 0)
+        for row in (row for row in order if completions[row]):
+            grown = max(longest[0], prompts[row]), max(longest[1], completions[row])
+            if part and not self._fits(len(part) + 1, *grown):
+                yield torch.tensor(part, device=mask.device), mask.size(1) - keep - longest[0], longest[1]
+                part, grown = [], (prompts[row], completions[row])
+            part.append(row)
+            longest = grown
+        if part:
+            yield torch.tensor(part, device=mask.device), mask.size(1) - keep - longest[0], longest[1]
+
+    def _fits(self, rows: int, prompt: int, completion: int) -> bool:
+        tokens = rows * (prompt + completion) <= self._tokens_max
+        return tokens and rows * (completion + 1) * self.frozen.vocabulary <= self._logits_max
+
+    def _score(self, ids: torch.Tensor, mask: torch.Tensor, keep: int, temperature: float) -> torch.Tensor:
+        """(batch, keep) of one part; the output head is computed at the columns that predict a completion only."""
+        ids, mask = ids.to(self.frozen.device), mask.to(self.frozen.device)
+        positions = (mask.long().cumsum(1) - 1).clamp(min=0)
+        selected = {"logits_to_keep": keep + 1} if self._selects else {}
+        logits = self.frozen.model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **selected
+        ).logits[:, -keep - 1 : -1]
+        logs = torch.log_softmax(logits.float() / temperature, -1)
+        return logs.gather(2, ids[:, -keep:, None]).squeeze(2)

@@ -1,0 +1,49 @@
+"""The reference server as a process: its parts put together, and its orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from swarmd.config import TrainingConfig
+from swarmd.serving import Address, check_listen, listening, on_signals
+from swarmd.training.reference.scoring import Reference, load_frozen
+from swarmd.training.reference.server import Desk, Limits
+
+STOP_S = 20.0  # requests under way may take so long once the last job is computed
+
+log = logging.getLogger(__name__)
+
+
+class Order(NamedTuple):
+    """What a reference server is to do."""
+
+    training: TrainingConfig  # of which the model, device, dtype and threads count
+    listen: Address
+    token: str = ""
+    compat: bool = False
+    limits: Limits = Limits()
+
+
+async def run_server(order: Order) -> None:
+    """Serve until SIGTERM or SIGINT; what is being computed then is finished and handed out.
+
+    Raises:
+        ConfigError: strangers could reach it, or there is no such device.
+        ModelError: the model cannot be loaded.
+        AddressInUse: the address cannot be listened on.
+    """
+    check_listen(order.listen, order.token, "the reference server")
+    reference = Reference(load_frozen(order.training))
+    desk = Desk(reference, order.limits, order.token, order.compat)
+    stopped = on_signals()
+    computing = asyncio.create_task(desk.compute())
+    async with listening(desk.app(), order.listen, STOP_S) as url:
+        log.info(
+            "listening on %s with %s (%s) on %s", url, order.training.model, reference.digest, reference.frozen.device
+        )
+        await asyncio.wait({computing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        log.info("stopping")
+        desk.close()
+        await computing
