@@ -219,6 +219,7 @@ class HubConfig(Section, frozen=True):
     every: AtLeastOne = 1  # rounds between pushes
     token: str = ""  # file with the token, relative to the data directory, or credential:NAME
     private: bool = False
+    push_s: Positive = 3600.0  # a push that takes longer is given up
 
 
 class ResultsConfig(Section, frozen=True):
