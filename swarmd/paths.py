@@ -27,6 +27,11 @@ class DataPaths(msgspec.Struct, frozen=True):
         return self.root / "checkpoints"
 
     @property
+    def results(self) -> Path:
+        """Event files and runs of the trackers, and what is on its way to the Hub."""
+        return self.root / "results"
+
+    @property
     def peers(self) -> Path:
         """Addresses of peers seen before, for a start without bootstrap peers."""
         return self.root / "peers.json"

@@ -1,0 +1,229 @@
+"""Pushing the model to the Hugging Face Hub, beside training and never in its way.
+
+A push is a process of its own (`swarmd.results.push`): it has a deadline, may hang or crash, and is at low priority. It
+works on a snapshot that nothing else touches: the weights are a hard link to the checkpoint's. What became of it is an
+event, `ModelPushed`; after a failure, or a push that an end of the process cut off, the next due round pushes again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from swarmd.animals import animal_name
+from swarmd.config import Config
+from swarmd.core.events import ModelPushed, StageTrained
+from swarmd.errors import ConfigError
+from swarmd.paths import DataPaths
+from swarmd.private import Kind, locate_secret, read_secret
+from swarmd.results.card import base_of, tags_of
+
+TOKEN = Kind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
+NAME_CHARS_MAX = 96  # of a repository, the Hub's own bound
+ERROR_CHARS_MAX = 500
+OUTCOME_BYTES_MAX = 65536  # of the push's answer
+CLOSE_S = 3.0  # longest wait for a push that is ended early
+CHILD = (sys.executable, "-P", "-m", "swarmd.results.push")
+SNAPSHOT = "snapshot"
+
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/([A-Za-z0-9][\w.-]{0,95})?")
+_log = structlog.get_logger(__name__)
+
+Fill = Callable[[Path], None]  # writes weights, configuration and tokenizer into a directory
+Observe = Callable[[ModelPushed], None]
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the push's process is told on its stdin. `trained` may not have reached the log yet."""
+
+    snapshot: str
+    data: str
+    repo: str
+    token: str
+    private: bool
+    tags: list[str]
+    kind: str
+    base: str
+    trained: StageTrained
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What it answers on its stdout."""
+
+    revision: str = ""
+    url: str = ""
+    error: str = ""
+
+
+def repo_of(config: Config, peer: str) -> str:
+    """The repository's full name; "user/" is completed from the base model and the node.
+
+    Raises:
+        ConfigError: results.hub.repo is no such name.
+    """
+    repo = config.results.hub.repo
+    if not _REPO.fullmatch(repo):
+        raise ConfigError(f"results.hub.repo: {repo!r} is no repository", 'Write it as "user/name" or "user/"')
+    if not repo.endswith("/"):
+        return repo
+    ending = f"-swarmd-{animal_name(peer, '_')}"
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", base_of(config.training.model).rpartition("/")[2]).strip("-.")
+    return f"{repo}{(base or 'model')[: NAME_CHARS_MAX - len(ending)]}{ending}"
+
+
+class Pusher:
+    """Pushes the model every `results.hub.every` rounds, one push at a time.
+
+    Args:
+        observe: takes what became of a push; called from another thread.
+
+    Raises:
+        ConfigError: no such repository name, or no token that can be read.
+    """
+
+    def __init__(self, config: Config, paths: DataPaths, peer: str, observe: Observe) -> None:
+        self._config = config
+        self._hub = config.results.hub
+        self._paths = paths
+        self._peer = peer
+        self._observe = observe
+        self._place = paths.results / "hub"
+        self._thread: threading.Thread | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._closed = threading.Event()
+        if self._hub.repo:
+            self._repo = repo_of(config, peer)
+            self._read_token()
+            shutil.rmtree(self._place, ignore_errors=True)  # of a push that the end of the process cut off
+
+    def _read_token(self) -> str:
+        if not self._hub.token:
+            raise ConfigError(
+                "results.hub.repo is set, but results.hub.token is missing",
+                "Name a file, mode 0600, that holds a token with write access",
+            )
+        content = read_secret(locate_secret(self._hub.token, self._paths.root, TOKEN), TOKEN)
+        try:
+            token = content.decode("ascii").strip()
+        except UnicodeDecodeError:
+            token = ""
+        if not token or not token.isprintable() or " " in token:
+            raise ConfigError(f"the {TOKEN.noun} in {self._hub.token} is empty or no token", TOKEN.make)
+        return token
+
+    @property
+    def busy(self) -> bool:
+        """Whether a push is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def is_due(self, trained: StageTrained) -> bool:
+        """Whether this stage ends a round after which the model is pushed."""
+        last = trained.stage == self._config.swarm.stages - 1
+        return bool(self._hub.repo) and last and (trained.round + 1) % self._hub.every == 0
+
+    def push(self, trained: StageTrained, fill: Fill) -> None:
+        """Begin a push, if one is due. Returns as soon as the snapshot is made, and raises nothing.
+
+        Args:
+            fill: makes the snapshot; called before this returns, so that the model may change afterwards.
+        """
+        if not self.is_due(trained):
+            return
+        if self.busy:
+            self._tell(trained.round, time.monotonic(), Outcome(error="the push of an earlier round is still going on"))
+            return
+        began = time.monotonic()
+        try:
+            order = self._prepare(trained, fill)
+        except Exception as error:
+            self._tell(trained.round, began, Outcome(error=f"{type(error).__name__}: {error}"))
+            return
+        self._thread = threading.Thread(target=self._follow, args=(order, began), name="hub-push", daemon=True)
+        self._thread.start()
+
+    def _prepare(self, trained: StageTrained, fill: Fill) -> Order:
+        snapshot = self._place / SNAPSHOT
+        shutil.rmtree(self._place, ignore_errors=True)
+        snapshot.mkdir(parents=True)
+        token = self._read_token()  # anew each time: it may have been replaced
+        fill(snapshot)
+        return Order(
+            str(snapshot),
+            str(self._paths.root),
+            self._repo,
+            token,
+            self._hub.private,
+            tags_of(self._peer),
+            self._config.swarm.kind,
+            self._config.training.model,
+            trained,
+        )
+
+    def _follow(self, order: Order, began: float) -> None:
+        """In a thread: run the push to its end or its deadline, and tell."""
+        try:
+            outcome = self._run(order)
+        except Exception as error:
+            outcome = Outcome(error=f"{type(error).__name__}: {error}")
+        shutil.rmtree(self._place, ignore_errors=True)
+        hidden = outcome.error.replace(order.token, "[token]")
+        self._tell(order.trained.round, began, msgspec.structs.replace(outcome, error=hidden))
+
+    def _run(self, order: Order) -> Outcome:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(CHILD, stdin=pipe, stdout=pipe, env=_environment()) as child:
+            self._child = child
+            if self._closed.is_set():
+                child.kill()
+            try:
+                answer, _ = child.communicate(msgspec.json.encode(order), timeout=self._hub.push_s)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                return Outcome(error=f"not done within results.hub.push_s = {self._hub.push_s:g} s, given up")
+        if self._closed.is_set():
+            return Outcome(error="the trainer ended before the push did")
+        if child.returncode:
+            return Outcome(error=f"the push's process ended with status {child.returncode}")
+        return msgspec.json.decode(answer[:OUTCOME_BYTES_MAX], type=Outcome)
+
+    def _tell(self, round: int, began: float, outcome: Outcome) -> None:
+        error = outcome.error[:ERROR_CHARS_MAX]
+        seconds = time.monotonic() - began
+        event = ModelPushed(round, self._repo, outcome.revision, outcome.url, error, seconds)
+        try:
+            self._observe(event)
+        except OSError as gone:  # the daemon has gone, and with it the log
+            _log.warning("nobody hears what became of a push", round=round, error=error, reason=str(gone))
+
+    def close(self) -> None:
+        """End a push that is under way; it is told as a failed one."""
+        self._closed.set()
+        if self._child is not None and self._child.poll() is None:
+            self._child.kill()
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
+
+
+def _environment() -> dict[str, str]:
+    """The operator's own, with the library kept from asking for tokens, updates and figures of use."""
+    kept = {key: value for key, value in os.environ.items() if key not in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")}
+    quiet = ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_DISABLE_PROGRESS_BARS")
+    return {**kept, **dict.fromkeys((*quiet, "HF_HUB_DISABLE_UPDATE_CHECK"), "1"), "HF_DEBUG": "0"}
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """The same file under a second name, or a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
