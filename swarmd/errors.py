@@ -229,6 +229,10 @@ class CheckpointFailed(SwarmdError):
     exit_code = ExitCode.CANNOT_CREATE
 
 
+class GenerationFailed(SwarmdError):
+    """vLLM cannot be reached, failed, or answered nonsense; another try may do better."""
+
+
 class ControlError(SwarmdError):
     """The daemon's control socket cannot be made, reached or understood."""
 

@@ -129,3 +129,20 @@ def load_with_unsloth(source: str, training: TrainingConfig, numbers: Numbers) -
         use_gradient_checkpointing="unsloth",
         random_state=training.seed,
     )
+
+
+def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and weight of the model under adapters, as it would be without them and trained to the same; a copy.
+
+    Names are those of the model before the adapters were added.
+    """
+    layers = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            place, _, end = name.rpartition(".base_layer.")
+            if any(name.startswith(f"{layer}.") and not place for layer in layers):
+                continue  # the adapters themselves
+            value = parameter.detach()
+            if end == "weight":
+                value = value + layers[place].get_delta_weight("default").to(value.dtype)
+            yield name.removeprefix("base_model.model.").replace(".base_layer.", "."), value
