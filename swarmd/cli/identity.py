@@ -39,9 +39,17 @@ Passphrase = Annotated[
 
 
 @app.command()
-def new(path: File) -> None:
+def new(
+    path: File,
+    rsa: Annotated[bool, typer.Option("--rsa", help="An RSA key, as nodes of RL Swarm v0.4 have.")] = False,
+) -> None:
     """Make a new key (Ed25519, mode 0600) and print its peer id. An existing file is never overwritten."""
-    typer.echo(create_identity(path).peer_id)
+    if rsa:
+        from swarmd.dht.rsa import create_rsa_identity
+
+        typer.echo(create_rsa_identity(path).peer_id)
+    else:
+        typer.echo(create_identity(path).peer_id)
 
 
 @app.command()

@@ -17,9 +17,8 @@ import anyio
 import msgspec
 
 from swarmd.dht import names
-from swarmd.dht.hive import DHTID, DHTNode, P2PDaemonError, P2PHandlerError
+from swarmd.dht.hive import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
 from swarmd.dht.p2pd import START_S, Daemon, SocketDirectory, await_ports, is_free, is_loopback, tcp_place
-from swarmd.dht.validator import Validator
 from swarmd.errors import NetworkDown
 
 PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to go
@@ -87,7 +86,7 @@ class Node:
         down: called with the reason when p2pd is lost or does not start.
     """
 
-    def __init__(self, settings: NodeSettings, validator: Validator, down: Callable[[str], None]) -> None:
+    def __init__(self, settings: NodeSettings, validator: RecordValidatorBase, down: Callable[[str], None]) -> None:
         self.settings = settings
         self.restarts = 0
         self.attendants: list[Attendant] = []  # run for as long as each life of p2pd

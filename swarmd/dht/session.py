@@ -81,7 +81,7 @@ class Session:
         self.policy = Policy(self.swarm, self.coordinator, dht.members, self.peer_id)
         self.rejections = Rejections(time.monotonic)
         validator = Validator(self.policy, self.rejections, self._accepted)
-        self.node = Node(_node_settings(self.config, paths, self.peer_id), validator, self._down)
+        self.node = Node(node_settings(self.config, paths, self.peer_id), validator, self._down)
         self.node.port = self.book.port
         self.rejoin = Rejoin(self.node, self.book)
         self.gossip = Gossip(self.node, names.hints(self.swarm), self.peer_id, self.policy.admits, self._hinted)
@@ -137,10 +137,14 @@ class Session:
         """
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            for part in (self.node.run, self.link.run, self.publisher.run, self._tell_rejections):
+            for part in self.parts():
                 tasks.start_soon(part)
             await body()
             tasks.cancel_scope.cancel()
+
+    def parts(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
+        """What runs for as long as the session does."""
+        return (self.node.run, self.link.run, self.publisher.run, self._tell_rejections)
 
     async def _tell_rejections(self) -> None:
         while True:
@@ -157,7 +161,8 @@ def _check(config: Config) -> None:
     check_addresses(config)
 
 
-def _node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSettings:
+def node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSettings:
+    """How the node of a configuration listens and calls."""
     dht = config.dht
     return NodeSettings(
         identity=identity_path(config, paths),

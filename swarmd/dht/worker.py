@@ -9,33 +9,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import anyio
 
 from swarmd.config import Config, decode
 from swarmd.core.commands import (
-    AdmitPeers,
-    Announce,
     CollectReports,
     Command,
     Gather,
-    PublishLeaderboard,
     PublishReport,
-    ReadClock,
-    Register,
 )
 from swarmd.core.events import CommandFailed
-from swarmd.dht.clock import SwarmClock
-from swarmd.dht.gather import gather
+from swarmd.dht.actions import SignedActions
 from swarmd.dht.hive import use_hivemind_log_handler
 from swarmd.dht.identity import Identity, hold_identity, load_identity
-from swarmd.dht.membership import Members
+from swarmd.dht.legacy.actions import LegacyActions
+from swarmd.dht.legacy.session import LegacySession
 from swarmd.dht.session import Session, identity_path
-from swarmd.dht.stages import Stages
 from swarmd.errors import IdentityError, IdentityInUse, SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
@@ -58,34 +50,21 @@ class Worker:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._running: set[str] = set()
-        self.members = Members(session)
-        self.clock = SwarmClock(session)
-        stages = Stages(session)
-        self._actions: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
-            Register: self.members.register,
-            ReadClock: self.clock.read,
-            Announce: self.clock.announce,
-            Gather: lambda command: gather(session, command),
-            PublishReport: stages.publish_report,
-            CollectReports: stages.collect,
-            PublishLeaderboard: stages.publish_leaderboard,
-            AdmitPeers: self.members.admit,
-        }
+        self._actions = LegacyActions(session) if isinstance(session, LegacySession) else SignedActions(session)
 
     async def run(self, inbox: Inbox) -> None:
         """Until `Stop`; the leaving is announced then."""
-        self._session.start(self.members.watch_for_twin)
-        self.clock.follow()
+        self._actions.begin()
         async for message in inbox:
             if isinstance(message, Stop):
                 break
             self._begin(message.command)
-        await self.members.leave()
+        await self._actions.leave()
 
     def _begin(self, command: Command) -> None:
         if command.id in self._running:
             return
-        if type(command) not in self._actions:
+        if type(command) not in self._actions.by_command:
             self._fail(command, "this is no command for the network worker")
         elif len(self._running) >= COMMANDS_MAX:
             self._fail(command, f"{COMMANDS_MAX} commands are being done already")
@@ -97,7 +76,7 @@ class Worker:
 
     async def _perform(self, command: Command) -> None:
         try:
-            await self._actions[type(command)](command)
+            await self._actions.by_command[type(command)](command)
         except (SwarmdError, OSError) as error:
             self._fail(command, str(error))
         except Exception as error:
@@ -125,7 +104,8 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     try:
         with ExitStack() as held:
             identity = await _take_identity(identity_path(config, paths), start.peer, held)
-            session = Session(config, paths, identity, Blobs(paths.blobs), outbox)
+            kind = LegacySession if config.dht.records == "legacy" else Session
+            session = kind(config, paths, identity, Blobs(paths.blobs), outbox)
             await session.run(lambda: Worker(session).run(inbox))
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None

@@ -1,0 +1,55 @@
+"""What the network worker does with each command in a swarm of signed records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from swarmd.core.commands import (
+    AdmitPeers,
+    Announce,
+    CollectReports,
+    Gather,
+    PublishLeaderboard,
+    PublishReport,
+    ReadClock,
+    Register,
+)
+from swarmd.dht.clock import SwarmClock
+from swarmd.dht.gather import gather
+from swarmd.dht.membership import Members
+from swarmd.dht.session import Session
+from swarmd.dht.stages import Stages
+
+
+class SignedActions:
+    """The actions, by command.
+
+    Args:
+        session: the network.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._members = Members(session)
+        self._clock = SwarmClock(session)
+        stages = Stages(session)
+        self.by_command: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
+            Register: self._members.register,
+            ReadClock: self._clock.read,
+            Announce: self._clock.announce,
+            Gather: lambda command: gather(session, command),
+            PublishReport: stages.publish_report,
+            CollectReports: stages.collect,
+            PublishLeaderboard: stages.publish_leaderboard,
+            AdmitPeers: self._members.admit,
+        }
+
+    def begin(self) -> None:
+        """Follow the clock and look for a twin from now on."""
+        self._session.start(self._members.watch_for_twin)
+        self._clock.follow()
+
+    async def leave(self) -> None:
+        """Announce the leaving."""
+        await self._members.leave()

@@ -1,0 +1,112 @@
+"""hivemind's protocol on the wire of a legacy network: what peers send is bounded and typed before it is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from swarmd.dht.hive import DHTID, DictionaryDHTValue, PeerID, ValueWithExpiration, dht_pb2, node_module
+from swarmd.dht.legacy.guard import Guard
+from swarmd.dht.legacy.storage import ENTRY_BYTES, LegacyStorage
+from swarmd.dht.legacy.values import Entry, decode, decode_dictionary
+from swarmd.dht.validator import YIELD_EVERY, GuardedProtocol
+from swarmd.errors import RecordRejected
+
+STALE = "stale"  # not worth counting: holders hand on what is just running out
+
+
+class LegacyProtocol(GuardedProtocol):
+    """As `GuardedProtocol`, for records that nobody signed."""
+
+    record_validator: Guard
+    storage: LegacyStorage
+    _rpc_handlers = None
+    _stub_type = None
+
+    @classmethod
+    async def create(cls, *args: Any, **kwargs: Any) -> LegacyProtocol:
+        """As hivemind's, with the bounded storage."""
+        self = await super().create(*args, **kwargs)
+        assert isinstance(self, LegacyProtocol)
+        self.storage = LegacyStorage()
+        return self
+
+    async def _store(self, sender: str, key: bytes, tag: bytes, value: bytes, expiration: float) -> bool:
+        try:
+            self._charge(sender, len(value))
+            if tag == self.IS_DICTIONARY:
+                return await self._keep_all(sender, key, decode_dictionary(value))
+            return self._keep_one(sender, key, (decode(tag), value, expiration))
+        except RecordRejected as error:
+            self._refuse_unless_stale(sender, error)
+            return False
+
+    def _refuse_unless_stale(self, sender: str, error: RecordRejected) -> None:
+        if error.reason != STALE:
+            self._refuse(sender, error)
+
+    async def _keep_all(self, sender: str, key: bytes, entries: Iterable[Entry]) -> bool:
+        """Another holder hands on all records of a key, which a peer does when it meets a new one."""
+        stored = True
+        for number, entry in enumerate(entries):
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+            try:
+                if entry[0] is None:
+                    raise RecordRejected("malformed", "an entry without a subkey")
+                self._charge(sender, 0)
+                stored &= self._keep_one(sender, key, entry)
+            except RecordRejected as error:
+                stored = False
+                self._refuse_unless_stale(sender, error)
+        return stored
+
+    def _keep_one(self, sender: str, key: bytes, entry: Entry) -> bool:
+        guard = self.record_validator
+        key_id = DHTID.from_bytes(key)
+        subkey, value, expiration = guard.check(key, *entry)
+        if not self.storage.would_change(key_id, subkey, expiration):
+            return False
+        guard.check_kept(key, subkey, value, expiration)
+        if not guard.kept_quota.take(sender, len(value) + ENTRY_BYTES):
+            raise RecordRejected("quota", "one peer has filled its share of this node's memory")
+        stored = self.storage.keep(key_id, subkey, value, expiration)
+        if stored and guard.stored is not None:
+            guard.stored(key)
+        return stored
+
+    def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
+        nearest_ids = map(DHTID.from_bytes, result.nearest_node_ids)
+        nearest = dict(zip(nearest_ids, map(PeerID, result.nearest_peer_ids), strict=False))
+        try:
+            return self._open_value(sender, key.to_bytes(), result), nearest
+        except RecordRejected as error:
+            self._refuse_unless_stale(sender, error)
+            return None, nearest
+
+    def _open_value(self, sender: str, key: bytes, result: Any) -> Any:
+        if result.type == dht_pb2.FOUND_REGULAR:
+            _, value, expiration = self.record_validator.check(key, None, result.value, result.expiration_time)
+            return ValueWithExpiration(value, expiration)
+        if result.type == dht_pb2.FOUND_DICTIONARY:
+            return self._open_dictionary(sender, key, decode_dictionary(result.value))
+        return None
+
+    def _open_dictionary(self, sender: str, key: bytes, entries: Iterable[Entry]) -> Any:
+        """The entries that have a v0.4 record's form."""
+        kept = DictionaryDHTValue()
+        for entry in entries:
+            try:
+                subkey, value, expiration = self.record_validator.check(key, *entry)
+                if subkey is None:
+                    raise RecordRejected("malformed", "an entry without a subkey")
+                kept.store(subkey, value, expiration)
+            except RecordRejected as error:
+                self._refuse_unless_stale(sender, error)
+        return ValueWithExpiration(kept, kept.latest_expiration_time) if len(kept) else None
+
+
+def install_legacy() -> None:
+    """Make every `DHTNode` of this process one of a legacy network."""
+    node_module.DHTProtocol = LegacyProtocol

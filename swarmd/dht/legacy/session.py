@@ -1,0 +1,106 @@
+"""The parts of the network worker in a legacy network: no hints, no bodies by stream, no signatures."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from swarmd.core.events import MemberSeen
+from swarmd.core.state import MEMBERS_MAX
+from swarmd.dht.identity import is_peer_id
+from swarmd.dht.legacy import keys
+from swarmd.dht.legacy.guard import CLOCK_ID, Guard
+from swarmd.dht.legacy.protocol import install_legacy
+from swarmd.dht.legacy.publisher import LegacyPublisher
+from swarmd.dht.legacy.records import read_reward
+from swarmd.dht.legacy.search import Findings, Read, search
+from swarmd.dht.link import LinkReporter
+from swarmd.dht.node import Node
+from swarmd.dht.peers import Rejoin
+from swarmd.dht.records import Policy
+from swarmd.dht.rejections import Rejections
+from swarmd.dht.session import Session, node_settings
+from swarmd.errors import ConfigError, IdentityError, RecordRejected
+from swarmd.paths import DataPaths
+
+SLACK_S = 0.5  # a search ends so long before the call that waits for it
+BEAM = 20
+
+T = TypeVar("T")
+
+
+class LegacySession(Session):
+    """The parts, wired."""
+
+    publisher: LegacyPublisher  # type: ignore[assignment]
+
+    def _build(self, paths: DataPaths) -> None:
+        self._check()
+        install_legacy()
+        dht = self.config.dht
+        self.policy = Policy(self.swarm, self.coordinator, dht.members, self.peer_id)
+        self.rejections = Rejections(time.monotonic)
+        guard = Guard(self.rejections, self._stored)
+        self.node = Node(node_settings(self.config, paths, self.peer_id), guard, self._down)
+        self.node.port = self.book.port
+        self.rejoin = Rejoin(self.node, self.book)
+        self.publisher = LegacyPublisher(self.node, guard, self.coordinating)
+        self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit)
+        self.clock_stored = asyncio.Event()  # set when a peer stores the clock with this node: as good as a hint
+        self._members: set[str] = set()
+
+    def _check(self) -> None:
+        if not self.identity.kind.startswith("rsa-"):
+            raise IdentityError(
+                f"the identity {self.peer_id} is {self.identity.kind}; peers of RL Swarm v0.4 have RSA keys",
+                "Put the node's swarm.pem in its place (`swarmd identity import`), or make one with "
+                "`swarmd identity new --rsa`",
+            )
+        stages = self.config.swarm.stages
+        if stages != keys.STAGES:
+            fix = f"Set swarm.stages to {keys.STAGES}"
+            raise ConfigError(f'swarm.stages is {stages}; with dht.records = "legacy" a round has {keys.STAGES}', fix)
+
+    def parts(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
+        """What runs for as long as the session does."""
+        return (self.node.run, self.link.run, self.publisher.run, self._tell_rejections)
+
+    def _stored(self, key: bytes) -> None:
+        if key == CLOCK_ID:
+            self.clock_stored.set()
+
+    def refuse(self, error: RecordRejected) -> None:
+        """Count a record whose writer nobody can know."""
+        self.rejections.count("", error.reason, error.message)
+
+    async def find(self, name: str, read: Read[T], beam: int = BEAM, timeout_s: float | None = None) -> Findings[T]:
+        """Read a key. Raises NetworkDown; that nobody answered is told by `Findings.answered`."""
+        call_s = timeout_s or self.config.dht.call_s
+        until = asyncio.get_running_loop().time() + max(call_s - SLACK_S, call_s / 2)
+        return await self.node.call(lambda life: search(life, name, beam, until, read, self.refuse), call_s)
+
+    async def find_rewards(
+        self, round: int, stage: int, beam: int = BEAM, timeout_s: float | None = None
+    ) -> Findings[float]:
+        """The rewards of a stage. Whoever has one is a member. Raises NetworkDown."""
+        found = await self.find(keys.rewards(round, stage), self._read_reward, beam, timeout_s)
+        self.meet(found.entries)
+        return found
+
+    def _read_reward(self, subkey: str | None, encoded: bytes) -> float:
+        if subkey is None:
+            raise RecordRejected("malformed", "a plain value where peers have their rewards")
+        if not is_peer_id(subkey):
+            raise RecordRejected("unowned", "a reward of nobody")
+        if not self.policy.admits(subkey):
+            raise RecordRejected("not-a-member", f"{subkey} is not on the members list")
+        return read_reward(encoded)
+
+    def meet(self, peers: Iterable[str]) -> None:
+        """Tell of newcomers, once each. v0.4 has no other sign of membership than a reward."""
+        for peer in peers:
+            if peer not in self._members and len(self._members) < MEMBERS_MAX:
+                self._members.add(peer)
+                self.emit(MemberSeen(peer))

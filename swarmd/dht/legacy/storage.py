@@ -1,0 +1,64 @@
+"""What this node keeps for a legacy network: plain values and dictionaries, with bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from swarmd.dht.hive import DHTID, DictionaryDHTValue
+from swarmd.dht.storage import KEY_BYTES_MAX, KEYS_MAX, BoundedStorage, size_of
+from swarmd.errors import RecordRejected
+
+ENTRY_BYTES = 256  # what a record costs besides its value
+HEAP_SLACK = 1024  # left-over entries of hivemind's expiration heap before it is made anew
+
+
+class LegacyStorage(BoundedStorage):
+    """hivemind's local storage with v0.4's rule, a later expiration wins, and with bounds."""
+
+    def held(self, key: DHTID, subkey: str | None) -> tuple[bytes, float] | None:
+        """(value, expiration) of an unexpired record; of a plain value where `subkey` is None."""
+        item = self.get(key)
+        if item is not None and isinstance(item.value, DictionaryDHTValue):
+            item = item.value.get(subkey) if subkey is not None else None
+        elif subkey is not None:
+            return None
+        return None if item is None else (item.value, item.expiration_time)
+
+    def would_change(self, key: DHTID, subkey: str | None, expiration: float) -> bool:
+        """Is a record with this expiration later than what is held?"""
+        before = self.held(key, subkey)
+        return before is None or before[1] < expiration
+
+    def keep(self, key: DHTID, subkey: str | None, value: bytes, expiration: float) -> bool:
+        """Store a record. False when a later one is held.
+
+        A dictionary is never thrown away for a plain value: no key of v0.4 holds now the one, now the other.
+
+        Raises:
+            RecordRejected: "full" at a bound, "malformed" for a plain value in a dictionary's place.
+        """
+        item = self.get(key)
+        in_dictionary = item is not None and isinstance(item.value, DictionaryDHTValue)
+        if subkey is None and in_dictionary:
+            raise RecordRejected("malformed", "a plain value where peers have records of their own")
+        if not self.would_change(key, subkey, expiration):
+            return False
+        self._make_room(item, len(value))
+        self._bytes += len(value) + ENTRY_BYTES
+        stored = bool(self.store(key, value, expiration, subkey=subkey))
+        _tidy(self)
+        if in_dictionary and item is not None:
+            _tidy(item.value)
+        return stored
+
+    def _make_room(self, item: Any, more: int) -> None:
+        if item is not None and size_of(item.value) + more > KEY_BYTES_MAX:
+            raise RecordRejected("full", "the key holds too many bytes already")
+        if (item is None and len(self) >= KEYS_MAX) or self._is_full():
+            raise RecordRejected("full", "this node can hold no more")
+
+
+def _tidy(storage: Any) -> None:
+    """hivemind leaves an entry in its heap for every replaced record, for as long as that would have lived."""
+    if len(storage.expiration_heap) > 2 * len(storage.key_to_heap) + HEAP_SLACK:
+        storage.expiration_heap = sorted(storage.key_to_heap.values())
