@@ -51,7 +51,8 @@ def converse(command: Sequence[str], feed: bytes, wall_s: float, output_bytes: i
             os.kill(process.pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-        talk.drain(time.monotonic() + DRAIN_S)
+            talk.drain(time.monotonic() + DRAIN_S)
+            talk.close()
         code = process.returncode
         return Ended(
             cut,
@@ -100,14 +101,15 @@ class _Conversation:
         while self._sinks and not self._is_full() and time.monotonic() < deadline_s:
             for key, _ in self._selector.select(deadline_s - time.monotonic()):
                 self._serve(key.fd)
+
+    def close(self) -> None:
         self._selector.close()
+        os.close(self._end)
 
     def _serve(self, descriptor: int) -> bool:
         """Move some bytes. Returns whether the process has ended."""
         if descriptor == self._end:
             self._selector.unregister(self._end)
-            os.close(self._end)
-            self._end = -1
             return True
         if descriptor in self._sinks:
             self._read(descriptor)

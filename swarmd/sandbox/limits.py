@@ -8,7 +8,7 @@ import msgspec
 
 MIB = 1024 * 1024
 
-# How programs are kept in. `auto` takes namespaces made here, else bubblewrap, whichever works first, else refuses.
+# How programs are kept in. `auto` takes bubblewrap where it works, else namespaces made here, else refuses.
 Isolation = Literal["auto", "bubblewrap", "namespaces", "none-i-accept-the-risk"]
 
 Status = Literal[

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
+import marshal
 import os
 import shutil
 from collections.abc import Sequence
@@ -69,8 +68,8 @@ def launcher_command(layout: Layout, limits: Limits, command: Sequence[str], scr
         "scratch": scratch or SCRATCH,
         "scratch_bytes": limits.scratch_bytes,
         "scratch_files": SCRATCH_FILES,
-        "filter": base64.b64encode(syscalls.build_filter()).decode(),
-        "command": command,
+        "filter": syscalls.build_filter(),
+        "command": list(command),
         "environment": {"PYTHONHASHSEED": "0"} if scratch else ENVIRONMENT,
     }
-    return [layout.host_interpreter, "-I", "-S", "-B", str(HERE / "launcher.py"), json.dumps(order)]
+    return [layout.host_interpreter, "-I", "-S", "-B", str(HERE / "launcher.py"), marshal.dumps(order).hex()]
