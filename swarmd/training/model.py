@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -82,10 +83,10 @@ class Policy(msgspec.Struct, eq=False):
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def trained_weights(self) -> dict[str, torch.Tensor]:
-        """What training changes, by name: all weights, or the adapters."""
+        """What training changes, by name: all weights, or the adapters under the names that PEFT saves them by."""
         if not self.numbers.adapters:
             return dict(self.model.state_dict())
-        return {name: parameter.detach() for name, parameter in trained_parameters(self.model)}
+        return {name: parameter.detach() for name, parameter in self._adapters().items()}
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Put back what `trained_weights` gave; tied ones may be left out. Raises ModelError for others than those."""
@@ -95,12 +96,33 @@ class Policy(msgspec.Struct, eq=False):
             tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
             self._refuse_foreign([name for name in problems.missing_keys if name not in tied], problems.unexpected_keys)
             return
-        own = dict(trained_parameters(self.model))
+        own = self._adapters()
         wrong = [name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape]
         self._refuse_foreign(sorted(own.keys() - weights.keys()), [*sorted(weights.keys() - own.keys()), *wrong])
         with torch.no_grad():
             for name, parameter in own.items():
                 parameter.copy_(weights[name])
+
+    def _adapters(self) -> dict[str, torch.nn.Parameter]:
+        return {name.replace(".default.", "."): parameter for name, parameter in trained_parameters(self.model)}
+
+    def copy_weights(self) -> dict[str, torch.Tensor]:
+        """A copy of `trained_weights` in the machine's memory."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.trained_weights().items()}
+
+    @property
+    def is_small(self) -> bool:
+        """Whether what is trained is small enough to keep a copy of it."""
+        return self.numbers.adapters or self.parameters <= LIGHT_PARAMETERS_MAX
+
+    def describe(self, directory: Path) -> None:
+        """Write what makes the trained weights a model that transformers, or PEFT on the base, can load."""
+        if self.numbers.adapters:
+            self.model.peft_config["default"].save_pretrained(directory)
+        else:
+            self.model.config.save_pretrained(directory)
+            self.model.generation_config.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
 
     def _refuse_foreign(self, missing: list[str], foreign: list[str]) -> None:
         if missing or foreign:
@@ -197,6 +219,14 @@ def _read_model(
         source, dtype=numbers.dtype, attn_implementation=attention, **place
     )
     return model if place else model.to(device)
+
+
+def read_base(policy: Policy) -> dict[str, torch.Tensor]:
+    """All weights as they were when the policy was loaded, read from its files into the machine's memory."""
+    source = locate_model(policy.name)
+    read: Any = AutoModelForCausalLM.from_pretrained
+    model: Any = _guard(policy.name, lambda: read(source, dtype=policy.numbers.dtype))
+    return dict(model.state_dict())
 
 
 def inspect_model(source: str, name: str) -> Shape:

@@ -4,8 +4,8 @@ TRL's `VLLMGeneration` does the work: it starts the colocated engine, or joins t
 weights and asks for completions. It is driven from here and not through GRPOConfig's `use_vllm`, because TRL then sends
 weights when its own step count changes, which begins anew with every stage and does not know of a checkpoint loaded.
 
-The weights are sent before the first completions after each optimiser step. Draws are not the same after a restart: vLLM
-promises that to nobody.
+The weights are sent before the first completions after each optimiser step. Draws are not the same after a restart:
+vLLM promises that to nobody.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ POLL_S = 0.1  # how often a cancellation is looked for while the server generate
 
 
 class Generation(VLLMGeneration):  # type: ignore[misc]  # TRL's has no annotations
-    """TRL's, with adapters added to what is sent and not to the model: adding and subtracting would wear its weights."""
+    """TRL's, with adapters added to what is sent, not to the model: adding and subtracting would wear its weights."""
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
         if hasattr(self.model, "peft_config"):
