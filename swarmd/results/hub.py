@@ -1,7 +1,7 @@
 """Pushing the model to the Hugging Face Hub, beside training and never in its way.
 
 A push is a process of its own (`swarmd.results.push`): it has a deadline, may hang or crash, and is at low priority. It
-works on a snapshot that nothing else touches: the weights are a hard link to the checkpoint's. What became of it is an
+works on a snapshot that nothing else touches: hard links to the files of a finished checkpoint. What became of it is an
 event, `ModelPushed`; after a failure, or a push that an end of the process cut off, the next due round pushes again.
 """
 
@@ -26,20 +26,20 @@ from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.errors import ConfigError
 from swarmd.paths import DataPaths
 from swarmd.private import Kind, locate_secret, read_secret
-from swarmd.results.card import base_of, tags_of
+from swarmd.results.card import base_of
 
 TOKEN = Kind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
 NAME_CHARS_MAX = 96  # of a repository, the Hub's own bound
 ERROR_CHARS_MAX = 500
 OUTCOME_BYTES_MAX = 65536  # of the push's answer
 CLOSE_S = 3.0  # longest wait for a push that is ended early
-CHILD = (sys.executable, "-P", "-m", "swarmd.results.push")
+CHILD = (sys.executable, "-m", "swarmd.results.push")
 SNAPSHOT = "snapshot"
+PRIVATE = ("meta.json", "optimizer.pt", "rollouts.msgpack")  # of a checkpoint: no part of the model
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/([A-Za-z0-9][\w.-]{0,95})?")
 _log = structlog.get_logger(__name__)
 
-Fill = Callable[[Path], None]  # writes weights, configuration and tokenizer into a directory
 Observe = Callable[[ModelPushed], None]
 
 
@@ -51,7 +51,6 @@ class Order(msgspec.Struct, frozen=True):
     repo: str
     token: str
     private: bool
-    tags: list[str]
     kind: str
     base: str
     trained: StageTrained
@@ -131,11 +130,10 @@ class Pusher:
         last = trained.stage == self._config.swarm.stages - 1
         return bool(self._hub.repo) and last and (trained.round + 1) % self._hub.every == 0
 
-    def push(self, trained: StageTrained, fill: Fill) -> None:
-        """Begin a push, if one is due. Returns as soon as the snapshot is made, and raises nothing.
+    def push(self, trained: StageTrained, checkpoint: Path) -> None:
+        """Begin a push of a stage's checkpoint, if one is due. Returns at once, and raises nothing.
 
-        Args:
-            fill: makes the snapshot; called before this returns, so that the model may change afterwards.
+        The checkpoint's directory may be removed afterwards.
         """
         if not self.is_due(trained):
             return
@@ -144,26 +142,27 @@ class Pusher:
             return
         began = time.monotonic()
         try:
-            order = self._prepare(trained, fill)
+            order = self._prepare(trained, checkpoint)
         except Exception as error:
             self._tell(trained.round, began, Outcome(error=f"{type(error).__name__}: {error}"))
             return
         self._thread = threading.Thread(target=self._follow, args=(order, began), name="hub-push", daemon=True)
         self._thread.start()
 
-    def _prepare(self, trained: StageTrained, fill: Fill) -> Order:
+    def _prepare(self, trained: StageTrained, checkpoint: Path) -> Order:
         snapshot = self._place / SNAPSHOT
         shutil.rmtree(self._place, ignore_errors=True)
         snapshot.mkdir(parents=True)
         token = self._read_token()  # anew each time: it may have been replaced
-        fill(snapshot)
+        for file in checkpoint.iterdir():
+            if file.name not in PRIVATE:
+                link_or_copy(file, snapshot / file.name)
         return Order(
             str(snapshot),
             str(self._paths.root),
             self._repo,
             token,
             self._hub.private,
-            tags_of(self._peer),
             self._config.swarm.kind,
             self._config.training.model,
             trained,

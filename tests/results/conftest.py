@@ -1,0 +1,43 @@
+"""A data directory with the log of a node that trained, and a configuration that pushes its model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarmd.config import Config, HubConfig, ResultsConfig, SwarmConfig
+from swarmd.paths import DataPaths
+from tests.results.hub_double import TOKEN, HubDouble
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+NODE = GOLDEN / "rules-1" / "late-joiner" / "node-3"
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> DataPaths:
+    shutil.copytree(NODE / "events", tmp_path / "node" / "events")
+    token = tmp_path / "node" / "hub.token"
+    token.touch(0o600)
+    token.write_text(f"{TOKEN}\n")
+    return DataPaths(tmp_path / "node")
+
+
+def config_of(repo: str = "someone/", push_s: float = 30.0, every: int = 1) -> Config:
+    hub = HubConfig(repo=repo, token="hub.token", push_s=push_s, every=every)
+    return Config(SwarmConfig(id="local"), role="coordinator", results=ResultsConfig(hub=hub))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubDouble]:
+    double = HubDouble()
+    monkeypatch.setenv("HF_ENDPOINT", double.url)
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")  # else the weights go to another service, by its own protocol
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
+        os.environ.pop(name, None)
+    yield double
+    double.close()

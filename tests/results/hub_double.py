@@ -1,0 +1,150 @@
+"""A Hugging Face Hub on loopback: the calls that `create_repo` and `create_commit` of huggingface_hub 2 make.
+
+Written from the client's code (hf_api.py, _commit_api.py, lfs.py): POST /api/repos/create, /api/validate-yaml,
+/api/models/<repo>/preupload/<revision>, the git-lfs batch, PUT of the objects, and the commit as NDJSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+COMMIT = "c" * 40
+TOKEN = "hf_" + "t" * 34
+LFS_SUFFIXES = (".safetensors", ".bin")
+
+
+class HubDouble:
+    """Serves until closed. `faults` maps a part of a path to a status, or to "hang" for an answer that never comes."""
+
+    def __init__(self, **faults: int | str) -> None:
+        self.faults: dict[str, int | str] = dict(faults)
+        self.repos: dict[str, dict[str, Any]] = {}
+        self.files: dict[str, dict[str, bytes]] = {}  # committed ones, by repository and name
+        self.objects: dict[str, bytes] = {}  # large ones, by their SHA-256
+        self.calls: list[str] = []
+        self.commits: list[str] = []  # their summaries
+        self.released = threading.Event()
+        hub = self
+
+        class Handler(Answers):
+            double = hub
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        self.released.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Answers(BaseHTTPRequestHandler):
+    double: HubDouble
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def do_PUT(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        body = self._read_body()
+        path = self.path.partition("?")[0]
+        self.double.calls.append(f"{self.command} {path}")
+        for part, fault in self.double.faults.items():
+            if part in path:
+                if fault == "hang":
+                    self.double.released.wait(60)
+                    return
+                self._reply(int(fault), {"error": "a fault of the double"})
+                return
+        if not path.startswith("/objects/") and self.headers.get("authorization") != f"Bearer {TOKEN}":
+            self._reply(401, {"error": "Invalid username or password."})
+            return
+        self._reply(200, self._serve(path, body))
+
+    def _read_body(self) -> bytes:
+        if self.headers.get("transfer-encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("content-length") or 0))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _serve(self, path: str, body: bytes) -> dict[str, Any]:
+        hub = self.double
+        if path == "/api/repos/create":
+            asked = json.loads(body)
+            name = f"{asked['organization']}/{asked['name']}"
+            hub.repos.setdefault(name, asked)
+            hub.files.setdefault(name, {})
+            return {"url": f"{hub.url}/{name}"}
+        if path == "/api/validate-yaml":
+            assert json.loads(body)["content"].startswith("---\n")
+            return {"errors": [], "warnings": []}
+        if path.startswith("/objects/"):
+            digest = path.rpartition("/")[2]
+            assert hashlib.sha256(body).hexdigest() == digest
+            hub.objects[digest] = body
+            return {}
+        if match := re.fullmatch(r"/(.+)\.git/info/lfs/objects/batch", path):
+            return self._batch(json.loads(body))
+        if match := re.fullmatch(r"/api/models/(.+)/preupload/main", path):
+            files = [self._mode(file) for file in json.loads(body)["files"]]
+            return {"files": files}
+        match = re.fullmatch(r"/api/models/(.+)/commit/main", path)
+        assert match, path
+        return self._commit(match[1], [json.loads(line) for line in body.splitlines()])
+
+    def _mode(self, file: dict[str, Any]) -> dict[str, Any]:
+        large = file["path"].endswith(LFS_SUFFIXES)
+        return {"path": file["path"], "uploadMode": "lfs" if large else "regular", "shouldIgnore": False, "oid": None}
+
+    def _batch(self, asked: dict[str, Any]) -> dict[str, Any]:
+        objects = []
+        for each in asked["objects"]:
+            upload = {"href": f"{self.double.url}/objects/{each['oid']}"}
+            known = each["oid"] in self.double.objects
+            objects.append({**each, **({} if known else {"actions": {"upload": upload}})})
+        return {"transfer": "basic", "objects": objects}
+
+    def _commit(self, repo: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
+        hub = self.double
+        files = hub.files[repo]
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "header":
+                hub.commits.append(value["summary"])
+            elif line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = hub.objects[value["oid"]]
+        return {"commitUrl": f"{hub.url}/{repo}/commit/{COMMIT}", "commitOid": COMMIT}
+
+    def _reply(self, status: int, value: dict[str, Any]) -> None:
+        encoded = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(encoded)))
+        self.end_headers()
+        self.wfile.write(encoded)

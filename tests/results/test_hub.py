@@ -1,0 +1,219 @@
+"""A push goes to the Hub whole, or its failure is told; training waits for neither."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from swarmd.animals import animal_name
+from swarmd.config import HubConfig, ResultsConfig, SwarmConfig
+from swarmd.core.events import ModelPushed, StageTrained
+from swarmd.core.values import RolloutsRef
+from swarmd.errors import ConfigError
+from swarmd.paths import DataPaths
+from swarmd.results import hub as hub_module
+from swarmd.results.history import read_history
+from swarmd.results.hub import NAME_CHARS_MAX, Pusher, repo_of
+from tests.results.conftest import NODE, config_of
+from tests.results.hub_double import COMMIT, TOKEN, HubDouble
+
+PEER = read_history(NODE).peer
+REPO = f"someone/embedded-swarmd-{animal_name(PEER, '_')}"
+
+
+def trained(round: int = 7, stage: int = 0) -> StageTrained:
+    return StageTrained("train", round, stage, 0.75, RolloutsRef(PEER, round, stage, "d" * 64, 1, 1), held_out=0.5)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    place = tmp_path / "r000000007-s0000"
+    place.mkdir()
+    files = {"model.safetensors": b"w" * 100_000, "config.json": b"{}", "tokenizer.json": b"{}"}
+    for name, content in {**files, "meta.json": b"{}", "optimizer.pt": b"o", "rollouts.msgpack": b"r"}.items():
+        (place / name).write_bytes(content)
+    return place
+
+
+class Listener:
+    """Keeps what becomes of pushes."""
+
+    def __init__(self) -> None:
+        self.events: list[ModelPushed] = []
+        self._heard = threading.Event()
+
+    def __call__(self, event: ModelPushed) -> None:
+        self.events.append(event)
+        self._heard.set()
+
+    def wait(self, within_s: float = 30.0) -> ModelPushed:
+        assert self._heard.wait(within_s), "nothing was told"
+        self._heard.clear()
+        return self.events[-1]
+
+
+def test_a_push_is_one_commit_of_the_whole_model_with_its_card(
+    hub: HubDouble, paths: DataPaths, checkpoint: Path
+) -> None:
+    heard = Listener()
+    pusher = Pusher(config_of(), paths, PEER, heard)
+    pusher.push(trained(), checkpoint)
+    for file in checkpoint.iterdir():  # what the next save does to an old checkpoint
+        file.unlink()
+    event = heard.wait()
+    assert (event.error, event.repo, event.revision, event.round) == ("", REPO, COMMIT, 7)
+    assert hub.commits == ["Round 7"] and hub.repos[REPO]["visibility"] == "public"
+    assert set(hub.files[REPO]) == {"model.safetensors", "config.json", "tokenizer.json", "README.md"}
+    assert hub.files[REPO]["model.safetensors"] == b"w" * 100_000
+    header, body = hub.files[REPO]["README.md"].decode().split("---\n")[1:]
+    assert yaml.safe_load(header)["tags"] == [
+        "rl-swarm",
+        "genrl-swarm",
+        "grpo",
+        "gensyn",
+        "swarmd",
+        f"I am {animal_name(PEER)}",
+    ]
+    assert "| 7 | 0.750 | 0.500 |" in body and "of kind" in body
+    assert not (paths.results / "hub").exists()
+
+
+def test_a_second_push_of_the_same_weights_does_not_upload_them_again(
+    hub: HubDouble, paths: DataPaths, checkpoint: Path
+) -> None:
+    heard = Listener()
+    pusher = Pusher(config_of(), paths, PEER, heard)
+    for round in (7, 8):
+        pusher.push(trained(round), checkpoint)
+        assert heard.wait().error == ""
+        pusher.close() if round == 8 else None
+    assert sum(call.startswith("PUT /objects/") for call in hub.calls) == 1
+    assert hub.commits == ["Round 7", "Round 8"]
+
+
+@pytest.mark.parametrize(
+    ("part", "status", "word"),
+    [("/api/", 401, "401"), ("/commit/", 500, "500"), ("/preupload/", 403, "403")],
+)
+def test_a_refusal_of_the_hub_is_told_without_the_token(
+    hub: HubDouble, paths: DataPaths, checkpoint: Path, part: str, status: int, word: str
+) -> None:
+    hub.faults[part] = status
+    heard = Listener()
+    Pusher(config_of(), paths, PEER, heard).push(trained(), checkpoint)
+    event = heard.wait()
+    assert word in event.error and event.revision == "" and TOKEN not in event.error
+    assert hub.commits == []
+
+
+def test_a_hub_that_never_answers_is_given_up_and_the_next_round_pushes(
+    hub: HubDouble, paths: DataPaths, checkpoint: Path
+) -> None:
+    hub.faults["/commit/"] = "hang"
+    heard = Listener()
+    pusher = Pusher(config_of(push_s=4.0), paths, PEER, heard)
+    began = time.monotonic()
+    pusher.push(trained(7), checkpoint)
+    assert time.monotonic() - began < 1.0  # training is not kept waiting
+    assert "push_s" in heard.wait(20).error
+    hub.faults.clear()
+    pusher = Pusher(config_of(), paths, PEER, heard)
+    pusher.push(trained(8), checkpoint)
+    assert heard.wait().revision == COMMIT and hub.commits == ["Round 8"]
+
+
+def test_a_push_that_is_due_while_another_goes_on_is_told_as_failed(
+    hub: HubDouble, paths: DataPaths, checkpoint: Path
+) -> None:
+    hub.faults["/create"] = "hang"
+    heard = Listener()
+    pusher = Pusher(config_of(), paths, PEER, heard)
+    pusher.push(trained(7), checkpoint)
+    assert pusher.busy
+    pusher.push(trained(8), checkpoint)
+    assert "still going on" in heard.wait().error and heard.events[-1].round == 8
+    pusher.close()
+    assert "ended before" in heard.wait().error and heard.events[-1].round == 7
+    assert not pusher.busy and not (paths.results / "hub").exists()
+
+
+def test_a_process_that_dies_is_a_failed_push(
+    hub: HubDouble, paths: DataPaths, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "CHILD", ("/bin/sh", "-c", "exit 9"))
+    heard = Listener()
+    Pusher(config_of(), paths, PEER, heard).push(trained(), checkpoint)
+    assert "status 9" in heard.wait().error or "Broken pipe" in heard.events[-1].error
+
+
+def test_a_missing_checkpoint_is_a_failed_push(hub: HubDouble, paths: DataPaths, tmp_path: Path) -> None:
+    heard = Listener()
+    Pusher(config_of(), paths, PEER, heard).push(trained(), tmp_path / "gone")
+    assert "gone" in heard.wait().error
+
+
+def test_only_the_last_stage_of_every_so_many_rounds_is_pushed(paths: DataPaths) -> None:
+    config = msgspec.structs.replace(config_of(every=3), swarm=SwarmConfig(id="local", stages=3))
+    pusher = Pusher(config, paths, PEER, Listener())
+    due = [(round, stage) for round in range(7) for stage in range(3) if pusher.is_due(trained(round, stage))]
+    assert due == [(2, 2), (5, 2)]
+    silent = Pusher(msgspec.structs.replace(config, results=ResultsConfig()), paths, PEER, Listener())
+    assert not silent.is_due(trained(2, 2))
+
+
+def test_the_name_is_completed_and_fits(paths: DataPaths) -> None:
+    def name(repo: str, model: str) -> str:
+        config = msgspec.structs.replace(
+            config_of(repo), training=msgspec.structs.replace(config_of().training, model=model)
+        )
+        return repo_of(config, PEER)
+
+    animal = animal_name(PEER, "_")
+    assert name("someone/", "Qwen/Qwen2.5-0.5B-Instruct") == f"someone/Qwen2.5-0.5B-Instruct-swarmd-{animal}"
+    assert name("someone/", "/data/models/my model/") == f"someone/my-model-swarmd-{animal}"
+    assert name("someone/mine", "whatever") == "someone/mine"
+    assert len(name("someone/", "x" * 300).partition("/")[2]) == NAME_CHARS_MAX
+
+
+@pytest.mark.parametrize("repo", ["someone", "a/b/c", "/x", "some one/", "-x/", "someone/na me"])
+def test_a_wrong_repository_ends_the_start(paths: DataPaths, repo: str) -> None:
+    with pytest.raises(ConfigError, match=r"results\.hub\.repo"):
+        Pusher(config_of(repo), paths, PEER, Listener())
+
+
+def test_a_missing_open_or_empty_token_ends_the_start(paths: DataPaths) -> None:
+    token = paths.root / "hub.token"
+    token.chmod(0o644)
+    with pytest.raises(ConfigError, match="others may read it"):
+        Pusher(config_of(), paths, PEER, Listener())
+    token.chmod(0o600)
+    token.write_text(" \n")
+    with pytest.raises(ConfigError, match="empty or no token"):
+        Pusher(config_of(), paths, PEER, Listener())
+    token.unlink()
+    with pytest.raises(ConfigError, match="there is no token"):
+        Pusher(config_of(), paths, PEER, Listener())
+    nameless = ResultsConfig(hub=HubConfig(repo="someone/"))
+    with pytest.raises(ConfigError, match=r"results\.hub\.token"):
+        Pusher(msgspec.structs.replace(config_of(), results=nameless), paths, PEER, Listener())
+
+
+def test_a_wrong_token_is_told_and_a_new_one_is_taken_at_the_next_push(
+    hub: HubDouble, paths: DataPaths, checkpoint: Path
+) -> None:
+    token = paths.root / "hub.token"
+    token.write_text("hf_wrong\n")
+    heard = Listener()
+    pusher = Pusher(config_of(), paths, PEER, heard)
+    pusher.push(trained(7), checkpoint)
+    assert "401" in heard.wait().error and "hf_wrong" not in heard.events[-1].error
+    token.write_text(f"{TOKEN}\n")
+    while pusher.busy:
+        threading.Event().wait(0.01)
+    pusher.push(trained(8), checkpoint)
+    assert heard.wait().error == ""
