@@ -148,10 +148,8 @@ class Desk:
                 self._authorise(request)
             return await handler(request)
         except Refused as refused:
-            log.info(
-                "%s %s from %s: %d %s", request.method, request.path[:150], request.remote, refused.status, refused
-            )
-            return _answer(refused.status, {"error": refused.error})
+            log.info("%s from %s: %d %s", request.path[:150], request.remote, refused.status, refused)
+            return _answer(refused.status, {"error": refused.error} | refused.more)
         except FrameError as error:
             log.info("%s from %s: %s", request.path[:150], request.remote, error.message)
             return _answer(400, {"error": error.message})
@@ -195,8 +193,7 @@ class Desk:
         digest = await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
         self._check_vocabulary(batch)
         if header.model not in ("", self._reference.digest):
-            wanted = f"the job is for the model {header.model}"
-            raise Refused(409, wanted, model=self._reference.digest)
+            raise Refused(409, f"the job is for the model {header.model}", model=self._reference.digest)
         size = batch.ids.nbytes + batch.mask.nbytes + 4 * header.rows * header.keep
         job, new = self._put(header.id, digest, Work(batch), size)
         return self._stands(job, 202 if new else 200)

@@ -17,11 +17,6 @@ from swarmd.training.reference.scoring import Reference, load_frozen
 from tests.training.test_trainer import batch_of
 
 
-@pytest.fixture(scope="module")
-def embedded() -> Reference:
-    return Reference(load_frozen(TrainingConfig()))
-
-
 def forward(reference: Reference, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     """Log-probabilities of all tokens but the first, by one plain forward pass."""
     logits = reference.frozen.model(ids).logits[:, :-1].float() / temperature

@@ -1,0 +1,168 @@
+"""Reference servers: in this process behind a real socket, and as processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import torch
+
+from swarmd.config import TrainingConfig
+from swarmd.serving import Address, listening
+from swarmd.training.reference.frame import Batch, JobHeader, encode_job
+from swarmd.training.reference.scoring import Reference, load_frozen
+from swarmd.training.reference.server import Desk, Limits
+from tests.training.test_trainer import batch_of
+
+TOKEN = "canary-token-0123456789abcdef"
+START_S = 90.0
+STOP_S = 30.0
+CALL_S = 30.0
+PLAIN = Limits()
+
+
+class Gate(Reference):
+    """A reference that computes only while it is let, and counts."""
+
+    def __init__(self, inner: Reference) -> None:
+        self.__dict__.update(inner.__dict__)
+        self.open = threading.Event()
+        self.open.set()
+        self.begun = threading.Semaphore(0)
+        self.count = 0
+        self.failures: list[Exception] = []
+
+    def log_probabilities(self, *arguments: Any) -> torch.Tensor:
+        self.count += 1
+        self.begun.release()
+        assert self.open.wait(CALL_S)
+        if self.failures:
+            raise self.failures.pop()
+        return super().log_probabilities(*arguments)
+
+
+class Serving:
+    """A server in a thread."""
+
+    def __init__(self, reference: Gate, limits: Limits, token: str, compat: bool) -> None:
+        self.reference = reference
+        self.url = ""
+        self._arguments = reference, limits, token, compat
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(CALL_S)
+
+    async def _run(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.desk = Desk(*self._arguments)
+        computing = asyncio.create_task(self.desk.compute())
+        async with listening(self.desk.app(), Address("127.0.0.1", 0), 1.0) as self.url:
+            self._ready.set()
+            await computing
+
+    def close(self) -> None:
+        self.reference.open.set()
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.desk.close)
+        self._thread.join(CALL_S)
+        assert not self._thread.is_alive()
+
+    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> requests.Response:
+        return requests.request(method, self.url + path, data=body, headers=headers, timeout=CALL_S)
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Reference:
+    return Reference(load_frozen(TrainingConfig()))
+
+
+@pytest.fixture
+def serve(embedded: Reference) -> Iterator[Callable[..., Serving]]:
+    """Servers of the embedded model."""
+    running: list[Serving] = []
+
+    def start(limits: Limits = PLAIN, token: str = "", compat: bool = False) -> Serving:
+        running.append(Serving(Gate(embedded), limits, token, compat))
+        return running[-1]
+
+    yield start
+    for server in running:
+        server.close()
+
+
+class Process:
+    """`swarmd reference-server` as somebody starts it."""
+
+    def __init__(self, directory: Path, *options: str, port: int = 0) -> None:
+        self._errors = directory / f"server-{os.urandom(4).hex()}.log"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "swarmd.cli", "reference-server", "--listen", f"127.0.0.1:{port}", *options],
+            cwd=directory,
+            stderr=self._errors.open("wb"),
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        )
+
+    @property
+    def log(self) -> str:
+        return self._errors.read_text(encoding="utf-8")
+
+    def listens(self) -> str:
+        """Its URL, once it has one."""
+        waited = threading.Event()
+        for _ in range(int(START_S * 10)):
+            told = [line for line in self.log.splitlines(keepends=True) if "listening on" in line]
+            if told and told[0].endswith("\n"):
+                return str(json.loads(told[0])["message"].split()[2])
+            assert self._process.poll() is None, self.log
+            waited.wait(0.1)
+        raise AssertionError(self.log)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(STOP_S)
+
+    def end(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> int:
+        return self._process.wait(STOP_S)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Server processes, ended after the test."""
+    running: list[Process] = []
+
+    def start(*options: str, port: int = 0) -> Process:
+        running.append(Process(tmp_path, *options, port=port))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+
+
+def some_batch(reference: Reference, prompts: int = 3) -> dict[str, Any]:
+    """Arguments of `log_probabilities`."""
+    batch = batch_of(reference.frozen.vocabulary, prompts)
+    return {"ids": batch["input_ids"], "mask": batch["attention_mask"], "keep": batch["logits_to_keep"]}
+
+
+def frame_of(reference: Reference, id: str, prompts: int = 3, **changed: Any) -> bytes:
+    """A job's frame."""
+    batch = some_batch(reference, prompts)
+    rows, width = batch["ids"].shape
+    header = {"id": id, "rows": rows, "width": width, "keep": batch["keep"], "dtype": "int32"} | changed
+    return encode_job(JobHeader(**header), Batch(batch["ids"].numpy(), batch["mask"].numpy(), batch["keep"]))

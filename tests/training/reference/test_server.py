@@ -1,0 +1,205 @@
+"""The server's own interface over a real socket: jobs, leases, bounds, tokens, hostile bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import threading
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from swarmd.training.reference.frame import decode_result
+from swarmd.training.reference.queue import QueueLimits
+from swarmd.training.reference.scoring import Reference
+from swarmd.training.reference.server import Limits
+from tests.training.reference.conftest import CALL_S, TOKEN, Serving, frame_of, some_batch
+
+Serve = Callable[..., Serving]
+
+
+def test_a_job_is_computed_leased_and_acknowledged(serve: Serve, embedded: Reference) -> None:
+    server = serve()
+    frame = frame_of(embedded, "job-1")
+    posted = server.ask("POST", "/v1/jobs", frame)
+    assert posted.status_code == 202 and posted.json()["model"] == embedded.digest
+    for _ in range(2):  # a lease hands out the same result again
+        answer = server.ask("GET", "/v1/jobs/job-1?wait_s=20")
+        header, logs = decode_result(answer.content)
+        assert (header.id, header.model, header.job) == ("job-1", embedded.digest, hashlib.sha256(frame).hexdigest())
+        torch.testing.assert_close(torch.from_numpy(logs), embedded.log_probabilities(**some_batch(embedded)))
+    assert server.ask("DELETE", "/v1/jobs/job-1").status_code == 204
+    assert server.ask("GET", "/v1/jobs/job-1").status_code == 404
+    assert server.ask("DELETE", "/v1/jobs/job-1").status_code == 404
+
+
+def test_the_same_job_is_computed_once_and_another_of_its_id_refused(serve: Serve, embedded: Reference) -> None:
+    server = serve()
+    frame = frame_of(embedded, "job-1")
+    assert [server.ask("POST", "/v1/jobs", frame).status_code for _ in range(3)] == [202, 200, 200]
+    assert server.ask("GET", "/v1/jobs/job-1?wait_s=20").status_code == 200
+    assert server.ask("POST", "/v1/jobs", frame).json()["stand"] == "done"
+    assert server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1", temperature=0.5)).status_code == 409
+    assert server.reference.count == 1
+
+
+def test_a_wait_ends_with_nothing_or_as_soon_as_there_is_a_result(serve: Serve, embedded: Reference) -> None:
+    server = serve()
+    server.reference.open.clear()
+    server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
+    answer = server.ask("GET", "/v1/jobs/job-1?wait_s=0.1")
+    assert (answer.status_code, answer.json()["stand"]) == (202, "running")
+    threading.Timer(0.2, server.reference.open.set).start()
+    assert server.ask("GET", "/v1/jobs/job-1?wait_s=25").status_code == 200
+
+
+def test_a_full_queue_says_when_to_come_again(serve: Serve, embedded: Reference) -> None:
+    server = serve(Limits(queue=QueueLimits(jobs=2)))
+    server.reference.open.clear()
+    posted = [server.ask("POST", "/v1/jobs", frame_of(embedded, f"job-{n}")) for n in range(3)]
+    assert [answer.status_code for answer in posted] == [202, 202, 503]
+    assert int(posted[2].headers["Retry-After"]) > 0 and "full" in posted[2].json()["error"]
+    server.reference.open.set()
+    assert server.ask("GET", "/v1/jobs/job-0?wait_s=20").status_code == 200
+    assert server.ask("POST", "/v1/jobs", frame_of(embedded, "job-2")).status_code == 503  # not acknowledged yet
+    server.ask("DELETE", "/v1/jobs/job-0")
+    assert server.ask("POST", "/v1/jobs", frame_of(embedded, "job-2")).status_code == 202
+
+
+def test_results_that_nobody_fetches_are_forgotten(serve: Serve, embedded: Reference) -> None:
+    server = serve(Limits(queue=QueueLimits(age_s=0.3, lease_s=0.1)))
+    server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
+    assert server.ask("GET", "/v1/jobs/job-1?wait_s=20").status_code == 200
+    threading.Event().wait(0.5)
+    assert server.ask("GET", "/v1/jobs/job-1").status_code == 404
+
+
+def test_a_failed_job_says_why_and_the_next_one_is_computed(serve: Serve, embedded: Reference) -> None:
+    server = serve()
+    server.reference.failures.append(RuntimeError("out of paper"))
+    server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
+    answer = server.ask("GET", "/v1/jobs/job-1?wait_s=20")
+    assert answer.status_code == 500 and "out of paper" in answer.json()["error"]
+    assert server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1")).status_code == 202
+    assert server.ask("GET", "/v1/jobs/job-1?wait_s=20").status_code == 200
+
+
+def test_an_ending_server_finishes_what_it_computes_and_begins_nothing(serve: Serve, embedded: Reference) -> None:
+    server = serve()
+    server.reference.open.clear()
+    for id in ("job-1", "job-2"):
+        server.ask("POST", "/v1/jobs", frame_of(embedded, id))
+    assert server.reference.begun.acquire(timeout=CALL_S)
+    statuses: dict[str, int] = {}
+
+    def wait(id: str) -> None:
+        statuses[id] = server.ask("GET", f"/v1/jobs/{id}?wait_s=20").status_code
+
+    waiting = [threading.Thread(target=wait, args=[id]) for id in ("job-1", "job-2")]
+    for thread in waiting:
+        thread.start()
+    threading.Event().wait(0.3)
+    server.loop.call_soon_threadsafe(server.desk.close)
+    waiting[1].join(CALL_S)
+    assert server.ask("POST", "/v1/jobs", frame_of(embedded, "job-3")).status_code == 503
+    assert server.ask("GET", "/healthz").status_code == 503
+    server.reference.open.set()
+    waiting[0].join(CALL_S)
+    assert statuses == {"job-1": 200, "job-2": 404} and server.reference.count == 1
+
+
+def test_a_token_is_asked_for_everywhere_but_at_the_health_check(serve: Serve, embedded: Reference) -> None:
+    server = serve(token=TOKEN, compat=True)
+    calls = [("GET", "/v1/model"), ("POST", "/v1/jobs"), ("GET", "/v1/jobs/a"), ("DELETE", "/v1/jobs/a")]
+    for method, path in [*calls, ("POST", "/upload"), ("GET", "/get")]:
+        for headers in ({}, {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": f"Basic {TOKEN}"}):
+            answer = server.ask(method, path, **headers)
+            assert answer.status_code == 401 and answer.headers["WWW-Authenticate"] == "Bearer"
+    told = server.ask("GET", "/v1/model", Authorization=f"Bearer {TOKEN}").json()
+    assert told["model"] == embedded.digest and told["vocabulary"] == embedded.frozen.vocabulary
+    assert server.ask("GET", "/healthz").json()["status"] == "ok"
+
+
+def test_browsers_are_sent_away(serve: Serve) -> None:
+    assert serve().ask("GET", "/v1/model", Origin="http://example.org").status_code == 403
+
+
+def test_what_exceeds_a_bound_is_refused(serve: Serve, embedded: Reference) -> None:
+    frame = frame_of(embedded, "job-1", prompts=6)
+    for limits, status in ((Limits(body_bytes=512), 413), (Limits(sequences=7), 400), (Limits(tokens=10), 400)):
+        server = serve(limits)
+        answer = server.ask("POST", "/v1/jobs", frame)
+        assert answer.status_code == status and answer.json()["error"]
+        assert server.reference.count == 0
+
+
+def test_the_context_of_the_model_bounds_what_is_taken(serve: Serve, embedded: Reference) -> None:
+    told = serve(Limits(tokens=1 << 20)).ask("GET", "/v1/model").json()
+    assert told["tokens_max"] == embedded.frozen.context
+
+
+def test_a_body_of_no_length_is_bounded_too(serve: Serve) -> None:
+    server = serve(Limits(body_bytes=1 << 16))
+    place = urlsplit(server.url)
+    with socket.create_connection((place.hostname, place.port), timeout=CALL_S) as connection:
+        connection.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall((b"8000\r\n" + b"x" * 0x8000 + b"\r\n") * 3)
+        assert b" 413 " in connection.recv(1024)
+
+
+def test_tokens_that_the_model_does_not_know_are_refused(serve: Serve, embedded: Reference) -> None:
+    server = serve()
+    frame = bytearray(frame_of(embedded, "job-1"))
+    assert server.ask("POST", "/v1/jobs", bytes(frame)).status_code == 202
+    place = frame.index(b"\xa0", 12) + 1  # ids begin after the last field of the header, an empty string
+    frame[place : place + 4] = embedded.frozen.vocabulary.to_bytes(4, "little")
+    answer = server.ask("POST", "/v1/jobs", bytes(frame))
+    assert answer.status_code == 400 and "not below" in answer.json()["error"]
+
+
+def test_a_job_for_another_model_is_refused(serve: Serve, embedded: Reference) -> None:
+    answer = serve().ask("POST", "/v1/jobs", frame_of(embedded, "job-1", model="0" * 64))
+    assert answer.status_code == 409 and answer.json()["model"] == embedded.digest
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/jobs/absent", 404),
+        ("GET", "/v1/jobs/" + "x" * 200, 404),
+        ("GET", "/v1/jobs/%00", 404),
+        ("GET", "/v1/jobs/a/b", 404),
+        ("PUT", "/v1/jobs", 405),
+        ("POST", "/upload", 404),
+        ("GET", "/get", 404),
+    ],
+)
+def test_what_is_not_there_is_told_as_json(serve: Serve, method: str, path: str, status: int) -> None:
+    answer = serve().ask(method, path)
+    assert answer.status_code == status and answer.json()["error"]
+
+
+@pytest.mark.parametrize("wait", ["-1", "nan", "inf", "1e9", "x", "99999"])
+def test_a_wait_is_a_bounded_number(serve: Serve, embedded: Reference, wait: str) -> None:
+    server = serve()
+    server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
+    assert server.ask("GET", f"/v1/jobs/job-1?wait_s={wait}").status_code == 400
+
+
+def test_hostile_bytes_get_an_answer_and_do_no_harm(serve: Serve, embedded: Reference) -> None:
+    server = serve(compat=True)
+    whole = frame_of(embedded, "job-1")
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(["/v1/jobs", "/upload"]), st.binary(max_size=200), st.integers(0, len(whole)))
+    def throw(path: str, body: bytes, kept: int) -> None:
+        for hostile in (body, whole[:kept] + body, body + whole):
+            if hostile != whole:
+                assert server.ask("POST", path, hostile).status_code == 400
+
+    throw()
+    assert server.ask("GET", "/healthz").json()["status"] == "ok"
