@@ -24,11 +24,11 @@ from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.evaluation import evaluate, mean_accuracy
-from swarmd.training.generation import Sampler
 from swarmd.training.groups import Deal, PeerGroups, PeerLimits, Scorer
-from swarmd.training.model import LIGHT_PARAMETERS_MAX, Policy, digest_weights, load_policy
+from swarmd.training.model import Policy, load_policy, read_base
 from swarmd.training.stage import Figures, Stage, StageKey
 from swarmd.training.trainer import Pace, make_trainer
+from swarmd.training.vllm_sampler import make_sampler
 
 _log = structlog.get_logger(__name__)
 
@@ -67,13 +67,6 @@ class Engine:
         self._blobs = Blobs(paths.blobs)
         self.policy = load_policy(config.training)
         check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
-        self._sampler = Sampler(
-            self.policy.model,
-            self.policy.stop_ids,
-            self.policy.tokenizer.pad_token_id,
-            self.policy.autocast,
-            self.policy.decode_completion,
-        )
         self._scorer = Scorer(plan)
         self._checkpoints = Checkpoints(paths.checkpoints, config.training.checkpoints_kept)
         self._pace = Pace(config.training.learning_rate)
@@ -81,9 +74,10 @@ class Engine:
         self._trainer = make_trainer(
             self.policy, config.training, paths.checkpoints, lambda prompts, trainer: self._next_batch(), self._pace
         )
+        self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
         self._fresh_optimizer = self._trainer.optimizer.state_dict()
         self._fresh_memory = plan.read_memory()
-        self._base = self._copy_weights() if self.policy.parameters <= LIGHT_PARAMETERS_MAX else None
+        self._base = self.policy.copy_weights() if self.policy.is_small else None
         self.abandoned_steps = 0  # step count when the last stage was given up
         self._restore()
 
@@ -95,7 +89,7 @@ class Engine:
     @property
     def weights_digest(self) -> str:
         """Of the weights as they are now."""
-        return digest_weights(self.policy.model)
+        return self.policy.digest_now()
 
     def train(
         self,
@@ -256,7 +250,7 @@ class Engine:
             "memory": dict(self._plan.read_memory()),
         }
         saved = self._checkpoints.save(
-            self.policy.model.state_dict(), optimizer, body, event, self.steps, self.policy.digest
+            self.policy.trained_weights(), optimizer, body, event, self.steps, self.policy.digest
         )
         return saved.event
 
@@ -279,7 +273,7 @@ class Engine:
             self._plan.load_memory(self._fresh_memory)
             self._pace.steps = 0
             return
-        load_weights(self.policy, checkpoint.read_weights())
+        self.policy.load_weights(checkpoint.read_weights())
         state = checkpoint.read_optimizer()
         self._trainer.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"])
@@ -290,27 +284,13 @@ class Engine:
     def _load_base(self) -> None:
         if self._stage is None:  # nothing was trained yet
             return
-        weights = self._base if self._base is not None else load_policy(self._training).model.state_dict()
-        load_weights(self.policy, weights)
-
-    def _copy_weights(self) -> dict[str, torch.Tensor]:
-        return {name: tensor.detach().cpu().clone() for name, tensor in self.policy.model.state_dict().items()}
+        self.policy.load_weights(self._base if self._base is not None else read_base(self.policy))
 
     def _report_scorers(self) -> None:
         failed = {task: count for task, count in self._scorer.failures.items() if count}
         if failed:
             _log.warning("scorers failed, the completions count as wrong", failures=failed)
         self._scorer.failures.clear()
-
-
-def load_weights(policy: Policy, weights: dict[str, torch.Tensor]) -> None:
-    """Put weights into the model; tied ones may be left out. Raises ModelError when others are missing or foreign."""
-    problems = policy.model.load_state_dict(weights, strict=False)
-    policy.model.tie_weights()
-    tied = set(getattr(policy.model, "all_tied_weights_keys", None) or ())
-    missing = [name for name in problems.missing_keys if name not in tied]
-    if missing or problems.unexpected_keys:
-        raise ModelError(f"the checkpoint does not fit {policy.name}: {(missing + problems.unexpected_keys)[:3]}")
 
 
 def check_stages(plan: Plan, swarm: SwarmConfig) -> None:
