@@ -118,7 +118,9 @@ class Policy(msgspec.Struct, eq=False):
     def describe(self, directory: Path) -> None:
         """Write what makes the trained weights a model that transformers, or PEFT on the base, can load."""
         if self.numbers.adapters:
-            self.model.peft_config["default"].save_pretrained(directory)
+            settings = self.model.peft_config["default"]
+            settings.base_model_name_or_path = self.name
+            settings.save_pretrained(directory)
         else:
             self.model.config.save_pretrained(directory)
             self.model.generation_config.save_pretrained(directory)

@@ -34,14 +34,14 @@ CALL_S = (10.0, 600.0)  # longest connecting and longest silence of a call to th
 POLL_S = 0.1  # how often a cancellation is looked for while the server generates
 
 
-class Generation(VLLMGeneration):  # type: ignore[misc]  # TRL's has no annotations
+class Generation(VLLMGeneration):
     """TRL's, with adapters added to what is sent, not to the model: adding and subtracting would wear its weights."""
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
         if hasattr(self.model, "peft_config"):
             yield from merged_weights(self.model)
         else:
-            yield from super()._iter_named_params()
+            yield from super()._iter_named_params()  # type: ignore[no-untyped-call]
 
 
 class VllmSampler:
@@ -176,7 +176,7 @@ def make_sampler(policy: Policy, training: TrainingConfig, trainer: Any, steps: 
         ConfigError: vLLM is not installed, or does not go with the device or the quantisation.
         GenerationFailed: it cannot be started or reached.
     """
-    stop_ids, decode = policy.stop_ids, policy.tokenizer.decode
+    stop_ids, decode = policy.stop_ids, policy.decode_completion
     if training.vllm.mode == "off":
         return Sampler(policy.model, stop_ids, policy.tokenizer.pad_token_id, policy.autocast, decode)
     check_vllm(training, policy.device)
@@ -225,7 +225,7 @@ def make_generation(policy: Policy, training: TrainingConfig, model: Any, accele
     except Exception as error:
         raise _explain(error) from error
     if server:
-        session = generation.vllm_client.session
+        session: Any = generation.vllm_client.session
         session.request = functools.partial(session.request, timeout=CALL_S)
     return generation
 
