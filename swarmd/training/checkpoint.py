@@ -1,6 +1,7 @@
 """Checkpoints that are there whole or not at all.
 
-A checkpoint is a directory `r<round>-s<stage>` with the weights, the optimiser, the published rollouts and `meta.json`.
+A checkpoint is a directory `r<round>-s<stage>` with the weights, the model's configuration and tokenizer (transformers
+loads it like any other model), the optimiser, the published rollouts and `meta.json`.
 It is written under a temporary name, every file and directory is synced, and it gets its name by one rename. Its digest
 is the SHA-256 of `meta.json`, which holds the SHA-256 of every other file.
 """
@@ -11,7 +12,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +92,20 @@ class Checkpoints:
         event: StageTrained,
         steps: int,
         model: str,
+        describe: Callable[[Path], None] = lambda directory: None,
     ) -> Checkpoint:
         """Write the checkpoint of a finished stage and drop the oldest ones.
+
+        `describe` writes what else belongs to the model into a directory: its configuration and tokenizer.
 
         Raises:
             CheckpointFailed: no space left, or another I/O error; earlier checkpoints are untouched.
         """
         temporary = self.directory / f"{TEMPORARY}{os.getpid()}-{event.round}-{event.stage}"
+        shutil.rmtree(temporary, ignore_errors=True)
         try:
+            temporary.mkdir()
+            describe(temporary)
             meta = self._write(temporary, weights, optimizer, rollouts, event, steps, model)
             final = self._place(event.round, event.stage)
             self._put_in_place(temporary, final)
@@ -122,12 +129,10 @@ class Checkpoints:
         steps: int,
         model: str,
     ) -> Meta:
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir()
         save_file(_without_aliases(weights), directory / WEIGHTS, metadata={"format": "pt"})
         torch.save(dict(optimizer), directory / OPTIMIZER)
         (directory / ROLLOUTS).write_bytes(rollouts)
-        files = {name: hash_file(directory / name) for name in (WEIGHTS, OPTIMIZER, ROLLOUTS)}
+        files = {file.name: hash_file(file) for file in sorted(directory.iterdir())}
         meta = Meta(FORMAT, model, steps, event, files)
         (directory / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
         for file in directory.iterdir():

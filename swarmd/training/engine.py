@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -23,11 +21,17 @@ from swarmd.swarms.plan import Place, Plan, hash_number
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoint import Checkpoint, Checkpoints
+from swarmd.training.deal import Deal
 from swarmd.training.evaluation import evaluate, mean_accuracy
-from swarmd.training.groups import Deal, PeerGroups, PeerLimits, Scorer
+from swarmd.training.footprint import is_out_of_memory, release_memory
+from swarmd.training.groups import PeerGroups, PeerLimits, Scorer
+from swarmd.training.kl import make_reference
 from swarmd.training.model import Policy, load_policy, read_base
+from swarmd.training.pace import Pace
+from swarmd.training.parts import halve_rows, keep_rows, load_rows
+from swarmd.training.replay import Replay
 from swarmd.training.stage import Figures, Stage, StageKey
-from swarmd.training.trainer import Pace, make_trainer
+from swarmd.training.trainer import SwarmTrainer, choose_micro_rows, make_trainer
 from swarmd.training.vllm_sampler import make_sampler
 
 _log = structlog.get_logger(__name__)
@@ -69,11 +73,15 @@ class Engine:
         check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
         self._scorer = Scorer(plan)
         self._checkpoints = Checkpoints(paths.checkpoints, config.training.checkpoints_kept)
-        self._pace = Pace(config.training.learning_rate)
+        self._pace = Pace(config.training)
+        self._replay = Replay()
         self._stage: Stage | None = None
-        self._trainer = make_trainer(
-            self.policy, config.training, paths.checkpoints, lambda prompts, trainer: self._next_batch(), self._pace
+        self._reference = make_reference(
+            self.policy, config.training, paths.root, peer, lambda: self._pace.cancellation
         )
+        self._first_rows = choose_micro_rows(self.policy, config.training)
+        self._micro_rows = load_rows(paths.checkpoints, self._first_rows, self._batch_rows)
+        self._trainer = self._make_trainer()
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
         self._fresh_optimizer = self._trainer.optimizer.state_dict()
         self._fresh_memory = plan.read_memory()
@@ -115,6 +123,38 @@ class Engine:
             return self._answer_again(done, order)
         self._check_space()
         try:
+            return self._train_whole(order, cancellation, report, observe)
+        except Exception as error:
+            if not self._cut_smaller(error):
+                raise
+        self._trainer = self._make_trainer()
+        self._restore()
+        try:
+            return self._train_whole(order, cancellation, report, observe)
+        except Exception as error:
+            self._cut_smaller(error)
+            raise
+
+    @property
+    def _batch_rows(self) -> int:
+        """Completions in a step."""
+        return self._training.questions * self._training.generations
+
+    def _cut_smaller(self, error: Exception) -> bool:
+        """Where memory ran out: smaller parts from now on, also for the next process. False where there are none."""
+        smaller = halve_rows(self._micro_rows)
+        if not is_out_of_memory(error) or not smaller:
+            return False
+        _log.warning("memory ran out: smaller parts from now on", rows=smaller, before=self._micro_rows)
+        self._micro_rows = smaller
+        keep_rows(self._checkpoints.directory, smaller, self._first_rows, self._batch_rows)
+        return True
+
+    def _train_whole(
+        self, order: Train, cancellation: Cancellation, report: Figures, observe: Callable[[OutputsMade], None]
+    ) -> StageTrained:
+        """Train the stage, or be what the last checkpoint holds."""
+        try:
             return self._train_anew(order, cancellation, report, observe)
         except BaseException:
             self.abandoned_steps = self.steps
@@ -123,6 +163,17 @@ class Engine:
         finally:
             self._stage = None
             release_memory()
+
+    def _make_trainer(self) -> SwarmTrainer:
+        return make_trainer(
+            self.policy,
+            self._training,
+            self._checkpoints.directory,
+            lambda prompts, trainer: self._next_batch(),
+            self._pace,
+            self._reference,
+            self._micro_rows,
+        )
 
     def _answer_again(self, checkpoint: Checkpoint, order: Train) -> StageTrained:
         self._blobs.put(checkpoint.read_rollouts())
@@ -199,10 +250,11 @@ class Engine:
             self._sampler,
             self._scorer,
             self._plan.draw(Place(self._peer, order.round, order.stage), collected.material),
-            Deal(collected.groups, training.steps, training.peer_questions),
+            Deal(collected.groups, training.steps, training.peer_questions, training.peer_draw == "even"),
             self._seed("sampling", order),
             cancellation,
             quotes=self._quotes,
+            replay=self._replay,
         )
         return stage, dict(collected.rejected)
 
@@ -250,7 +302,7 @@ class Engine:
             "memory": dict(self._plan.read_memory()),
         }
         saved = self._checkpoints.save(
-            self.policy.trained_weights(), optimizer, body, event, self.steps, self.policy.digest
+            self.policy.trained_weights(), optimizer, body, event, self.steps, self.policy.digest, self.policy.describe
         )
         return saved.event
 
@@ -311,11 +363,3 @@ def check_context(policy: Policy, prompt_tokens: int, completion_tokens: int) ->
             f"{prompt_tokens + completion_tokens}",
             "Lower one of the two",
         )
-
-
-def release_memory() -> None:
-    """Give freed memory back to the system, where the C library can."""
-    gc.collect()
-    trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

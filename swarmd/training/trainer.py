@@ -20,18 +20,19 @@ from typing import Any
 import structlog
 import torch
 from datasets import Dataset
-from transformers import DynamicCache, PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
+from transformers import DynamicCache, PreTrainedModel
 from transformers.trainer_callback import PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import TrainingConfig
-from swarmd.training.cancellation import Cancellation
+from swarmd.training.kl import Reference, use_reference
 from swarmd.training.model import LIGHT_PARAMETERS_MAX, Policy
+from swarmd.training.objective import PeerLoss, mark_foreign, weigh_foreign
+from swarmd.training.pace import Pace
 
 ADAM_BETAS = (0.9, 0.99)
 GRADIENT_NORM_MAX = 1.0
-WARMUP_STEPS = 10  # optimiser steps in the node's life until the learning rate is reached
 CHECKPOINTING_PARAMETERS = 100_000_000  # from here on activations are computed twice to save memory
 SHARED_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary up to which logits are held whole
 SHARED_TOLERANCE = 1e-2  # largest difference of log-probabilities between the shared and TRL's own computation
@@ -43,7 +44,13 @@ _log = structlog.get_logger(__name__)
 
 
 def make_trainer(
-    policy: Policy, training: TrainingConfig, directory: Path, rollout: RolloutFunc, pace: Pace
+    policy: Policy,
+    training: TrainingConfig,
+    directory: Path,
+    rollout: RolloutFunc,
+    pace: Pace,
+    reference: Reference | None = None,
+    micro_rows: int = 0,
 ) -> SwarmTrainer:
     """The one trainer of this process.
 
@@ -51,14 +58,16 @@ def make_trainer(
         directory: TRL wants one; nothing is written there.
         rollout: gives the groups of the next batch, see `swarmd.training.stage.Stage.next_batch`.
         pace: reports steps and cancels between them.
+        reference: of the KL term, see `swarmd.training.kl.make_reference`.
+        micro_rows: completions in one forward and backward pass, a divisor of those in a step; 0: by the model's size.
     """
     batch = training.questions * training.generations
-    light = policy.parameters <= LIGHT_PARAMETERS_MAX
+    micro_rows = micro_rows or choose_micro_rows(policy, training)
     arguments = GRPOConfig(
         output_dir=str(directory),
-        per_device_train_batch_size=batch if light else training.generations,
-        gradient_accumulation_steps=1 if light else training.questions,
-        steps_per_generation=1 if light else training.questions,
+        per_device_train_batch_size=micro_rows,
+        gradient_accumulation_steps=batch // micro_rows,
+        steps_per_generation=batch // micro_rows,
         num_generations=training.generations,
         max_completion_length=training.completion_tokens,
         temperature=training.temperature,
@@ -67,7 +76,7 @@ def make_trainer(
         adam_beta1=ADAM_BETAS[0],
         adam_beta2=ADAM_BETAS[1],
         max_grad_norm=GRADIENT_NORM_MAX,
-        beta=training.beta,
+        beta=0.0,  # else TRL loads a reference of its own; see use_reference
         epsilon=training.clip_low,
         epsilon_high=training.clip_high,
         loss_type="dapo",
@@ -95,10 +104,21 @@ def make_trainer(
         rollout_func=rollout,
         callbacks=[pace],
     )
+    use_reference(trainer, training.beta, reference)
     trainer.remove_callback(PrinterCallback)
+    trainer.peer_loss, trainer.peer_gate = training.peer_loss, training.peer_gate
     trainer.create_optimizer()
     pace.optimizer = trainer.optimizer
     return trainer
+
+
+def choose_micro_rows(policy: Policy, training: TrainingConfig) -> int:
+    """Completions in one pass forward and backward: as configured, or all of a small model's, one group of others'."""
+    questions = training.micro_questions
+    if not questions:
+        questions = training.questions if policy.parameters <= LIGHT_PARAMETERS_MAX else 1
+    fitting = (count for count in range(min(questions, training.questions), 0, -1) if training.questions % count == 0)
+    return next(fitting) * training.generations
 
 
 def read_reward(completions: Sequence[str], **columns: Any) -> list[float | None]:
@@ -106,32 +126,13 @@ def read_reward(completions: Sequence[str], **columns: Any) -> list[float | None
     return list(columns[REWARD_KEY])
 
 
-class Pace(TrainerCallback):
-    """Warms the learning rate up over the node's life, counts steps, and stops between them when cancelled."""
-
-    def __init__(self, learning_rate: float) -> None:
-        self._learning_rate = learning_rate
-        self.optimizer: Any = None
-        self.steps = 0  # optimiser steps in the node's life
-        self.cancellation = Cancellation()
-        self.report: Callable[[], None] = lambda: None
-
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        rate = self._learning_rate * min(1.0, (self.steps + 1) / WARMUP_STEPS)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.steps += 1
-        self.report()
-        self.cancellation.check()
-
-
 class SwarmTrainer(GRPOTrainer):
     """`GRPOTrainer` for stages; see the module's text."""
 
     args: Any  # a GRPOConfig
     optimizer: Any
+    peer_loss: PeerLoss = "as-is"
+    peer_gate: float = 0.0
     _shared: bool | None = None  # whether the shared computation agrees with TRL's; None until tried
 
     def run_stage(self, steps: int, seed: int) -> None:
@@ -157,9 +158,24 @@ class SwarmTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        mark_foreign(batch, inputs)
         chunks: int = self.args.steps_per_generation
         group: Any = self.num_generations
-        return batch if self.beta else drop_flat_groups(batch, group, chunks)
+        batch = batch if self.beta else drop_flat_groups(batch, group, chunks)
+        return weigh_foreign(batch, self.peer_loss, self.peer_gate, self._measure_rows)
+
+    def _measure_rows(self, batch: dict[str, Any], rows: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of some completions of a batch, (rows, tokens), under the policy as it is now."""
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)[rows]
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)[rows]
+        parts: int = self.args.per_device_train_batch_size
+        keep = batch["completion_ids"].size(1)
+        with torch.no_grad():
+            measured = [
+                self._get_per_token_logps_and_entropies(self.model, some_ids, some_mask, keep)[0]
+                for some_ids, some_mask in zip(ids.split(parts), mask.split(parts), strict=True)
+            ]
+        return torch.cat(measured)
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -171,6 +187,8 @@ class SwarmTrainer(GRPOTrainer):
         **kwargs: Any,
     ) -> Any:
         """TRL's own computation, or the shared one where it applies and has been found to agree."""
+        if model is self.ref_model:
+            return model.log_probabilities(input_ids, attention_mask, logits_to_keep), None, None
         plain = super()._get_per_token_logps_and_entropies
         if not self._may_share(model, input_ids, logits_to_keep, args, kwargs):
             return plain(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
@@ -189,7 +207,7 @@ class SwarmTrainer(GRPOTrainer):
         )
         logits = input_ids.size(0) * logits_to_keep * getattr(model.config, "vocab_size", 1 << 30)
         small = logits <= SHARED_LOGITS_MAX and not self.args.gradient_checkpointing
-        policy = isinstance(model, PreTrainedModel) and model is not self.ref_model
+        policy = isinstance(model, PreTrainedModel)
         return plain_text and small and self._shared is not False and policy
 
     def _agrees(
@@ -214,20 +232,19 @@ class SwarmTrainer(GRPOTrainer):
 def drop_flat_groups(batch: dict[str, Any], group: int, chunks: int) -> dict[str, Any]:
     """The batch without groups whose advantages are all zero.
 
-    So many flat groups stay that the rest splits into `chunks` equal parts, one at the least.
+    So many completions of flat groups stay that the rest splits into `chunks` equal parts, one each at the least.
     """
     advantages = batch["advantages"]
-    telling = (advantages.view(-1, group).abs() > 0).any(1)
+    telling = (advantages.view(-1, group).abs() > 0).any(1).repeat_interleave(group)
     wanted = max(math.ceil(int(telling.sum()) / chunks), 1) * chunks
-    order = torch.argsort(telling.int(), descending=True, stable=True)[: min(wanted, len(telling))]
-    if len(order) == len(telling):
+    if wanted >= len(telling):
         return batch
-    rows = (order.sort().values[:, None] * group + torch.arange(group, device=order.device)).flatten()
+    rows = torch.argsort(telling.int(), descending=True, stable=True)[:wanted].sort().values
     kept = {
         key: value[rows] if isinstance(value, torch.Tensor) and value.ndim and len(value) == len(advantages) else value
         for key, value in batch.items()
     }
-    kept["num_items_in_batch"] = kept["completion_mask"].sum()
+    kept["num_items_in_batch"] = (kept["completion_mask"] * kept.get("tool_mask", 1)).sum()
     return kept
 
 

@@ -22,6 +22,7 @@ from swarmd.core.events import CommandFailed, Event, TrainerReady, TrainingCance
 from swarmd.errors import ConfigError, ModelError, SwarmdError, SwarmError, single_error
 from swarmd.paths import DataPaths
 from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.footprint import find_excess, is_out_of_memory
 from swarmd.training.source import locate_model
 from swarmd.worker.child import Inbox, Outbox, serve
 from swarmd.worker.messages import Start, Stop
@@ -45,6 +46,7 @@ class Trainer:
         self._running: tuple[str, Cancellation] | None = None
         self._rounds: set[int] = set()
         self._told_at = 0.0
+        self._exhausted = False  # memory ran out, and smaller parts did not help
 
     async def run(self, inbox: Inbox) -> None:
         """Until `Stop` or the planned end of this process; a stage in training is cancelled then."""
@@ -85,10 +87,21 @@ class Trainer:
         event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
         self._running = None  # before the daemon hears of it: its next command may come at once
         self._outbox.observe(event)
+        reason = self._reason_to_retire(command)
+        if reason:
+            self._outbox.retire(reason)
+            tasks.cancel_scope.cancel()
+
+    def _reason_to_retire(self, command: Train) -> str:
+        """Why a fresh process should follow; at the end of a round only, unless memory ran out. Empty for none."""
+        if self._exhausted:
+            return "memory ran out: a fresh process has it back"
+        if command.stage + 1 < self._config.swarm.stages:
+            return ""
         recycle = self._config.training.recycle_rounds
         if recycle and len(self._rounds) >= recycle:
-            self._outbox.retire(f"recycled after {recycle} rounds, as training.recycle_rounds says")
-            tasks.cancel_scope.cancel()
+            return f"recycled after {recycle} rounds, as training.recycle_rounds says"
+        return find_excess(self._config.training.memory, self._engine.policy.device)
 
     def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:
         """Run the command; what came of it is the answer. Raises what only the end of this process can mend."""
@@ -104,8 +117,7 @@ class Trainer:
         except SwarmdError as error:
             return CommandFailed(command.id, str(error))
         except Exception as error:
-            if is_out_of_memory(error):
-                raise
+            self._exhausted = is_out_of_memory(error)
             _log.exception("a stage failed", command=command.id)
             return CommandFailed(command.id, f"{type(error).__name__}: {error}")
         self._rounds.add(command.round)
@@ -116,11 +128,6 @@ class Trainer:
         if done == total or now - self._told_at >= PROGRESS_S:
             self._told_at = now
             self._outbox.progress("training", done, total, figures=figures)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, the machine's or the accelerator's: only a fresh process has it back."""
-    return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "AcceleratorError")
 
 
 def load_engine(start: Start, config: Config) -> Engine:

@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {"steps": 2, "questions": 4, "generations": 4, "peer_que
 def make_config(tasks: tuple[TaskConfig, ...] = (), free_bytes_min: int = 0, **training: Any) -> Config:
     """A node with tiny stages; `training` changes that table."""
     return Config(
-        SwarmConfig(id="test", tasks=tasks),
+        SwarmConfig(id="test", kind="reasoning-gym" if tasks else "digits", tasks=tasks),
         role="coordinator",
         training=TrainingConfig(**{**SMALL, **training}),
         storage=StorageConfig(free_bytes_min=free_bytes_min),

@@ -99,13 +99,16 @@ def test_flat_groups_leave_the_batch() -> None:
     assert kept["old"] is None
 
 
-def test_one_group_stays_when_all_are_flat() -> None:
-    assert len(drop_flat_groups(scored([[0, 0]] * 4), 2, 1)["advantages"]) == 2
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+def test_a_completion_for_each_part_stays_when_all_are_flat(chunks: int) -> None:
+    assert len(drop_flat_groups(scored([[0, 0]] * 4), 2, chunks)["advantages"]) == chunks
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 4, 8])
 @pytest.mark.parametrize("telling", range(5))
-def test_what_is_left_splits_evenly(telling: int) -> None:
+def test_what_is_left_splits_evenly(telling: int, chunks: int) -> None:
     groups = [[1.0, -1.0]] * telling + [[0.0, 0.0]] * (4 - telling)
-    kept = drop_flat_groups(scored(groups), 2, 2)
-    assert len(kept["advantages"]) // 2 in (2, 4)
-    assert int((kept["advantages"] > 0).sum()) == telling
+    left = drop_flat_groups(scored(groups), 2, chunks)["advantages"]
+    assert len(left) % chunks == 0
+    assert max(2 * telling, chunks) <= len(left) < max(2 * telling, chunks) + chunks
+    assert int((left > 0).sum()) == telling

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from swarmd.config import Config, encode
+from swarmd.config import Config, MemoryConfig, encode
 from swarmd.core.commands import CancelTraining, Train
 from swarmd.core.events import CommandFailed, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.errors import ExitCode
@@ -162,4 +162,14 @@ def test_a_process_retires_after_its_rounds(start: type[Worker]) -> None:
     worker.expect(StageTrained)
     fault = worker.expect(Fault)
     assert fault.planned and not fault.permanent and "training.recycle_rounds" in fault.reason
+    assert worker.end() == 0
+
+
+def test_a_process_retires_when_it_holds_too_much(start: type[Worker]) -> None:
+    worker = start(make_config(steps=1, held_out_questions=0, memory=MemoryConfig(bytes_max=1)))
+    worker.expect(TrainerReady, LOAD_S)
+    worker.send(Perform(order(0)))
+    worker.expect(StageTrained)
+    fault = worker.expect(Fault)
+    assert fault.planned and "training.memory.bytes_max" in fault.reason
     assert worker.end() == 0

@@ -1,0 +1,66 @@
+"""How much memory this process takes, and whether it is time for a fresh one."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from swarmd.config import MemoryConfig
+
+STATUS = Path("/proc/self/status")
+KIBIBYTE = 1024
+
+
+def measure_bytes() -> int:
+    """Memory that only this process's end gives back: anonymous resident pages and swap.
+
+    Files mapped into memory are not counted: the kernel drops them by itself. Where the system does not tell them
+    apart, all resident memory counts.
+    """
+    try:
+        lines = STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return int(psutil.Process().memory_info().rss)
+    sizes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest}
+    return (sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0) + sizes.get("VmSwap", 0)) * KIBIBYTE
+
+
+def measure_vram_share(device: str) -> float:
+    """Share of the accelerator's memory that torch holds in this process; 0 on the CPU."""
+    if device != "cuda":
+        return 0.0
+    import torch
+
+    return float(torch.cuda.memory_reserved() / torch.cuda.get_device_properties(0).total_memory)
+
+
+def find_excess(memory: MemoryConfig, device: str) -> str:
+    """Why this process should make room for a fresh one; empty while it need not."""
+    used = measure_bytes()
+    if memory.bytes_max and used > memory.bytes_max:
+        return f"it holds {used / 2**30:.2f} GiB, training.memory.bytes_max is {memory.bytes_max / 2**30:.2f} GiB"
+    share = measure_vram_share(device)
+    if share > memory.vram_share_max:
+        return f"it holds {share:.0%} of the {device} memory, training.memory.vram_share_max is less"
+    return ""
+
+
+def release_memory() -> None:
+    """Give freed memory back to the system and to the accelerator, where they take it."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, the machine's or the accelerator's."""
+    return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "AcceleratorError")

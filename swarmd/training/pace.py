@@ -1,0 +1,54 @@
+"""The learning rate over a node's life, and what happens between two optimiser steps.
+
+A stage is one call of TRL's `train()`, which begins a schedule anew each time; this one counts the steps of the node's
+life, which the checkpoint keeps, so that neither a stage nor a restart sets it back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from swarmd.config import TrainingConfig
+from swarmd.training.cancellation import Cancellation
+
+
+def rate_at(training: TrainingConfig, steps: int) -> float:
+    """The learning rate of the step after `steps` steps: linear warm-up, then the schedule, which ends at 0.
+
+    The schedule is that of transformers' `get_scheduler` of the same name; after `schedule_steps` it stays at a
+    hundredth of the rate, because a node's life has no last step.
+    """
+    peak = training.learning_rate
+    if steps < training.warmup_steps:
+        return peak * (steps + 1) / training.warmup_steps
+    if training.schedule == "constant":
+        return peak
+    length = max(training.schedule_steps - training.warmup_steps, 1)
+    done = min((steps - training.warmup_steps) / length, 1.0)
+    left = 1.0 - done if training.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+    return peak * max(left, 0.01)
+
+
+class Pace(TrainerCallback):
+    """Sets the learning rate, counts steps, tells of each, and stops between them when cancelled."""
+
+    def __init__(self, training: TrainingConfig) -> None:
+        self._training = training
+        self.optimizer: Any = None
+        self.steps = 0  # optimiser steps in the node's life
+        self.cancellation = Cancellation()
+        self.report: Callable[[], None] = lambda: None
+
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        rate = rate_at(self._training, self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        self.steps += 1
+        self.report()
+        self.cancellation.check()

@@ -1,0 +1,79 @@
+"""Running out of memory: smaller parts once more, then the stage fails and the next process begins smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.engine import Engine
+from swarmd.training.footprint import is_out_of_memory
+from swarmd.training.trainer import SwarmTrainer
+from tests.training.conftest import order
+
+Maker = Callable[..., Engine]
+
+
+def exhaust(monkeypatch: pytest.MonkeyPatch, rows_that_fit: int) -> list[int]:
+    """Have passes of more completions run out of memory, as a device does. Returns the sizes of all that were tried."""
+    tried: list[int] = []
+    compute = SwarmTrainer.compute_loss
+
+    def compute_loss(self: SwarmTrainer, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        tried.append(int(self.args.per_device_train_batch_size))
+        if tried[-1] > rows_that_fit:
+            raise torch.OutOfMemoryError("out of memory")
+        return compute(self, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(SwarmTrainer, "compute_loss", compute_loss)
+    return tried
+
+
+def test_a_stage_is_trained_in_halves(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine()  # four questions of four completions in one pass
+    tried = exhaust(monkeypatch, rows_that_fit=8)
+    event = engine.train(order(0), Cancellation())
+    assert event.steps == engine.steps == 2
+    assert tried[0] == 16 and set(tried[1:]) == {8}
+    assert make_engine()._trainer.args.per_device_train_batch_size == 8
+
+
+def test_a_stage_fails_after_one_more_try_and_the_next_process_begins_smaller(
+    make_engine: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    tried = exhaust(monkeypatch, rows_that_fit=4)
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        engine.train(order(0), Cancellation())
+    assert is_out_of_memory(raised.value)
+    assert tried == [16, 8]
+    fresh = make_engine()
+    assert fresh.train(order(0), Cancellation()).steps == 2
+    assert set(tried[2:]) == {4}
+
+
+def test_smaller_parts_learn_the_same(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of the parts add up to that of the whole, so only rounding differs."""
+    whole = make_engine("whole")
+    parts = make_engine("parts", micro_questions=1)
+    for engine in (whole, parts):
+        engine._peer = "the-same"
+        engine.train(order(0), Cancellation())
+    assert parts._trainer.args.gradient_accumulation_steps == 4
+    for name, tensor in whole.policy.model.state_dict().items():
+        torch.testing.assert_close(tensor, parts.policy.model.state_dict()[name], atol=2e-4, rtol=0)
+
+
+def test_a_checkpoint_is_a_model(make_engine: Maker) -> None:
+    """Anyone loads it with transformers alone."""
+    engine = make_engine()
+    engine.train(order(0), Cancellation())
+    (directory,) = engine._checkpoints.directory.glob("r*")
+    model: Any = AutoModelForCausalLM.from_pretrained(directory)
+    assert AutoTokenizer.from_pretrained(directory).chat_template == engine.policy.tokenizer.chat_template
+    for name, tensor in engine.policy.model.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], tensor)
