@@ -38,6 +38,10 @@ class TaskConfig(Section, frozen=True):
     name: str
     weight: Positive = 1.0
     config: dict[str, Any] = {}
+    curriculum: bool = False  # go through the task's levels as the results allow
+    raise_at: Share = 0.8  # mean accuracy of the last groups at which the level is raised
+    lower_at: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2  # and lowered
+    window: AtLeastOne = 64  # how many groups these are, of this node's own
 
 
 class SwarmConfig(Section, frozen=True):
@@ -45,9 +49,9 @@ class SwarmConfig(Section, frozen=True):
 
     id: Name
     coordinator: str = ""  # peer id whose announcements count; empty on the coordinator itself
-    kind: str = "reasoning-gym"
-    stages: AtLeastOne = 1
-    tasks: tuple[TaskConfig, ...] = ()  # empty: the embedded digit tasks
+    kind: str = "digits"  # see swarmd.swarms.registry
+    stages: AtLeastOne = 1  # as the kind has
+    tasks: tuple[TaskConfig, ...] = ()  # empty: the kind's own mixture
     options: dict[str, Any] = {}  # settings of the kind, which checks them itself
 
 
@@ -216,7 +220,7 @@ class TrainingConfig(Section, frozen=True):
 
 
 class HubConfig(Section, frozen=True):
-    """Pushing the model to the Hugging Face Hub (extra `hub`)."""
+    """Pushing the model to the Hugging Face Hub."""
 
     repo: str = ""  # "user/name", or "user/" for a name made of model and node; empty: nothing is pushed
     every: AtLeastOne = 1  # rounds between pushes

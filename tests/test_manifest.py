@@ -41,14 +41,12 @@ OTHER = generate_identity()
 BOOTNODE = f"/ip4/192.0.2.1/tcp/38331/p2p/{CREATOR.peer_id}"
 CONTRACT = "0x" + "aB" * 20
 NODE_LOCAL = {
-    "device",
-    "dtype",
-    "threads",
-    "held_out_questions",
-    "held_out_every",
-    "checkpoints_kept",
-    "seed",
-    "recycle_rounds",
+    *("device", "dtype", "attention", "quantization", "unsloth", "lora", "vllm", "reference", "memory", "pool"),
+    *("processes", "accelerate", "threads", "micro_questions", "gradient_checkpointing", "recycle_rounds"),
+    *("schedule", "warmup_steps", "schedule_steps", "optimizer", "seed"),
+    *("peer_loss", "peer_gate", "peer_draw", "replay_questions", "share_per_task"),
+    *("own_questions", "own_questions_max"),
+    *("held_out_questions", "held_out_every", "checkpoints_kept"),
 }
 
 plain = st.recursive(
@@ -62,6 +60,11 @@ tasks = st.builds(
     name=titles,
     weight=st.floats(0.1, 100),
     config=st.dictionaries(titles, plain, max_size=3),
+    curriculum=st.booleans(),
+    window=st.integers(1, 100),
+)
+options = st.dictionaries(
+    titles, plain | st.just("two\nlines") | st.dictionaries(titles, plain | st.just({}), max_size=2), max_size=3
 )
 training = st.builds(
     TrainingConfig,
@@ -123,7 +126,10 @@ def signed(identity: Identity = CREATOR, **changes: Any) -> Manifest:
 @st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
     recipe = recipe_of(
-        Config(SwarmConfig("s", tasks=tuple(draw(st.lists(tasks, max_size=3)))), training=draw(training))
+        Config(
+            SwarmConfig("s", tasks=tuple(draw(st.lists(tasks, max_size=3))), options=draw(options)),
+            training=draw(training),
+        )
     )
     mode = draw(st.one_of(rounds.map(lambda r: {"rounds": r}), chains.map(lambda c: {"rounds": None, "chain": c})))
     closed = mode.get("chain") is None and draw(st.booleans())
@@ -273,6 +279,19 @@ def test_settings_of_a_task_are_plain(value: Any) -> None:
         recipe_of(Config(SwarmConfig("s", tasks=(TaskConfig("chain_sum", 1.0, {"a": value}),))))
 
 
+@pytest.mark.parametrize("value", [deep(9), float("nan"), 2**64, "a\x00b", "a\x1b[2J", None, b"raw"])
+def test_options_of_a_kind_are_plain(value: Any) -> None:
+    with pytest.raises(ManifestError, match=r"recipe\.options"):
+        recipe_of(Config(SwarmConfig("s", options={"a": {"b": value}})))
+
+
+def test_a_recipe_without_options_has_the_digest_that_it_had_before_there_were_any() -> None:
+    recipe = recipe_of(Config(SwarmConfig("s", kind="reasoning-gym")))
+    assert "options" not in msgspec.to_builtins(recipe)
+    assert recipe_digest(recipe) == "e3a85149a52fa4460af85a66c1763dfb80de56c782eb06957c52e8788906f589"
+    assert recipe_digest(msgspec.structs.replace(recipe, options={"a": 1})) != recipe_digest(recipe)
+
+
 @pytest.mark.parametrize("model", ["/srv/model", "./model", "../x", "~/model", "a/b/c", ""])
 def test_a_model_on_a_disk_cannot_be_shared(model: str) -> None:
     with pytest.raises(ManifestError, match="recipe cannot be shared") as caught:
@@ -355,6 +374,7 @@ def test_the_recipe_is_all_of_training_that_is_not_a_nodes_own() -> None:
         "kind",
         "stages",
         "tasks",
+        "options",
         "digest",
     }
     ours, theirs = (get_type_hints(kind, include_extras=True) for kind in (Recipe, TrainingConfig))

@@ -26,10 +26,12 @@ DEFAULTS = Config(SwarmConfig(id="example"))
 def check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key."""
     from swarmd.dht.addresses import check_addresses
+    from swarmd.swarms.registry import check_kind
 
     config = load_config(file)
     check_addresses(config)
-    typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}")
+    kind = check_kind(config.swarm)
+    typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {kind.name}")
 
 
 @app.command()

@@ -40,7 +40,7 @@ def check(
 ) -> None:
     """Print a model's accuracy on the held-out questions of the digit tasks."""
     from swarmd.config import SwarmConfig
-    from swarmd.swarms.reasoning_gym import ReasoningGymPlan
+    from swarmd.swarms.digit_plan import DigitsPlan
     from swarmd.training.evaluation import mean_accuracy
     from swarmd.training.quiet import quieten
     from swarmd.training.recipe import check_model
@@ -50,7 +50,7 @@ def check(
     place = directory or EMBEDDED_DIR
     if not (place / "config.json").is_file():
         raise ModelError(f"there is no model in {place}", "Name a directory that `swarmd model build` wrote")
-    result = check_model(place, ReasoningGymPlan(SwarmConfig(id="check")), questions, seed)
+    result = check_model(place, DigitsPlan(SwarmConfig(id="check")), questions, seed)
     for task, accuracy in result.items():
         typer.echo(
             f"{task:20} correct {accuracy.correct:.3f}  well-formed {accuracy.formatted:.3f}  of {accuracy.questions}"

@@ -1,8 +1,9 @@
 """What stands in a manifest, and the bounds of each value.
 
-No key has a default: a default that changes in a later version would change what an old file says. Keys mean what they
-mean in a node's configuration (configs/reference.toml); `recipe` holds those that all nodes must have alike, because
-they decide what is learnt or whether rollouts of one node are of use to another.
+No key has a default, but `recipe.options` and what makes a task's curriculum, which came later: a default that changes
+in a later version would change what an old file says. Keys mean what they mean in a node's configuration
+(configs/reference.toml); `recipe` holds those that all nodes must have alike, because they decide what is learnt or
+whether rollouts of one node are of use to another.
 """
 
 from __future__ import annotations
@@ -37,11 +38,15 @@ Members = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
 
 
 class Task(Section, frozen=True):
-    """One task of the mixture."""
+    """One task of the mixture. Where it has a curriculum, the thresholds that are the usual ones are left out."""
 
     name: Title
     weight: Positive
     config: dict[str, Any]
+    curriculum: bool = False
+    raise_at: Share = 0.8
+    lower_at: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
+    window: AtLeastOne = 64
 
 
 class Recipe(Section, frozen=True):
@@ -66,6 +71,7 @@ class Recipe(Section, frozen=True):
     staleness_rounds: Count
     tasks: Annotated[tuple[Task, ...], msgspec.Meta(max_length=TASKS_MAX)]
     digest: str
+    options: dict[str, Any] = {}  # of the kind; left out when empty, so that it changes no digest made before it was
 
 
 class Rounds(Section, frozen=True):
@@ -126,8 +132,15 @@ def recipe_of(config: Config) -> Recipe:
     training = msgspec.structs.asdict(config.training)
     shared = {name: training[name] for name in Recipe.__struct_fields__ if name in training}
     swarm = config.swarm
-    tasks = [{"name": task.name, "weight": task.weight, "config": task.config} for task in swarm.tasks]
-    content = {**shared, "kind": swarm.kind, "stages": swarm.stages, "tasks": tasks, "digest": ""}
+    tasks = [msgspec.structs.asdict(task) for task in swarm.tasks]
+    content = {
+        **shared,
+        "kind": swarm.kind,
+        "stages": swarm.stages,
+        "tasks": tasks,
+        "options": swarm.options,
+        "digest": "",
+    }
     try:
         recipe = msgspec.convert(content, Recipe)
     except msgspec.ValidationError as error:
@@ -195,6 +208,7 @@ def check_recipe(recipe: Recipe) -> None:
     for task in recipe.tasks:
         _check_printable("recipe.tasks", task.name)
         _check_plain(f"recipe.tasks: {task.name}", task.config, DEPTH_MAX)
+    _check_plain("recipe.options", recipe.options, DEPTH_MAX)
     _check_printable("recipe.kind", recipe.kind)
 
 
@@ -210,7 +224,7 @@ def _check_plain(where: str, value: Any, depth: int) -> None:
         for inner in value:
             _check_plain(where, inner, depth - 1)
     elif isinstance(value, str):
-        _check_printable(where, value)
+        _check_printable(where, value.replace("\n", ""))  # a prompt has lines
     elif isinstance(value, int):
         _check_integer(where, value)
     elif not isinstance(value, float) or not math.isfinite(value):

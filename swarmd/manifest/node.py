@@ -17,6 +17,7 @@ TRAIN_STAGES = 2.0  # a slow node may take so many stages' time before its stage
 _COMMENTS = {
     "name": "shown to others on the leaderboard",
     "data": "log, rollouts, checkpoints and identity lie beside this file",
+    "options": "settings of the kind",
     "coordinator": "peer id whose announcements count: the creator's node",
     "listen": "port 0 takes any free one",
     "announce": "addresses told to others, when those above cannot be reached from outside",
@@ -89,7 +90,7 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
     """The file's tables in order, each with its comment."""
     recipe = msgspec.to_builtins(manifest.recipe)
     recipe.pop("digest")
-    shared = {name: recipe.pop(name) for name in ("kind", "stages", "tasks")}
+    shared = {name: recipe.pop(name) for name in ("kind", "stages", "tasks", "options") if name in recipe}
     coordinator = {} if choice.role == "coordinator" else {"coordinator": manifest.creator}
     tables = {
         "swarm": ("from the manifest", {"id": manifest.id, **coordinator, **shared}),
@@ -148,11 +149,12 @@ def _chain(chain: Chain, choice: NodeChoice) -> dict[str, Any]:
     return content
 
 
-def _table(comment: str, content: dict[str, Any]) -> Any:
+def _table(comment: str, content: dict[str, Any], nests: bool = True) -> Any:
+    """A table; tables in it are tables of their own, and what is in those stands in one value each."""
     table = tomlkit.table()
     if comment:
         table.comment(comment)
-    for key, value in content.items():
-        inner = _table(_COMMENTS.get(key, ""), value) if isinstance(value, dict) else None
+    for key, value in sorted(content.items(), key=lambda item: nests and isinstance(item[1], dict)):
+        inner = _table(_COMMENTS.get(key, ""), value, False) if nests and isinstance(value, dict) else None
         table.add(key, inner or commented(value, _COMMENTS.get(key, "")))
     return table

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from reasoning_gym.coaching import BaseCurriculum, ScalarAttributeDefinition
 from reasoning_gym.factory import DATASETS, ProceduralDataset, register_dataset
 
 SOURCE = "digits/1"  # part of the config digest: a change of the generators is another task to peers
@@ -39,6 +40,22 @@ class LargestConfig:
     def validate(self) -> None:
         assert 2 <= self.numbers <= 12, "numbers must be between 2 and 12"
         assert 1 <= self.digits <= 12, "digits must be between 1 and 12"
+
+
+class DigitsCurriculum(BaseCurriculum):  # type: ignore[misc]
+    """From two digits up to six."""
+
+    def __init__(self) -> None:
+        super().__init__(type(self).__name__, DigitsConfig)
+        self._define_attributes(ScalarAttributeDefinition(name="digits", field_name="digits", levels=[2, 3, 4, 5, 6]))
+
+
+class LargestCurriculum(BaseCurriculum):  # type: ignore[misc]
+    """From two numbers of two digits up to five."""
+
+    def __init__(self) -> None:
+        super().__init__(type(self).__name__, LargestConfig)
+        self._define_attributes(ScalarAttributeDefinition(name="numbers", field_name="numbers", levels=[2, 3, 4, 5]))
 
 
 class DigitsDataset(ProceduralDataset):  # type: ignore[misc]
@@ -112,4 +129,6 @@ def register_digits() -> None:
     """Make the four known to reasoning-gym; doing it again changes nothing."""
     for task in TASKS:
         if task.name not in DATASETS:
-            register_dataset(task.name, task, LargestConfig if task is LargestDataset else DigitsConfig)
+            largest = task is LargestDataset
+            settings, curriculum = (LargestConfig, LargestCurriculum) if largest else (DigitsConfig, DigitsCurriculum)
+            register_dataset(task.name, task, settings, curriculum)

@@ -1,4 +1,4 @@
-"""The reasoning-gym swarm: any mixture of its tasks, and the digit tasks, in one stage.
+"""The reasoning-gym swarm: any mixture of its tasks, each with settings or a curriculum, in one stage.
 
 Seeds are hashed from (swarm, peer, round, stage, task, chunk). An item of reasoning-gym is a function of seed + index,
 so seeds that count up would give every chunk, round and node the questions of its neighbour, shifted by one.
@@ -6,62 +6,52 @@ so seeds that count up would give every chunk, round and node the questions of i
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import importlib.metadata
-import json
+import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
-import reasoning_gym
-from reasoning_gym.factory import DATASETS, ProceduralDataset
+from reasoning_gym.factory import ProceduralDataset
 
-from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.config import Section, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless
-from swarmd.swarms.digits import SOURCE, TASK_NAMES, register_digits
+from swarmd.swarms.curriculum import load_ladders, make_ladder
+from swarmd.swarms.digits import register_digits
+from swarmd.swarms.gym_tasks import DATASET_SIZE, Task, make_levels
+from swarmd.swarms.options import decode_options
 from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of
 from swarmd.swarms.rollouts import Reference
 from swarmd.swarms.text import extract_answer, is_well_formed
 
-KIND = "reasoning-gym"
-DATASET_SIZE = 20_000  # fixed: some tasks draw from a table as long as the data set
+# RL Swarm's nine without propositional_logic, which has no answers to compare with, so that there it never paid, and
+# without binary_matrix, whose scorer runs answers as code, so that no node takes it from another.
+MIXTURE = (
+    *("arc_1d", "basic_arithmetic", "base_conversion", "bf"),
+    *("calendar_arithmetic", "decimal_arithmetic", "fraction_simplification"),
+)
 CHUNKS_MAX = 8  # seeds of one task in one stage
 TRIES_MAX = 400  # questions looked at to find one on the wanted side of the split
 FRESH_TRIES_MAX = 20  # of these, to find one not drawn before in the stage
 SELECT_TRIES = 80  # questions looked at for each one held out
 DATASETS_KEPT = 64
 
-INSTRUCTION = (
-    "Solve the problem. Think step by step if it helps, then give the final answer alone "
-    "between <answer> and </answer>."
-)
 
-
-class Task(msgspec.Struct, frozen=True):
-    """One task of the mixture, ready to be drawn from."""
-
-    name: str
-    weight: float
-    config: dict[str, Any]
-    digest: str
-    messages: tuple[Message, ...]  # what precedes the question
-
-    def make(self, seed: int) -> ProceduralDataset:
-        """The data set of this task under a seed."""
-        return reasoning_gym.create_dataset(self.name, seed=seed, size=DATASET_SIZE, **self.config)
+class NoOptions(Section, frozen=True):
+    """The mixture stands in `swarm.tasks`; there is nothing else to set."""
 
 
 class ReasoningGymPlan(Plan):
-    """Any mixture of tasks, in one stage.
+    """Any mixture of reasoning-gym's tasks.
+
+    A task with a curriculum is drawn at the level that this node's results have come to; a stage keeps the levels that
+    it began with. What peers publish may be of any level.
 
     Args:
-        swarm: with the mixture in `tasks`.
+        swarm: with the mixture in `tasks`; `MIXTURE` without one.
         training: gives the weight of the form in the reward.
         home: the node's data directory, which this plan does not need.
 
@@ -73,26 +63,33 @@ class ReasoningGymPlan(Plan):
         register_digits()
         self._swarm = swarm.id
         self._format_reward = (training or TrainingConfig()).format_reward
-        configs = swarm.tasks or tuple(TaskConfig(name) for name in TASK_NAMES)
-        self._tasks = {config.name: make_task(config) for config in configs}
-        if len(self._tasks) < len(configs):
+        decode_options(swarm.options, NoOptions)
+        configs = swarm.tasks or tuple(TaskConfig(name) for name in MIXTURE)
+        self._weights = {config.name: config.weight for config in configs}
+        if len(self._weights) < len(configs):
             raise SwarmError("swarm.tasks names a task twice", "Join the two entries and add up their weights")
+        self._levels = {config.name: make_levels(config) for config in configs}
+        self._ladders = {
+            config.name: make_ladder(config, len(self._levels[config.name])) for config in configs if config.curriculum
+        }
         self._datasets: OrderedDict[tuple[str, int], ProceduralDataset] = OrderedDict()
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        return tuple(self._tasks)
+        return tuple(self._levels)
 
     def draw(self, place: Place, material: Material) -> Iterator[Question]:
         """See `Plan.draw`. Raises SwarmError when a task has no question on the training side."""
         random = Random(hash_number("mixture", self._swarm, place.peer, place.round, place.stage))
-        weights = [task.weight for task in self._tasks.values()]
-        streams = {name: self._stream(name, place) for name in self._tasks}
-        while True:
-            yield next(streams[random.choices(self.tasks, weights)[0]])
+        weights = list(self._weights.values())
+        streams = {name: self._stream(self._present(name), place) for name in self.tasks}
+        return (next(streams[random.choices(self.tasks, weights)[0]]) for _ in itertools.count())
 
-    def _stream(self, name: str, place: Place) -> Iterator[Question]:
-        task = self._tasks[name]
+    def _present(self, name: str) -> Task:
+        """The task at the level that this node has come to."""
+        return self._levels[name][self._ladders[name].level if name in self._ladders else 0]
+
+    def _stream(self, task: Task, place: Place) -> Iterator[Question]:
         seen: set[str] = set()
         while True:
             for chunk in range(CHUNKS_MAX):
@@ -126,13 +123,15 @@ class ReasoningGymPlan(Plan):
         return self.select(task, "held-out", count)
 
     def select(self, task: str, side: Split, count: int) -> list[Question]:
-        """Up to `count` distinct questions of one side of the split, the same on every node."""
-        seed = hash_number("select", side, task, self._tasks[task].digest)
+        """Up to `count` distinct questions of one side of the split, the same on every node, of all levels alike."""
+        levels = self._levels[task]
+        seeds = [hash_number("select", side, task, level.digest) for level in levels]
         found: dict[str, Question] = {}
         for index in range(min(DATASET_SIZE, count * SELECT_TRIES)):
             if len(found) == count:
                 break
-            question, canonical = self._generate(self._tasks[task], seed, index)
+            place = index % len(levels)
+            question, canonical = self._generate(levels[place], seeds[place], index // len(levels))
             if split_of(task, canonical) == side:
                 found.setdefault(canonical, question)
         return list(found.values())
@@ -146,13 +145,15 @@ class ReasoningGymPlan(Plan):
                 not make the question).
         """
         peer = place.peer
-        task = self._tasks.get(reference.task)
-        if task is None:
+        if reference.task not in self._levels:
             raise RecordRejected("unknown-task", f"{peer} sent the task {reference.task!r}, which is not trained here")
-        if task.name in UNSAFE_TASKS:
-            raise RecordRejected("unsafe-scorer", f"the scorer of {task.name} runs answers as code: peers' are refused")
-        if reference.config_digest != task.digest:
-            raise RecordRejected("config-digest", f"{peer} has other settings or another version of {task.name}")
+        if reference.task in UNSAFE_TASKS:
+            raise RecordRejected(
+                "unsafe-scorer", f"the scorer of {reference.task} runs answers as code: peers' are refused"
+            )
+        task = self._level_of(reference)
+        if task is None:
+            raise RecordRejected("config-digest", f"{peer} has other settings or another version of {reference.task}")
         if reference != reference.base:
             raise RecordRejected("source", f"{peer} sent a question of {task.name} that is made of other texts")
         if reference.index >= DATASET_SIZE:
@@ -166,6 +167,24 @@ class ReasoningGymPlan(Plan):
         if split_of(task.name, canonical) != "train":
             raise RecordRejected("held-out", f"{peer} sent a question of {task.name} that is held out")
         return question
+
+    def _level_of(self, reference: Reference) -> Task | None:
+        levels = self._levels.get(reference.task, ())
+        return next((level for level in levels if level.digest == reference.config_digest), None)
+
+    def learn(self, question: Question, scores: Sequence[Score]) -> None:
+        """See `Plan.learn`: moves the level of a task with a curriculum, by groups of the present level."""
+        ladder = self._ladders.get(question.task)
+        if ladder is not None and scores and question.reference.config_digest == self._present(question.task).digest:
+            ladder.note(sum(score.accuracy for score in scores) / len(scores))
+
+    def read_memory(self) -> Mapping[str, Any]:
+        """The levels, see `Plan.read_memory`."""
+        return {"curricula": {name: ladder.read() for name, ladder in self._ladders.items()}} if self._ladders else {}
+
+    def load_memory(self, memory: Mapping[str, Any]) -> None:
+        """Go on at the levels of a checkpoint; see `Plan.load_memory`."""
+        load_ladders(self._ladders, memory.get("curricula", {}))
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         """Accuracy by the task's own scorer, form by the answer tags; the reward is their weighted sum.
@@ -181,8 +200,9 @@ class ReasoningGymPlan(Plan):
         answer = extract_answer(completion)
         if answer is None or not is_harmless(question.task, answer):
             return self._weigh(0.0, shape)
+        task = self._level_of(question.reference)
         try:
-            dataset = self._dataset(self._tasks[question.task], question.reference.seed)
+            dataset = self._dataset(task or self._levels[question.task][0], question.reference.seed)
             value = float(dataset.score_answer(answer, dict(question.entry)))
         except Exception:
             return self._weigh(0.0, shape, failed=True)
@@ -206,39 +226,10 @@ class ReasoningGymPlan(Plan):
         return Question(reference, (*task.messages, Message("user", text)), entry), canonical
 
     def _dataset(self, task: Task, seed: int) -> ProceduralDataset:
-        key = (task.name, seed)
+        key = (task.digest, seed)
         if key not in self._datasets:
             self._datasets[key] = task.make(seed)
             if len(self._datasets) > DATASETS_KEPT:
                 self._datasets.popitem(last=False)
         self._datasets.move_to_end(key)
         return self._datasets[key]
-
-
-def make_task(config: TaskConfig) -> Task:
-    """Check one entry of `swarm.tasks`. Raises SwarmError naming the nearest task or the settings it has."""
-    if config.name not in DATASETS:
-        near = difflib.get_close_matches(config.name, DATASETS, n=1)
-        hint = f"Did you mean {near[0]}?" if near else "See https://github.com/open-thought/reasoning-gym for the names"
-        raise SwarmError(f"there is no task {config.name!r} in reasoning-gym", hint)
-    fields = {field.name for field in dataclasses.fields(DATASETS[config.name][1])} - {"seed", "size"}
-    for key in config.config:
-        if key not in fields:
-            raise SwarmError(
-                f"the task {config.name} has no setting {key!r}", f"It has: {', '.join(sorted(fields)) or 'none'}"
-            )
-    digits = config.name in TASK_NAMES
-    source = SOURCE if digits else f"reasoning-gym/{importlib.metadata.version('reasoning-gym')}"
-    before = () if digits else (Message("system", INSTRUCTION, trusted=True),)
-    task = Task(config.name, config.weight, config.config, digest_config(source, config), before)
-    try:
-        _ = task.make(0)[0]
-    except Exception as error:
-        raise SwarmError(f"the task {config.name} does not take its settings: {error}") from error
-    return task
-
-
-def digest_config(source: str, config: TaskConfig) -> str:
-    """16 hex digits over the task, its settings and the generator's version: equal digests draw equal questions."""
-    settings = json.dumps(config.config, sort_keys=True, default=str)
-    return f"{hash_number(source, config.name, settings, bits=64):016x}"

@@ -21,8 +21,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from swarmd.config import SwarmConfig
+from swarmd.swarms.digit_plan import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Place, Question
-from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.text import CLOSING, OPENING, TAGS
 from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
 from swarmd.training.generation import Sampler
@@ -69,7 +69,7 @@ def build_model(directory: Path, seed: int = 0, report: Report = lambda *_: None
     torch.set_num_threads(1)
     try:
         torch.manual_seed(seed)
-        plan = ReasoningGymPlan(SwarmConfig(id=f"warm start {seed}".replace(" ", "-")))
+        plan = DigitsPlan(SwarmConfig(id=f"warm start {seed}".replace(" ", "-")))
         policy = make_policy(build_tokenizer(plan))
         steps, accuracy = warm_up(policy, plan, seed, report)
         policy.model.to(torch.bfloat16).save_pretrained(directory)
@@ -82,7 +82,7 @@ def build_model(directory: Path, seed: int = 0, report: Report = lambda *_: None
     return Built(digest, policy.parameters, steps, accuracy, time.perf_counter() - started, size)
 
 
-def build_tokenizer(plan: ReasoningGymPlan) -> PreTrainedTokenizerFast:
+def build_tokenizer(plan: DigitsPlan) -> PreTrainedTokenizerFast:
     """Byte-level BPE over training questions, digits one by one, so that it can spell any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -144,7 +144,7 @@ def wrap_model(model: Any, tokenizer: Any) -> Policy:
     return Policy("embedded", model, tokenizer, "cpu", False, "", find_markers(tokenizer))
 
 
-def warm_up(policy: Policy, plan: ReasoningGymPlan, seed: int, report: Report) -> tuple[int, float]:
+def warm_up(policy: Policy, plan: DigitsPlan, seed: int, report: Report) -> tuple[int, float]:
     """Supervised steps until the development accuracy is reached; returns steps and accuracy."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
     sampler = Sampler(policy.model, policy.stop_ids, policy.tokenizer.pad_token_id, policy.autocast)
@@ -165,7 +165,7 @@ def warm_up(policy: Policy, plan: ReasoningGymPlan, seed: int, report: Report) -
 Pair = tuple[list[int], list[int]]  # prompt and target, as token ids
 
 
-def draw_batches(policy: Policy, plan: ReasoningGymPlan, seed: int) -> Iterator[list[Pair]]:
+def draw_batches(policy: Policy, plan: DigitsPlan, seed: int) -> Iterator[list[Pair]]:
     """Endless batches of training questions and right answers, half of them tagged."""
     random = Random(seed)
     questions = plan.draw(Place("recipe", 0, 0), NO_MATERIAL)
@@ -198,7 +198,7 @@ def supervise(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Pair
     return float(loss.detach())
 
 
-def check_model(directory: Path, plan: ReasoningGymPlan, questions: int, seed: int = 0) -> dict[str, Accuracy]:
+def check_model(directory: Path, plan: DigitsPlan, questions: int, seed: int = 0) -> dict[str, Accuracy]:
     """Accuracy of a saved model on held-out questions of each task, one sampled completion each."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     policy = wrap_model(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)

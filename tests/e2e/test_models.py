@@ -60,6 +60,7 @@ def test_a_model_directory_and_reasoning_gym_tasks(swarm: Swarm, tmp_path: Path)
         training__model=str(model),
         training__prompt_tokens=1024,
         training__held_out_questions=2,
+        swarm__kind="reasoning-gym",
         swarm__tasks=tasks,
     )
     swarm.wait_over(150)

@@ -17,12 +17,13 @@ from reasoning_gym.factory import DATASETS
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.answers import EVALUATED, PARSED, UNSAFE_TASKS, is_harmless
+from swarmd.swarms.digit_plan import DigitsPlan
 from swarmd.swarms.digits import TASK_NAMES
 from swarmd.swarms.plan import NO_MATERIAL, Place, Question, split_of
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.registry import make_plan
 
-DIGITS = ReasoningGymPlan(SwarmConfig(id="test"))
+DIGITS = DigitsPlan(SwarmConfig(id="test"))
 
 
 def plan_of(*names: str, **settings: object) -> ReasoningGymPlan:
@@ -42,7 +43,7 @@ def canonical(question: Question) -> str:
 
 
 def test_draws_are_the_same_everywhere() -> None:
-    again = ReasoningGymPlan(SwarmConfig(id="test"))
+    again = DigitsPlan(SwarmConfig(id="test"))
     assert take(DIGITS, 50) == take(again, 50)
     assert {question.task for question in take(DIGITS, 50)} == set(TASK_NAMES)
 
@@ -65,7 +66,7 @@ def test_seeds_do_not_overlap_across_nodes_and_rounds(other: dict[str, object]) 
 
 
 def test_another_swarm_draws_other_questions() -> None:
-    other = ReasoningGymPlan(SwarmConfig(id="other"))
+    other = DigitsPlan(SwarmConfig(id="other"))
     assert {text(q) for q in take(DIGITS, 100)} != {text(q) for q in take(other, 100)}
 
 
@@ -94,7 +95,7 @@ def test_largest_is_split_by_its_numbers_in_any_order() -> None:
 @given(st.integers(0, 19_999))
 def test_digit_answers_are_right_and_exact(index: int) -> None:
     for name in TASK_NAMES:
-        task = DIGITS._tasks[name]
+        task = DIGITS._levels[name][0]
         question, _ = DIGITS._generate(task, 1, index)
         number = re.findall(r"\d+", text(question).split(":")[1])
         expected = {
@@ -116,7 +117,7 @@ def refused(plan: ReasoningGymPlan, question: Question, peer: str = "a", **chang
 
 
 def test_a_peers_question_is_generated_again() -> None:
-    elsewhere = ReasoningGymPlan(SwarmConfig(id="test"))
+    elsewhere = DigitsPlan(SwarmConfig(id="test"))
     for question in take(DIGITS, 40):
         assert elsewhere.regenerate(question.reference, Place("a", 0, 0), NO_MATERIAL) == question
 
@@ -132,7 +133,7 @@ def test_references_that_are_refused() -> None:
 
 
 def _side(question: Question, index: int) -> str:
-    task = DIGITS._tasks[question.task]
+    task = DIGITS._levels[question.task][0]
     return split_of(task.name, DIGITS._generate(task, question.reference.seed, index)[1])
 
 
@@ -234,6 +235,10 @@ def test_system_text_for_real_tasks_only() -> None:
     assert [(message.role, message.trusted) for message in messages] == [("system", True), ("user", False)]
 
 
+def mixture(*tasks: TaskConfig) -> SwarmConfig:
+    return SwarmConfig(id="t", kind="reasoning-gym", tasks=tasks)
+
+
 def error_of(swarm: SwarmConfig) -> SwarmError:
     with pytest.raises(SwarmError) as caught:
         make_plan(swarm)
@@ -241,14 +246,14 @@ def error_of(swarm: SwarmConfig) -> SwarmError:
 
 
 def test_wrong_settings_name_the_fix() -> None:
-    assert "chain_sum" in error_of(SwarmConfig(id="t", tasks=(TaskConfig("chain_sums"),))).fix
+    assert "chain_sum" in error_of(mixture(TaskConfig("chain_sums"))).fix
     assert "reasoning-gym" in error_of(SwarmConfig(id="t", kind="reasoning-gim")).fix
-    wrong = error_of(SwarmConfig(id="t", tasks=(TaskConfig("chain_sum", config={"term": 2}),)))
+    wrong = error_of(mixture(TaskConfig("chain_sum", config={"term": 2})))
     assert "'term'" in wrong.message and "min_terms" in wrong.fix
-    bad = error_of(SwarmConfig(id="t", tasks=(TaskConfig("chain_sum", config={"min_terms": 0}),)))
+    bad = error_of(mixture(TaskConfig("chain_sum", config={"min_terms": 0})))
     assert "chain_sum" in bad.message
-    assert "twice" in error_of(SwarmConfig(id="t", tasks=(TaskConfig("gcd"), TaskConfig("gcd")))).message
-    seeded = error_of(SwarmConfig(id="t", tasks=(TaskConfig("chain_sum", config={"seed": 1}),)))
+    assert "twice" in error_of(mixture(TaskConfig("gcd"), TaskConfig("gcd"))).message
+    seeded = error_of(mixture(TaskConfig("chain_sum", config={"seed": 1})))
     assert "'seed'" in seeded.message
 
 
@@ -257,7 +262,7 @@ def test_deferred_modules_load_when_their_task_is_used() -> None:
         "import sys; from swarmd.config import *; from swarmd.swarms.plan import *\n"
         "from swarmd.swarms.registry import make_plan\n"
         "plan = make_plan(SwarmConfig(id='a')); assert 'matplotlib' not in sys.modules\n"
-        "plan = make_plan(SwarmConfig(id='a', tasks=(TaskConfig('game_of_life'),)))\n"
+        "plan = make_plan(SwarmConfig(id='a', kind='reasoning-gym', tasks=(TaskConfig('game_of_life'),)))\n"
         "question = next(plan.draw(Place('p', 0, 0), NO_MATERIAL)); answer = question.entry['answer']\n"
         "assert 'matplotlib' in sys.modules\n"
         "print(plan.score(question, [f'<answer>{answer}</answer>'])[0].accuracy)"

@@ -10,13 +10,13 @@ from transformers import AutoModelForCausalLM
 from swarmd.cli import run_command
 from swarmd.config import SwarmConfig
 from swarmd.errors import ExitCode
+from swarmd.swarms.digit_plan import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Place
-from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.training import recipe
 from swarmd.training.evaluation import mean_accuracy
 from swarmd.training.source import EMBEDDED_DIR
 
-PLAN = ReasoningGymPlan(SwarmConfig(id="test"))
+PLAN = DigitsPlan(SwarmConfig(id="test"))
 
 
 def test_the_same_seed_gives_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,121 @@
+"""Tasks of reasoning-gym as a mixture names them: settings checked, levels of a curriculum, digests for peers."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.metadata
+import json
+from typing import Any
+
+import msgspec
+import reasoning_gym
+from reasoning_gym.factory import CURRICULA, DATASETS, ProceduralDataset, create_curriculum
+
+from swarmd.config import TaskConfig
+from swarmd.errors import SwarmError
+from swarmd.swarms.digits import SOURCE, TASK_NAMES
+from swarmd.swarms.plan import Message, hash_number
+
+DATASET_SIZE = 20_000  # fixed: some tasks draw from a table as long as the data set
+LEVELS_MAX = 16  # of a curriculum; one of reasoning-gym's has 36
+
+INSTRUCTION = (
+    "Solve the problem. Think step by step if it helps, then give the final answer alone "
+    "between <answer> and </answer>."
+)
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One task, or one level of it, ready to be drawn from."""
+
+    name: str
+    config: dict[str, Any]
+    digest: str
+    messages: tuple[Message, ...]  # what precedes the question
+
+    def make(self, seed: int) -> ProceduralDataset:
+        """The data set of this task under a seed."""
+        return reasoning_gym.create_dataset(self.name, seed=seed, size=DATASET_SIZE, **self.config)
+
+
+def make_levels(config: TaskConfig) -> tuple[Task, ...]:
+    """The levels of one entry of `swarm.tasks`, the easiest first; a single one without a curriculum.
+
+    What the entry sets itself is the same on every level, and levels that do not differ are one.
+
+    Raises:
+        SwarmError: the task is unknown (names the nearest), has no such setting (names those it has), does not take
+            the settings, or has no curriculum.
+    """
+    check_settings(config)
+    if not config.curriculum:
+        task = make_task(config.name, config.config)
+        try:
+            _ = task.make(0)[0]
+        except Exception as error:
+            raise SwarmError(f"the task {config.name} does not take its settings: {error}") from error
+        return (task,)
+    if config.name not in CURRICULA:
+        raise SwarmError(f"the task {config.name} has no curriculum", "Leave `curriculum` out of its entry")
+    tasks = [make_task(config.name, settings | config.config) for settings in level_settings(config.name)]
+    levels = {task.digest: task for task in tasks if _can_be_made(task)}
+    if not levels:
+        raise SwarmError(f"no level of the task {config.name} takes its settings", "Leave some of its settings out")
+    return tuple(levels.values())
+
+
+def check_settings(config: TaskConfig) -> None:
+    """Raise SwarmError unless there is such a task with such settings."""
+    if config.name not in DATASETS:
+        near = difflib.get_close_matches(config.name, DATASETS, n=1)
+        hint = f"Did you mean {near[0]}?" if near else "See https://github.com/open-thought/reasoning-gym for the names"
+        raise SwarmError(f"there is no task {config.name!r} in reasoning-gym", hint)
+    fields = {field.name for field in dataclasses.fields(DATASETS[config.name][1])} - {"seed", "size"}
+    for key in config.config:
+        if key not in fields:
+            raise SwarmError(
+                f"the task {config.name} has no setting {key!r}", f"It has: {', '.join(sorted(fields)) or 'none'}"
+            )
+
+
+def level_settings(name: str) -> list[dict[str, Any]]:
+    """What each level of reasoning-gym's curriculum sets, the easiest first; a level includes those below it."""
+    curriculum = create_curriculum(name)
+    attributes = curriculum.attributes.values()
+    settings = []
+    for level in range(min(max((len(attribute.levels) for attribute in attributes), default=0), LEVELS_MAX)):
+        curriculum.set_global_level(level)
+        made = curriculum.generate_configuration()
+        settings.append({field: getattr(made, field) for attribute in attributes for field in _fields(attribute)})
+    return settings
+
+
+def _fields(attribute: Any) -> tuple[str, ...]:
+    """The settings that an attribute of a curriculum decides: one, or both ends of a range."""
+    if hasattr(attribute, "field_name"):
+        return (attribute.field_name,)
+    return (attribute.lower_field_name, attribute.upper_field_name)
+
+
+def _can_be_made(task: Task) -> bool:
+    """Whether the data set takes the settings: some of reasoning-gym's own levels are refused by their tasks."""
+    try:
+        task.make(0)
+    except Exception:
+        return False
+    return True
+
+
+def make_task(name: str, config: dict[str, Any]) -> Task:
+    """A task with settings that are known to be its own."""
+    digits = name in TASK_NAMES
+    source = SOURCE if digits else f"reasoning-gym/{importlib.metadata.version('reasoning-gym')}"
+    before = () if digits else (Message("system", INSTRUCTION, trusted=True),)
+    return Task(name, config, digest_config(source, name, config), before)
+
+
+def digest_config(source: str, name: str, config: dict[str, Any]) -> str:
+    """16 hex digits over the task, its settings and the generator's version: equal digests draw equal questions."""
+    settings = json.dumps(config, sort_keys=True, default=str)
+    return f"{hash_number(source, name, settings, bits=64):016x}"
