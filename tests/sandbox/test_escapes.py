@@ -1,0 +1,312 @@
+"""Programs that mean harm: each is contained, and the sandbox works on."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from swarmd.sandbox import Limits, Sandbox
+from tests.sandbox.conftest import LIMITS
+
+SECRET = "the node's private key"
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "identity.key"
+    path.write_text(SECRET)
+    path.chmod(0o644)  # as readable as it can be
+    return path
+
+
+def running(marker: str) -> list[str]:
+    """Processes of this machine whose command line has the marker."""
+    listed = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if marker.encode() in line:
+                listed.append(entry.name)
+    return listed
+
+
+def check_working(sandbox: Sandbox) -> None:
+    assert sandbox.run("print('still here')").stdout == "still here\n"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import os\nwhile True:\n    os.fork()",
+        "import os\nos.posix_spawn('/python/bin/' + os.listdir('/python/bin')[0], ['python'], {})",
+        "import threading\nwhile True:\n    threading.Thread(target=threading.Event().wait).start()",
+        "import subprocess\nsubprocess.run(['/bin/sh'])",
+    ],
+    ids=["fork", "spawn", "threads", "subprocess"],
+)
+def test_a_fork_bomb_starts_nothing(sandbox: Sandbox, program: str) -> None:
+    verdict = sandbox.run(program)
+    assert verdict.status in ("processes", "failed") and verdict.exit_code == 1
+    assert "[Errno 11]" in verdict.stderr or "can't start new thread" in verdict.stderr
+    check_working(sandbox)
+
+
+def test_forks_whose_failure_is_caught_are_still_no_processes(sandbox: Sandbox) -> None:
+    program = (
+        "import os, ctypes\nlibc = ctypes.CDLL(None)\nmade = 0\n"
+        "for _ in range(100):\n    made += libc.fork() >= 0\n    made += libc.syscall(56, 0x11, 0, 0, 0, 0) >= 0\n"
+        "    made += libc.syscall(435, 0, 0) >= 0\nprint(made)"
+    )
+    assert sandbox.run(program).stdout == "0\n"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "bytearray(10 * 1024**3)",
+        "x = []\nwhile True:\n    x.append(bytearray(1024**2))",
+        "import mmap\nprint(len(mmap.mmap(-1, 10 * 1024**3)))",
+    ],
+    ids=["at once", "bit by bit", "mapped"],
+)
+def test_ten_gigabytes_are_not_given(sandbox: Sandbox, program: str) -> None:
+    verdict = sandbox.run(program)
+    assert verdict.status == "memory" if "mmap" not in program else "[Errno 12]" in verdict.stderr
+    check_working(sandbox)
+
+
+def test_memory_that_no_limit_counts_is_not_given(sandbox: Sandbox) -> None:
+    program = (
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\nprint(libc.shmget(0, 1024**3, 0o1600))\n"
+        "try:\n    os.memfd_create('x')\nexcept OSError as error:\n    print(error.errno)"
+    )
+    assert sandbox.run(program).stdout == "-1\n1\n"
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["while True: pass", "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"],
+    ids=["plain", "deaf"],
+)
+def test_a_loop_ends_with_its_cpu_seconds(sandbox: Sandbox, program: str) -> None:
+    verdict = sandbox.run(program)
+    assert verdict.status == "timeout" and verdict.exit_code in (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
+
+
+def test_a_program_that_waits_ends_at_the_wall_deadline(sandbox: Sandbox) -> None:
+    quick = Sandbox(Limits(wall_s=1.0), sandbox.isolation)
+    begun = time.monotonic()
+    verdict = quick.run("print('here', flush=True)\nimport threading\nthreading.Event().wait()")
+    assert (verdict.status, verdict.stdout, verdict.exit_code) == ("timeout", "here\n", 128 + signal.SIGKILL)
+    assert 1.0 <= time.monotonic() - begun < 4.0
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_output_without_end_is_cut(sandbox: Sandbox, stream: str) -> None:
+    verdict = sandbox.run(f"import sys\nwhile True:\n    sys.{stream}.write('spam' * 1000)")
+    assert verdict.status == "output-limit"
+    assert set(verdict.stdout) <= set("spam") and len(verdict.stdout) == (10_000 if stream == "stdout" else 0)
+    assert len(verdict.stderr) <= 4096
+
+
+def test_a_key_file_cannot_be_read_by_any_path(sandbox: Sandbox, key: Path) -> None:
+    program = (
+        "import os\n"
+        f"paths = [{str(key)!r}, '/proc/self/root{key}', '/proc/1/root{key}', '/proc/{os.getpid()}/root{key}',\n"
+        f"  '/old{key}', '/oldroot{key}', '../' * 20 + {str(key)!r}, '/proc/self/environ', '/etc/passwd']\n"
+        "for path in paths:\n"
+        "    try:\n        print(open(path).read())\n    except OSError as error:\n        print(error.errno)\n"
+        "for fd in range(3, 1024):\n"
+        "    try:\n        os.fstat(fd)\n        print('open', fd)\n    except OSError:\n        pass\n"
+        "for top in ('/proc', '/home', '/root', '/etc', '/sys', '/dev', '/usr', '/var'):\n"
+        "    if os.path.exists(top):\n        print(top)\n"
+    )
+    verdict = sandbox.run(program)
+    assert (verdict.status, verdict.stdout.split()) == ("ok", ["2"] * 9)
+
+
+def test_only_python_and_an_empty_directory_are_there(sandbox: Sandbox) -> None:
+    program = "import os\nprint(sorted(os.listdir('/')), dict(os.environ), os.getuid(), os.listdir('/python/so')[:0])"
+    seen = sandbox.run(program).stdout
+    assert seen.startswith("['lib") and "'python', 'tmp'] {} 65534 []" in seen
+
+
+def test_third_party_packages_are_not_there(sandbox: Sandbox) -> None:
+    program = (
+        "import os\nfor name in ('site', 'dist'):\n    path = os.path.dirname(os.__file__) + f'/{name}-packages'\n"
+        "    print(os.listdir(path) if os.path.isdir(path) else [])"
+    )
+    assert sandbox.run(program).stdout == "[]\n[]\n"
+
+
+@pytest.mark.parametrize("family", ["AF_INET", "AF_INET6", "AF_UNIX", "AF_NETLINK"])
+def test_a_socket_cannot_be_opened(sandbox: Sandbox, family: str) -> None:
+    verdict = sandbox.run(f"import _socket as s\ns.socket(s.{family}, s.SOCK_STREAM)")
+    assert verdict.status == "failed" and verdict.stderr.endswith(
+        "PermissionError: [Errno 1] Operation not permitted\n"
+    )
+
+
+def test_a_listener_on_this_machine_is_not_reached(sandbox: Sandbox, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket(socket.AF_UNIX) as local:
+        local.bind(str(tmp_path / "control"))
+        local.listen()
+        listener.settimeout(0.2)
+        port = listener.getsockname()[1]
+        verdict = sandbox.run(f"import socket\nsocket.create_connection(('127.0.0.1', {port}), 5).send(b'x')")
+        assert verdict.status == "failed"
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+@pytest.mark.parametrize(
+    "path", ["/escaped", "/python/bin/escaped", "/python/lib/escaped", "/lib64/escaped", "/dev/escaped"]
+)
+def test_nothing_is_written_outside_the_scratch_directory(sandbox: Sandbox, path: str) -> None:
+    verdict = sandbox.run(f"open({path!r}, 'w')")
+    assert verdict.status == "failed" and ("[Errno 30]" in verdict.stderr or "[Errno 2]" in verdict.stderr)
+
+
+def test_the_interpreter_cannot_be_deleted_or_changed(sandbox: Sandbox) -> None:
+    program = (
+        "import os, sys\n"
+        "acts = [os.unlink, os.rmdir, lambda p: os.rename(p, p + 'x')]\n"
+        "acts += [lambda p: open(p, 'ab'), lambda p: os.chmod(p, 0)]\n"
+        "for path in ('/python/bin/' + os.listdir('/python/bin')[0], os.__file__, os.path.dirname(os.__file__)):\n"
+        "    for act in acts:\n"
+        "        try:\n            act(path)\n            print('done', path)\n"
+        "        except OSError:\n            pass\n"
+    )
+    verdict = sandbox.run(program)
+    assert (verdict.status, verdict.stdout) == ("ok", "")
+    check_working(sandbox)
+
+
+def test_a_huge_file_is_not_made(sandbox: Sandbox) -> None:
+    one = sandbox.run("import signal\nsignal.signal(25, signal.SIG_IGN)\nopen('x', 'wb').write(bytes(20 * 2**20))")
+    assert one.status == "failed" and "[Errno 27]" in one.stderr
+    many = sandbox.run("for n in range(1000):\n    open(f'{n}', 'wb').write(bytes(2**20))")
+    assert many.status == "failed" and "[Errno 28]" in many.stderr
+
+
+def test_files_without_number_are_not_made(sandbox: Sandbox) -> None:
+    verdict = sandbox.run("n = 0\nwhile True:\n    open(f'{n}', 'w').close()\n    n += 1")
+    assert verdict.status == ("timeout" if sandbox.isolation == "bubblewrap" else "failed")  # its bound: CPU seconds
+    check_working(sandbox)
+
+
+def test_no_other_process_can_be_signalled_or_seen(sandbox: Sandbox) -> None:
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    pids = [os.getpid(), os.getppid(), bystander.pid]
+    program = (
+        f"import os\nfor pid in {pids}:\n    for number in (0, 15, 9):\n"
+        "        try:\n            os.kill(pid, number)\n            print('reached', pid)\n"
+        "        except OSError:\n            pass\n"
+        "try:\n    os.kill(-1, 9)\nexcept ProcessLookupError:\n    pass\nprint(os.getppid())"
+    )
+    try:
+        verdict = sandbox.run(program)
+        assert (verdict.status, verdict.stdout) == ("ok", "1\n")
+        assert bystander.poll() is None
+    finally:
+        bystander.communicate(b"\n")
+
+
+def test_the_process_above_cannot_be_killed_or_traced(sandbox: Sandbox) -> None:
+    program = (
+        "import os, ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nos.kill(1, 9)\n"
+        "print(libc.ptrace(16, 1, 0, 0), ctypes.get_errno(), libc.ptrace(0, 0, 0, 0), ctypes.get_errno())"
+    )
+    verdict = sandbox.run(program)
+    assert (verdict.status, verdict.stdout) == ("ok", "-1 1 -1 1\n")
+
+
+def test_limits_cannot_be_raised_again(sandbox: Sandbox) -> None:
+    program = (
+        "import resource\n"
+        "for name in ('AS', 'CPU', 'FSIZE', 'NOFILE', 'NPROC', 'CORE'):\n"
+        "    kind = getattr(resource, 'RLIMIT_' + name)\n    soft, hard = resource.getrlimit(kind)\n"
+        "    for wanted in ((hard, hard + 1), (resource.RLIM_INFINITY,) * 2):\n"
+        "        try:\n            resource.setrlimit(kind, wanted)\n            print('raised', name)\n"
+        "        except (ValueError, OSError):\n            pass\n"
+    )
+    verdict = sandbox.run(program)
+    assert (verdict.status, verdict.stdout) == ("ok", "")
+
+
+def test_no_namespace_mount_or_privilege_can_be_had(sandbox: Sandbox) -> None:
+    program = (
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\n"
+        "print(libc.unshare(0x10000000), libc.mount(b'x', b'/tmp', b'tmpfs', 0, None), libc.umount2(b'/tmp', 2),\n"
+        "      libc.chroot(b'/'), libc.pivot_root(b'/', b'/tmp'), libc.setns(0, 0), libc.prctl(39, 0, 0, 0, 0))\n"
+        "for call in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.mknod('d', 0o20666, os.makedev(1, 3)),\n"
+        "             lambda: os.chown('/tmp', 0, 0)):\n"
+        "    try:\n        call()\n        print('done')\n    except OSError as error:\n        print(error.errno)\n"
+    )
+    assert sandbox.run(program).stdout.split() == ["-1"] * 6 + ["1"] + [
+        "22",
+        "22",
+        "1",
+        "22",
+    ]  # user 0 does not exist there
+
+
+def test_calls_by_the_numbers_of_another_abi_are_fatal(sandbox: Sandbox) -> None:
+    verdict = sandbox.run("import ctypes\nctypes.CDLL(None).syscall(0x40000000 + 39)\nprint('went on')")
+    assert (verdict.exit_code, verdict.stdout) == (128 + signal.SIGSYS, "")
+
+
+def test_nothing_stays_behind_in_the_background(sandbox: Sandbox) -> None:
+    files = 900_000_000 + os.getpid()
+    marker = f"RLIMIT_FSIZE={files}"  # shows on the command line
+    quick = Sandbox(Limits(wall_s=1.0, file_bytes=files), sandbox.isolation)
+    program = "import ctypes, os, signal\nfor n in range(1, 65):\n"
+    program += "    try:\n        signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError):\n        pass\n"
+    program += (
+        "libc = ctypes.CDLL(None)\nlibc.prctl(1, 0, 0, 0, 0)\nlibc.setsid()\nos.close(1)\nos.close(2)\nsignal.pause()"
+    )
+    assert quick.run(program).status == "timeout"
+    assert wait_for(lambda: running(marker) == [])
+
+
+def test_programs_die_with_the_process_that_runs_them(sandbox: Sandbox, tmp_path: Path) -> None:
+    marker = str(1_000_000_007 + os.getpid())  # a limit that shows on the command line
+    program = (
+        "from swarmd.sandbox import Limits, Sandbox\n"
+        f"box = Sandbox(Limits(wall_s=60, cpu_s=9, file_bytes={marker}), {sandbox.isolation!r})\n"
+        "print('ready', flush=True)\nbox.run('import signal\\nsignal.pause()')"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert owner.stdout and owner.stdout.readline() == b"ready\n"
+    wanted = f"RLIMIT_FSIZE={marker}"
+    assert wait_for(lambda: len(running(wanted)) >= 1)
+    owner.kill()
+    owner.communicate()
+    assert wait_for(lambda: running(wanted) == [])
+
+
+def wait_for(condition: Callable[[], bool], within_s: float = 10.0) -> bool:
+    end = time.monotonic() + within_s
+    while not condition() and time.monotonic() < end:
+        threading.Event().wait(0.05)
+    return bool(condition())
+
+
+def test_a_run_that_the_program_ends_early_is_no_success(sandbox: Sandbox) -> None:
+    assert sandbox.run("import os\nos._exit(1)").status == "failed"
+    assert sandbox.run("import os\nos.kill(os.getpid(), 9)").status == "failed"
+
+
+def test_the_limits_of_the_tests_are_those_that_are_told(sandbox: Sandbox) -> None:
+    seen = sandbox.run("import resource\nprint(*resource.getrlimit(resource.RLIMIT_AS))").stdout.split()
+    assert seen == [str(LIMITS.memory_bytes)] * 2
