@@ -1,0 +1,283 @@
+"""The swarms gsm8k and math-hard: three stages on the same questions.
+
+Stage 0 answers a question. Stage 1 is shown what several students answered and says who is right. Stage 2 is shown the
+answers and what was said of them, says whom most settle on, and answers the question again. All nodes of a round answer
+the same questions in the same order, so that several answers to each meet; a node that has nothing of the stage before
+answers on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.errors import RecordRejected, SwarmError
+from swarmd.swarms.math import prompts
+from swarmd.swarms.math.compat_mode import ABSENT, CompatMode
+from swarmd.swarms.math.fixed_mode import FixedMode
+from swarmd.swarms.math.modes import Mode, Posed, Voice, entry_of
+from swarmd.swarms.math.personas import persona_of
+from swarmd.swarms.math.questions import Bank, GeneratedBank, Item, RowBank, md5_of
+from swarmd.swarms.math.rows import DAPO, GSM8K, Shape, load_rows
+from swarmd.swarms.math.settings import MathOptions
+from swarmd.swarms.options import decode_options
+from swarmd.swarms.plan import Material, Message, Outcome, Place, Plan, Question, Score, hash_number
+from swarmd.swarms.rollouts import Quoted, Reference, Source
+
+QUOTED = "quoted"  # in place of a digest: a question that this node knows from a peer's words only
+
+
+class MathPlan(Plan):
+    """What both swarms have in common.
+
+    Args:
+        swarm: its `options` are read as `MathOptions`; its `tasks` replace the generated ones.
+        training: not needed.
+        home: the node's data directory; a path in `options.data` is relative to it.
+
+    Raises:
+        SwarmError: an option or task is wrong, or the data cannot be loaded; names the option.
+    """
+
+    stages: ClassVar[int] = 3
+    name: ClassVar[str]
+    shape: ClassVar[Shape]
+    generated: ClassVar[tuple[TaskConfig, ...]]
+
+    def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
+        self._options = decode_options(swarm.options, MathOptions)
+        self._bank = self._open_bank(swarm, home or Path())
+        options = self._options
+        kind = CompatMode if options.rewards == "compat" else FixedMode
+        self._mode: Mode = kind(options.students, options.shown_bytes)
+
+    def _open_bank(self, swarm: SwarmConfig, home: Path) -> Bank:
+        options = self._options
+        size, characters = options.questions, options.question_characters
+        if options.data == "generated":
+            return GeneratedBank(swarm.id, size, characters, swarm.tasks or self.generated)
+        if swarm.tasks:
+            raise SwarmError(
+                f"swarm.tasks are generated questions, swarm.options.data is {options.data!r}",
+                'Leave swarm.tasks out, or set swarm.options.data = "generated"',
+            )
+        rows = load_rows(self.shape, options.data, home, options.rewards)
+        return RowBank(swarm.id, size, characters, self.name, rows)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self._bank.tasks
+
+    def draw(self, place: Place, material: Material) -> Iterator[Question]:
+        """See `Plan.draw`: the round's questions in order, of this stage where there is material, over and over."""
+        while True:
+            posed = False
+            for question in self._pose_all(place, material) if place.stage else ():
+                posed = True
+                yield question
+            if not posed:
+                yield from (self._ask(item, place) for item in self._bank.pool(place.round))
+
+    def hold_out(self, task: str, count: int) -> list[Question]:
+        """See `Plan.hold_out`: questions of stage 0."""
+        return [self._ask(item, Place("", 0, 0)) for item in self._bank.select(task, "held-out", count)]
+
+    def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
+        """See `Plan.regenerate`.
+
+        Raises:
+            RecordRejected: `unknown-task`, `config-digest`, `seed` (not one of the round's questions), `source` (one
+                that is not known here, or that the question cannot have), `held-out`, `unknown-question` or
+                `malformed` (in words that make no question).
+        """
+        if reference.quoted is not None:
+            return self._recall(reference.quoted, place, material)
+        item = self._find(reference, place)
+        if not reference.sources:
+            return self._ask(item, place)
+        stages = {source.stage for source in reference.sources}
+        if stages != set(range(place.stage)):
+            raise RecordRejected("source", f"{place.peer} sent a question of another stage than {place.stage}")
+        self._check_sources(reference.sources, place)
+        return self._pose(item, reference.sources, place, material)
+
+    def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
+        """See `Plan.score`. A scorer that raises, or gives no number, counts as 0."""
+        try:
+            scored = self._mode.score(question.stage, question.entry, question.messages[-1].content, completions)
+        except Exception:
+            return [Score(0.0, failed=True) for _ in completions]
+        return [_score(*each) for each in scored]
+
+    def quote(self, question: Question) -> Quoted:
+        """See `Plan.quote`: question and answer as the data have them, and the message of a later stage."""
+        prompt = question.messages[-1].content if question.stage else ""
+        return Quoted(str(question.entry["question"]), str(question.entry["answer"]), prompt)
+
+    def _digest(self, task: str) -> str:
+        """Over all that makes a question and its score: nodes that differ in it refuse each other's groups."""
+        options = self._options
+        parts = (options.rewards, options.students, options.questions, options.question_characters)
+        return f"{hash_number('math', self._bank.digest(task), *parts, bits=63):016x}"
+
+    def _find(self, reference: Reference, place: Place) -> Item:
+        if reference.task not in self.tasks:
+            raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
+        if reference.config_digest != self._digest(reference.task):
+            raise RecordRejected("config-digest", f"{place.peer} has other options or data of {reference.task}")
+        for item in self._bank.pool(place.round):
+            if (item.task, item.seed, item.index) == (reference.task, reference.seed, reference.index):
+                return item
+        raise RecordRejected("seed", f"{place.peer} sent a question that is none of round {place.round}")
+
+    def _check_sources(self, sources: Sequence[Source], place: Place) -> None:
+        """Each peer once in a stage, in order, and no more than are shown."""
+        keys = [(source.stage, source.peer) for source in sources]
+        crowded = any(sum(key[0] == stage for key in keys) > self._options.students for stage in range(2))
+        if crowded or any(second <= first for first, second in itertools.pairwise(keys)):
+            raise RecordRejected("source", f"{place.peer} sent sources that are too many or out of order")
+
+    def _ask(self, item: Item, place: Place) -> Question:
+        return self._question(item, (), 0, Posed(item.text, entry_of(item)), place)
+
+    def _question(self, item: Item, sources: tuple[Source, ...], stage: int, posed: Posed, place: Place) -> Question:
+        digest = item.digest if item.digest == QUOTED else self._digest(item.task)
+        persona = persona_of(self._options.persona, place)
+        system = prompts.system_prompt(stage, self._options.brief, persona)
+        messages = (Message("system", system, trusted=True), Message("user", posed.prompt))
+        reference = Reference(item.task, digest, item.seed, item.index, sources)
+        return Question(reference, messages, posed.entry, stage)
+
+    def _pose_all(self, place: Place, material: Material) -> Iterator[Question]:
+        """A question of this stage for each one that somebody answered at the stage before, in the round's order."""
+        answers, opinions = _by_question(material, place.round, 0), _by_question(material, place.round, 1)
+        groups = answers if place.stage == 1 else opinions
+        authors = {outcome.place.peer for group in groups.values() for outcome in group}
+        for base in sorted(groups, key=self._order(place.round)):
+            item = _item_of(groups[base][0].question)
+            absent = sorted(authors - {outcome.place.peer for outcome in groups[base]})
+            if place.stage == 1:
+                sources = self._mode.choose_answers(item, groups[base], absent)
+            else:
+                sources = self._mode.choose_opinions(item, answers[base], groups[base], absent)
+            question = self._pose_own(item, sources, place, material) if sources else None
+            if question is not None:
+                yield question
+
+    def _pose_own(self, item: Item, sources: tuple[Source, ...], place: Place, material: Material) -> Question | None:
+        """None where what peers wrote does not fit together: the others' questions do."""
+        try:
+            return self._pose(item, sources, place, material)
+        except RecordRejected:
+            return None
+
+    def _order(self, round: int) -> Any:
+        places = {(item.task, item.seed, item.index): at for at, item in enumerate(self._bank.pool(round))}
+
+        def key(base: Reference) -> tuple[int, str, int, int]:
+            named = (base.task, base.seed, base.index)
+            return places.get(named, len(places)), *named
+
+        return key
+
+    def _pose(self, item: Item, sources: tuple[Source, ...], place: Place, material: Material) -> Question:
+        """The question of a later stage that these sources make. Raises RecordRejected(`source`)."""
+        base = Reference(
+            item.task, item.digest if item.digest == QUOTED else self._digest(item.task), item.seed, item.index
+        )
+        answers, opinions = ([_hear(s, place, base, material) for s in sources if s.stage == stage] for stage in (0, 1))
+        if place.stage == 1:
+            return self._question(item, sources, 1, self._mode.compare(item, answers), place)
+        said = "" if answers else _said(material, place.round, base)
+        return self._question(item, sources, 2, self._mode.agree(item, answers, opinions, said), place)
+
+    def _recall(self, quoted: Quoted, place: Place, material: Material) -> Question:
+        """A question that came in words: one's own where it is known, else the sender's where upstream trusts it."""
+        stage = prompts.stage_of(quoted.prompt) if quoted.prompt else 0
+        if stage is None or not quoted.question.strip():
+            raise RecordRejected("malformed", f"{place.peer} sent a question in words that make none")
+        item = self._bank.recall(place.round, md5_of(quoted.question))
+        if item is None and self._options.rewards != "compat":
+            raise RecordRejected("unknown-question", f"{place.peer} sent a question that is not among the data here")
+        item = item or _trusted_item(self.tasks[0], quoted)
+        if stage == 0:
+            return self._ask(item, place)
+        base = self._ask(item, place).reference
+        known = _by_question(material, place.round, 0)[base]
+        return self._question(item, (), stage, self._mode.recall(item, stage, quoted.prompt, known), place)
+
+
+class Gsm8kPlan(MathPlan):
+    """School mathematics: answer, judge the answers of others, agree."""
+
+    name = "gsm8k"
+    shape = GSM8K
+    generated = (TaskConfig("gsm_symbolic"),)
+
+
+class MathHardPlan(MathPlan):
+    """Competition mathematics, in the same three stages."""
+
+    name = "math-hard"
+    shape = DAPO
+    generated = (
+        TaskConfig("count_primes"),
+        TaskConfig("dice", config={"num_dice": 3, "max_dice_size": 12}),
+        TaskConfig("lcm", config={"min_numbers": 3, "max_numbers": 4, "min_value": 10, "max_value": 120}),
+        TaskConfig("simple_equations", config={"min_terms": 4, "max_terms": 6}),
+        TaskConfig("basic_arithmetic", config={"min_terms": 5, "max_terms": 7, "min_digits": 1, "max_digits": 2}),
+    )
+
+
+def _score(parts: Mapping[str, float], accuracy: float, form: float) -> Score:
+    reward = float(sum(parts.values()))
+    if not math.isfinite(reward):
+        return Score(0.0, failed=True)
+    return Score(reward, accuracy, form, dict(parts))
+
+
+def _by_question(material: Material, round: int, stage: int) -> dict[Reference, list[Outcome]]:
+    """Outcomes of a stage by question; without those of nodes that joined late and answered at a later stage."""
+    groups: dict[Reference, list[Outcome]] = defaultdict(list)
+    for outcome in material.at(round, stage):
+        if outcome.question.stage == stage:
+            groups[outcome.question.reference.base].append(outcome)
+    return groups
+
+
+def _hear(source: Source, place: Place, base: Reference, material: Material) -> Voice:
+    """What a source names. Raises RecordRejected(`source`) where it is not known here, or of another kind."""
+    outcome = material.find(Place(source.peer, place.round, source.stage), base)
+    if outcome is None and source.choice == ABSENT and _has_spoken(material, source, place.round):
+        return Voice(source, prompts.NO_ANSWER)
+    if outcome is None or outcome.question.stage != source.stage or source.choice >= len(outcome.completions):
+        raise RecordRejected("source", f"what {source.peer} wrote at stage {source.stage} is not known here")
+    return Voice(source, outcome.completions[source.choice], outcome)
+
+
+def _has_spoken(material: Material, source: Source, round: int) -> bool:
+    return any(outcome.place.peer == source.peer for outcome in material.at(round, source.stage))
+
+
+def _said(material: Material, round: int, base: Reference) -> str:
+    """The last message of stage 1 that came in words; empty where there is none."""
+    spoken = [o.question for o in _by_question(material, round, 1)[base] if o.question.entry.get("said")]
+    return spoken[-1].messages[-1].content if spoken else ""
+
+
+def _item_of(question: Question) -> Item:
+    reference, entry = question.reference, question.entry
+    text, answer = str(entry["question"]), str(entry["answer"])
+    return Item(reference.task, reference.config_digest, reference.seed, reference.index, text, answer)
+
+
+def _trusted_item(task: str, quoted: Quoted) -> Item:
+    """A question that only the sender's words tell of, with the answer that the sender gives."""
+    digits = md5_of(quoted.question)
+    seed, index = int(digits[:8], 16) >> 1, int(digits[8:16], 16) >> 1
+    return Item(task, QUOTED, seed, index, quoted.question, quoted.answer)

@@ -1,0 +1,201 @@
+"""Where questions come from: a bank gives every node of a round the same pool, by number, and holds others out.
+
+Generated questions are items of reasoning-gym's tasks under seeds hashed from (swarm, round, task). Rows of a data set
+are named by their place in it, under seed 0.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from random import Random
+
+import msgspec
+
+from swarmd.config import TaskConfig
+from swarmd.errors import RecordRejected, SwarmError
+from swarmd.swarms.digits import register_digits
+from swarmd.swarms.gym_tasks import Task, make_levels
+from swarmd.swarms.plan import Split, hash_number, split_of
+
+GENERATED_MAX = 4096  # items of one seed that are looked at
+SELECT_TRIES = 80  # items looked at for each question held out
+ROUNDS_KEPT = 8
+
+
+class Item(msgspec.Struct, frozen=True):
+    """A question with its true answer, as one node knows it."""
+
+    task: str
+    digest: str
+    seed: int
+    index: int
+    text: str
+    answer: str
+
+    @property
+    def canonical(self) -> str:
+        return " ".join(self.text.split())
+
+
+class Bank(abc.ABC):
+    """Questions of a swarm. Every node with the same bank has the same pools."""
+
+    def __init__(self, swarm: str, size: int, characters_max: int) -> None:
+        """
+        Args:
+            size: questions in the pool of a round.
+            characters_max: longer questions are left out.
+        """
+        self._swarm = swarm
+        self._size = size
+        self._characters_max = characters_max
+        self.pool = lru_cache(ROUNDS_KEPT)(self._pool)
+
+    @property
+    @abc.abstractmethod
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks."""
+
+    @abc.abstractmethod
+    def digest(self, task: str) -> str:
+        """Names what is in a task: equal digests, equal questions."""
+
+    @abc.abstractmethod
+    def select(self, task: str, side: Split, count: int) -> list[Item]:
+        """Up to `count` distinct questions of one side of the split, the same on every node."""
+
+    @abc.abstractmethod
+    def _pool(self, round: int) -> tuple[Item, ...]:
+        """The questions of a round, all on the training side, each once, in the order of drawing."""
+
+    def recall(self, round: int, md5: str) -> Item | None:
+        """The question whose text has this MD5, as legacy networks name it. Raises RecordRejected(`held-out`)."""
+        return next((item for item in self.pool(round) if md5_of(item.text) == md5), None)
+
+
+class GeneratedBank(Bank):
+    """Questions made by reasoning-gym's tasks.
+
+    Raises SwarmError for a task that is unknown, does not take its settings, or has questions without one right answer.
+    """
+
+    def __init__(self, swarm: str, size: int, characters_max: int, tasks: Sequence[TaskConfig]) -> None:
+        super().__init__(swarm, size, characters_max)
+        register_digits()
+        self._tasks = {config.name: _make_task(config) for config in tasks}
+        if len(self._tasks) < len(tasks):
+            raise SwarmError("swarm.tasks names a task twice", "Join the two entries and add up their weights")
+        self._weights = [config.weight for config in tasks]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(self._tasks)
+
+    def digest(self, task: str) -> str:
+        return self._tasks[task].digest
+
+    def _pool(self, round: int) -> tuple[Item, ...]:
+        random = Random(hash_number("math-mixture", self._swarm, round))
+        streams = {name: self._stream(name, self._seed(name, round), "train") for name in self._tasks}
+        chosen = random.choices(self.tasks, self._weights, k=self._size)
+        pool = tuple(item for name in chosen if (item := next(streams[name], None)) is not None)
+        if not pool:
+            raise SwarmError(
+                f"{', '.join(self.tasks)}: no question to train on has {self._characters_max} characters or fewer",
+                "Raise swarm.options.question_characters, or give the tasks a wider range in swarm.tasks",
+            )
+        return pool
+
+    def select(self, task: str, side: Split, count: int) -> list[Item]:
+        seed = hash_number("math-select", side, task, self.digest(task))
+        stream = self._stream(task, seed, side, min(count * SELECT_TRIES, GENERATED_MAX))
+        return [item for _, item in zip(range(count), stream, strict=False)]
+
+    def _seed(self, task: str, round: int) -> int:
+        return hash_number("math-questions", self._swarm, round, task, self.digest(task))
+
+    def _stream(self, name: str, seed: int, side: Split, tries: int = GENERATED_MAX) -> Iterator[Item]:
+        """Distinct questions of one seed on one side of the split."""
+        made = self._tasks[name].make(seed)
+        seen: set[str] = set()
+        for index in range(tries):
+            entry = made[index]
+            item = Item(name, self.digest(name), seed, index, str(entry["question"]), str(entry["answer"]))
+            canonical = str(entry.get("metadata", {}).get("canonical", item.canonical))
+            fits = canonical not in seen and len(item.text) <= self._characters_max
+            if fits and split_of(name, canonical) == side:
+                seen.add(canonical)
+                yield item
+
+
+class RowBank(Bank):
+    """Rows of (question, answer) under one task name. Raises SwarmError when there is none to train on."""
+
+    def __init__(self, swarm: str, size: int, characters_max: int, task: str, rows: Sequence[tuple[str, str]]) -> None:
+        super().__init__(swarm, size, characters_max)
+        self._task = task
+        self._digest = digest_of(rows)
+        self._items = [Item(task, self._digest, 0, index, *row) for index, row in enumerate(rows)]
+        self._sides: dict[Split, list[Item]] = {"train": [], "dev": [], "held-out": []}
+        self._by_md5: dict[str, Item] = {}
+        seen: set[str] = set()
+        for item in self._items:
+            self._by_md5.setdefault(md5_of(item.text), item)
+            if item.canonical not in seen and len(item.text) <= characters_max:
+                seen.add(item.canonical)
+                self._sides[split_of(task, item.canonical)].append(item)
+        if not self._sides["train"]:
+            raise SwarmError(
+                f"the data of {task} have no question to train on among {len(rows)} rows",
+                "Three in ten are held out: give more rows, or raise swarm.options.question_characters",
+            )
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return (self._task,)
+
+    def digest(self, task: str) -> str:
+        return self._digest
+
+    def _pool(self, round: int) -> tuple[Item, ...]:
+        rows = self._sides["train"]
+        random = Random(hash_number("math-rows", self._swarm, round, self._digest))
+        return tuple(random.sample(rows, min(self._size, len(rows))))
+
+    def select(self, task: str, side: Split, count: int) -> list[Item]:
+        ordered = sorted(self._sides[side], key=lambda item: hash_number("math-select", side, item.canonical))
+        return ordered[:count]
+
+    def recall(self, round: int, md5: str) -> Item | None:
+        item = self._by_md5.get(md5)
+        if item is not None and split_of(self._task, item.canonical) != "train":
+            raise RecordRejected("held-out", f"a question of {self._task} that is held out was sent in words")
+        return item
+
+
+def _make_task(config: TaskConfig) -> Task:
+    levels = make_levels(config)
+    if config.curriculum:
+        raise SwarmError(
+            f"the task {config.name} has a curriculum", "All nodes of a round need the same questions here"
+        )
+    if not isinstance(levels[0].make(0)[0]["answer"], str):
+        raise SwarmError(
+            f"the task {config.name} has questions with several right answers",
+            'Use it with kind = "reasoning-gym", which scores by the task itself',
+        )
+    return levels[0]
+
+
+def md5_of(text: str) -> str:
+    """The MD5 of a question in hexadecimal, its name in legacy networks."""
+    return hashlib.md5(text.encode(errors="replace"), usedforsecurity=False).hexdigest()
+
+
+def digest_of(rows: Sequence[tuple[str, str]]) -> str:
+    """16 hex digits over questions and answers in their order."""
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]

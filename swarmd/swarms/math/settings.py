@@ -1,0 +1,28 @@
+"""`swarm.options` of gsm8k and math-hard."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from swarmd.swarms.math.personas import check_persona
+
+STUDENTS_MAX = 15  # as many as upstream showed before v0.4.1
+POOL_MAX = 256  # what one body of rollouts can hold
+
+
+class MathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of both swarms. All but `persona`, `brief` and `shown_bytes` must be alike on all nodes."""
+
+    rewards: Literal["fixed", "compat"] = "fixed"  # compat: upstream's numbers with their quirks
+    data: Annotated[str, msgspec.Meta(min_length=1)] = "generated"  # "generated", "hub", or a path of JSONL or a copy
+    persona: str = ""  # PIRATE, KNIGHT, MOBSTER, ANNOUNCER, FOUNDER, RANDOM, or none
+    students: Annotated[int, msgspec.Meta(ge=1, le=STUDENTS_MAX)] = 5  # peers shown in a question, and critics
+    questions: Annotated[int, msgspec.Meta(ge=1, le=POOL_MAX)] = 16  # in a round, the same on every node
+    question_characters: Annotated[int, msgspec.Meta(ge=16, le=4000)] = 4000  # longer ones are left out
+    shown_bytes: Annotated[int, msgspec.Meta(ge=8, le=3000)] = 2000  # of each text of a peer, in `fixed` mode
+    brief: bool = False  # system prompts of one line, for models that read few tokens
+
+    def __post_init__(self) -> None:
+        check_persona(self.persona)
