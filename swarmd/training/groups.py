@@ -84,6 +84,7 @@ class Collected(msgspec.Struct):
     groups: list[TrainingGroup] = msgspec.field(default_factory=list)  # peers', informative, in seeded random order
     material: Material = msgspec.field(default_factory=Material)
     rejected: Counter[str] = msgspec.field(default_factory=Counter)  # groups refused, by reason
+    judged: dict[str, list[Outcome]] = msgspec.field(default_factory=dict)  # peers' of the preceding stage
 
 
 class PeerGroups:
@@ -116,7 +117,7 @@ class PeerGroups:
                 if not wanted and self._plan.stages == 1:
                     continue
                 try:
-                    regenerated = self._take(ref, group, wanted, collected.material)
+                    regenerated = self._take(ref, group, wanted, collected)
                 except RecordRejected as error:
                     collected.rejected[error.reason] += 1
                     continue
@@ -156,18 +157,21 @@ class PeerGroups:
         if ref.round < order.round - self._limits.staleness_rounds:
             raise RecordRejected("stale", f"rollouts of round {ref.round} reached round {order.round}")
 
-    def _take(self, ref: RolloutsRef, group: Group, wanted: bool, material: Material) -> TrainingGroup | None:
-        """Add the group to the material; where it is wanted for training, make it under this node's own question,
+    def _take(self, ref: RolloutsRef, group: Group, wanted: bool, collected: Collected) -> TrainingGroup | None:
+        """Add the group to the material and to what is judged; where it is wanted for training, make it under this node's own question,
         truth, rewards and tokens."""
         if group.quoted is None and len(group.completions) != self._limits.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
         place = Place(ref.peer, ref.round, ref.stage)
-        question = self._plan.regenerate(group.reference, place, material)
+        question = self._plan.regenerate(group.reference, place, collected.material)
         drawn = [self._encode(ref, group, index) for index in range(len(group.completions))]
         texts = [each.text for each in drawn]
         scores = self._scorer.score(question, texts)
+        outcome = Outcome(place, question, tuple(texts), scores)
         if self._plan.stages > 1:
-            material.add(Outcome(place, question, tuple(texts), scores))
+            collected.material.add(outcome)
+        if self._is_preceding(ref):
+            collected.judged.setdefault(ref.peer, []).append(outcome)
         if not wanted or len(group.completions) != self._limits.generations:
             return None
         prompt = self._policy.encode_prompt(question.messages)
@@ -196,32 +200,3 @@ def read_body(ref: RolloutsRef, read: Callable[[str], bytes]) -> bytes:
         raise
     except SwarmdError as error:
         raise RecordRejected("missing", f"the rollouts of {ref.peer} are not here: {error}") from error
-
-
-class Deal:
-    """Hands out peers' groups over the steps of a stage, each at most once.
-
-    Every step gets its even share, at most `share_max`; what is left beyond that may stand in for own groups that
-    turned out flat.
-    """
-
-    def __init__(self, groups: Sequence[TrainingGroup], steps: int, share_max: int) -> None:
-        self._left = list(groups)
-        self._steps_left = steps
-        self._share_max = share_max
-        self.dealt = 0
-
-    def next_share(self) -> list[TrainingGroup]:
-        """The groups of the next step."""
-        even = -(-len(self._left) // max(self._steps_left, 1))
-        self._steps_left -= 1
-        return self._take(min(even, self._share_max))
-
-    def spare(self, wanted: int) -> list[TrainingGroup]:
-        """Up to `wanted` groups that no later step's share needs."""
-        return self._take(max(0, min(wanted, len(self._left) - self._steps_left * self._share_max)))
-
-    def _take(self, count: int) -> list[TrainingGroup]:
-        taken, self._left = self._left[:count], self._left[count:]
-        self.dealt += len(taken)
-        return taken

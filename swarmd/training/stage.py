@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import Any
 
 import msgspec
@@ -13,11 +13,15 @@ import torch
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Plan, Question
-from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Quoted, Reference, Rollouts
+from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Quoted, Rollouts
 from swarmd.training.cancellation import Cancellation
+from swarmd.training.deal import Deal
 from swarmd.training.generation import Sampler
-from swarmd.training.groups import Deal, Scorer, TrainingGroup
+from swarmd.training.groups import Scorer, TrainingGroup
 from swarmd.training.model import Policy
+from swarmd.training.objective import FOREIGN_KEY
+from swarmd.training.publication import Publication
+from swarmd.training.replay import Replay
 from swarmd.training.trainer import REWARD_KEY
 from swarmd.training.turns import Limits, Turns
 
@@ -49,6 +53,7 @@ class Stage:
         seed: int,
         cancellation: Cancellation,
         quotes: bool = False,
+        replay: Replay | None = None,
     ) -> None:
         self.key = key
         self._training = training
@@ -61,9 +66,9 @@ class Stage:
         self._cancellation = cancellation
         self._quotes = quotes  # questions are published in words too
         self._generator = torch.Generator(policy.device).manual_seed(seed)
-        shared = min(training.share_groups, GROUPS_MAX)
-        self._telling: deque[TrainingGroup] = deque(maxlen=shared)
-        self._flat: deque[TrainingGroup] = deque(maxlen=shared)
+        self._replay = replay or Replay()
+        self._random = Random(seed)
+        self._publication = Publication(min(training.share_groups, GROUPS_MAX), training.share_per_task)
         self._started = time.perf_counter()
         self._reward_sum = 0.0
         self._completions = 0
@@ -85,20 +90,40 @@ class Stage:
         return self._deal.dealt
 
     def next_batch(self) -> dict[str, Any]:
-        """What TRL's rollout function returns: `questions` groups of `generations`, own and peers', with rewards."""
+        """What TRL's rollout function returns: `questions` groups of `generations`, own and peers', with rewards.
+
+        Flat own groups make room for peers' groups that are left over, then for earlier groups.
+        """
         share = self._deal.next_share()
-        own = self._generate(self._training.questions - len(share))
-        spare = self._deal.spare(sum(group.is_flat for group in own))
-        telling = [group for group in own if not group.is_flat]
-        flat = [group for group in own if group.is_flat]
-        groups = [*telling, *share, *spare, *flat[len(spare) :]]
+        places = self._training.questions - len(share)
+        telling, flat = self._generate_telling(places)
+        fresh = [*telling, *share]
+        fresh += self._deal.spare(self._training.questions - len(fresh))
+        replayed = self._replay.draw(
+            min(self._training.replay_questions, self._training.questions - len(fresh)), self._random
+        )
+        for group in fresh:
+            self._replay.add(group)
+        groups = [*fresh, *replayed, *flat][: self._training.questions]
+        foreign = {id(group) for group in (*fresh[len(telling) :], *replayed)}
         return {
             "prompt_ids": [group.prompt for group in groups for _ in group.completions],
             "completion_ids": [tokens for group in groups for tokens in group.completions],
             "logprobs": None,  # TRL takes the policy's own; there is one step on each batch, so the ratio is 1
             "env_mask": [own for group in groups for own in group.own],
             REWARD_KEY: [reward for group in groups for reward in group.rewards],
+            FOREIGN_KEY: [id(group) in foreign for group in groups for _ in group.completions],
         }
+
+    def _generate_telling(self, places: int) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
+        """New own groups: up to `places` informative ones, and flat ones."""
+        own = self._generate(max(places, self._training.own_questions))
+        while True:
+            telling = [group for group in own if not group.is_flat]
+            room = self._training.own_questions_max - len(own)
+            if len(telling) >= places or room <= 0:
+                return telling[:places], [group for group in own if group.is_flat]
+            own += self._generate(min(places, room))
 
     def _generate(self, count: int) -> list[TrainingGroup]:
         asked = [self._next_question() for _ in range(count)]
@@ -132,17 +157,13 @@ class Stage:
         self._completions += len(rewards)
         self.tokens += sum(len(tokens) for group in groups for tokens in group.completions)
         for group in groups:
-            (self._flat if group.is_flat else self._telling).append(group)
+            self._publication.add(group)
 
     def make_rollouts(self) -> Rollouts:
-        """What is published: the latest informative groups, filled up with flat ones."""
-        shared = min(self._training.share_groups, GROUPS_MAX)
-        chosen = [*reversed(self._telling), *reversed(self._flat)][:shared]
-        latest: dict[Reference, Group] = {}  # a question that was asked again is published once
-        for group in chosen:
-            latest.setdefault(group.question.reference.base, self._to_wire(group))
+        """What is published of the groups so far."""
+        groups = tuple(self._to_wire(group) for group in self._publication.choose())
         place = (self.key.swarm, self.key.peer, self.key.round, self.key.stage)
-        return Rollouts(VERSION, *place, tuple(latest.values()), self._reward_sum)
+        return Rollouts(VERSION, *place, groups, self._reward_sum)
 
     def _to_wire(self, group: TrainingGroup) -> Group:
         stops = self._policy.stop_ids

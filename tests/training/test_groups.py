@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,15 +11,15 @@ import pytest
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import NotFoundError
+from swarmd.swarms.digit_plan import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Place, Question
-from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.groups import Deal, PeerGroups, PeerLimits, Scorer, TrainingGroup
+from swarmd.training.groups import PeerGroups, PeerLimits, Scorer, TrainingGroup
 from swarmd.training.model import Policy, load_policy
 from tests.training.conftest import order
 
-PLAN = ReasoningGymPlan(SwarmConfig(id="test"))
+PLAN = DigitsPlan(SwarmConfig(id="test"))
 LIMITS = PeerLimits(
     swarm="test", generations=2, groups_max=8, staleness_rounds=1, prompt_tokens=100, completion_tokens=12
 )
@@ -138,25 +137,3 @@ def test_lengths_are_bounded(policy: Policy) -> None:
         answered(question, "right", "1"), completions=(f"{'1' * 50}<answer>{question.entry['answer']}</answer>", "1")
     )
     assert collect(policy, publish("a", [endless])) == ([], {})  # its answer lies beyond what is trained on
-
-
-def deal(groups: int, steps: int, share_max: int) -> list[int]:
-    made: Callable[[int], Any] = lambda place: place  # noqa: E731
-    dealer = Deal([made(place) for place in range(groups)], steps, share_max)
-    return [len(dealer.next_share()) for _ in range(steps)]
-
-
-def test_shares_are_even() -> None:
-    assert deal(10, 4, 4) == [3, 3, 2, 2]
-    assert deal(2, 4, 4) == [1, 1, 0, 0]
-    assert deal(100, 4, 4) == [4, 4, 4, 4]
-
-
-def test_spare_groups_stand_in_for_flat_ones() -> None:
-    dealer = Deal(list(range(20)), 3, 4)  # type: ignore[arg-type]
-    assert len(dealer.next_share()) == 4
-    assert len(dealer.spare(5)) == 5  # 16 left, 8 needed by the two steps to come
-    assert len(dealer.spare(5)) == 3
-    assert dealer.spare(5) == []
-    assert len(dealer.next_share()) == len(dealer.next_share()) == 4
-    assert dealer.dealt == 20
