@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ LINES = ("-", "--", "-.", ":")
 CAUSES = {"late": (">", "#666666"), "slow": ("d", "#E69F00"), "fault": ("x", "#D55E00")}  # marker and colour
 NODES_MAX = 64  # in one picture
 POINTS_MARKED_MAX = 60  # rounds up to which every point has its marker
+SKIPS_BESIDE = 5  # skipped rounds shown before the first and after the last trained one, at the least
 LEGEND_CHARS = 140  # that fit beside each other
 LABEL_CHARS_MAX = 60
 WIDTH_INCHES, DPI = 10.0, 150
@@ -41,7 +43,9 @@ def draw(histories: Sequence[History], path: Path) -> None:
     figure = make_figure(histories)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=DPI, metadata=_undated(path))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a name in another script: boxes
+            figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=DPI, metadata=_undated(path))
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -105,17 +109,31 @@ def _draw_reward(axes: Axes, history: History, look: dict[str, Any]) -> None:
 
 def _draw_lives(axes: Axes, histories: Sequence[History], names: Sequence[str]) -> None:
     """One lane a node: a bar for every trained round, a mark for skipped ones and for every restart."""
+    low, high = _window(histories)
+    axes.set_xlim(low - 1.5, high + 0.7)
     for lane, history in enumerate(histories):
         trained = [(row.round - 0.4, 0.8) for row in history.rounds]
         axes.broken_barh(trained, (lane - 0.22, 0.44), color=COLOURS[lane % len(COLOURS)], alpha=0.45, linewidth=0)
         for skip in history.skips:
             marker, colour = CAUSES[skip.cause]
-            axes.hlines(lane, skip.first - 0.3, skip.last + 0.3, color=colour, linewidth=1.2)
-            axes.plot([(skip.first + skip.last) / 2], [lane], marker=marker, color=colour, markersize=6)
+            begin, end = max(skip.first, low), min(skip.last, high)
+            if begin <= end:
+                axes.hlines(lane, begin - 0.3, end + 0.3, color=colour, linewidth=1.2)
+                axes.plot([(begin + end) / 2], [lane], marker=marker, color=colour, markersize=6)
         restarts = [restart.round for restart in history.restarts]
         axes.plot(restarts, [lane - 0.36] * len(restarts), marker=7, color="black", linestyle="", markersize=5)
     axes.set_yticks(range(len(histories)), list(names), fontsize=8)
     axes.set_ylim(len(histories) - 0.4, -0.8)
+
+
+def _window(histories: Sequence[History]) -> tuple[int, int]:
+    """Rounds from the first to the last that are shown: the trained ones, and skipped ones near them."""
+    trained = [row.round for history in histories for row in history.rounds] or [0]
+    first, last = min(trained), max(trained)
+    margin = max((last - first) // 2, SKIPS_BESIDE)
+    skips = [skip for history in histories for skip in history.skips]
+    low = max(min([first, *(skip.first for skip in skips)]), first - margin)
+    return low, min(max([last, *(skip.last for skip in skips)]), last + margin)
 
 
 def labels_of(histories: Sequence[History]) -> list[str]:

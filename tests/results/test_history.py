@@ -1,0 +1,192 @@
+"""What a log tells of training, and the card that is made of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.animals import ADJECTIVES, ANIMALS, animal_name
+from swarmd.core.events import (
+    Envelope,
+    Event,
+    ModelPushed,
+    NodeStarted,
+    RoundAnnounced,
+    RoundsSkipped,
+    StageTrained,
+    StopRequested,
+    TrainerReady,
+    WorkerExited,
+)
+from swarmd.core.state import State
+from swarmd.core.values import RolloutsRef, Settings
+from swarmd.errors import NotFoundError
+from swarmd.observe.lines import line_of
+from swarmd.results.card import TABLE_ROWS_MAX, Subject, escape, make_card, thin_out
+from swarmd.results.history import History, Round, Stage, make_history, read_history
+from tests.results.conftest import GOLDEN, NODE
+
+PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
+SETTINGS = Settings(PEER, "test", "follower", "someone", name="one")
+
+
+def trained(round: int, stage: int = 0, reward: float = 0.5, **fields: object) -> StageTrained:
+    reference = RolloutsRef(PEER, round, stage, "d" * 64, 1, 1)
+    return msgspec.structs.replace(StageTrained("train", round, stage, reward, reference), **fields)
+
+
+def history_of(*events: Event, last: StageTrained | None = None) -> History:
+    start: tuple[Event, ...] = (NodeStarted(SETTINGS, "run"), TrainerReady("cpu", "embedded", 5))
+    envelopes = [Envelope(seq, float(seq), event) for seq, event in enumerate((*start, *events))]
+    return make_history(envelopes, last)
+
+
+@pytest.mark.parametrize(
+    ("peer", "places"),
+    [
+        (PEER, (215, 49, 120)),
+        ("Qma9T5YraSnpRDZqRR4krcSJabThc8nwZuJV3LercPHufi", (174, 85, 40)),
+        ("Qmb8wVVVMTRmG4U1tCdaCCqietuWwpGRSbL53PA5azBViP", (219, 14, 17)),
+        ("QmQ2gEXoPJg6iMBSUFWGzAabS2VhnzuS782Y637hGjfsRJ", (7, 49, 26)),
+    ],
+)
+def test_a_name_takes_the_words_that_rl_swarm_would_take(peer: str, places: tuple[int, int, int]) -> None:
+    first, second, animal = places
+    assert animal_name(peer, "_") == f"{ADJECTIVES[first]}_{ADJECTIVES[second]}_{ANIMALS[animal]}"
+
+
+def test_the_words_are_as_many_as_rl_swarms_and_in_order() -> None:
+    assert (len(ADJECTIVES), len(ANIMALS)) == (245, 220)
+    for words in (ADJECTIVES, ANIMALS):
+        assert list(words) == sorted(set(words)) and all(word.isalpha() and word.islower() for word in words)
+
+
+def test_a_round_is_the_mean_of_its_stages_and_its_last_accuracy() -> None:
+    history = history_of(
+        trained(1, 0, 1.0, held_out=0.2, tokens=10, seconds=1.0, peer_groups=2, rejected=(("stale", 3), ("swarm", 1))),
+        trained(1, 1, 3.0, held_out=0.4, tokens=5, seconds=2.0),
+        trained(0, 0, 0.5, held_out_before=0.1),
+    )
+    assert history.rounds == (Round(0, 1, 0.5, None, 0.0, 0, 0), Round(1, 2, 2.0, 0.4, 3.0, 15, 2))
+    assert history.held_out_before == 0.1 and history.stages[1].refused == 4
+
+
+def test_a_stage_told_twice_counts_once_and_one_that_is_not_in_the_log_yet_counts() -> None:
+    history = history_of(trained(0), trained(0, reward=0.6), last=trained(1, reward=0.9))
+    assert [(row.round, row.reward) for row in history.rounds] == [(0, 0.6), (1, 0.9)]
+
+
+def test_skips_restarts_exits_and_pushes_are_told() -> None:
+    pushed = ModelPushed(4, "a/b", "c")
+    history = history_of(
+        RoundAnnounced(4, 0, 0.0, 1.0),
+        RoundsSkipped(0, 3, "late"),
+        WorkerExited("trainer", "out of memory", signal=9),
+        WorkerExited("trainer", "recycled", code=0, planned=True),
+        WorkerExited("network", "gone", code=1),
+        pushed,
+        StopRequested("signal"),
+        WorkerExited("trainer", "stopped", signal=15),
+        NodeStarted(SETTINGS, "second"),
+    )
+    assert history.rounds_skipped == 4 and history.trainer_exits == 1 and history.pushes == (pushed,)
+    assert [restart.round for restart in history.restarts] == [4]
+
+
+def test_a_log_whose_beginning_was_removed_goes_on_from_the_state_before_it() -> None:
+    history = make_history([Envelope(900, 1.0, trained(7))], state=State(settings=SETTINGS))
+    assert (history.peer, history.swarm, history.from_seq) == (PEER, "test", 900)
+    assert "begins later" in make_card(history)
+
+
+def test_events_of_no_node_are_refused() -> None:
+    with pytest.raises(NotFoundError, match="no start"):
+        make_history([Envelope(0, 0.0, trained(0))])
+
+
+@pytest.mark.parametrize("node", sorted(GOLDEN.glob("rules-*/*/node-*")), ids=lambda node: "/".join(node.parts[-3:]))
+def test_golden_logs_tell_what_their_states_hold(node: Path) -> None:
+    history = read_history(node)
+    state = msgspec.json.decode((node / "state.json").read_bytes(), type=State)
+    assert state.settings is not None and history.peer == state.settings.peer
+    told = {(stage.round, stage.stage): stage.reward for stage in history.stages}
+    assert told == {(row.round, row.stage): row.reward for row in state.rewards}
+    assert [(skip.first, skip.last, skip.cause) for skip in history.skips] == [
+        (skip.first, skip.last, skip.cause) for skip in state.skips
+    ]
+
+
+# --- the card ---
+
+
+def test_a_card_says_what_the_log_says() -> None:
+    card = make_card(read_history(NODE), Subject("digits", "Qwen/Qwen2.5-0.5B-Instruct"))
+    header = yaml.safe_load(card.split("---\n")[1])
+    assert header["base_model"] == "Qwen/Qwen2.5-0.5B-Instruct" and "license" not in header
+    assert "Rounds trained: 2, skipped: 3 (late 3)" in card
+    assert "0.125 before the first step, 0.250 when last measured" in card
+    assert "| 3 | 0.308 | 0.250 |" in card and "of kind digits" in card
+
+
+def test_a_card_without_figures_can_be_made() -> None:
+    card = make_card(history_of(trained(0, reward=math.nan)))
+    assert "not measured" in card and "| 0 | nan |" in card
+    assert "No round has been trained yet" in make_card(history_of())
+
+
+def test_the_path_of_a_model_is_nobodys_business() -> None:
+    card = make_card(history_of(trained(0)), Subject(base="/srv/someone/models/tiny"))
+    assert "tiny" in card and "someone/models" not in card and "base_model" not in card
+
+
+@given(st.text(max_size=300))
+def test_no_name_adds_markup_or_leaves_its_line(text: str) -> None:
+    escaped = escape(text)
+    assert len(escaped.splitlines()) <= 1
+    unescaped = escaped
+    for special in "\\`*_{}[]<>()#.|~&$:@":
+        unescaped = unescaped.replace(f"\\{special}", "")
+    assert not set(unescaped) & set("\\`*_{}[]<>()#.|~&$:@")
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_no_name_reaches_the_header(name: str, base: str) -> None:
+    history = msgspec.structs.replace(history_of(trained(0)), name=name)
+    card = make_card(history, Subject(kind=name, base=base))
+    header = yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n"))
+    assert set(header) <= {"library_name", "pipeline_tag", "base_model", "tags"} and len(header["tags"]) == 6
+
+
+@given(st.integers(0, 500), st.integers(2, TABLE_ROWS_MAX))
+def test_a_thinned_table_keeps_both_ends_and_its_order(rounds: int, rows_max: int) -> None:
+    whole = [Round(number, 1, 0.0, None, 0.0, 0, 0) for number in range(rounds)]
+    kept = [row.round for row in thin_out(whole, rows_max)]
+    assert len(kept) == min(rounds, rows_max) and kept == sorted(set(kept))
+    assert not kept or (kept[0], kept[-1]) == (0, rounds - 1)
+
+
+def test_a_stage_has_the_fields_of_its_event() -> None:
+    shared = set(Stage.__struct_fields__) & set(StageTrained.__struct_fields__)
+    assert shared == set(Stage.__struct_fields__) - {"at", "refused"}
+
+
+# --- lines about pushes ---
+
+
+@pytest.mark.parametrize(
+    ("event", "level", "word"),
+    [
+        (ModelPushed(3, "a/b", "c0ffee", "url"), "info", "pushed to a/b, revision c0ffee"),
+        (ModelPushed(3, "a/b", error="HTTP 401"), "warning", "not pushed to a/b: HTTP 401"),
+    ],
+)
+def test_a_push_is_told_in_a_line_although_nothing_follows_from_it(event: ModelPushed, level: str, word: str) -> None:
+    state = State(settings=SETTINGS)
+    line = line_of(Envelope(1, 1.0, event), state, state)
+    assert line.level == level and word in line.message

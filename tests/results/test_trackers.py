@@ -1,0 +1,215 @@
+"""Figures reach the trackers, once each and in their order, and no tracker can hurt training."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from swarmd.config import Config, ResultsConfig, SwarmConfig
+from swarmd.errors import ConfigError
+from swarmd.paths import DataPaths
+from swarmd.results import trackers as module
+from swarmd.results.trackers import TensorBoard, Trackers, event_files, make_trackers, prune_files, prune_runs
+
+
+def read_scalars(directory: Path, name: str) -> list[tuple[int, float]]:
+    """What TensorBoard shows of one curve, with what was purged left out."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found: Any = EventAccumulator(str(directory), size_guidance={"scalars": 0})
+    found.Reload()
+    return [(event.step, round(event.value, 4)) for event in found.Scalars(name)]
+
+
+def config_of(**results: bool) -> Config:
+    return Config(SwarmConfig(id="test"), role="coordinator", results=ResultsConfig(**results))
+
+
+class Fragile:
+    """A tracker that fails at the third step."""
+
+    name = "fragile"
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def log(self, step: int, figures: dict[str, float]) -> None:
+        if step == 3:
+            raise OSError("the disk is full")
+        self.steps.append(step)
+
+    def rewind(self, step: int) -> None:
+        self.steps.append(-step)
+
+    def close(self) -> None:
+        self.steps.append(0)
+
+
+def test_a_curve_goes_on_over_a_restart_without_doubles(tmp_path: Path) -> None:
+    first = TensorBoard(tmp_path, 0)
+    for step in range(1, 7):
+        first.log(step, {"step/reward": step / 10})
+    first.close()
+    second = TensorBoard(tmp_path, 4)  # the last checkpoint was made after step 4
+    for step in (5, 6, 7):
+        second.log(step, {"step/reward": step / 100})
+    second.close()
+    expected = [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4), (5, 0.05), (6, 0.06), (7, 0.07)]
+    assert read_scalars(tmp_path, "step/reward") == expected
+
+
+def test_a_stage_that_is_trained_again_takes_its_figures_back(tmp_path: Path) -> None:
+    board = TensorBoard(tmp_path, 0)
+    for step in (1, 2, 3, 4):
+        board.log(step, {"step/loss": 1.0})
+    board.rewind(2)
+    board.log(3, {"step/loss": 2.0})
+    board.close()
+    assert read_scalars(tmp_path, "step/loss") == [(1, 1.0), (2, 1.0), (3, 2.0)]
+
+
+def test_a_full_event_file_is_followed_by_another_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FILE_BYTES_MAX", 1000)
+    monkeypatch.setattr(module, "SIZE_CHECK_LOGS", 10)
+    board = TensorBoard(tmp_path, 0)
+    for step in range(1, 101):
+        board.log(step, {"step/loss": float(step)})
+        if step % 10 == 0:
+            board._writer.flush()
+    board.close()
+    assert len(event_files(tmp_path)) > 2
+    assert read_scalars(tmp_path, "step/loss") == [(step, float(step)) for step in range(1, 101)]
+
+
+@pytest.mark.parametrize(("files_max", "bytes_max", "left"), [(2, 1000, [3, 4]), (9, 25, [3, 4]), (9, 9, [])])
+def test_the_oldest_event_files_go_first(tmp_path: Path, files_max: int, bytes_max: int, left: list[int]) -> None:
+    for number in range(5):
+        path = tmp_path / f"events.out.tfevents.{number}"
+        path.write_bytes(b"x" * 10)
+        os.utime(path, (number, number))
+    (tmp_path / "notes.txt").write_text("not ours")
+    prune_files(tmp_path, files_max, bytes_max)
+    assert [int(path.suffix[1:]) for path in event_files(tmp_path)] == left and (tmp_path / "notes.txt").exists()
+
+
+def test_only_so_many_runs_are_kept(tmp_path: Path) -> None:
+    for number in range(6):
+        run = tmp_path / f"offline-run-{number}"
+        run.mkdir()
+        (run / "file").touch()
+        os.utime(run, (number, number))
+    (tmp_path / "latest-run").symlink_to(tmp_path / "offline-run-0")
+    prune_runs(tmp_path, 3)
+    assert sorted(path.name for path in tmp_path.glob("offline-*")) == ["offline-run-4", "offline-run-5"]
+
+
+def test_a_tracker_that_fails_is_given_up_with_one_warning() -> None:
+    fragile, sound = Fragile(), Fragile()
+    sound.name = "sound"
+    sound.log = lambda step, figures: sound.steps.append(step)  # type: ignore[method-assign]
+    trackers = Trackers({"fragile": lambda: fragile, "sound": lambda: sound})
+    with capture_logs() as lines:
+        for step in range(1, 6):
+            trackers.log(step, {})
+    trackers.rewind(4)
+    trackers.close()
+    assert fragile.steps == [1, 2] and sound.steps == [1, 2, 3, 4, 5, -4, 0]
+    assert [(line["log_level"], line["tracker"]) for line in lines] == [("warning", "fragile")]
+
+
+def test_a_tracker_that_cannot_begin_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file where the directory should be")
+    trackers = make_trackers(config_of(), DataPaths(tmp_path), "peer", 0)
+    assert trackers.names == ()
+    trackers.log(1, {"step/loss": 1.0})
+
+
+def test_event_files_are_written_by_default_below_the_data_directory(tmp_path: Path) -> None:
+    trackers = make_trackers(config_of(), DataPaths(tmp_path), "peer", 0)
+    trackers.log(1, {"step/loss": 1.0})
+    trackers.close()
+    assert read_scalars(tmp_path / "results" / "tensorboard", "step/loss") == [(1, 1.0)]
+
+
+def test_without_the_package_the_node_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "is_installed", lambda package: False)
+    assert make_trackers(config_of(), DataPaths(tmp_path), "peer", 0).names == ()
+    assert make_trackers(config_of(tensorboard=False), DataPaths(tmp_path), "peer", 0).names == ()
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_tracker_that_is_asked_for_and_not_installed_ends_the_start(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "is_installed", lambda package: package != name)
+    with pytest.raises(ConfigError, match=rf"swarmd\[{name}\]"):
+        make_trackers(config_of(**{name: True}), DataPaths(tmp_path), "peer", 0)
+
+
+class Recorded:
+    """The part of wandb's and trackio's interface that is used, with the arguments it is used with."""
+
+    def __init__(self) -> None:
+        self.opened: dict[str, Any] = {}
+        self.logged: list[tuple[Any, ...]] = []
+
+    def init(self, **arguments: Any) -> Recorded:
+        self.opened = arguments
+        return self
+
+    def Settings(self, **arguments: Any) -> dict[str, Any]:
+        return arguments
+
+    def define_metric(self, *names: str, step_metric: str) -> None:
+        self.logged.append((*names, step_metric))
+
+    def log(self, figures: dict[str, float], step: int | None = None) -> None:
+        self.logged.append((figures, step))
+
+    def finish(self) -> None:
+        self.logged.append(("finished",))
+
+
+def test_wandb_is_offline_and_below_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    double = Recorded()
+    monkeypatch.setitem(sys.modules, "wandb", double)
+    monkeypatch.setattr(module, "is_installed", lambda package: True)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    trackers = make_trackers(config_of(tensorboard=False, wandb=True), DataPaths(tmp_path), "peer", 0)
+    trackers.log(3, {"step/loss": 1.0})
+    trackers.close()
+    assert double.opened["mode"] == "offline" and double.opened["project"] == "swarmd"
+    assert Path(double.opened["dir"]).is_relative_to(tmp_path)
+    assert double.logged == [("*", "step"), ({"step": 3, "step/loss": 1.0}, None), ("finished",)]
+
+
+def test_a_full_trackio_database_takes_whole_stages_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    double = Recorded()
+    monkeypatch.setitem(sys.modules, "trackio", double)
+    monkeypatch.setattr(module, "is_installed", lambda package: True)
+    monkeypatch.setattr(module, "TRACKIO_BYTES_MAX", 10)
+    monkeypatch.setenv("TRACKIO_DIR", "")  # put back afterwards
+    trackers = make_trackers(config_of(tensorboard=False, trackio=True), DataPaths(tmp_path), "peer", 0)
+    (tmp_path / "results" / "trackio" / "swarmd.db").write_bytes(b"x" * 20)
+    trackers.log(1, {"step/loss": 1.0})
+    trackers.log(1, {"stage/reward": 0.5})
+    assert double.logged == [({"stage/reward": 0.5}, 1)] and double.opened["resume"] == "allow"
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_the_real_package_takes_figures(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not module.is_installed(name):
+        pytest.skip(f"{name} is not installed")
+    monkeypatch.setenv("TRACKIO_DIR", "")
+    trackers = make_trackers(config_of(tensorboard=False, **{name: True}), DataPaths(tmp_path), "peer", 0)
+    assert trackers.names == (name,)
+    trackers.log(1, {"step/loss": 1.0})
+    trackers.close()
+    assert any(path.stat().st_size > 0 for path in (tmp_path / "results" / name).rglob("*") if path.is_file())
