@@ -38,7 +38,7 @@ def _encode_tuple(value: Any) -> Any:
 
 
 def decode(encoded: bytes, bytes_max: int = VALUE_BYTES_MAX) -> Any:
-    """A value of None, bool, int, float, str, bytes, list, dict and tuple.
+    """A value of None, bool, int, float, str, bytes, list, dict and tuple; of msgpack, also its time stamp.
 
     Raises:
         RecordRejected: "oversized", "nested" or "malformed".

@@ -1,7 +1,7 @@
-"""A node of RL Swarm v0.4's networks, as far as the DHT sees it: written from the description of its wire format alone.
+"""A node of RL Swarm v0.4's networks, as far as the DHT sees it, made from the description of the wire format alone.
 
-It shares nothing with swarmd. It runs hivemind's own `DHT`, told what to do by a line of JSON on stdin, and answers each
-with a line of JSON on stdout. `python v04.py IDENTITY [BOOTSTRAP ...]`
+It shares nothing with swarmd. It runs hivemind's own `DHT`, is told what to do by a line of JSON on stdin, and answers
+each with a line of JSON on stdout. `python v04.py IDENTITY [BOOTSTRAP ...]`
 """
 
 import hashlib

@@ -1,0 +1,225 @@
+"""What a node of a legacy network keeps for others: every record that v0.4 could have written, within bounds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgpack
+import pytest
+
+from swarmd.dht import names
+from swarmd.dht.hive import DHTID, PeerID, dht_pb2, protocol_module
+from swarmd.dht.legacy import keys, storage
+from swarmd.dht.legacy.guard import AHEAD_S, KEPT_BURST, SUBKEY_LENGTH_MAX, Guard
+from swarmd.dht.legacy.protocol import LegacyProtocol
+from swarmd.dht.legacy.records import LIFE_S
+from swarmd.dht.legacy.storage import HEAP_SLACK, LegacyStorage
+from swarmd.dht.legacy.values import VALUE_BYTES_MAX, encode
+from swarmd.dht.rejections import Rejections
+from swarmd.errors import RecordRejected
+from tests.dht.outsider import bomb, dictionary_of
+
+pytestmark = pytest.mark.anyio
+
+SENDER = PeerID.from_base58("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
+PEER = str(SENDER)
+REWARDS, CLOCK = keys.rewards(0, 0), keys.CLOCK
+NIL, WHOLE = msgpack.packb(None), b""
+
+
+def in_s(seconds: float) -> float:
+    return time.time() + seconds
+
+
+class Keeper:
+    """`LegacyProtocol` without a network."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+        self.guard = Guard(Rejections(time.monotonic), self.stored.append)
+        self.protocol = LegacyProtocol(_initialized_with_create=True)
+        self.protocol.record_validator = self.guard
+        self.protocol.storage = LegacyStorage()
+        self.protocol.node_info = dht_pb2.NodeInfo()
+
+    async def store(self, name: str, tag: bytes, value: bytes, expiration: float, key: bytes = b"") -> bool:
+        request = dht_pb2.StoreRequest(
+            keys=[key or names.key_id(name)], subkeys=[tag], values=[value], expiration_time=[expiration]
+        )
+        context = cast(Any, SimpleNamespace(remote_id=SENDER))
+        return bool((await LegacyProtocol.rpc_store(self.protocol, request, context)).store_ok[0])
+
+    def held(self, name: str, subkey: str | None = None) -> Any:
+        found = self.protocol.storage.held(DHTID.from_bytes(names.key_id(name)), subkey)
+        return None if found is None else found[0]
+
+    @property
+    def refused(self) -> dict[str, int]:
+        return dict(self.guard.rejections.total)
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+    async def ping_nobody(*args: object) -> None:
+        """The sender is not added to any table."""
+
+    monkeypatch.setattr(LegacyProtocol, "rpc_ping", ping_nobody)
+    yield Keeper()
+
+
+async def test_every_record_of_v04_is_kept(keeper: Keeper) -> None:
+    output = encode((time.time(), {"question": "q", "answer": None, "agent_answers": {PEER: "text" * 5000}}))
+    records = [
+        (CLOCK, NIL, encode((0, 0))),
+        (REWARDS, msgpack.packb(PEER), encode(4.25)),
+        (REWARDS, msgpack.packb("a uuid of v0.1"), encode(1)),
+        (keys.outputs(PEER, 0, 0), msgpack.packb(keys.question_key("q")), output),
+        (keys.outputs(PEER, 0, 0), msgpack.packb("a whole question, as before v0.3" * 100), output),
+        (keys.leaderboard(0, 0), NIL, encode([(PEER, float(number)) for number in range(2000)])),
+    ]
+    for name, tag, value in records:
+        assert await keeper.store(name, tag, value, in_s(LIFE_S)), name
+    whole = dictionary_of([(str(number), encode(float(number)), in_s(LIFE_S)) for number in range(500)])
+    assert await keeper.store(keys.rewards(0, 1), WHOLE, whole, in_s(LIFE_S))
+    assert keeper.held(CLOCK) == encode((0, 0)) and keeper.held(REWARDS, PEER) == encode(4.25)
+    assert keeper.held(keys.rewards(0, 1), "499") == encode(499.0)
+    assert keeper.refused == {} and keeper.stored[0] == names.key_id(CLOCK)
+
+
+async def test_a_later_expiration_wins_and_an_earlier_one_is_no_offence(keeper: Keeper) -> None:
+    at = in_s(100)
+    for name, tag in ((CLOCK, NIL), (REWARDS, msgpack.packb(PEER))):
+        subkey = None if tag == NIL else PEER
+        values = [encode((number, 0) if subkey is None else float(number)) for number in range(3)]
+        assert await keeper.store(name, tag, values[0], at)
+        assert not await keeper.store(name, tag, values[1], at)
+        assert not await keeper.store(name, tag, values[1], at - 1)
+        assert keeper.held(name, subkey) == values[0]
+        assert await keeper.store(name, tag, values[2], at + 1)
+        assert keeper.held(name, subkey) == values[2]
+    assert keeper.refused == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "tag", "value", "expires_in_s", "reason"),
+    [
+        (REWARDS, msgpack.packb(PEER), encode(1.0), math.inf, "far-expiration"),
+        (REWARDS, msgpack.packb(PEER), encode(1.0), math.nan, "far-expiration"),
+        (REWARDS, msgpack.packb(PEER), encode(1.0), LIFE_S + AHEAD_S + 10, "far-expiration"),
+        (REWARDS, msgpack.packb(7), encode(1.0), 60.0, "malformed"),
+        (REWARDS, b"\xc1", encode(1.0), 60.0, "malformed"),
+        (REWARDS, bomb(400), encode(1.0), 60.0, "nested"),
+        (REWARDS, msgpack.packb("x" * (SUBKEY_LENGTH_MAX + 1)), encode(1.0), 60.0, "oversized"),
+        (REWARDS, msgpack.packb(PEER), b"\xc1", 60.0, "malformed"),
+        (REWARDS, msgpack.packb(PEER), bomb(400), 60.0, "nested"),
+        (REWARDS, msgpack.packb(PEER), b"\x00" * (VALUE_BYTES_MAX + 1), 60.0, "oversized"),
+        (REWARDS, WHOLE, b"\xc1", 60.0, "malformed"),
+        (REWARDS, WHOLE, dictionary_of([(None, encode(1.0), 4e9)]), 60.0, "malformed"),
+        (REWARDS, WHOLE, dictionary_of([(PEER, "text", 4e9)]), 60.0, "malformed"),
+        (REWARDS, WHOLE, dictionary_of([(PEER, encode(1.0), "soon")]), 60.0, "far-expiration"),
+        (CLOCK, NIL, encode("round 3"), 60.0, "malformed"),
+        (CLOCK, NIL, encode((3, 9)), 60.0, "malformed"),
+        (CLOCK, msgpack.packb(PEER), encode((3, 1)), 60.0, "malformed"),
+        (CLOCK, WHOLE, dictionary_of([(PEER, encode((3, 1)), 4e9)]), 60.0, "malformed"),
+    ],
+)
+async def test_what_v04_never_writes_is_not_kept(
+    keeper: Keeper, name: str, tag: bytes, value: bytes, expires_in_s: float, reason: str
+) -> None:
+    assert not await keeper.store(name, tag, value, in_s(expires_in_s))
+    assert keeper.refused == {reason: 1} and keeper.stored == []
+    assert len(keeper.protocol.storage) == 0
+
+
+async def test_a_key_of_another_length_is_refused(keeper: Keeper) -> None:
+    assert not await keeper.store("", NIL, encode(1.0), in_s(60), key=b"short")
+    assert keeper.refused == {"malformed": 1}
+
+
+async def test_a_plain_value_does_not_wipe_what_peers_have(keeper: Keeper) -> None:
+    assert await keeper.store(REWARDS, msgpack.packb(PEER), encode(1.0), in_s(60))
+    assert not await keeper.store(REWARDS, NIL, encode(1.0), in_s(600))
+    assert keeper.held(REWARDS, PEER) == encode(1.0) and keeper.refused == {"malformed": 1}
+
+
+async def test_bad_entries_of_a_dictionary_cost_only_themselves(keeper: Keeper) -> None:
+    entries = [("good", encode(1.0), in_s(60)), ("bad", b"\xc1", in_s(60)), ("far", encode(1.0), 1e18)]
+    assert not await keeper.store(REWARDS, WHOLE, dictionary_of(entries), in_s(60))
+    assert keeper.held(REWARDS, "good") == encode(1.0) and keeper.held(REWARDS, "bad") is None
+    assert keeper.refused == {"malformed": 1, "far-expiration": 1}
+
+
+async def test_one_peer_fills_only_its_share(keeper: Keeper) -> None:
+    value = encode("x" * (VALUE_BYTES_MAX - 5))
+    keeper.guard.bytes_quota.take = lambda *args: True  # type: ignore[method-assign]
+    answers = [await keeper.store(f"key {number}", NIL, value, in_s(60)) for number in range(70)]
+    assert 60 < sum(answers) <= KEPT_BURST / VALUE_BYTES_MAX + 1 and not answers[-1]
+    assert set(keeper.refused) == {"quota"}
+
+
+async def test_one_sender_is_heard_only_so_often(keeper: Keeper) -> None:
+    keeper.guard.records_quota.take = lambda *args: False  # type: ignore[method-assign]
+    assert not await keeper.store(REWARDS, msgpack.packb(PEER), encode(1.0), in_s(60))
+    assert keeper.refused == {"quota": 1}
+
+
+async def test_keys_and_bytes_have_bounds(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "KEYS_MAX", 2)
+    monkeypatch.setattr(storage, "KEY_BYTES_MAX", 100)
+    assert await keeper.store("one", msgpack.packb("a"), encode("x" * 60), in_s(60))
+    assert not await keeper.store("one", msgpack.packb("b"), encode("x" * 60), in_s(60))
+    assert await keeper.store("two", NIL, encode(1), in_s(60))
+    assert not await keeper.store("three", NIL, encode(1), in_s(60))
+    assert keeper.refused == {"full": 2}
+
+
+def test_replaced_records_leave_nothing_behind() -> None:
+    kept, key, at = LegacyStorage(), DHTID.generate(), in_s(60)
+    for number in range(3 * HEAP_SLACK):
+        assert kept.keep(key, "subkey", encode(number), at + number * 0.001)
+    item = kept.get(key)
+    assert item is not None and len(item.value.expiration_heap) <= HEAP_SLACK + 4
+    assert len(kept.expiration_heap) <= HEAP_SLACK + 4
+    assert kept.held(key, "subkey") == (encode(3 * HEAP_SLACK - 1), at + (3 * HEAP_SLACK - 1) * 0.001)
+
+
+def test_expired_records_are_gone() -> None:
+    kept, key = LegacyStorage(), DHTID.generate()
+    assert kept.keep(key, None, encode(1), in_s(0.05))
+    assert kept.held(key, None) is not None
+    deadline = time.monotonic() + 2
+    while kept.held(key, None) is not None:
+        assert time.monotonic() < deadline
+    assert kept.keep(key, "a", encode(1), in_s(60))
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (dht_pb2.FindResult(type=dht_pb2.NOT_FOUND), None),
+        (dht_pb2.FindResult(type=dht_pb2.FOUND_REGULAR, value=encode(1), expiration_time=1e18), None),
+        (dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=b"\xc1", expiration_time=4e9), None),
+        (dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=dictionary_of([]), expiration_time=4e9), None),
+    ],
+)
+def test_answers_without_a_record_are_empty(keeper: Keeper, result: Any, expected: Any) -> None:
+    key = DHTID.from_bytes(names.key_id(REWARDS))
+    assert keeper.protocol._open_result(PEER, key, result) == (expected, {})
+
+
+def test_the_wire_names_are_hiveminds() -> None:
+    assert LegacyProtocol._get_handle_name(None, "rpc_store") == protocol_module.DHTProtocol._get_handle_name(
+        None, "rpc_store"
+    )
+
+
+def test_the_guard_signs_nothing() -> None:
+    guard = Guard(Rejections(time.monotonic))
+    record = protocol_module.DHTRecord(b"k", b"s", b"value", 1.0)
+    assert guard.sign_value(record) == guard.strip_value(record) == b"value" and guard.validate(record)
+    with pytest.raises(RecordRejected):
+        guard.check(names.key_id(REWARDS), PEER, "text", 1.0)
