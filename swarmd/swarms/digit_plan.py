@@ -8,7 +8,7 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import SwarmError
-from swarmd.swarms.digits import TASK_NAMES
+from swarmd.swarms.digits import KNOWN_NAMES, TASK_NAMES
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 
 
@@ -20,9 +20,9 @@ class DigitsPlan(ReasoningGymPlan):
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         for task in swarm.tasks:
-            if task.name not in TASK_NAMES:
+            if task.name not in KNOWN_NAMES:
                 raise SwarmError(
-                    f"the task {task.name!r} is none of the digit tasks, {', '.join(TASK_NAMES)}",
+                    f"the task {task.name!r} is none of the digit tasks, {', '.join(KNOWN_NAMES)}",
                     'Write kind = "reasoning-gym" in [swarm] for its tasks',
                 )
         tasks = swarm.tasks or tuple(TaskConfig(name) for name in TASK_NAMES)

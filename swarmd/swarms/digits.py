@@ -1,4 +1,4 @@
-"""Four tasks on digits, registered with reasoning-gym so that they are drawn, scored and shared like its own.
+"""Tasks on digits, registered with reasoning-gym so that they are drawn, scored and shared like its own.
 
 They are small enough for a model of half a million parameters and large enough (10,000 questions and more each) to
 hold questions out: what is measured on the held-out part was never trained on.
@@ -13,6 +13,8 @@ from typing import Any
 from reasoning_gym.coaching import BaseCurriculum, ScalarAttributeDefinition
 from reasoning_gym.factory import DATASETS, ProceduralDataset, register_dataset
 
+NUMBER = "{number}"  # where the number stands in a wording
+WORDING_CHARACTERS_MAX = 200
 SOURCE = "digits/1"  # part of the config digest: a change of the generators is another task to peers
 
 
@@ -21,11 +23,14 @@ class DigitsConfig:
     """Settings of a digit task."""
 
     digits: int = 4  # of the number
+    wording: str = ""  # of the question, with {number} in it; empty: the task's own
     seed: int | None = None
     size: int = 500
 
     def validate(self) -> None:
         assert 1 <= self.digits <= 12, "digits must be between 1 and 12"
+        assert not self.wording or self.wording.count(NUMBER) == 1, f"wording must have {NUMBER} in it, once"
+        assert len(self.wording) <= WORDING_CHARACTERS_MAX, f"wording must have at most {WORDING_CHARACTERS_MAX}"
 
 
 @dataclass
@@ -59,7 +64,7 @@ class LargestCurriculum(BaseCurriculum):  # type: ignore[misc]
 
 
 class DigitsDataset(ProceduralDataset):  # type: ignore[misc]
-    """Base of the four: an item is a pure function of (seed + index), and only the exact answer scores."""
+    """Base of all: an item is a pure function of (seed + index), and only the exact answer scores."""
 
     name = ""
 
@@ -74,7 +79,8 @@ class DigitsDataset(ProceduralDataset):  # type: ignore[misc]
     def pose(self, random: Random) -> tuple[str, str, str]:
         """Question, answer and canonical form; questions of one canonical form lie on the same side of the split."""
         number = "".join(str(random.randrange(10)) for _ in range(self.config.digits))
-        return f"{self.instruction}: {number}", self.transform(number), number
+        wording = self.config.wording or f"{self.instruction}: {NUMBER}"
+        return wording.replace(NUMBER, number), self.transform(number), number
 
     instruction = ""
 
@@ -111,6 +117,14 @@ class IncrementDataset(DigitsDataset):
         return "".join(str((int(digit) + 1) % 10) for digit in number)
 
 
+class RotateDataset(DigitsDataset):
+    name = "digits_rotate"
+    instruction = "Rotate left"
+
+    def transform(self, number: str) -> str:
+        return number[1:] + number[:1]
+
+
 class LargestDataset(DigitsDataset):
     name = "digits_largest"
 
@@ -122,12 +136,14 @@ class LargestDataset(DigitsDataset):
 
 
 TASKS = (ReverseDataset, SortDataset, IncrementDataset, LargestDataset)
-TASK_NAMES = tuple(task.name for task in TASKS)
+TASK_NAMES = tuple(task.name for task in TASKS)  # the mixture of the digits swarm, which the embedded model knows
+KNOWN = (*TASKS, RotateDataset)
+KNOWN_NAMES = tuple(task.name for task in KNOWN)
 
 
 def register_digits() -> None:
-    """Make the four known to reasoning-gym; doing it again changes nothing."""
-    for task in TASKS:
+    """Make them known to reasoning-gym; doing it again changes nothing."""
+    for task in KNOWN:
         if task.name not in DATASETS:
             largest = task is LargestDataset
             settings, curriculum = (LargestConfig, LargestCurriculum) if largest else (DigitsConfig, DigitsCurriculum)
