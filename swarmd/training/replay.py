@@ -37,7 +37,7 @@ class Replay:
     def draw(self, count: int, random: Random) -> list[TrainingGroup]:
         """Up to `count` different groups: each time a task by chance, then one of its groups."""
         left = {task: list(kept) for task, kept in self._by_task.items()}
-        drawn = []
+        drawn: list[TrainingGroup] = []
         while len(drawn) < count and left:
             task = random.choice(list(left))
             groups = left[task]
