@@ -7,6 +7,7 @@ counts as equal only letter by letter. `swarmd.swarms.math.fixed` is what mends 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 
@@ -25,6 +26,8 @@ from swarmd.swarms.math.prompts import TAGS
 Parts = dict[str, float]
 
 RESTATED_CHARACTERS_MAX = 4096  # a restated question longer than this scores 0: comparing takes the product of lengths
+JUNK_CHARACTERS = 200  # in a question of so many, SequenceMatcher leaves out what is frequent by itself
+PAIRS_MAX = 100_000  # of equal characters in both, in a shorter one: four thousand letters of prose make half of it
 
 
 def count_tags(text: str, stage: int) -> float:
@@ -102,8 +105,11 @@ def total(parts: Mapping[str, float]) -> float:
 
 
 def likeness(restated: str, question: str) -> float:
-    """Ratio of difflib's SequenceMatcher, 0 where one of the two is too long."""
+    """Ratio of difflib's SequenceMatcher, 0 where comparing would take too long."""
     if max(len(restated), len(question)) > RESTATED_CHARACTERS_MAX:
+        return 0.0
+    counts = Counter(question)
+    if len(question) < JUNK_CHARACTERS and sum(counts[character] for character in restated) > PAIRS_MAX:
         return 0.0
     return SequenceMatcher(None, restated, question).ratio()
 

@@ -1,0 +1,109 @@
+"""The default rewards: what upstream got wrong pays the right way round here."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.swarms.math import compat, fixed
+from swarmd.swarms.math.fixed import NONE, Facts
+from tests.swarms.math.voices import agreement, answer, opinion
+
+ONE_RIGHT = {"Student #1": True, "Student #2": False}
+ALL_WRONG = {"Student #1": False, "Student #2": False}
+ALL_RIGHT = {"Student #1": True, "Student #2": True}
+
+
+def choose(choice: str, right: dict[str, bool]) -> fixed.Parts:
+    return fixed.score_choices(Facts("4", right=right), [opinion(choice)])[0]
+
+
+@pytest.mark.parametrize(("right", "pays"), [(ONE_RIGHT, 0), (ALL_WRONG, 2), (ALL_RIGHT, 0), ({}, 2)])
+def test_none_pays_where_no_answer_is_right(right: dict[str, bool], pays: float) -> None:
+    for words in ("None", "none.", "No one is correct", "ALL ANSWERS WERE WRONG"):
+        assert choose(words, right)["correctness"] == pays
+
+
+@pytest.mark.parametrize(
+    ("choice", "known", "pays"),
+    [
+        ("Student #1", 0.5, 2),
+        ("student  #1", 0.5, 2),
+        ("Student #2", 0.5, 0),
+        ("Student #3", 0, 0),
+        ("1", 0, 0),
+        ("", 0, 0),
+    ],
+)
+def test_a_choice_pays_where_the_student_is_right(choice: str, known: float, pays: float) -> None:
+    parts = choose(choice, ONE_RIGHT)
+    assert (parts["proper_id"], parts["correctness"]) == (known, pays)
+
+
+def test_a_chosen_answer_is_not_paid_for_its_form_again() -> None:
+    assert choose("Student #2", ONE_RIGHT)["correctness"] == 0
+
+
+def test_reasoning_over_several_lines_has_the_form() -> None:
+    text = answer(4, "first\nsecond")
+    assert compat.score_answers("", "4", [text])[0]["strict_format"] == 0
+    assert fixed.score_answers(Facts("4"), [text])[0]["strict_format"] == 0.5
+    assert fixed.score_answers(Facts("4"), [text[:-1]])[0]["strict_format"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "text", [answer(4), "<think>x</think><answer>4</answer>", "<answer>4</answer>", "4", answer(4) * 2]
+)
+def test_a_form_is_paid_once(text: str) -> None:
+    parts = fixed.score_answers(Facts("4"), [text])[0]
+    assert parts["strict_format"] * parts["soft_format"] == 0
+
+
+@pytest.mark.parametrize(
+    ("gold", "said"), [("1,000", "1000"), ("4", "4.0"), ("-4", "-4"), ("18", "$18"), ("0.5", "1/2")]
+)
+def test_numbers_written_otherwise_are_right(gold: str, said: str) -> None:
+    parts = fixed.score_answers(Facts(gold), [answer(said)])[0]
+    assert (parts["int"], parts["correctness"]) == (0.5, 2)
+    assert compat.score_answers("", gold, [answer(said)])[0]["correctness"] == 2 * (gold == said)
+
+
+def test_the_tag_of_the_majority_earns_two_at_most() -> None:
+    facts = Facts("4", "What is 2+2?", ONE_RIGHT, ["Student #1"])
+    parts = fixed.score_agreements(facts, [agreement("Student #1", "What is 2+2?", 4)])[0]
+    assert parts == {
+        "consensus": 1,
+        "concensus_correctness": 1,
+        "question_recreation": 1,
+        "final_correctness": 2,
+        "strict_format": 0.5,
+        "soft_format": 0,
+        "xmlcount": 1.25,
+    }
+
+
+def test_no_votes_lead_to_nothing() -> None:
+    parts = fixed.score_agreements(Facts("4", "q", ALL_WRONG, ()), [agreement("None", "q", 4)])[0]
+    assert (parts["consensus"], parts["concensus_correctness"]) == (0, 1)
+
+
+def test_an_answer_without_tags_is_none() -> None:
+    assert fixed.score_answers(Facts("4"), ["4"])[0]["correctness"] == 0
+
+
+@given(st.text(max_size=300), st.integers(0, 2))
+def test_rewards_are_finite_and_bounded(text: str, stage: int) -> None:
+    facts = Facts("4", "What is 2+2?", ONE_RIGHT, [NONE])
+    reward = sum(fixed.SCORERS[stage](facts, [text])[0].values())
+    assert math.isfinite(reward) and 0 <= reward <= (3.5, 3.75, 6.75)[stage]
+
+
+def test_a_hostile_question_is_not_compared_for_ever() -> None:
+    began = time.process_time()
+    assert compat.likeness("ex" * 2048, "e" * 199) == 0
+    assert compat.likeness("e" * 5000, "e" * 5000) == 0
+    assert time.process_time() - began < 0.5
