@@ -36,6 +36,7 @@ CHAT_TEMPLATE = (
 VOCABULARY = 380  # at most; the texts give fewer merges
 CORPUS_QUESTIONS = 400  # of each task
 CONTEXT_TOKENS = 1024
+HIDDEN = 128
 ANSWER_TOKENS = 10
 STEPS_MAX = 600
 BATCH = 48
@@ -82,8 +83,8 @@ def build_model(directory: Path, seed: int = 0, report: Report = lambda *_: None
     return Built(digest, policy.parameters, steps, accuracy, time.perf_counter() - started, size)
 
 
-def build_tokenizer(plan: DigitsPlan) -> PreTrainedTokenizerFast:
-    """Byte-level BPE over training questions, digits one by one, so that it can spell any text."""
+def build_tokenizer(*plans: DigitsPlan) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over the plans' training questions, digits one by one, so that it can spell any text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -93,8 +94,9 @@ def build_tokenizer(plan: DigitsPlan) -> PreTrainedTokenizerFast:
     )
     tokenizer.decoder = decoders.ByteLevel()
     corpus = ["user", "assistant", "system"] * 50
-    for task in plan.tasks:
-        corpus += [question.messages[-1].content for question in plan.select(task, "train", CORPUS_QUESTIONS)]
+    for plan in plans:
+        for task in plan.tasks:
+            corpus += [question.messages[-1].content for question in plan.select(task, "train", CORPUS_QUESTIONS)]
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY - len(TAGS),
         special_tokens=list(SPECIALS),
@@ -116,16 +118,16 @@ def build_tokenizer(plan: DigitsPlan) -> PreTrainedTokenizerFast:
     return fast
 
 
-def make_policy(tokenizer: PreTrainedTokenizerFast) -> Policy:
+def make_policy(tokenizer: PreTrainedTokenizerFast, hidden: int = HIDDEN) -> Policy:
     """A model with random weights. The wide initialisation (0.08) is what lets so small a model learn quickly."""
     config = Qwen3Config(
         vocab_size=(len(tokenizer) + 15) // 16 * 16,
-        hidden_size=128,
+        hidden_size=hidden,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=32,
-        intermediate_size=512,
+        head_dim=hidden // 4,
+        intermediate_size=4 * hidden,
         max_position_embeddings=CONTEXT_TOKENS,
         tie_word_embeddings=True,
         initializer_range=0.08,
