@@ -60,6 +60,26 @@ def digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     return digest.hexdigest()
 
 
+def load_rows(home: Path, name: str, digest: str = "", columns: Sequence[str] = ()) -> tuple[tuple[Row, ...], str]:
+    """The rows of the file that a swarm's options name, and their digest.
+
+    Args:
+        home: the node's data directory, from which a relative name is taken.
+        digest: that the rows must have; empty where any will do.
+
+    Raises:
+        SwarmError: as `read_rows`, or the rows have another digest.
+    """
+    rows = read_rows(home / name, columns)
+    found = digest_rows(rows)
+    if digest and found != digest:
+        raise SwarmError(
+            f"{home / name} is not the swarm's: its rows have the digest {found[:16]}, the swarm's {digest[:16]}",
+            "Get the file that belongs to the manifest from the swarm's creator",
+        )
+    return rows, found
+
+
 def _check_file(path: Path, file_bytes_max: int) -> None:
     try:
         found = path.stat()

@@ -1,0 +1,193 @@
+"""Rewards by name for swarms that are written without Python: each a number in [0, 1] for one completion.
+
+All of them take time linear in the text, but `regex`, which is cut off after `REGEX_S`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Annotated, Literal
+
+import msgspec
+
+from swarmd.config import Section
+from swarmd.errors import SwarmError
+from swarmd.swarms.text import ANSWER_CHARACTERS_MAX, extract_answer, is_well_formed
+
+RewardName = Literal["exact", "numeric", "contains", "similarity", "regex", "format-tags", "length"]
+AnswerPlace = Literal["tags", "last-number", "last-line", "boxed", "whole"]
+COMPARING = ("exact", "numeric", "contains", "similarity", "regex")  # with the right answer
+
+PATTERN_CHARACTERS_MAX = 500
+REGEX_S = 0.05  # of one completion; beyond it the pattern counts as not found
+EXPONENT_DIGITS_MAX = 3
+PLACEHOLDER = "{answer}"
+GRAM = 3  # characters that similarity counts at a time
+
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?!\d))?(?:/\d+)?")
+_BOXED = "\\boxed{"
+
+
+class RewardOption(Section, frozen=True):
+    """One entry of `swarm.options.rewards`."""
+
+    name: RewardName
+    weight: Annotated[float, msgspec.Meta(gt=0, le=100)] = 1.0
+    pattern: Annotated[str, msgspec.Meta(max_length=PATTERN_CHARACTERS_MAX)] = ""  # of regex
+    tolerance: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0  # of numeric: the largest difference
+    min: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0  # of length, in characters
+    max: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1_000_000
+
+    def __post_init__(self) -> None:
+        if (self.name == "regex") != bool(self.pattern):
+            raise ValueError('`pattern` belongs to the reward "regex", which needs one')
+        if self.min > self.max:
+            raise ValueError(f"`min` ({self.min}) is above `max` ({self.max})")
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A completion as rewards see it."""
+
+    completion: str
+    answer: str | None  # None where none was found
+    expected: str
+
+
+Reward = Callable[[Answered], float]
+
+
+def find_answer(completion: str, place: AnswerPlace) -> str | None:
+    """The answer in a completion; None where there is none, or it is longer than any right one may be."""
+    found = _FINDERS[place](completion)
+    return found if found is not None and 0 < len(found) <= ANSWER_CHARACTERS_MAX else None
+
+
+def make_reward(option: RewardOption) -> Reward:
+    """The function of an entry. Raises SwarmError for a pattern that is none."""
+    if option.name == "numeric":
+        return lambda answered: float(is_near(answered.answer, answered.expected, option.tolerance))
+    if option.name == "length":
+        return lambda answered: fit_length(len(answered.completion), option.min, option.max)
+    if option.name == "regex":
+        return _search_for(option.pattern)
+    return _PLAIN[option.name]
+
+
+def _exact(answered: Answered) -> float:
+    return float(answered.answer is not None and fold(answered.answer) == fold(answered.expected))
+
+
+def _contains(answered: Answered) -> float:
+    return float(answered.answer is not None and fold(answered.expected) in fold(answered.answer))
+
+
+def _similarity(answered: Answered) -> float:
+    return 0.0 if answered.answer is None else resemble(fold(answered.answer), fold(answered.expected))
+
+
+def _format_tags(answered: Answered) -> float:
+    return float(is_well_formed(answered.completion))
+
+
+_PLAIN: dict[str, Reward] = {
+    "exact": _exact,
+    "contains": _contains,
+    "similarity": _similarity,
+    "format-tags": _format_tags,
+}
+
+
+def fold(text: str) -> str:
+    """Without differences of case and blanks."""
+    return " ".join(text.casefold().split())
+
+
+def is_near(found: str | None, expected: str, tolerance: float) -> bool:
+    """Whether both are numbers that differ by no more than `tolerance`."""
+    one, other = read_number(found or ""), read_number(expected)
+    return one is not None and other is not None and abs(one - other) <= Fraction(tolerance)
+
+
+def read_number(text: str) -> Fraction | None:
+    """The number that a text is, such as 1,234.5 or $3 or 40% or 2/3; None where it is anything else."""
+    plain = text.strip().strip("$€£%").replace("\u2212", "-").strip().rstrip(".")
+    if len(plain) > 64 or not _NUMBER.fullmatch(plain) or not any(map(str.isdecimal, plain)):
+        return None
+    over, _, under = plain.replace(",", "").partition("/")
+    try:
+        return Fraction(over) / Fraction(under or "1")
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def resemble(one: str, other: str) -> float:
+    """Share of the runs of three characters that two texts have in common (Dice), in [0, 1]."""
+    if one == other:
+        return 1.0
+    ours, theirs = (Counter(text[i : i + GRAM] for i in range(max(len(text) - GRAM + 1, 1))) for text in (one, other))
+    return 2 * (ours & theirs).total() / (ours.total() + theirs.total())
+
+
+def fit_length(length: int, least: int, most: int) -> float:
+    """1 within the bounds, falling to 0 at nothing below and at twice the length above."""
+    if length < least:
+        return length / least
+    return 1.0 if length <= most else max(0.0, 2 - length / most)
+
+
+def _search_for(pattern: str) -> Reward:
+    """Search the answer for a pattern, in which {answer} stands for the right answer as it is."""
+    import regex  # it has a time limit, which re has not
+
+    try:
+        regex.compile(pattern.replace(PLACEHOLDER, "a"))
+    except (regex.error, RecursionError, OverflowError) as error:
+        raise SwarmError(f"swarm.options.rewards: the pattern {pattern!r} is none: {error}") from error
+
+    def search(answered: Answered) -> float:
+        whole = pattern.replace(PLACEHOLDER, regex.escape(answered.expected))
+        try:
+            return float(bool(regex.search(whole, answered.answer or "", timeout=REGEX_S)))
+        except TimeoutError:
+            return 0.0
+
+    return search
+
+
+# --- where the answer stands ---
+
+
+def _last_number(text: str) -> str | None:
+    found = [match[0] for match in _NUMBER.finditer(text) if any(map(str.isdecimal, match[0]))]
+    return found[-1] if found else None
+
+
+def _last_line(text: str) -> str | None:
+    lines = text.strip().splitlines()
+    return lines[-1].strip() if lines else None
+
+
+def _last_boxed(text: str) -> str | None:
+    """What stands in the last \\boxed{...}, with the braces in it matched."""
+    start = text.rfind(_BOXED)
+    if start < 0:
+        return None
+    depth = 1
+    inside = text[start + len(_BOXED) :]
+    for place, character in enumerate(inside):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return inside[:place].strip()
+    return None
+
+
+_FINDERS: dict[str, Callable[[str], str | None]] = {
+    "tags": extract_answer,
+    "last-number": _last_number,
+    "last-line": _last_line,
+    "boxed": _last_boxed,
+    "whole": str.strip,
+}

@@ -1,0 +1,285 @@
+"""A swarm from a file: options, rewards by name, questions drawn, held out, and taken from peers."""
+
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.errors import RecordRejected, SwarmError
+from swarmd.swarms.file import INSTRUCTIONS, FilePlan
+from swarmd.swarms.jsonl import digest_rows
+from swarmd.swarms.plan import NO_MATERIAL, Place, Question
+from swarmd.swarms.registry import make_plan
+from swarmd.swarms.rewards import Answered, RewardOption, find_answer, fit_length, make_reward, read_number, resemble
+from swarmd.swarms.rollouts import Reference, Source
+
+ROWS = [
+    {"prompt": f"{one} + {other}?", "answer": str(one + other), "task": "even" if other % 2 == 0 else "odd"}
+    for one in range(10)
+    for other in range(10)
+]
+HERE = Place("a", 3, 0)
+
+
+def plan_of(home: Path, rows: list[dict[str, Any]] = ROWS, swarm: str = "s", **options: Any) -> FilePlan:
+    (home / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    config = SwarmConfig(swarm, kind="file", options={"data": "questions.jsonl", **options})
+    plan = make_plan(config, TrainingConfig(), home)
+    assert isinstance(plan, FilePlan)
+    return plan
+
+
+def take(plan: FilePlan, count: int, place: Place = HERE) -> list[Question]:
+    return list(itertools.islice(plan.draw(place, NO_MATERIAL), count))
+
+
+def prompts(questions: list[Question]) -> list[str]:
+    return [question.messages[-1].content for question in questions]
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> FilePlan:
+    return plan_of(tmp_path)
+
+
+def test_each_question_comes_once_before_any_comes_again(plan: FilePlan) -> None:
+    size = len(set(prompts(take(plan, 300))))
+    drawn = prompts(take(plan, 2 * size))
+    assert 55 < size < 85
+    assert sorted(drawn[:size]) == sorted(drawn[size:]) == sorted(set(drawn))
+    assert drawn[:size] != drawn[size:]
+    assert plan.tasks == ("even", "odd")
+
+
+@pytest.mark.parametrize("other", [Place("b", 3, 0), Place("a", 4, 0), Place("a", 3, 1)])
+def test_every_stage_has_an_order_of_its_own(plan: FilePlan, tmp_path: Path, other: Place) -> None:
+    assert prompts(take(plan, 30)) == prompts(take(plan_of(tmp_path), 30))
+    assert prompts(take(plan, 30)) != prompts(take(plan, 30, other))
+
+
+def test_what_is_held_out_is_never_drawn(plan: FilePlan) -> None:
+    held_out = [question for task in plan.tasks for question in plan.hold_out(task, 100)]
+    assert 8 < len(held_out) < 35
+    assert not set(prompts(held_out)) & set(prompts(take(plan, 300)))
+    assert [question.task for question in plan.hold_out("odd", 3)] == ["odd"] * 3
+    assert prompts(plan.hold_out("odd", 3)) == prompts(plan.hold_out("odd", 100))[:3]
+
+
+def test_a_prompt_twice_is_one_question(tmp_path: Path) -> None:
+    twice = [*ROWS, *({**row, "prompt": f"  {row['prompt']} ", "task": "again"} for row in ROWS)]
+    plan = plan_of(tmp_path, twice)
+    assert plan.tasks == ("even", "odd")
+    assert len(set(prompts(take(plan, 300)))) < 85
+
+
+def test_peers_questions_are_made_again(plan: FilePlan) -> None:
+    for question in take(plan, 100):
+        assert plan.regenerate(question.reference, HERE, NO_MATERIAL) == question
+
+
+def test_references_that_no_peer_can_have_drawn(plan: FilePlan, tmp_path: Path) -> None:
+    def refused(place: Place = HERE, **changes: Any) -> str:
+        reference = msgspec.structs.replace(take(plan, 1)[0].reference, **changes)
+        with pytest.raises(RecordRejected) as caught:
+            plan.regenerate(reference, place, NO_MATERIAL)
+        return caught.value.reason
+
+    held_out = plan.hold_out("odd", 1)[0].reference
+    assert refused(index=held_out.index, task="odd") == "held-out"
+    assert refused(index=len(ROWS)) == "index"
+    assert refused(seed=take(plan, 1)[0].reference.seed ^ 1) == "seed"
+    assert refused(Place("b", 3, 0)) == "seed"
+    assert refused(task="none") == "unknown-task"
+    assert refused(config_digest="0" * 16) == "config-digest"
+    assert refused(sources=(Source(0, "b"),)) == "source"
+    changed = plan_of(tmp_path, [*ROWS[:-1], {**ROWS[-1], "answer": "19"}])
+    with pytest.raises(RecordRejected, match="another file"):
+        changed.regenerate(take(plan, 1)[0].reference, HERE, NO_MATERIAL)
+
+
+@given(index=st.integers(0, 2**31 - 1), seed=st.integers(0, 2**31 - 1), task=st.text(min_size=1, max_size=9))
+def test_nothing_but_a_rejection_comes_of_a_made_up_reference(
+    tmp_path_factory: pytest.TempPathFactory, index: int, seed: int, task: str
+) -> None:
+    plan = plan_of(tmp_path_factory.mktemp("home"))
+    with pytest.raises(RecordRejected):
+        plan.regenerate(Reference(task, plan._digest, seed, index), HERE, NO_MATERIAL)
+
+
+def test_the_digest_tells_other_questions(tmp_path: Path) -> None:
+    plan_of(tmp_path, digest=digest_rows(ROWS))
+    with pytest.raises(SwarmError, match="is not the swarm's") as caught:
+        plan_of(tmp_path, ROWS[1:], digest=digest_rows(ROWS))
+    assert "swarm's creator" in caught.value.fix
+
+
+def test_the_system_prompt_is_ones_own_or_says_where_the_answer_goes(tmp_path: Path) -> None:
+    def before(**options: Any) -> list[str]:
+        return [message.content for message in take(plan_of(tmp_path, **options), 1)[0].messages[:-1]]
+
+    assert before() == [INSTRUCTIONS["tags"]]
+    assert before(answer="boxed") == [INSTRUCTIONS["boxed"]]
+    assert before(system="Be brief.") == ["Be brief."]
+    assert before(system="") == []
+
+
+def test_rewards_add_up_by_weight(tmp_path: Path) -> None:
+    rewards = [
+        {"name": "format-tags", "weight": 0.5},
+        {"name": "numeric", "weight": 2.0, "tolerance": 0.5},
+        {"name": "length", "weight": 0.25, "max": 40},
+    ]
+    plan = plan_of(tmp_path, rewards=rewards)
+    question = msgspec.structs.replace(take(plan, 1)[0], entry={"answer": "12"})
+    right, near, wrong, untagged = plan.score(
+        question, ["So <answer>12.0</answer>", "<answer>12.4</answer>", "<answer>13</answer>", "12"]
+    )
+    assert (right.reward, right.accuracy, right.format) == (2.75, 1.0, 1.0)
+    assert right.parts == {"format-tags": 0.5, "numeric": 2.0, "length": 0.25}
+    assert (near.reward, wrong.reward, wrong.accuracy) == (2.75, 0.75, 0.0)
+    assert (untagged.reward, untagged.format) == (0.25, 0.0)
+
+
+def test_without_rewards_the_exact_answer_and_the_form_pay(tmp_path: Path) -> None:
+    question = msgspec.structs.replace(take(plan_of(tmp_path), 1)[0], entry={"answer": "Paris"})
+    right, wrong = plan_of(tmp_path).score(question, ["<answer> paris</answer>", "<answer>Rome</answer>"])
+    assert (right.reward, wrong.reward) == (1.0 + TrainingConfig().format_reward, TrainingConfig().format_reward)
+    (whole,) = plan_of(tmp_path, answer="whole").score(question, ["PARIS\n"])
+    assert (whole.reward, whole.format) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("place", "completion", "answer"),
+    [
+        ("tags", "a <answer>1</answer> <answer> 2 </answer>", "2"),
+        ("tags", "2", None),
+        ("last-number", "3 apples and -4.5, so 1,234.", "1,234"),
+        ("last-number", "none", None),
+        ("last-number", "it is 2/3", "2/3"),
+        ("last-line", "thinking\n\n The end \n\n", "The end"),
+        ("last-line", " \n", None),
+        ("boxed", r"\boxed{1} then \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
+        ("boxed", r"\boxed{1", None),
+        ("whole", "  all of it ", "all of it"),
+        ("whole", "x" * 5000, None),
+    ],
+)
+def test_where_the_answer_stands(place: Any, completion: str, answer: str | None) -> None:
+    assert find_answer(completion, place) == answer
+
+
+@pytest.mark.parametrize(
+    ("option", "answer", "expected", "value"),
+    [
+        (RewardOption("exact"), "The  Answer", "the answer", 1.0),
+        (RewardOption("exact"), "answer", "the answer", 0.0),
+        (RewardOption("exact"), None, "a", 0.0),
+        (RewardOption("numeric"), "$1,000", "1000.0", 1.0),
+        (RewardOption("numeric"), "2/4", "0.5", 1.0),
+        (RewardOption("numeric"), "1/0", "1", 0.0),
+        (RewardOption("numeric"), "two", "2", 0.0),
+        (RewardOption("numeric"), "nan", "nan", 0.0),
+        (RewardOption("contains"), "it is PARIS, France", "paris", 1.0),
+        (RewardOption("contains"), "Rome", "paris", 0.0),
+        (RewardOption("similarity"), "abcd", "abcd", 1.0),
+        (RewardOption("similarity"), "wxyz", "abcd", 0.0),
+        (RewardOption("regex", pattern=r"^\d+ {answer}$"), "12 a.b", "a.b", 1.0),
+        (RewardOption("regex", pattern=r"^\d+ {answer}$"), "12 axb", "a.b", 0.0),
+    ],
+)
+def test_rewards_by_name(option: RewardOption, answer: str | None, expected: str, value: float) -> None:
+    assert make_reward(option)(Answered(answer or "", answer, expected)) == value
+
+
+NAMES = st.sampled_from(["exact", "numeric", "contains", "similarity", "format-tags", "length"])
+
+
+@given(NAMES, st.sampled_from(list(INSTRUCTIONS)), st.text(max_size=60), st.text(min_size=1, max_size=20))
+def test_no_text_makes_a_reward_fail_or_leave_its_range(name: Any, place: Any, completion: str, expected: str) -> None:
+    for text in (completion, f"<answer>{completion}</answer>", f"{completion} \\boxed{{{expected}}}"):
+        value = make_reward(RewardOption(name))(Answered(text, find_answer(text, place), expected))
+        assert 0.0 <= value <= 1.0
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_likeness_is_mutual_and_complete_only_for_the_same(one: str, other: str) -> None:
+    assert resemble(one, other) == resemble(other, one)
+    assert resemble(one, one) == 1.0
+
+
+@given(st.fractions(-(10**6), 10**6, max_denominator=1000))
+def test_numbers_are_read_as_they_are_written(number: Any) -> None:
+    assert read_number(str(number)) == number
+    assert read_number(f"{int(number):,}") == int(number)
+
+
+def test_length_pays_within_its_bounds_and_less_outside() -> None:
+    assert [fit_length(length, 10, 20) for length in (0, 5, 10, 20, 30, 40, 99)] == [0, 0.5, 1, 1, 0.5, 0, 0]
+
+
+@pytest.mark.parametrize("pattern", [r"(a|aa)+$", r"(a*)*b", r"(.*)(.*)(.*)(.*)\1\2b"])
+def test_a_pattern_that_takes_for_ever_is_cut_off(pattern: str) -> None:
+    reward = make_reward(RewardOption("regex", pattern=pattern))
+    begun = time.monotonic()
+    assert reward(Answered("", "a" * 4000 + "!", "x")) == 0.0
+    assert time.monotonic() - begun < 2.0
+
+
+def test_the_slowest_texts_are_scored_in_no_time() -> None:
+    texts = ["1," * 2000, "1,111" * 800, "-" * 4000, "\\boxed{" * 500, "9" * 4000, "<answer>" * 500]
+    begun = time.monotonic()
+    for place, name, text in itertools.product(INSTRUCTIONS, ("exact", "numeric", "contains", "similarity"), texts):
+        option = RewardOption(name)  # type: ignore[arg-type]
+        make_reward(option)(Answered(text, find_answer(text, place), "1" * 4000))  # type: ignore[arg-type]
+    assert time.monotonic() - begun < 5.0
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"rewards": [{"name": "exakt"}]}, "swarm.options.rewards[0].name"),
+        ({"rewards": [{"name": "exact", "wait": 1}]}, "swarm.options.rewards[0].wait"),
+        ({"rewards": [{"name": "exact", "weight": 0}]}, "swarm.options.rewards[0].weight"),
+        ({"rewards": [{"name": "regex"}]}, "`pattern` belongs"),
+        ({"rewards": [{"name": "exact", "pattern": "a"}]}, "`pattern` belongs"),
+        ({"rewards": [{"name": "regex", "pattern": "("}]}, "the pattern '(' is none"),
+        ({"rewards": [{"name": "length", "min": 9, "max": 3}]}, "is above"),
+        ({"answer": "first"}, "swarm.options.answer"),
+        ({"digest": "abc"}, "swarm.options.digest"),
+        ({"data": "none.jsonl"}, "none.jsonl cannot be read"),
+        ({"date": "x"}, "swarm.options.date"),
+    ],
+)
+def test_wrong_options_are_told(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(SwarmError) as caught:
+        plan_of(tmp_path, **options)
+    assert complaint in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ([{"prompt": "a"}], "line 1: 'answer' is missing"),
+        ([{"prompt": "a", "answer": 4}], "line 1: 'answer' is no text"),
+        ([*ROWS, {"prompt": "a", "answer": "b", "task": 1}], "row 101: 'task' is no name"),
+        ([*ROWS, {"prompt": "a", "answer": "b", "task": "x\u0007"}], "row 101: 'task' is no name"),
+        ([{**row, "task": f"t{number}"} for number, row in enumerate(ROWS)], "has 100 tasks"),
+        ([*ROWS, {"prompt": "a" * 40_000, "answer": "b"}], "row 101: a prompt of 40000 characters"),
+    ],
+)
+def test_wrong_rows_are_told(tmp_path: Path, rows: list[dict[str, Any]], complaint: str) -> None:
+    with pytest.raises(SwarmError) as caught:
+        plan_of(tmp_path, rows)
+    assert complaint in caught.value.message
+
+
+def test_the_mixture_is_no_matter_of_the_configuration(tmp_path: Path) -> None:
+    with pytest.raises(SwarmError, match=r"swarm\.tasks means nothing"):
+        FilePlan(SwarmConfig("s", kind="file", tasks=(TaskConfig("odd"),)), home=tmp_path)
