@@ -26,6 +26,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import TrainingConfig
+from swarmd.training.adapters import lengthen_adapters
+from swarmd.training.batch import computes_twice
 from swarmd.training.kl import Reference, use_reference
 from swarmd.training.model import LIGHT_PARAMETERS_MAX, Policy
 from swarmd.training.objective import PeerLoss, mark_foreign, weigh_foreign
@@ -33,7 +35,7 @@ from swarmd.training.pace import Pace
 
 ADAM_BETAS = (0.9, 0.99)
 GRADIENT_NORM_MAX = 1.0
-CHECKPOINTING_PARAMETERS = 100_000_000  # from here on activations are computed twice to save memory
+OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_8bit"}  # by transformers' names
 SHARED_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary up to which logits are held whole
 SHARED_TOLERANCE = 1e-2  # largest difference of log-probabilities between the shared and TRL's own computation
 SHORT_TOLERANCE = 0.5  # the same where the computation is in bfloat16 or float16
@@ -84,7 +86,9 @@ def make_trainer(
         use_cpu=policy.device == "cpu",
         bf16=policy.mixed,
         fp16=False,
-        gradient_checkpointing=policy.parameters >= CHECKPOINTING_PARAMETERS,
+        optim=OPTIMIZERS[training.optimizer],
+        gradient_checkpointing=computes_twice(training, policy.parameters),
+        gradient_checkpointing_kwargs={"use_reentrant": False},
         shuffle_dataset=False,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
@@ -107,6 +111,7 @@ def make_trainer(
     use_reference(trainer, training.beta, reference)
     trainer.remove_callback(PrinterCallback)
     trainer.peer_loss, trainer.peer_gate = training.peer_loss, training.peer_gate
+    lengthen_adapters(policy.model)
     trainer.create_optimizer()
     pace.optimizer = trainer.optimizer
     return trainer
@@ -207,7 +212,7 @@ class SwarmTrainer(GRPOTrainer):
         )
         logits = input_ids.size(0) * logits_to_keep * getattr(model.config, "vocab_size", 1 << 30)
         small = logits <= SHARED_LOGITS_MAX and not self.args.gradient_checkpointing
-        policy = isinstance(model, PreTrainedModel)
+        policy = isinstance(model, PreTrainedModel) or hasattr(model, "peft_config")
         return plain_text and small and self._shared is not False and policy
 
     def _agrees(
@@ -261,7 +266,7 @@ def compute_shared(
     ids, mask = distinct[:, :width], distinct[:, width:]
     cache = DynamicCache(config=model.config)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    backbone = model.base_model
+    backbone = (model.get_base_model() if hasattr(model, "peft_config") else model).base_model
     first = backbone(
         input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
     ).last_hidden_state[place, -1:]
