@@ -47,12 +47,10 @@ def reference_server(
     logging.getLogger("swarmd").setLevel(logging.INFO)
     configure("info", "auto", secrets=[token] if token else [])
 
-    from swarmd.training.quiet import quieten
     from swarmd.training.reference.queue import QueueLimits
     from swarmd.training.reference.server import Limits
     from swarmd.training.reference.service import Order, run_server
 
-    quieten()
     training = TrainingConfig(model=model, device=device, dtype=dtype, threads=threads)
     limits = Limits(body_mib << 20, sequences_max, tokens_max, QueueLimits(jobs_max, kept_mib << 20, age_s, lease_s))
     try:

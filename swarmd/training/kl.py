@@ -43,6 +43,7 @@ class FrozenCopy:
 
     def __init__(self, policy: Policy, temperature: float) -> None:
         model = freeze(copy.deepcopy(policy.model))
+        model.__dict__.pop("forward", None)  # one that TRL has put there computes with the policy's own weights
         self._reference = FrozenReference(Frozen(model, policy.device, policy.mixed))
         self._temperature = temperature
 
@@ -56,8 +57,7 @@ def make_reference(
 ) -> Reference | None:
     """The reference of a node; None where there is none, or adapters are switched off instead.
 
-    To be called while the policy has the weights that the node began with, before a checkpoint is loaded and before TRL
-    has changed the model's methods.
+    To be called while the policy has the weights that the node began with: before a checkpoint is loaded.
 
     Args:
         root: the data directory, where a token's file lies.

@@ -24,7 +24,7 @@ from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMis
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.reference.frame import Batch, JobHeader, Logs, decode_result, encode_job
 
-ATTEMPTS_MAX = 10
+ATTEMPTS_MAX = 16  # over a minute and a half, where each is refused at once: a server that restarts is waited for
 BACKOFF_S = 0.25  # before the second attempt; doubled each time
 BACKOFF_S_MAX = 8.0
 GIVE_UP_S = 2.0  # for telling the server that a job is not wanted any more

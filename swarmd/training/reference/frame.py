@@ -48,7 +48,9 @@ class JobHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: Size  # of these, so many last columns are completion
     dtype: Literal["int32", "int64"]
     temperature: Annotated[float, msgspec.Meta(ge=TEMPERATURE_MIN, le=TEMPERATURE_MAX)] = 1.0
-    model: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = ""  # the model that is meant; empty: whichever it is
+    model: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = (
+        ""  # the model that is meant; empty: whichever it is
+    )
 
 
 class ResultHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import NamedTuple
 
+from transformers.utils import logging as library
+
 from swarmd.config import TrainingConfig
 from swarmd.serving import Address, check_listen, listening, on_signals
 from swarmd.training.reference.scoring import Reference, load_frozen
@@ -26,6 +28,12 @@ class Order(NamedTuple):
     limits: Limits = Limits()
 
 
+def quieten() -> None:
+    """Keep progress bars and advice of transformers out of the log."""
+    library.set_verbosity_error()
+    library.disable_progress_bar()
+
+
 async def run_server(order: Order) -> None:
     """Serve until SIGTERM or SIGINT; what is being computed then is finished and handed out.
 
@@ -35,6 +43,7 @@ async def run_server(order: Order) -> None:
         AddressInUse: the address cannot be listened on.
     """
     check_listen(order.listen, order.token, "the reference server")
+    quieten()
     reference = Reference(load_frozen(order.training))
     desk = Desk(reference, order.limits, order.token, order.compat)
     stopped = on_signals()

@@ -1,0 +1,247 @@
+"""The trainer's side: what it does when the server is away, slow, another one, or dies."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+
+from swarmd.errors import ConfigError, ReferenceFailed, ReferenceMismatch
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.reference import client as subject
+from swarmd.training.reference.client import ReferenceClient, Server
+from swarmd.training.reference.frame import ResultHeader, encode_result
+from swarmd.training.reference.scoring import Reference
+from tests.training.reference.conftest import CALL_S, TOKEN, Process, Serving, some_batch
+
+Serve = Callable[..., Serving]
+
+
+def client_of(
+    url: str, reference: Reference, token: str = "", call_s: float = CALL_S, cancellation: Cancellation | None = None
+) -> ReferenceClient:
+    stage = cancellation or Cancellation()
+    return ReferenceClient(Server(url, token, call_s), reference.digest, 0.7, "node", lambda: stage)
+
+
+def check_right(client: ReferenceClient, reference: Reference, prompts: int = 3) -> None:
+    batch = some_batch(reference, prompts)
+    expected = reference.log_probabilities(**batch, temperature=0.7)
+    torch.testing.assert_close(client.log_probabilities(**batch), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_it_gives_what_the_model_says_and_acknowledges(serve: Serve, embedded: Reference) -> None:
+    server = serve(token=TOKEN)
+    client = client_of(server.url, embedded, TOKEN)
+    for prompts in (1, 4):
+        check_right(client, embedded, prompts)
+    told = server.ask("GET", "/healthz").json()
+    assert server.reference.count == 2 and (told["waiting"], told["done"]) == (0, 0)
+
+
+def test_the_same_batch_has_the_same_id_so_a_restarted_trainer_finds_its_job(serve: Serve, embedded: Reference) -> None:
+    server = serve()
+    server.reference.open.clear()
+    stage = Cancellation()
+    first = threading.Thread(target=lambda: client_of(server.url, embedded).log_probabilities(**some_batch(embedded)))
+    first.start()
+    assert server.reference.begun.acquire(timeout=CALL_S)
+    second = threading.Thread(target=check_right, args=[client_of(server.url, embedded, "", CALL_S, stage), embedded])
+    second.start()
+    threading.Event().wait(0.3)
+    told = server.ask("GET", "/healthz").json()
+    server.reference.open.set()
+    assert (told["running"], told["waiting"]) == (1, 0)
+    first.join(CALL_S)
+    second.join(CALL_S)
+    assert not first.is_alive() and not second.is_alive()
+
+
+def test_a_server_that_is_away_fails_the_stage_after_bounded_attempts(
+    embedded: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "BACKOFF_S_MAX", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(ReferenceFailed, match=rf"{url} gave no log-probabilities in {subject.ATTEMPTS_MAX} attempts"):
+        client_of(url, embedded).log_probabilities(**some_batch(embedded))
+
+
+def test_waiting_for_a_server_ends_with_the_stage(embedded: Reference) -> None:
+    stage = Cancellation()
+    threading.Timer(0.3, stage.ask).start()
+    began = time.monotonic()
+    with pytest.raises(Cancelled):
+        client_of("http://127.0.0.1:9", embedded, cancellation=stage).log_probabilities(**some_batch(embedded))
+    assert time.monotonic() - began < 5
+
+
+def test_a_cancelled_stage_gives_its_job_up(serve: Serve, embedded: Reference) -> None:
+    server = serve()
+    server.reference.open.clear()
+    stage = Cancellation()
+    threading.Timer(0.3, stage.ask).start()
+    with pytest.raises(Cancelled):
+        client_of(server.url, embedded, cancellation=stage).log_probabilities(**some_batch(embedded))
+    told = server.ask("GET", "/healthz").json()
+    assert (told["waiting"], told["running"], told["done"]) == (0, 0, 0)
+
+
+def test_a_job_that_failed_once_is_asked_for_again(serve: Serve, embedded: Reference) -> None:
+    server = serve()
+    server.reference.failures.append(RuntimeError("out of memory"))
+    check_right(client_of(server.url, embedded), embedded)
+    assert server.reference.count == 2
+
+
+def test_another_model_is_an_error_of_its_own_and_computes_nothing(serve: Serve, embedded: Reference) -> None:
+    server = serve()
+    client = ReferenceClient(Server(server.url), "0" * 64, 1.0)
+    with pytest.raises(ReferenceMismatch, match=f"holds the weights {embedded.digest[:16]}, this node began with 0000"):
+        client.log_probabilities(**some_batch(embedded))
+    assert server.reference.count == 0
+
+
+def test_a_wrong_token_is_told_at_once(serve: Serve, embedded: Reference) -> None:
+    server = serve(token=TOKEN)
+    with pytest.raises(ReferenceFailed, match=r"401 unauthorized.*training.reference.token"):
+        client_of(server.url, embedded, TOKEN[:-1] + "x").log_probabilities(**some_batch(embedded))
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:1", "ftp://a", "http://", "http://a:x", "http://a?b", "http://u:p@a"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="no HTTP address"):
+        ReferenceClient(Server(url), "0" * 64, 1.0)
+
+
+Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def impostor(answer: Answer) -> Iterator[str]:
+    """A server that answers everything in one way."""
+
+    class Door(http.server.BaseHTTPRequestHandler):
+        def respond(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            answer(self)
+
+        do_GET = do_POST = do_DELETE = respond
+
+        def log_message(self, *arguments: Any) -> None:
+            """Nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Door)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=[0.05])
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def sends(status: int, body: bytes) -> Answer:
+    def answer(door: http.server.BaseHTTPRequestHandler) -> None:
+        door.send_response(status)
+        door.end_headers()
+        door.wfile.write(body)
+
+    return answer
+
+
+def result(model: str, value: float = -1.0) -> bytes:
+    logs = torch.full((12, 5), value).numpy()
+    return encode_result(ResultHeader("other", "0" * 64, model, 12, 5), logs)
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "told"),
+    [
+        (lambda model: b"SWRF garbage", ReferenceFailed, "nonsense"),
+        (lambda model: b"", ReferenceFailed, "nonsense"),
+        (lambda model: b"{}", ReferenceMismatch, "holds the weights"),
+        (lambda model: result("1" * 64), ReferenceMismatch, "holds the weights 1111"),
+        (lambda model: result(model, float("nan")), ReferenceFailed, "nonsense"),
+        (lambda model: result(model), ReferenceMismatch, "another job"),
+    ],
+)
+def test_answers_that_are_not_to_the_question_are_refused(
+    embedded: Reference, body: Callable[[str], bytes], error: type[Exception], told: str
+) -> None:
+    with impostor(sends(200, body(embedded.digest))) as url, pytest.raises(error, match=told):
+        client_of(url, embedded).log_probabilities(**some_batch(embedded))
+
+
+def drips(door: http.server.BaseHTTPRequestHandler) -> None:
+    """One byte after another, for ever: no single read takes long."""
+    door.send_response(200)
+    door.end_headers()
+    try:
+        while True:
+            door.wfile.write(b"x")
+            door.wfile.flush()
+            threading.Event().wait(0.02)
+    except OSError:
+        return
+
+
+def silent(door: http.server.BaseHTTPRequestHandler) -> None:
+    door.rfile.read(1)
+
+
+@pytest.mark.parametrize("answer", [drips, silent])
+def test_an_attempt_ends_in_time_whatever_the_server_does(
+    embedded: Reference, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "ATTEMPTS_MAX", 2)
+    began = time.monotonic()
+    with impostor(answer) as url, pytest.raises(ReferenceFailed):
+        client_of(url, embedded, call_s=0.5).log_probabilities(**some_batch(embedded))
+    assert time.monotonic() - began < 5
+
+
+def test_an_answer_without_end_is_not_read_to_it(embedded: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "ATTEMPTS_MAX", 1)
+    monkeypatch.setattr(subject, "ANSWER_BYTES_MAX", 1000)
+    with impostor(sends(200, b"x" * 2000)) as url, pytest.raises(ReferenceFailed, match="longer than 1000 bytes"):
+        client_of(url, embedded).log_probabilities(**some_batch(embedded))
+
+
+def test_a_server_killed_in_mid_job_and_started_again_is_asked_again(
+    launch: Callable[..., Process], embedded: Reference, tmp_path: Path
+) -> None:
+    """The real command: killed with a job posted and unanswered, started again on its port, ended in order."""
+    (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
+    (tmp_path / "token").chmod(0o600)
+    options = ("--token-file", "token", "--threads", "1")
+    first = launch(*options)
+    url = first.listens()
+    client = client_of(url, embedded, TOKEN)
+    check_right(client, embedded)
+
+    second: list[Process] = []
+    exchange = client._exchange
+
+    def killing(method: str, *arguments: Any) -> tuple[int, bytes]:
+        answer = exchange(method, *arguments)
+        if method == "POST" and not second:
+            first.kill()
+            second.append(launch(*options, port=urlsplit(url).port or 0))
+        return answer
+
+    client._exchange = killing  # type: ignore[method-assign]
+    check_right(client, embedded, prompts=4)
+    assert second[0].end() == 0
+    assert "stopping" in second[0].log and TOKEN not in first.log + second[0].log
