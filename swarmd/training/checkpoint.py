@@ -107,7 +107,7 @@ class Checkpoints:
             temporary.mkdir()
             describe(temporary)
             meta = self._write(temporary, weights, optimizer, rollouts, event, steps, model)
-            final = self._place(event.round, event.stage)
+            final = self.place(event.round, event.stage)
             self._put_in_place(temporary, final)
         except Exception as error:  # torch and safetensors report a full disk in error types of their own
             full = isinstance(error, OSError) or shutil.disk_usage(self.directory).free < FULL_BYTES
@@ -158,7 +158,8 @@ class Checkpoints:
             "Free space there; the previous checkpoint is whole, and the stage will be trained again",
         )
 
-    def _place(self, round: int, stage: int) -> Path:
+    def place(self, round: int, stage: int) -> Path:
+        """Where the checkpoint of a stage is, or would be."""
         return self.directory / f"r{round:09d}-s{stage:04d}"
 
     def _prune(self, saved: Path) -> None:
@@ -185,7 +186,7 @@ class Checkpoints:
 
     def find(self, round: int, stage: int) -> Checkpoint | None:
         """The checkpoint of a stage, if it is there and whole."""
-        directory = self._place(round, stage)
+        directory = self.place(round, stage)
         return next(self._read([directory]), None) if directory.exists() else None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from swarmd.core.values import RolloutsRef
 from swarmd.errors import CheckpointFailed, ModelError, SwarmError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
+from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import Place, Plan, hash_number
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
@@ -31,6 +33,7 @@ from swarmd.training.pace import Pace
 from swarmd.training.parts import halve_rows, keep_rows, load_rows
 from swarmd.training.replay import Replay
 from swarmd.training.stage import Figures, Stage, StageKey
+from swarmd.training.tally import name_stage
 from swarmd.training.trainer import SwarmTrainer, choose_micro_rows, make_trainer
 from swarmd.training.vllm_sampler import make_sampler
 
@@ -86,6 +89,7 @@ class Engine:
         self._fresh_optimizer = self._trainer.optimizer.state_dict()
         self._fresh_memory = plan.read_memory()
         self._base = self.policy.copy_weights() if self.policy.is_small else None
+        self.trackers = Trackers()  # none, unless somebody puts some here
         self.abandoned_steps = 0  # step count when the last stage was given up
         self._restore()
 
@@ -93,6 +97,10 @@ class Engine:
     def steps(self) -> int:
         """Optimiser steps since the node began."""
         return self._pace.steps
+
+    def place_of(self, event: StageTrained) -> Path:
+        """The directory of a stage's checkpoint."""
+        return self._checkpoints.place(event.round, event.stage)
 
     @property
     def weights_digest(self) -> str:
@@ -159,6 +167,7 @@ class Engine:
         except BaseException:
             self.abandoned_steps = self.steps
             self._restore()
+            self.trackers.rewind(self.steps)
             raise
         finally:
             self._stage = None
@@ -191,6 +200,7 @@ class Engine:
 
         def tell() -> None:
             report(self.steps - first, self._training.steps, self._figures(stage, first))
+            self.trackers.log(self.steps, self._step_figures(stage))
             if self._quotes and (self.steps - first) % LEGACY_CADENCE_STEPS == 1:
                 observe(OutputsMade(order.id, order.round, order.stage, self._publish(stage, order)[0]))
 
@@ -215,7 +225,9 @@ class Engine:
             rejected=tuple(sorted(rejected.items())),
         )
         self._report_scorers()
-        return self._save(event, body)
+        saved = self._save(event, body)
+        self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
+        return saved
 
     def _publish(self, stage: Stage, order: Train) -> tuple[RolloutsRef, bytes]:
         """Put what is shared of a stage into the blob store."""
@@ -289,6 +301,12 @@ class Engine:
             "reward": stage.reward,
             "step_reward": stage.last_reward,
         }
+
+    def _step_figures(self, stage: Stage) -> dict[str, float]:
+        """Of the step that was just taken, by the names that trackers get."""
+        figures = {**stage.tally.step.read(), **self._trainer.read_gauges()}
+        figures["tokens_per_s"] = stage.tokens / max(stage.seconds, 1e-6)
+        return {f"step/{name}": value for name, value in figures.items()}
 
     def _seed(self, purpose: str, order: Train) -> int:
         return hash_number(

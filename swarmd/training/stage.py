@@ -22,6 +22,7 @@ from swarmd.training.model import Policy
 from swarmd.training.objective import FOREIGN_KEY
 from swarmd.training.publication import Publication
 from swarmd.training.replay import Replay
+from swarmd.training.tally import Tally
 from swarmd.training.trainer import REWARD_KEY
 from swarmd.training.turns import Limits, Turns
 
@@ -74,6 +75,7 @@ class Stage:
         self._completions = 0
         self.last_reward = 0.0  # mean over the own completions of the last step
         self.tokens = 0
+        self.tally = Tally()
 
     @property
     def reward(self) -> float:
@@ -94,6 +96,7 @@ class Stage:
 
         Flat own groups make room for peers' groups that are left over, then for earlier groups.
         """
+        self.tally.begin_step()
         share = self._deal.next_share()
         places = self._training.questions - len(share)
         telling, flat = self._generate_telling(places)
@@ -106,6 +109,7 @@ class Stage:
             self._replay.add(group)
         groups = [*fresh, *replayed, *flat][: self._training.questions]
         foreign = {id(group) for group in (*fresh[len(telling) :], *replayed)}
+        self.tally.add_others(len(foreign))
         return {
             "prompt_ids": [group.prompt for group in groups for _ in group.completions],
             "completion_ids": [tokens for group in groups for tokens in group.completions],
@@ -151,6 +155,7 @@ class Stage:
         )
 
     def _count(self, groups: list[TrainingGroup]) -> None:
+        self.tally.add(groups)
         rewards = [reward for group in groups for reward in group.rewards]
         self.last_reward = sum(rewards) / len(rewards)
         self._reward_sum += sum(rewards)

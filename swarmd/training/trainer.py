@@ -28,6 +28,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from swarmd.config import TrainingConfig
 from swarmd.training.adapters import lengthen_adapters
 from swarmd.training.batch import computes_twice
+from swarmd.training.gauges import Gauges
 from swarmd.training.kl import Reference, use_reference
 from swarmd.training.model import LIGHT_PARAMETERS_MAX, Policy
 from swarmd.training.objective import PeerLoss, mark_foreign, weigh_foreign
@@ -131,7 +132,7 @@ def read_reward(completions: Sequence[str], **columns: Any) -> list[float | None
     return list(columns[REWARD_KEY])
 
 
-class SwarmTrainer(GRPOTrainer):
+class SwarmTrainer(Gauges, GRPOTrainer):
     """`GRPOTrainer` for stages; see the module's text."""
 
     args: Any  # a GRPOConfig

@@ -18,9 +18,11 @@ from anyio.abc import TaskGroup
 
 from swarmd.config import Config, decode
 from swarmd.core.commands import CancelTraining, Command, Train
-from swarmd.core.events import CommandFailed, Event, TrainerReady, TrainingCancelled
+from swarmd.core.events import CommandFailed, Event, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.errors import ConfigError, ModelError, SwarmdError, SwarmError, single_error
 from swarmd.paths import DataPaths
+from swarmd.results.hub import Pusher
+from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.footprint import find_excess, is_out_of_memory
 from swarmd.training.source import locate_model
@@ -39,8 +41,9 @@ _log = structlog.get_logger(__name__)
 class Trainer:
     """Takes commands from the inbox and runs them on the engine."""
 
-    def __init__(self, engine: Engine, config: Config, outbox: Outbox) -> None:
+    def __init__(self, engine: Engine, config: Config, outbox: Outbox, pusher: Pusher) -> None:
         self._engine = engine
+        self._pusher = pusher
         self._config = config
         self._outbox = outbox
         self._running: tuple[str, Cancellation] | None = None
@@ -87,6 +90,8 @@ class Trainer:
         event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
         self._running = None  # before the daemon hears of it: its next command may come at once
         self._outbox.observe(event)
+        if isinstance(event, StageTrained):
+            self._pusher.push(event, self._engine.place_of(event))
         reason = self._reason_to_retire(command)
         if reason:
             self._outbox.retire(reason)
@@ -96,7 +101,7 @@ class Trainer:
         """Why a fresh process should follow; at the end of a round only, unless memory ran out. Empty for none."""
         if self._exhausted:
             return "memory ran out: a fresh process has it back"
-        if command.stage + 1 < self._config.swarm.stages:
+        if command.stage + 1 < self._config.swarm.stages or self._pusher.busy:  # the push ends with this process
             return ""
         recycle = self._config.training.recycle_rounds
         if recycle and len(self._rounds) >= recycle:
@@ -154,14 +159,21 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         SwarmdError and anything else: this process must end, another may do better.
     """
     config = decode(start.config)
+    paths = DataPaths(Path(start.data_dir))
+    pusher = Pusher(config, paths, start.peer, outbox.observe)
+    check_trackers(config)
     outbox.progress("loading", note=config.training.model)
     engine = await anyio.to_thread.run_sync(load_engine, start, config, abandon_on_cancel=True)
+    engine.trackers = make_trackers(config, paths, start.peer, engine.steps)
     policy = engine.policy
     outbox.observe(TrainerReady(policy.device, policy.name, policy.parameters, engine.weights_digest))
     try:
-        await Trainer(engine, config, outbox).run(inbox)
+        await Trainer(engine, config, outbox, pusher).run(inbox)
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
+    finally:
+        pusher.close()
+        engine.trackers.close()
 
 
 if __name__ == "__main__":
