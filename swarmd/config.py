@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from swarmd.core.values import BehindPolicy, ChainSettings, CoordinatorSettings, Drive, Role, Settings
+from swarmd.core.values import BehindPolicy, ChainSettings, CoordinatorSettings, Drive, Role, Settings, Votes
 from swarmd.errors import ConfigError, NotFoundError
 
 NUMBER_MAX = 1e9  # thirty years, as seconds; JSON has no infinity, and no wait is without an end
@@ -131,6 +131,7 @@ class ChainConfig(Section, frozen=True):
     stage_s: Positive = 300.0
     reward_scale: AtLeastOne = 1000
     winners: Annotated[int, msgspec.Meta(ge=0, le=100)] = 1
+    votes: Votes = "judged"
     resend_s: Positive = 60.0
     fees: FeesConfig = FeesConfig()
     proxy: ProxyConfig = ProxyConfig()
@@ -418,6 +419,7 @@ def _chain_settings_of(chain: ChainConfig) -> ChainSettings:
         stage_s=chain.stage_s,
         reward_scale=chain.reward_scale,
         winners=chain.winners if sends else 0,
+        votes=chain.votes,
         resend_s=chain.resend_s,
     )
 

@@ -205,7 +205,7 @@ def _follow(turn: Turn) -> None:
     rounds.follow_clock(turn, moved=False)  # the contract may be behind the clock for a while
     clock = turn.state.clock
     assert clock is not None
-    submissions.vote(turn, clock.round)
+    submissions.vote_on_reports(turn, clock.round)
     if before != (clock.round, clock.stage, clock.deadline_at):
         mirror_clock(turn)
     _wait_to_advance(turn, deadline_at)

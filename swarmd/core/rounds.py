@@ -285,6 +285,7 @@ def _note_result(turn: Turn, event: StageTrained) -> None:
     if turn.submits:
         submissions.reward(turn, event.round, event.stage, event.reward)
         submissions.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
+        submissions.judge(turn, event.judged, preceding(event.round, event.stage, turn.settings.stages))
 
 
 def _report_of(work: Work, result: Result) -> PublishReport:

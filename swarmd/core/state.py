@@ -189,7 +189,7 @@ class Chain(Value, frozen=True):
 
 
 class Score(Value, frozen=True):
-    """What a peer's signed reports of a round come to."""
+    """What a peer's stages of a round come to, by its signed reports or by this node's own scoring."""
 
     peer: str
     stage: int  # last stage counted
@@ -197,7 +197,7 @@ class Score(Value, frozen=True):
 
 
 class Tally(Value, frozen=True):
-    """The reports of one round that this node has seen, for its vote."""
+    """What this node knows of one round, for its vote."""
 
     round: int
     scores: tuple[Score, ...] = ()
@@ -235,6 +235,7 @@ class State(Value, frozen=True):
     chaining: WorkerState = WorkerState()  # the chain worker's process
     submissions: tuple[Submission, ...] = ()  # in the order in which they go out
     tally: Tally | None = None
+    judging: Tally | None = None  # the round before, whose last stage is still to be judged
     members: tuple[str, ...] | None = None  # the contract's allow-list, None where everybody may take part
 
 

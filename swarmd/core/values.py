@@ -12,6 +12,7 @@ BehindPolicy = Literal["finish-stage", "abandon"]
 SkipCause = Literal["slow", "late", "fault"]
 SubmissionKind = Literal["register", "reward", "winners", "advance"]
 Drive = Literal["never", "policy", "manager"]
+Votes = Literal["reported", "judged"]
 
 
 class Value(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -38,6 +39,7 @@ class ChainSettings(Value, frozen=True):
     stage_s: float = 300.0  # a stage's time where the contract's policy sets none
     reward_scale: int = 1000  # a reward of 1.0 is submitted as this integer
     winners: int = 1  # peers that this node votes for in each round, at most; 0: it does not vote
+    votes: Votes = "reported"  # by the rewards that peers report, or by what this node's own trainer gives them
     resend_s: float = 60.0  # a submission without news for so long is looked at again
 
 
@@ -71,6 +73,13 @@ class RolloutsRef(Value, frozen=True):
     digest: str  # sha256 of the encoded body, lower-case hex
     size_bytes: int
     groups: int  # questions, each with the same number of completions
+
+
+class Judgement(Value, frozen=True):
+    """What this node's own scoring of a peer's published rollouts comes to."""
+
+    peer: str
+    worth: float
 
 
 class Standing(Value, frozen=True):

@@ -149,6 +149,11 @@ class Plan(abc.ABC):
     def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
         """Score the completions of one question, this node's own or a peer's; never raises."""
 
+    def judge(self, outcomes: Sequence[Outcome]) -> float:
+        """What a peer's groups of one stage count for when this node votes: by default their mean reward."""
+        rewards = [score.reward for outcome in outcomes for score in outcome.scores]
+        return sum(rewards) / len(rewards) if rewards else 0.0
+
     def react(self, question: Question, text: str) -> str | None:
         """What is put behind a completion that paused at one of `stops`; None ends it there. Never raises."""
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import Train
 from swarmd.core.events import OutputsMade, StageTrained
-from swarmd.core.values import RolloutsRef
+from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import CheckpointFailed, ModelError, SwarmError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
@@ -26,7 +27,7 @@ from swarmd.training.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.deal import Deal
 from swarmd.training.evaluation import evaluate, mean_accuracy
 from swarmd.training.footprint import is_out_of_memory, release_memory
-from swarmd.training.groups import PeerGroups, PeerLimits, Scorer
+from swarmd.training.groups import Collected, PeerGroups, PeerLimits, Scorer
 from swarmd.training.kl import make_reference
 from swarmd.training.model import Policy, load_policy, read_base
 from swarmd.training.pace import Pace
@@ -193,7 +194,7 @@ class Engine:
         self, order: Train, cancellation: Cancellation, report: Figures, observe: Callable[[OutputsMade], None]
     ) -> StageTrained:
         before = self._measure(cancellation) if self.steps == 0 else None
-        stage, rejected = self._open_stage(order, cancellation)
+        stage, collected = self._open_stage(order, cancellation)
         self._stage = stage
         self._pace.cancellation = cancellation
         first = self.steps
@@ -222,7 +223,8 @@ class Engine:
             peer_groups=stage.peer_groups,
             held_out=held_out,
             held_out_before=before,
-            rejected=tuple(sorted(rejected.items())),
+            rejected=tuple(sorted(collected.rejected.items())),
+            judged=self._judge(collected),
         )
         self._report_scorers()
         saved = self._save(event, body)
@@ -241,7 +243,7 @@ class Engine:
         """Whether questions are published in words, too."""
         return self._config.dht.records == "legacy"
 
-    def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, dict[str, int]]:
+    def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, Collected]:
         training = self._training
         limits = PeerLimits(
             swarm=self._config.swarm.id,
@@ -268,7 +270,12 @@ class Engine:
             quotes=self._quotes,
             replay=self._replay,
         )
-        return stage, dict(collected.rejected)
+        return stage, collected
+
+    def _judge(self, collected: Collected) -> tuple[Judgement, ...]:
+        """What the peers' rollouts of the preceding stage count for in a vote."""
+        worths = ((peer, self._plan.judge(outcomes)) for peer, outcomes in sorted(collected.judged.items()))
+        return tuple(Judgement(peer, worth) for peer, worth in worths if math.isfinite(worth))
 
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None

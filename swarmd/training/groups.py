@@ -107,17 +107,16 @@ class PeerGroups:
         """
         collected = Collected()
         taken: Counter[str] = Counter()
-        trained_on = {(ref.peer, ref.round, ref.stage) for ref in order.rollouts if ref.peer != self._own}
+        recent = {(ref.peer, ref.round, ref.stage) for ref in order.rollouts if ref.peer != self._own}
         for _, offers in sorted(self._offers(order, read, collected.rejected).items()):
             Random(seed).shuffle(offers)
             for ref, group in offers[:EXAMINED_MAX]:
                 cancellation.check()
-                wanted = self._limits.questions > 0 and (ref.peer, ref.round, ref.stage) in trained_on
-                wanted = wanted and taken[ref.peer] < self._limits.groups_max
-                if not wanted and self._plan.stages == 1:
+                preceding = (ref.peer, ref.round, ref.stage) in recent and taken[ref.peer] < self._limits.groups_max
+                if not preceding and self._plan.stages == 1:
                     continue
                 try:
-                    regenerated = self._take(ref, group, wanted, collected)
+                    regenerated = self._take(ref, group, preceding, collected)
                 except RecordRejected as error:
                     collected.rejected[error.reason] += 1
                     continue
@@ -157,9 +156,9 @@ class PeerGroups:
         if ref.round < order.round - self._limits.staleness_rounds:
             raise RecordRejected("stale", f"rollouts of round {ref.round} reached round {order.round}")
 
-    def _take(self, ref: RolloutsRef, group: Group, wanted: bool, collected: Collected) -> TrainingGroup | None:
-        """Add the group to the material and to what is judged; where it is wanted for training, make it under this node's own question,
-        truth, rewards and tokens."""
+    def _take(self, ref: RolloutsRef, group: Group, preceding: bool, collected: Collected) -> TrainingGroup | None:
+        """Score the group under this node's own question and truth: for the material, and for the vote where it is of
+        the preceding stage. Such a one is trained on, too, if it has the size."""
         if group.quoted is None and len(group.completions) != self._limits.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
         place = Place(ref.peer, ref.round, ref.stage)
@@ -170,8 +169,9 @@ class PeerGroups:
         outcome = Outcome(place, question, tuple(texts), scores)
         if self._plan.stages > 1:
             collected.material.add(outcome)
-        if self._is_preceding(ref):
+        if preceding:
             collected.judged.setdefault(ref.peer, []).append(outcome)
+        wanted = preceding and self._limits.questions > 0
         if not wanted or len(group.completions) != self._limits.generations:
             return None
         prompt = self._policy.encode_prompt(question.messages)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from swarmd.core.commands import Train
+from swarmd.core.commands import PublishOutputs, Train
 from swarmd.core.events import (
     CommandFailed,
     LinkDown,
     LinkUp,
     NodeStopped,
     NoRoundYet,
+    OutputsMade,
     Registered,
     ReportPublished,
     RoundsSkipped,
@@ -254,3 +255,47 @@ def test_a_timer_that_no_longer_stands_is_ignored(node: Story) -> None:
 def test_nothing_happens_before_the_node_has_started(node: Story) -> None:
     assert node.tell(announced(0), Registered("register")) == ()
     assert node.state.settings is None
+
+
+def mine(round: int, stage: int) -> RolloutsRef:
+    return RolloutsRef("me", round, stage, "d" * 64, 100, 4)
+
+
+def test_later_stages_are_told_what_the_earlier_ones_gave() -> None:
+    """With its own stage, and what the rollouts of the stage before were made of; down to the preceding round."""
+    node = Story(settings(stages=3))
+    node.join()
+    places = [(round, stage) for round in (4, 5) for stage in range(3)]
+    place = {(round, stage): RolloutsRef("other", round, stage, "a" * 64, 10, 2) for round, stage in places}
+    trains = []
+    for round, stage in places:
+        source = place.get((round, stage - 1) if stage else (round - 1, 2))
+        node.tell(announced(round, stage))
+        (train,) = node.tell(gathered(round, stage, () if source is None else (source,)))
+        assert isinstance(train, Train)
+        trains.append(train)
+        node.tell(trained(round, stage), ReportPublished(f"report/{round}/{stage}", round, stage))
+    assert trains[0].context == ()
+    assert trains[1].rollouts == (place[4, 0],) and trains[1].context == (mine(4, 0),)
+    assert trains[2].context == (mine(4, 0), place[4, 0], mine(4, 1))
+    assert trains[3].context == (mine(4, 0), place[4, 0], mine(4, 1), place[4, 1], mine(4, 2))
+    assert trains[5].context[-4:] == (place[4, 2], mine(5, 0), place[5, 0], mine(5, 1))
+
+
+def test_a_swarm_of_one_stage_needs_no_context(node: Story) -> None:
+    node.join()
+    for round in (4, 5):
+        node.tell(announced(round))
+        (train,) = node.tell(gathered(round))
+        assert isinstance(train, Train) and train.context == ()
+        node.tell(trained(round), ReportPublished(f"report/{round}/0", round, 0))
+
+
+def test_outputs_of_the_stage_in_training_go_to_the_network(node: Story) -> None:
+    node.join()
+    node.tell(announced(4), gathered(4))
+    (publish,) = node.tell(OutputsMade("train/4/0", 4, 0, mine(4, 0)))
+    assert isinstance(publish, PublishOutputs) and publish.rollouts == mine(4, 0)
+    assert node.tell(OutputsMade("train/3/0", 3, 0, mine(3, 0))) == ()
+    node.tell(LinkDown("p2pd died"))
+    assert node.tell(OutputsMade("train/4/0", 4, 0, mine(4, 0))) == ()
