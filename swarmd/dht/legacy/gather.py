@@ -54,7 +54,7 @@ class LegacyGathering:
             if not self._answered and not self._session.coordinating:
                 raise NetworkDown("nobody answered when rollouts were looked for")
         rollouts = tuple(self._got[peer] for peer in sorted(self._got))
-        missing = len(self._wanted) - len(self._got)
+        missing = len(self._wanted) - len(self._got) if self._samples < SAMPLES_MAX else 0
         self._session.emit(RolloutsGathered(command.id, command.round, command.stage, rollouts, missing))
 
     def _remaining_s(self) -> float:
@@ -91,11 +91,9 @@ class LegacyGathering:
 
     async def _fetch_bounded(self, limiter: anyio.CapacityLimiter, peer: str, reward: float) -> None:
         async with limiter:
-            if self._samples >= SAMPLES_MAX:
-                self._wanted.discard(peer)
-                return
             try:
-                await self._fetch(peer, reward)
+                if self._samples < SAMPLES_MAX:
+                    await self._fetch(peer, reward)
             except RecordRejected as error:
                 self._session.refuse(error)
             except NetworkDown as error:

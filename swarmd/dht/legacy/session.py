@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+import anyio
+
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.identity import is_peer_id
@@ -22,9 +24,10 @@ from swarmd.dht.peers import Rejoin
 from swarmd.dht.records import Policy
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.session import Session, node_settings
-from swarmd.errors import ConfigError, IdentityError, RecordRejected
+from swarmd.errors import ConfigError, IdentityError, NetworkDown, RecordRejected
 from swarmd.paths import DataPaths
 
+NOTE_S = 5.0
 SLACK_S = 0.5  # a search ends so long before the call that waits for it
 BEAM = 20
 
@@ -65,7 +68,18 @@ class LegacySession(Session):
 
     def parts(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
         """What runs for as long as the session does."""
-        return (self.node.run, self.link.run, self.publisher.run, self._tell_rejections)
+        return (self.node.run, self.link.run, self.publisher.run, self._tell_rejections, self._note_addresses)
+
+    async def _note_addresses(self) -> None:
+        """Remember where peers are, to find them again when the bootstrap nodes are gone: no record tells it here."""
+        while True:
+            await anyio.sleep(NOTE_S)
+            try:
+                connected = await self.node.call(lambda life: life.p2p.list_peers())
+            except NetworkDown:
+                continue
+            for peer in connected:
+                self.book.meet(peer.peer_id.to_base58(), [str(address) for address in peer.addrs if is_direct(address)])
 
     def _stored(self, key: bytes) -> None:
         if key == CLOCK_ID:
@@ -104,3 +118,8 @@ class LegacySession(Session):
             if peer not in self._members and len(self._members) < MEMBERS_MAX:
                 self._members.add(peer)
                 self.emit(MemberSeen(peer))
+
+
+def is_direct(address: object) -> bool:
+    """Does a multiaddr lead to the peer itself, and not through a relay?"""
+    return "p2p-circuit" not in str(address)

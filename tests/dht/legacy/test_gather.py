@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-import anyio
+import anyio.lowlevel
 import pytest
 
 from swarmd.core.commands import Gather
@@ -45,7 +45,7 @@ class Network:
     async def find(self, name: str, read: Any, beam: int, timeout_s: float) -> Any:
         assert beam == 20
         self.asked.append(name)
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         made = {str(one): Latest(Output(1.0, f"{name} {one}", "", "", "text"), 0.0) for one in range(self.outputs)}
         return SimpleNamespace(entries=made)
 

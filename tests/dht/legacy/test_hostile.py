@@ -23,6 +23,7 @@ from swarmd.core.events import (
 )
 from swarmd.dht.identity import create_identity
 from swarmd.dht.legacy import keys
+from swarmd.dht.legacy.session import NOTE_S
 from swarmd.errors import ExitCode
 from tests.dht.driver import Driver
 from tests.dht.legacy.network import V04, LegacyDriver, Network, group_of
@@ -84,16 +85,18 @@ async def test_junk_is_counted_and_what_is_good_among_it_counts(network: Network
 
 async def test_one_peer_fills_only_its_share_of_the_samples_and_members_alone_are_asked(network: Network) -> None:
     theirs = await network.v04("theirs")
-    ours = await network.ours("ours", theirs.peer_id, theirs.address)
+    ours = await network.ours("ours", NOBODY, theirs.address)
     await theirs.do("flood", peer=theirs.peer_id, round=0, stage=0, count=70)
     await ours.do(Gather("gather/1", 0, 1, 0, 0, time.time() + 6))
     gathered = await ours.expect(RolloutsGathered, command="gather/1")
     assert [ref.groups for ref in gathered.rollouts] == [64]
     await ours.do(AdmitPeers("admit/1", open=False, peers=(NOBODY,)))
+    await asyncio.sleep(0.3)
     await ours.do(Gather("gather/2", 0, 1, 0, 0, time.time() + 1))
     assert (await ours.expect(RolloutsGathered, command="gather/2")).rollouts == ()
     await ours.expect(RecordsRejected, reason="not-a-member")
     await ours.do(AdmitPeers("admit/2", open=True))
+    await asyncio.sleep(0.3)
     await ours.do(Gather("gather/3", 0, 1, 0, 0, time.time() + 6))
     assert len((await ours.expect(RolloutsGathered, command="gather/3")).rollouts) == 1
 
@@ -106,6 +109,7 @@ async def test_records_go_out_again_unchanged_when_the_network_was_lost(network:
     await ours.expect(ReportPublished)
     await theirs.clean()
     fresh = await network.v04("fresh", await ours.address())
+    await asyncio.sleep(NOTE_S + 1)  # whoever is connected is remembered
     os.kill(ours.p2pd(), signal.SIGKILL)
     await ours.expect(LinkDown)
     since = len(ours.events)
