@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,22 +83,31 @@ class FixedMode(Mode):
     def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> Posed:
         if extract_question(prompt).strip() != item.text.strip():
             raise RecordRejected("unknown-question", "a message in words is about another question than it says")
-        authors = {
-            said.strip(): outcome.place.peer
-            for outcome in answers
-            for text in outcome.completions
-            for said in (text, show_answer(text, self._shown_bytes))
-        }
+        shown = extract_answers(prompt)
+        authors = self._find_authors(shown, answers)
         students = {
-            name: {
-                "peer": authors.get(text, ""),
-                "right": same_answer(read_last(text, "answer") or "", item.answer),
-            }
-            for name, text in extract_answers(prompt).items()
+            name: {"peer": authors[name], "right": same_answer(read_last(text, "answer") or "", item.answer)}
+            for name, text in shown.items()
         }
         votes = [choice for vote in extract_votes(prompt) if (choice := fixed.read_choice(vote, students)) is not None]
         more = {"votes": votes} if stage == 2 else {}
         return Posed(prompt, entry_of(item, students=students, **more))
+
+    def _find_authors(self, shown: Mapping[str, str], answers: Sequence[Outcome]) -> dict[str, str]:
+        """Who wrote each answer in a message, by its text; of several with the same, the one of that name or the next.
+
+        Empty for an answer that nobody here wrote: a vote for it counts for nobody.
+        """
+        writers: dict[str, list[str]] = defaultdict(list)
+        for outcome in answers:
+            for text in {said.strip() for c in outcome.completions for said in (c, show_answer(c, self._shown_bytes))}:
+                writers[text].append(outcome.place.peer)
+        names = {f"Student #{number}": peer for peer, number in number_peers(o.place.peer for o in answers).items()}
+        authors: dict[str, str] = {}
+        for name, text in shown.items():
+            left = [peer for peer in writers[text] if peer not in authors.values()]
+            authors[name] = names[name] if names.get(name) in left else next(iter(left), "")
+        return authors
 
     def score(
         self, stage: int, entry: Mapping[str, Any], prompt: str, texts: Sequence[str]

@@ -48,13 +48,13 @@ def agrees(text: str, stage: int) -> bool:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(texts, stages)
 def test_forms_are_those_of_the_patterns(text: str, stage: int) -> None:
     assert agrees(text, stage)
 
 
-@settings(max_examples=600)
+@settings(max_examples=200)
 @given(near_templates())
 def test_forms_near_the_template_are_those_of_the_patterns(made: tuple[str, int]) -> None:
     assert agrees(*made)

@@ -1,0 +1,220 @@
+"""Where questions come from: generated, a file, a copy of the data set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from swarmd.config import TaskConfig
+from swarmd.errors import SwarmError
+from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
+from swarmd.swarms.math.questions import GeneratedBank, RowBank, md5_of
+from swarmd.swarms.math.rows import DAPO, GSM8K, Shape, load_rows, read_answer
+from swarmd.swarms.plan import Place, split_of
+from tests.swarms.math.voices import make_plan, take
+
+ROWS = [(f"What is {n} + {n}?", f"Twice {n} is {2 * n}.\n#### {2 * n:,}") for n in range(600)]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"question": q, "answer": a}) + "\n" for q, a in ROWS))
+    return path
+
+
+def save_copy(path: Path, shape: Shape, rows: list[tuple[str, str]], config: str | None = None) -> None:
+    """A data set as it lies on the Hub: a card with its configurations, and Parquet."""
+    config = config or shape.config
+    (path / config).mkdir(parents=True)
+    card = (
+        f"---\nconfigs:\n- config_name: {config}\n  data_files:\n  - split: train\n    path: {config}/train-*\n"
+        f"  - split: test\n    path: {config}/test-*\n---\n"
+    )
+    (path / "README.md").write_text(card)
+    columns = {shape.question: [q for q, _ in rows], shape.answer: [a for _, a in rows], "source": ["x"] * len(rows)}
+    for split in ("train", "test"):
+        pyarrow.parquet.write_table(pyarrow.table(columns), path / config / f"{split}-00000-of-00001.parquet")
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A directory to be in, with no network and a cache of its own."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", [Gsm8kPlan, MathHardPlan])
+def test_generated_pools_are_the_same_on_every_node(kind: type[MathPlan]) -> None:
+    plan, again = make_plan(kind), make_plan(kind)
+    first = take(plan, Place("a", 3, 0), 16)
+    assert first == take(again, Place("b", 3, 0), 16)
+    assert len({question.reference for question in first}) == 16
+    assert {q.reference for q in first}.isdisjoint({q.reference for q in take(plan, Place("a", 4, 0), 16)})
+    assert take(plan, Place("a", 3, 0), 40)[16:32] == first
+
+
+@pytest.mark.parametrize("kind", [Gsm8kPlan, MathHardPlan])
+def test_generated_questions_are_held_out_by_hash(kind: type[MathPlan]) -> None:
+    plan = make_plan(kind, questions=64)
+    for task in plan.tasks:
+        held = [q.entry["question"] for q in plan.hold_out(task, 12)]
+        assert len(held) == 12 and held == [q.entry["question"] for q in make_plan(kind).hold_out(task, 12)]
+        assert all(split_of(task, " ".join(text.split())) == "held-out" for text in held)
+    drawn = take(plan, Place("a", 0, 0), 64)
+    assert all(split_of(q.task, " ".join(str(q.entry["question"]).split())) == "train" for q in drawn)
+
+
+def test_every_task_of_the_harder_mixture_is_drawn() -> None:
+    plan = make_plan(MathHardPlan, questions=64)
+    assert {question.task for question in take(plan, Place("a", 0, 0), 64)} == set(plan.tasks)
+
+
+def test_the_truth_of_each_generated_question_counts_as_right() -> None:
+    for kind in (Gsm8kPlan, MathHardPlan):
+        plan = make_plan(kind, questions=48)
+        for question in take(plan, Place("a", 0, 0), 48):
+            truth = question.entry["answer"]
+            assert plan.score(question, [f"<answer>{truth}</answer>"])[0].accuracy == 1, question
+
+
+def test_questions_that_are_too_long_are_left_out() -> None:
+    plan = make_plan(questions=32, question_characters=220)
+    assert max(len(str(q.entry["question"])) for q in take(plan, Place("a", 0, 0), 32)) <= 220
+    with pytest.raises(SwarmError, match="question_characters"):
+        take(make_plan(question_characters=20), Place("a", 0, 0), 1)
+
+
+def test_tasks_of_ones_own_take_the_place_of_the_generated_ones() -> None:
+    plan = make_plan(tasks=(TaskConfig("digits_sort"), TaskConfig("gcd", 3.0)))
+    assert plan.tasks == ("digits_sort", "gcd")
+    assert {q.task for q in take(plan, Place("a", 0, 0), 16)} <= {"digits_sort", "gcd"}
+
+
+def test_rows_of_a_file(file: Path) -> None:
+    plan = make_plan(home=file.parent, data="rows.jsonl")
+    drawn = take(plan, Place("a", 0, 0), 16)
+    assert {(q.reference.task, q.reference.seed) for q in drawn} == {("gsm8k", 0)}
+    for question in drawn:
+        text, worked = ROWS[question.reference.index]
+        assert (question.entry["question"], question.entry["answer"]) == (text, worked.split("#### ")[1])
+    held = plan.hold_out("gsm8k", 50)
+    assert len({q.reference.index for q in held}) == 50
+    assert not {q.reference.index for q in held} & {
+        q.reference.index for r in range(30) for q in take(plan, Place("a", r, 0), 16)
+    }
+
+
+def test_other_rows_have_another_digest(file: Path) -> None:
+    rows = [(q, read_answer(GSM8K, a)) for q, a in ROWS]
+    digest = RowBank("s", 4, 4000, "gsm8k", rows).digest("gsm8k")
+    assert digest == RowBank("t", 8, 400, "gsm8k", rows).digest("gsm8k")
+    assert digest != RowBank("s", 4, 4000, "gsm8k", rows[::-1]).digest("gsm8k")
+
+
+def test_repeated_rows_are_one_question() -> None:
+    bank = RowBank(
+        "s", 256, 4000, "gsm8k", [("What is 1 + 1?", "2"), ("What is  1 + 1?", "2"), *[(q, "1") for q, _ in ROWS[:20]]]
+    )
+    assert len({item.canonical for item in bank.pool(0)}) == len(bank.pool(0))
+
+
+def test_a_copy_of_the_data_set(offline: Path) -> None:
+    save_copy(offline / "copy", GSM8K, ROWS)
+    rows = load_rows(GSM8K, "copy", offline, "fixed")
+    assert len(rows) == 600 and rows[500] == ("What is 500 + 500?", "1,000")
+
+
+def test_the_name_on_the_hub_is_asked_for(offline: Path) -> None:
+    save_copy(offline / "openai" / "gsm8k", GSM8K, ROWS)
+    plan = make_plan(home=offline, data="hub")
+    assert take(plan, Place("a", 0, 0), 1)[0].reference.task == "gsm8k"
+    digest = RowBank("", 1, 4000, "gsm8k", [(q, read_answer(GSM8K, a)) for q, a in ROWS]).digest("gsm8k")
+    assert plan._bank.digest("gsm8k") == digest
+
+
+def test_compat_takes_the_hundred_rows_of_upstream(offline: Path) -> None:
+    import datasets
+
+    save_copy(offline / "copy", DAPO, [(q, str(n)) for n, (q, _) in enumerate(ROWS)])
+    rows = load_rows(DAPO, "copy", offline, "compat")
+    expected = datasets.Dataset.from_dict({"n": list(range(600))}).shuffle(seed=42).select(range(100))["n"]
+    assert [int(answer) for _, answer in rows] == list(expected)
+    assert len(load_rows(DAPO, "copy", offline, "fixed")) == 600
+
+
+def test_a_data_set_that_cannot_be_loaded_names_the_fix(offline: Path) -> None:
+    with pytest.raises(SwarmError) as caught:
+        make_plan(MathHardPlan, offline, data="hub")
+    assert "open-r1/DAPO-Math-17k-Processed" in caught.value.message and "swarm.options.data" in caught.value.fix
+
+
+def test_a_copy_of_another_shape_names_the_column(offline: Path) -> None:
+    save_copy(offline / "copy", DAPO, ROWS, config="main")
+    with pytest.raises(SwarmError, match=r"'answer'.*prompt"):
+        make_plan(home=offline, data="copy")
+
+
+def test_rows_without_an_answer_are_left_out(tmp_path: Path) -> None:
+    lines = [{"question": q, "answer": a.replace("####", "so")} for q, a in ROWS[:3]]
+    (tmp_path / "bad.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(SwarmError, match="####"):
+        make_plan(home=tmp_path, data="bad.jsonl")
+    assert read_answer(GSM8K, "6\n#### 12 #### 13") == "12"
+    assert read_answer(GSM8K, None) == read_answer(DAPO, "  ") == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "named", "fix"),
+    [
+        ({"reward": "fixed"}, "swarm.options.reward", "rewards"),
+        ({"rewards": "exact"}, "swarm.options.rewards", "students"),
+        ({"students": 0}, "swarm.options.students", "rewards"),
+        ({"students": 16}, "swarm.options.students", "rewards"),
+        ({"questions": 257}, "swarm.options.questions", "rewards"),
+        ({"questions": "4"}, "swarm.options.questions", "rewards"),
+        ({"persona": "PIRAT"}, "PIRATE", "persona"),
+        ({"brief": 1}, "swarm.options.brief", "brief"),
+        ({"data": "missing.jsonl"}, "missing.jsonl", "data directory"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, options: dict[str, Any], named: str, fix: str) -> None:
+    with pytest.raises(SwarmError) as caught:
+        make_plan(home=tmp_path, **options)
+    assert named in caught.value.message and fix in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("task", "named"),
+    [
+        (TaskConfig("gsm_symbolik"), "gsm_symbolic"),
+        (TaskConfig("propositional_logic"), "several right answers"),
+        (TaskConfig("chain_sum", curriculum=True), "curriculum"),
+    ],
+)
+def test_tasks_that_cannot_be_trained_in_stages(task: TaskConfig, named: str) -> None:
+    with pytest.raises(SwarmError) as caught:
+        make_plan(tasks=(task,))
+    assert named in str(caught.value)
+
+
+def test_tasks_and_rows_exclude_each_other(file: Path) -> None:
+    with pytest.raises(SwarmError, match=r"swarm\.tasks"):
+        make_plan(home=file.parent, data=file.name, tasks=(TaskConfig("gcd"),))
+
+
+def test_a_question_is_found_by_its_md5() -> None:
+    bank = GeneratedBank("s", 8, 4000, [TaskConfig("gcd")])
+    for item in bank.pool(2):
+        assert bank.recall(2, md5_of(item.text)) == item
+    assert bank.recall(3, md5_of(bank.pool(2)[0].text)) is None
