@@ -10,11 +10,13 @@ import msgspec
 import typer
 
 from swarmd.cli.own_node import NodeDirectory, OwnAccount
+from swarmd.cli.questions import copy_questions, find_questions
 from swarmd.cli.swarm_options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.config import ChainConfig, Config
+from swarmd.config import ChainConfig, Config, SwarmConfig
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
 from swarmd.manifest import Chain, Manifest, NodeChoice, config_of, node_text, read_manifest, recipe_digest, recipe_of
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
+from swarmd.swarms.registry import check_kind
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
@@ -37,6 +39,7 @@ class Wishes(NamedTuple):
     org: str
     signer_account: str
     token: str
+    questions: Path | None  # file that the recipe trains on, wherever it lies
 
 
 def join(
@@ -68,6 +71,9 @@ def join(
     read = read_manifest(manifest)
     if creator and creator != read.creator:
         raise ManifestError(f"{manifest} was created by {read.creator}, not by {creator}", "Do not join")
+    root = directory or Path(read.id)
+    existing = NodeDirectory(root).existing(read.id)
+    node = NodeDirectory(root, existing.data if existing else data)
     wishes = Wishes(
         path=manifest,
         name=name,
@@ -80,11 +86,9 @@ def join(
         org=org,
         signer_account=signer_account,
         token=token,
+        questions=find_questions(read.recipe.options, manifest, node.data),
     )
     _check(read, wishes)
-    root = directory or Path(read.id)
-    existing = NodeDirectory(root).existing(read.id)
-    node = NodeDirectory(root, existing.data if existing else data)
     with node.held():
         typer.echo(f'swarm: "{read.name}", {read.id}, created by {read.creator}: valid')
         _make(node, read, wishes, existing)
@@ -92,6 +96,7 @@ def join(
 
 
 def _check(manifest: Manifest, wishes: Wishes) -> None:
+    check_kind(SwarmConfig(manifest.id, kind=manifest.recipe.kind, stages=manifest.recipe.stages))
     if manifest.chain is None and (wishes.paid_by.rpc or wishes.paid_by.account or wishes.signer):
         raise ConfigError(f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there")
     if wishes.signer and wishes.paid_by.account:
@@ -121,6 +126,8 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: Wishes, existing: Con
         choice = anyio.run(_join_chain, node, manifest, wishes, choice, existing)
     if existing is None:
         config_of(manifest, choice)
+    if wishes.questions is not None:
+        copy_questions(wishes.questions, node.data)
     written = node.write(node.config, node_text(manifest, choice))
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
         typer.echo(f"note: the recipe in {node.config} is not the manifest's; this node may train something else")

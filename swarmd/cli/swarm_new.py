@@ -12,8 +12,9 @@ import msgspec
 import typer
 
 from swarmd.cli.own_node import NodeDirectory, OwnAccount
+from swarmd.cli.questions import copy_questions, questions_of, sealed
 from swarmd.cli.swarm_options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.config import Config, SwarmConfig, TrainingConfig, load_config
+from swarmd.config import Config, SwarmConfig, load_config
 from swarmd.dht.addresses import is_address
 from swarmd.errors import ConfigError
 from swarmd.manifest import (
@@ -30,9 +31,11 @@ from swarmd.manifest import (
     write_manifest,
 )
 from swarmd.manifest.form import FORMAT, UINT32_MAX
+from swarmd.swarms.registry import check_kind, find_kind
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
 STAGE_S = 300
+DEFAULT_STAGES = SwarmConfig("any").stages
 DEPTH = 2
 DEPTH_MAX = 10_000  # blocks
 ANY_HOST = {"/ip4/0.0.0.0/": "/ip4/127.0.0.1/", "/ip6/::/": "/ip6/::1/"}
@@ -45,6 +48,7 @@ class Wishes(NamedTuple):
 
     name: str
     base: Config  # whose recipe and coordinator's settings are taken
+    questions: Path | None  # file that the recipe trains on
     listen: tuple[str, ...]
     announce: tuple[str, ...]
     bootnodes: tuple[str, ...]
@@ -86,7 +90,7 @@ def new(
     stage_seconds: Annotated[
         int, typer.Option(min=0, max=UINT32_MAX, help="Longest stage. On a chain, anyone may advance then; 0: off.")
     ] = STAGE_S,
-    stages: Annotated[int | None, typer.Option(min=1, help="Stages of a round, if not the recipe's.")] = None,
+    stages: Annotated[int | None, typer.Option(min=1, help="Stages of a round; the kind's without it.")] = None,
     depth: Annotated[
         int, typer.Option(min=0, max=DEPTH_MAX, help="Blocks on top of a block before nodes count on it.")
     ] = DEPTH,
@@ -99,9 +103,11 @@ def new(
 
     With --rpc, also create its contract. A run that died is taken up by running the same command again.
     """
+    base, questions = _base(config, stages)
     wishes = Wishes(
         name=name,
-        base=_base(config, stages),
+        base=base,
+        questions=questions,
         listen=tuple(listen or (LISTEN,)),
         announce=tuple(announce or ()),
         bootnodes=tuple(bootnode or ()),
@@ -125,11 +131,19 @@ def new(
     _say_next(node, manifest)
 
 
-def _base(path: Path | None, stages: int | None) -> Config:
+def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
+    """The configuration to start from, with the stages of its kind, and the file of questions that it names."""
     base = load_config(path) if path else Config(SwarmConfig("swarm"), role="coordinator")
-    if stages is None:
-        return base
-    return msgspec.structs.replace(base, swarm=msgspec.structs.replace(base.swarm, stages=stages))
+    kind, swarm = find_kind(base.swarm.kind), base.swarm
+    if stages not in (None, kind.stages):
+        raise ConfigError(f"--stages {stages}: a round of {kind.name!r} has {kind.stages}", "Leave --stages out")
+    if swarm.stages == DEFAULT_STAGES or stages is not None:
+        swarm = msgspec.structs.replace(swarm, stages=kind.stages)
+    check_kind(swarm)
+    home = path.parent / base.data if path else Path()
+    name = questions_of(swarm.options)
+    swarm = msgspec.structs.replace(swarm, options=sealed(swarm.options, home))
+    return msgspec.structs.replace(base, swarm=swarm), home / name if name else None
 
 
 def _check(wishes: Wishes) -> None:
@@ -159,6 +173,8 @@ def _make(node: NodeDirectory, wishes: Wishes) -> Manifest:
         choice = _on_chain(node, wishes, choice, account)
     manifest = sign_manifest(manifest, identity)
     config_of(manifest, choice)
+    if wishes.questions is not None:
+        copy_questions(wishes.questions, node.data)
     node.write(node.config, node_text(manifest, choice))
     write_manifest(node.manifest, manifest)
     typer.echo(f"{node.manifest}: written, recipe {manifest.recipe.digest[:16]}")
@@ -212,15 +228,14 @@ def _concrete(address: str) -> str:
 
 
 def _choice(wishes: Wishes, peer: str) -> NodeChoice:
-    own = msgspec.structs.asdict(wishes.base.training)
-    defaults = msgspec.structs.asdict(TrainingConfig())
+    own = msgspec.to_builtins(wishes.base.training)  # what is not the default
     return NodeChoice(
         peer=peer,
         name=wishes.base.name or "creator",
         role="coordinator",
         listen=wishes.listen,
         announce=wishes.announce,
-        training={k: v for k, v in own.items() if k not in Recipe.__struct_fields__ and v != defaults[k]},
+        training={key: value for key, value in own.items() if key not in Recipe.__struct_fields__},
     )
 
 
@@ -239,4 +254,6 @@ def _say_next(node: NodeDirectory, manifest: Manifest) -> None:
     typer.echo("")
     typer.echo(f'swarm: "{manifest.name}", {manifest.id}, created by {manifest.creator}')
     typer.echo(f"run its first node:  swarmd run --config {node.config}")
-    typer.echo(f"others join with:    swarmd join {node.manifest.name}      (hand them {node.manifest})")
+    questions = questions_of(manifest.recipe.options)
+    handed = f"{node.manifest}" + (f" and {node.data / questions}" if questions else "")
+    typer.echo(f"others join with:    swarmd join {node.manifest.name}      (hand them {handed})")

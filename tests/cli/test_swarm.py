@@ -88,7 +88,8 @@ def test_a_run_that_died_before_the_manifest_is_taken_up(shell: Shell) -> None:
 def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
     recipe = shell.root / "recipe.toml"
     recipe.write_text(
-        'role = "coordinator"\n[swarm]\nid = "x"\ntasks = [{name = "chain_sum", config = {min_terms = 2}}]\n'
+        'role = "coordinator"\n[swarm]\nid = "x"\nkind = "reasoning-gym"\n'
+        'tasks = [{name = "chain_sum", config = {min_terms = 2}}]\n'
         '[coordinator]\nquorum = 0.5\n[training]\nsteps = 3\ndevice = "cpu"\n'
     )
     shell.well("swarm", "new", "a", "--dir", shell.root / "a", "--config", recipe, "--stage-seconds", 900)
@@ -110,7 +111,7 @@ def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
         (["--member", "bob"], ExitCode.BAD_DATA, "'bob' is no peer id"),
         (["--min-submissions", "2"], ExitCode.BAD_CONFIG, "are for a swarm on a chain"),
         (["--stage-seconds", "0"], ExitCode.BAD_CONFIG, "a stage needs an end"),
-        (["--stages", "3"], ExitCode.BAD_CONFIG, "has one stage"),
+        (["--stages", "3"], ExitCode.BAD_CONFIG, "a round of 'digits' has 1"),
         (["--config", "none.toml"], ExitCode.NO_INPUT, "there is no configuration file"),
         (["--min-submissions", "-1"], ExitCode.USAGE, "min-submissions"),
         (["--rpc", "ftp://x"], ExitCode.BAD_CONFIG, "no URL of a node"),
@@ -119,12 +120,33 @@ def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
         (["--rpc", "file:none.txt"], ExitCode.BAD_CONFIG, "none.txt cannot be read"),
         (["--rpc", "http://127.0.0.1:1", "--max-gwei", "nan"], ExitCode.BAD_CONFIG, "--max-gwei nan is no price"),
         (["--min-submissions", str(2**32)], ExitCode.USAGE, "min-submissions"),
-        (["--rpc", "http://127.0.0.1:1", "--stages", "2"], ExitCode.BAD_CONFIG, "only of 1 or 3"),
+        (["--rpc", "http://127.0.0.1:1", "--stages", "2"], ExitCode.BAD_CONFIG, "a round of 'digits' has 1"),
     ],
 )
 def test_what_cannot_be_is_told(shell: Shell, options: list[str], code: int, told: str) -> None:
     assert told in shell.fails(code, "swarm", "new", "a", "--dir", shell.root / "a", *options)
     assert not (shell.root / "a" / "swarm.toml").exists()
+
+
+def test_stages_are_those_of_the_kind(shell: Shell) -> None:
+    recipe = shell.root / "recipe.toml"
+    recipe.write_text('role = "coordinator"\n[swarm]\nid = "x"\nkind = "gsm8k"\n')
+    shell.well("swarm", "new", "a", "--dir", shell.root / "a", "--config", recipe)
+    assert shell.manifest("a").recipe.stages == 3
+    for content, told in (
+        ('kind = "gsm8k"\nstages = 2\n', "a round of 'gsm8k' has 3"),
+        ('kind = "gsm8c"\n', "Did you mean 'gsm8k'?"),
+    ):
+        recipe.write_text(f'role = "coordinator"\n[swarm]\nid = "x"\n{content}')
+        for command in (
+            ("swarm", "new", "b", "--dir", shell.root / "b", "--config"),
+            ("config", "check"),
+            ("run", "-c"),
+        ):
+            assert told in shell.fails(ExitCode.BAD_CONFIG, *command, recipe)
+    recipe.write_text('role = "coordinator"\n[swarm]\nid = "x"\nkind = "proposer-solver"\n')
+    command = ("swarm", "new", "b", "--dir", shell.root / "b", "--config", recipe, "--rpc", "http://127.0.0.1:1")
+    assert "only of 1 or 3" in shell.fails(ExitCode.BAD_CONFIG, *command)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a\x1b[2Jb"])

@@ -1,0 +1,75 @@
+"""Files of questions that a swarm's options name: how they get to a node, and that they are the right ones.
+
+Of every kind, an option `data` that ends in .jsonl is such a file, relative to the node's data directory, and the
+option `digest` is that of its rows. A manifest carries the two, never the questions: the file is handed out beside it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from swarmd.errors import ManifestError, SwarmError
+from swarmd.swarms.jsonl import load_rows
+
+SUFFIX = ".jsonl"
+
+
+def questions_of(options: Mapping[str, Any]) -> str:
+    """The file of questions that the options name; empty where they name none."""
+    name = options.get("data")
+    return name if isinstance(name, str) and name.endswith(SUFFIX) else ""
+
+
+def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
+    """The options as a manifest has them: the file's name alone, and the digest of its rows. Raises SwarmError."""
+    name = questions_of(options)
+    if not name:
+        return dict(options)
+    _, digest = load_rows(home, name, str(options.get("digest", "")))
+    return {**options, "data": Path(name).name, "digest": digest}
+
+
+def find_questions(options: Mapping[str, Any], manifest: Path, data: Path) -> Path | None:
+    """The file that a manifest's options name, in the data directory already or beside the manifest, proved.
+
+    Returns:
+        Where it lies; None where the options name none.
+
+    Raises:
+        ManifestError: it is nowhere, or the manifest names it in a way that no manifest should.
+        SwarmError: it is another one.
+    """
+    name, digest = questions_of(options), str(options.get("digest", ""))
+    if not name:
+        return None
+    if Path(name).name != name or name.startswith(".") or not digest:
+        raise ManifestError(
+            "recipe.options: data is not the name of a file, or digest is missing", "Get a manifest from its creator"
+        )
+    for directory in (data, manifest.parent):
+        if (directory / name).exists():
+            load_rows(directory, name, digest)
+            return directory / name
+    raise ManifestError(
+        f"the swarm trains on {name}, which is not beside {manifest}",
+        f"Get {name} from whoever gave you the manifest, put it beside it, and run the command again",
+    )
+
+
+def copy_questions(source: Path, data: Path) -> None:
+    """Put the file into a data directory; one that is there is kept when it is the same. Raises SwarmError."""
+    target = data / source.name
+    if target.exists():
+        if not target.samefile(source) and target.read_bytes() != source.read_bytes():
+            raise SwarmError(f"{target} is there and is not {source}", "Move it away, or choose another directory")
+        typer.echo(f"{target}: exists, kept as it is")
+        return
+    fresh = target.with_name(f".{target.name}.new")
+    shutil.copyfile(source, fresh)
+    fresh.replace(target)
+    typer.echo(f"{target}: written")
