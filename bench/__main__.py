@@ -7,8 +7,10 @@ import shutil
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -28,6 +30,7 @@ BENCHMARKS = {
     "chain-events": "from a transaction to the fact that it left",
     "footprint": "memory and processor time of a node",
 }
+LONG = {"sharing": "specialists that exchange groups against loners; half an hour of processor time"}  # only by name
 
 
 def main() -> int:
@@ -40,7 +43,7 @@ def main() -> int:
     console.print("\n".join(f"{key}: {value}" for key, value in machine.items()), markup=False, highlight=False)
     results = []
     for name in names:
-        results.append(run(name))
+        results.append(run(name, settings_of(name, options, console)))
         print_result(results[-1], console)
     console.print(closing_line(results), markup=False, highlight=False)
     if options.json:
@@ -51,27 +54,49 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    listing = "\n".join(f"  {name:14s}{summary}" for name, summary in BENCHMARKS.items())
+    known = BENCHMARKS | LONG
+    listing = "\n".join(f"  {name:14s}{summary}" for name, summary in known.items())
     parser = argparse.ArgumentParser(
         "python -m bench", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, all by default")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but sharing")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
+    sharing = parser.add_argument_group("sharing")
+    sharing.add_argument("--arms", type=lambda text: text.split(","), metavar="A,B", help='such as "4/4,2/6"')
+    sharing.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], metavar="0,1")
+    sharing.add_argument("--rounds", type=int, metavar="N")
+    sharing.add_argument("--outcomes", type=Path, metavar="OUT", help="append each outcome there as it comes, as JSON")
     options = parser.parse_args()
-    if unknown := [name for name in options.names if name not in BENCHMARKS]:
-        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+    if unknown := [name for name in options.names if name not in known]:
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}")
     return options
 
 
-def run(name: str) -> Result:
+def settings_of(name: str, options: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """What a benchmark is told beside its directory."""
+    if name != "sharing":
+        return {}
+
+    def tell(outcome: msgspec.Struct) -> None:
+        line = msgspec.json.encode(outcome)
+        console.print(line.decode(), markup=False, highlight=False)
+        if options.outcomes:
+            with options.outcomes.open("ab") as file:
+                file.write(line + b"\n")
+
+    chosen = {"arms": options.arms, "seeds": options.seeds, "rounds": options.rounds}
+    return {"tell": tell, **{key: value for key, value in chosen.items() if value is not None}}
+
+
+def run(name: str, settings: Mapping[str, Any]) -> Result:
     """One benchmark in a directory of its own."""
     directory = PLACE / name
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     began = time.monotonic()
     try:
-        rows = tuple(import_module(f"bench.{name.replace('-', '_')}").run(directory))
+        rows = tuple(import_module(f"bench.{name.replace('-', '_')}").run(directory, **settings))
         trouble = ""
     except Unavailable as error:
         rows, trouble = (), str(error)
@@ -80,7 +105,7 @@ def run(name: str) -> Result:
         rows, trouble = (), f"{type(error).__name__}: {error}"
     if not trouble:
         shutil.rmtree(directory, ignore_errors=True)  # after trouble the logs of its nodes are of use
-    return Result(name, BENCHMARKS[name], rows, round(time.monotonic() - began, 1), trouble)
+    return Result(name, (BENCHMARKS | LONG)[name], rows, round(time.monotonic() - began, 1), trouble)
 
 
 def closing_line(results: list[Result]) -> str:

@@ -1,0 +1,123 @@
+"""Nodes that each know something the others do not: where the benchmark `sharing` begins.
+
+A base learns four skills on digits under one phrasing, supervised, until it answers nearly all. Each of four nodes then
+learns another phrasing of one skill, its own, from right answers; a share of the first phrasing keeps the base.
+Reinforcement learning afterwards asks every node all four skills in the second phrasing. Training questions only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from random import Random
+
+import msgspec
+import torch
+
+from swarmd.config import SwarmConfig, TaskConfig
+from swarmd.swarms.digit_plan import DigitsPlan
+from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question
+from swarmd.swarms.text import CLOSING, OPENING
+from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
+from swarmd.training.generation import Sampler
+from swarmd.training.model import Policy
+from swarmd.training.recipe import Pair, build_tokenizer, make_policy, supervise
+
+FIRST = {
+    "digits_reverse": "Reverse the digits: {number}",
+    "digits_sort": "Sort the digits: {number}",
+    "digits_increment": "Add 1 to every digit: {number}",
+    "digits_rotate": "Rotate left: {number}",
+}
+SECOND = {
+    "digits_reverse": "Write {number} backwards.",
+    "digits_sort": "Put the digits of {number} in ascending order.",
+    "digits_increment": "Shift each digit of {number} up by one.",
+    "digits_rotate": "Move the first digit of {number} to the end.",
+}
+SKILLS = tuple(FIRST)
+HIDDEN = 96
+ANSWER_TOKENS = 8
+BATCH = 48
+WARMUP_STEPS = 20
+DEV_QUESTIONS = 64  # of each skill
+BASE_RATE, BASE_STEPS_MAX, BASE_ACCURACY, BASE_EVERY = 2e-3, 500, 0.94, 20
+OWN_RATE, OWN_STEPS_MAX, OWN_ACCURACY, OWN_EVERY = 5e-4, 160, 0.70, 5
+FIRST_SHARE = 0.3  # of a specialist's lessons, in the first phrasing
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """How fast and how long is taught."""
+
+    rate: float
+    steps_max: int
+    accuracy: float  # on development questions, at which it ends
+    every: int  # steps between looking
+
+
+def make_tasks(wordings: Mapping[str, str], *skills: str) -> tuple[TaskConfig, ...]:
+    """The named skills, all without names, under a phrasing."""
+    return tuple(TaskConfig(skill, config={"wording": wordings[skill]}) for skill in skills or SKILLS)
+
+
+def make_plan(wordings: Mapping[str, str], *skills: str) -> DigitsPlan:
+    return DigitsPlan(SwarmConfig(id="specialists", tasks=make_tasks(wordings, *skills)))
+
+
+def build_specialists(directory: Path, seed: int, base_steps_max: int = BASE_STEPS_MAX) -> list[Path]:
+    """A model directory for each skill's specialist, all grown from one base; those that are there are kept."""
+    paths = [directory / f"{seed}-{skill}" for skill in SKILLS]
+    if all((path / "config.json").exists() for path in paths):
+        return paths
+    torch.manual_seed(seed)
+    base = make_policy(build_tokenizer(make_plan(FIRST), make_plan(SECOND)), HIDDEN)
+    lessons = draw_lessons(base, [(make_plan(FIRST), 1.0)], seed)
+    dev = make_plan(FIRST)
+    teach(base, lessons, dev, Goal(BASE_RATE, base_steps_max, BASE_ACCURACY, BASE_EVERY))
+    weights = {name: tensor.clone() for name, tensor in base.model.state_dict().items()}
+    for place, (skill, path) in enumerate(zip(SKILLS, paths, strict=True)):
+        base.model.load_state_dict(weights)
+        own = make_plan(SECOND, skill)
+        mixture = [(own, 1 - FIRST_SHARE), (make_plan(FIRST), FIRST_SHARE)]
+        goal = Goal(OWN_RATE, OWN_STEPS_MAX, OWN_ACCURACY, OWN_EVERY)
+        teach(base, draw_lessons(base, mixture, seed * 10 + place), own, goal)
+        base.tokenizer.save_pretrained(path)
+        base.model.save_pretrained(path)
+    return paths
+
+
+def draw_lessons(policy: Policy, mixture: Sequence[tuple[Plan, float]], seed: int) -> Iterator[list[Pair]]:
+    """Endless batches of training questions and right answers in their tags, a share from each plan."""
+    streams = [(plan.draw(Place("specialists", seed, 0), NO_MATERIAL), share) for plan, share in mixture]
+    random = Random(seed)
+    while True:
+        questions = [q for stream, share in streams for q in itertools.islice(stream, round(BATCH * share))]
+        random.shuffle(questions)
+        yield [(policy.encode_prompt(q.messages), encode_answer(policy, str(q.entry["answer"]))) for q in questions]
+
+
+def encode_answer(policy: Policy, answer: str) -> list[int]:
+    """Token ids of an answer between its tags, with the end token."""
+    ids = policy.tokenizer.encode(f"{OPENING}{answer}{CLOSING}", add_special_tokens=False)
+    return [*ids, policy.tokenizer.eos_token_id]
+
+
+def teach(policy: Policy, lessons: Iterator[list[Pair]], plan: DigitsPlan, goal: Goal) -> None:
+    """Supervised steps until the accuracy on the plan's development questions is reached."""
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=goal.rate, betas=(0.9, 0.98), weight_decay=0.01)
+    dev = {task: plan.select(task, "dev", DEV_QUESTIONS) for task in plan.tasks}
+    for step in range(1, goal.steps_max + 1):
+        optimizer.param_groups[0]["lr"] = goal.rate * min(1.0, step / WARMUP_STEPS)
+        supervise(policy, optimizer, next(lessons))
+        if step % goal.every == 0:
+            reached = mean_accuracy(examine(policy, plan, dev)) or 0.0
+            if reached >= goal.accuracy:
+                return
+
+
+def examine(policy: Policy, plan: Plan, questions: Mapping[str, Sequence[Question]]) -> dict[str, Accuracy]:
+    """Accuracy on questions of each task, one sampled completion each."""
+    model, tokenizer = policy.model, policy.tokenizer
+    sampler = Sampler(model, policy.stop_ids, tokenizer.pad_token_id, policy.autocast, policy.decode_completion)
+    return evaluate(policy, sampler, plan, questions, ANSWER_TOKENS)

@@ -1,0 +1,87 @@
+"""The benchmark `sharing`: that it runs, that peers' groups are trained on, and that its figures are what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from bench.sharing import LONER, MAIN, STEPS, VARIANTS, Outcome, Swarm, make_arms, make_rows
+from bench.specialists import FIRST, SECOND, SKILLS, Goal, draw_lessons, make_plan, teach
+from swarmd.config import TrainingConfig
+from swarmd.training.quiet import quieten
+from swarmd.training.recipe import build_tokenizer, make_policy
+
+quieten()
+EMBEDDED = [Path("embedded")] * 2
+
+
+def run_slice(directory: Path, settings: Mapping[str, Any]) -> Swarm:
+    """Two rounds of two nodes with the embedded model, under the words that it knows."""
+    swarm = Swarm(directory, EMBEDDED, 0, {**settings, "steps": 2}, FIRST)
+    assert all(0 <= swarm.train(round) <= 1 for round in range(2))
+    return swarm
+
+
+def test_a_swarm_trains_on_what_its_peers_published_and_a_loner_does_not(tmp_path: Path) -> None:
+    arms = make_arms()
+    shared = run_slice(tmp_path / "swarm", arms["4/4"])
+    assert shared.peer_groups > 0
+    loner = run_slice(tmp_path / "loner", arms[LONER])
+    assert loner.peer_groups == 0
+    assert 0.5 < shared.tokens / loner.tokens < 2  # as many completions
+
+
+def test_arms_fill_a_batch_and_have_own_groups_in_it() -> None:
+    assert set(MAIN) <= set(make_arms()) >= {f"4/4 {name}" for name in VARIANTS}
+    for settings in make_arms().values():
+        training = TrainingConfig(**settings)
+        assert training.peer_questions + training.replay_questions < 8
+
+
+def outcome(arm: str, seed: int, held_out: list[list[float]], reward: float = 0.2) -> Outcome:
+    before = [[0.8 if node == skill else 0.02 for skill in range(4)] for node in range(4)]
+    return Outcome(arm, seed, reward, [reward] * STEPS, held_out, before, 9 if arm != LONER else 0, 1000, 1.0)
+
+
+def test_a_skill_is_lost_where_it_was_and_is_no_more() -> None:
+    kept = [[0.5] * 4 for _ in range(4)]
+    gone = [[0.01, 0.5, 0.5, 0.5], *kept[1:]]
+    elsewhere = [kept[0], [0.01, 0.5, 0.5, 0.5], *kept[2:]]  # never had it
+    assert outcome("4/4", 0, kept).lost == outcome("4/4", 0, elsewhere).lost == []
+    assert outcome("4/4", 0, gone).lost == ["0:digits_reverse"]
+    assert outcome("4/4", 0, gone).worst_node == pytest.approx(0.3775)
+
+
+def test_the_goal_is_of_every_seed_and_of_every_skill() -> None:
+    kept = [[0.5] * 4 for _ in range(4)]
+    loner = [outcome(LONER, 0, kept), outcome(LONER, 1, kept)]
+    good = [outcome("4/4", 0, kept, 0.4), outcome("4/4", 1, kept, 0.5)]
+    rows = {row.what: row for row in make_rows("4/4", good, loner)}
+    assert rows["4/4: cumulative reward"].met is True
+    assert rows["4/4: skills lost by nodes that had them"].met is True
+    weak = [good[0], outcome("4/4", 1, [[0.0] * 4, *kept[1:]], 0.3)]
+    rows = {row.what: row for row in make_rows("4/4", weak, loner)}
+    assert rows["4/4: cumulative reward"].met is False
+    assert rows["4/4: skills lost by nodes that had them"].met is False
+    assert msgspec.json.decode(msgspec.json.encode(weak[1]), type=Outcome) == weak[1]
+
+
+def test_specialists_are_taught_right_answers_in_both_phrasings() -> None:
+    torch.manual_seed(0)
+    plans = [make_plan(FIRST), make_plan(SECOND, SKILLS[0])]
+    policy = make_policy(build_tokenizer(*plans), 32)
+    batch = next(draw_lessons(policy, [(plans[0], 0.25), (plans[1], 0.75)], 0))
+    texts = [(policy.decode_completion(prompt), policy.decode_completion(target)) for prompt, target in batch]
+    backwards = [(prompt, answer) for prompt, answer in texts if "backwards" in prompt]
+    assert (len(texts), len(backwards)) == (48, 36)
+    for prompt, answer in backwards:
+        number = "".join(character for character in prompt if character.isdigit())
+        assert answer == f"<answer>{number[::-1]}</answer>"
+    before = [parameter.clone() for parameter in policy.model.parameters()]
+    teach(policy, iter([batch] * 3), plans[1], Goal(1e-3, 3, 1.0, 3))
+    assert not all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
