@@ -25,6 +25,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}$")]
 OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?$")]
+LEGACY_STAGES = 3  # in a round of RL Swarm v0.4
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
@@ -343,13 +344,19 @@ def _named(message: str) -> str:
 
 
 def _check_together(config: Config, origin: str) -> None:
-    if config.role == "follower" and not config.swarm.coordinator and config.chain is None:
+    legacy = config.dht.records == "legacy"
+    if config.role == "follower" and not config.swarm.coordinator and config.chain is None and not legacy:
         raise ConfigError(
             f"{origin}: a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
             "The coordinator prints it at start, and `swarmd status` shows it",
         )
     if config.role == "follower" and not config.dht.bootstrap:
         raise ConfigError(f"{origin}: a follower needs dht.bootstrap, the address of at least one node of the swarm")
+    if legacy and config.swarm.stages != LEGACY_STAGES:
+        raise ConfigError(
+            f'{origin}: swarm.stages is {config.swarm.stages}; with dht.records = "legacy" it is {LEGACY_STAGES}',
+            f"Set swarm.stages to {LEGACY_STAGES}, and swarm.kind to one that has as many",
+        )
     if config.chain is not None:
         _check_chain(config.chain, origin)
     _check_training(config.training, origin)

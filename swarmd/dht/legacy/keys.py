@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 
 CLOCK = "rl_swarm_rs"  # a plain value; the others are dictionaries, except the leaderboard
-STAGES = 3  # in a round of v0.4, always
 QUESTION_LENGTH = 32  # of a question's subkey; versions before 0.3 have the question itself in its place
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from swarmd.config import LEGACY_STAGES
 from swarmd.dht.identity import is_peer_id
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.values import amount, decode, number, pair_in, reward, text
@@ -36,7 +37,7 @@ def read_place(encoded: bytes) -> tuple[int, int]:
     """(round, stage) of a clock. Raises RecordRejected."""
     first, second = pair_in(encoded)
     round, stage = number(first), number(second)
-    if stage >= keys.STAGES:
+    if stage >= LEGACY_STAGES:
         raise RecordRejected("malformed", f"stage {stage}")
     return round, stage
 

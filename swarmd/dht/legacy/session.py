@@ -24,7 +24,7 @@ from swarmd.dht.peers import Rejoin
 from swarmd.dht.records import Policy
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.session import Session, node_settings
-from swarmd.errors import ConfigError, IdentityError, NetworkDown, RecordRejected
+from swarmd.errors import IdentityError, NetworkDown, RecordRejected
 from swarmd.paths import DataPaths
 
 NOTE_S = 5.0
@@ -61,10 +61,6 @@ class LegacySession(Session):
                 "Put the node's swarm.pem in its place (`swarmd identity import`), or make one with "
                 "`swarmd identity new --rsa`",
             )
-        stages = self.config.swarm.stages
-        if stages != keys.STAGES:
-            fix = f"Set swarm.stages to {keys.STAGES}"
-            raise ConfigError(f'swarm.stages is {stages}; with dht.records = "legacy" a round has {keys.STAGES}', fix)
 
     def parts(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
         """What runs for as long as the session does."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 
+from swarmd.config import LEGACY_STAGES
 from swarmd.core.commands import CollectReports, PublishLeaderboard, PublishOutputs, PublishReport
 from swarmd.core.events import LeaderboardPublished, ReportPublished, ReportSeen
 from swarmd.core.values import RolloutsRef
@@ -108,7 +109,7 @@ class LegacyStages:
 
         v0.4's list is one stage's; standings over rounds have no place there.
         """
-        for stage in range(keys.STAGES):
+        for stage in range(LEGACY_STAGES):
             found = await self._session.find_rewards(command.round, stage)
             rewards = {peer: latest.value for peer, latest in found.entries.items()}
             if rewards:

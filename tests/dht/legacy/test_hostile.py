@@ -25,7 +25,6 @@ from swarmd.dht.identity import create_identity
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.session import NOTE_S
 from swarmd.errors import ExitCode
-from tests.dht.driver import Driver
 from tests.dht.legacy.network import V04, LegacyDriver, Network, group_of
 
 pytestmark = pytest.mark.anyio
@@ -158,12 +157,3 @@ async def test_an_identity_that_v04_does_not_have_is_a_permanent_fault(network: 
     await ours.do(Register("register"))
     assert await ours.wait() == ExitCode.NO_PERMISSION
     assert ours.faults[-1].permanent and "swarmd identity new --rsa" in ours.faults[-1].reason
-
-
-async def test_another_number_of_stages_is_a_permanent_fault(network: Network) -> None:
-    ours = LegacyDriver(network.root / "ours")
-    ours.config = Driver(network.root / "ours", records="legacy").config
-    network.nodes.append(ours)
-    await ours.start()
-    assert await ours.wait() == ExitCode.BAD_CONFIG
-    assert "swarm.stages" in ours.faults[-1].reason
