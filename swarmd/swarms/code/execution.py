@@ -1,0 +1,85 @@
+"""Programs run for this swarm: each once, remembered, and peers' within a bound."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import msgspec
+
+from swarmd.errors import SandboxUnavailable
+from swarmd.sandbox import Sandbox, Verdict
+from swarmd.swarms.code.form import OUTPUT_CHARACTERS_MAX
+
+REMEMBERED_MAX = 2048  # verdicts; beyond it the oldest is forgotten, and its program would be run again
+KEPT_CHARACTERS = OUTPUT_CHARACTERS_MAX + 1  # of an output: enough to see that it is to be cut
+RERUNS_MAX = 64  # programs of one group; where more are unknown, none of them is run
+
+log = logging.getLogger(__name__)
+
+
+class Executions:
+    """Runs programs, and remembers what came of them. Safe to use from several threads.
+
+    Args:
+        sandbox: where they run.
+        rerun_s: seconds that `verify` may spend on running in one stage.
+    """
+
+    def __init__(self, sandbox: Sandbox, rerun_s: float) -> None:
+        self._sandbox = sandbox
+        self._rerun_s = rerun_s
+        self._spent_s = 0.0
+        self._lock = threading.Lock()
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
+
+    def begin_stage(self) -> None:
+        """Give `verify` its seconds anew."""
+        self._spent_s = 0.0
+
+    def run(self, program: str) -> Verdict | None:
+        """Run a program unless it was run before; None where the sandbox did not work."""
+        verdict = self._recall(program)
+        if verdict is not None:
+            return verdict
+        try:
+            verdict = self._sandbox.run(program)
+        except SandboxUnavailable as error:
+            log.warning("a program could not be run: %s", error)
+            return None
+        self._remember(program, verdict)
+        return verdict
+
+    def verify(self, programs: Iterable[str]) -> dict[str, Verdict | None]:
+        """Verdicts on all programs of one group, those that were not run here yet run now; None where the sandbox did
+        not work. Empty when that would go beyond the bounds, so that no completion is better off than another.
+        """
+        known = {program: self._recall(program) for program in programs}
+        unknown = [program for program, verdict in known.items() if verdict is None]
+        if len(unknown) > RERUNS_MAX:
+            return {}
+        for program in unknown:
+            begun = time.monotonic()
+            if self._spent_s >= self._rerun_s:
+                return {}
+            known[program] = self.run(program)
+            self._spent_s += time.monotonic() - begun
+        return known
+
+    def _recall(self, program: str) -> Verdict | None:
+        with self._lock:
+            return self._verdicts.get(_key(program))
+
+    def _remember(self, program: str, verdict: Verdict) -> None:
+        with self._lock:
+            self._verdicts[_key(program)] = msgspec.structs.replace(verdict, stdout=verdict.stdout[:KEPT_CHARACTERS])
+            if len(self._verdicts) > REMEMBERED_MAX:
+                self._verdicts.popitem(last=False)
+
+
+def _key(program: str) -> bytes:
+    return hashlib.sha256(program.encode(errors="surrogatepass")).digest()

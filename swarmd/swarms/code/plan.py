@@ -1,0 +1,183 @@
+"""The code swarm: questions of reasoning-gym or of a file, answered with the help of programs.
+
+Generation pauses where a program closes; it runs in the sandbox, and what it printed is put behind it. Correctness
+depends on the answer alone, which is scored here; the outputs in a peer's completions are taken for nothing until the
+same programs have printed the same here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from swarmd.config import Section, SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.errors import SwarmError
+from swarmd.sandbox import Isolation, Limits, Sandbox
+from swarmd.swarms.code import form
+from swarmd.swarms.code.execution import Executions
+from swarmd.swarms.code.prompts import Prompt, make_system
+from swarmd.swarms.code.rewards import FIRST_WEIGHTS, LATER_WEIGHTS, compat_parts, count_programs, is_in_form
+from swarmd.swarms.file import FilePlan
+from swarmd.swarms.options import decode_options
+from swarmd.swarms.plan import Material, Place, Plan, Question, Score, hash_number
+from swarmd.swarms.reasoning_gym import ReasoningGymPlan
+from swarmd.swarms.rewards import find_answer
+from swarmd.swarms.rollouts import Reference
+from swarmd.swarms.text import CLOSING, OPENING
+
+MIXTURE = (
+    *("chain_sum", "products", "gcd", "lcm", "prime_factorization"),
+    *("base_conversion", "decimal_arithmetic", "count_primes", "number_sequence"),
+)
+CORRECT = 0.99  # accuracy from which an answer counts as right
+
+Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]
+
+
+class CodeOptions(Section, frozen=True):
+    """`swarm.options` of the kind."""
+
+    data: Annotated[str, msgspec.Meta(max_length=255)] = ""  # JSONL of prompt and answer; empty: swarm.tasks
+    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = ""  # of its rows; empty: any
+    compare: Literal["numeric", "exact"] = "numeric"  # how answers to questions of the file are compared
+    prompt: Prompt = "zero-shot"
+    rewards: Literal["fixed", "compat"] = "fixed"
+    program_reward: Weight = 0.1  # for each program that ran and printed, by `rewards = "fixed"`
+    programs_rewarded: Annotated[int, msgspec.Meta(ge=0, le=form.EXECUTIONS_MAX)] = 1  # at most so many
+    compat_weights: Literal["first", "later"] = "first"  # upstream's, before and after 16 weight updates
+    output_characters: Annotated[int, msgspec.Meta(ge=16, le=form.OUTPUT_CHARACTERS_MAX)] = 1000
+    rerun_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0  # in a stage, to run peers' programs again
+    sandbox: Isolation = "auto"
+    limits: Limits = Limits()
+
+
+class CodePlan(Plan):
+    """Problems solved with programs that run in a sandbox while the model writes.
+
+    Args:
+        swarm: with `CodeOptions` as its options, and the mixture in `tasks` where there is no file; `MIXTURE` without.
+        training: gives the weight of the form in the reward.
+        home: the node's data directory, which the file lies in.
+
+    Raises:
+        SwarmError: the options, a task or the file are wrong.
+        SandboxUnavailable: programs cannot be kept in on this machine.
+    """
+
+    stops = form.STOPS
+
+    def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
+        self._options = decode_options(swarm.options, CodeOptions)
+        self._format_reward = (training or TrainingConfig()).format_reward
+        self._questions = make_questions(swarm, self._options, training, home)
+        self._executions = Executions(Sandbox(self._options.limits, self._options.sandbox), self._options.rerun_s)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self._questions.tasks
+
+    def draw(self, place: Place, material: Material) -> Iterator[Question]:
+        """See `Plan.draw`."""
+        self._executions.begin_stage()
+        return map(self._dress, self._questions.draw(place, material))
+
+    def hold_out(self, task: str, count: int) -> list[Question]:
+        """See `Plan.hold_out`."""
+        return [self._dress(question) for question in self._questions.hold_out(task, count)]
+
+    def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
+        """See `Plan.regenerate`; RecordRejected for the reasons of reasoning-gym's or of a file's questions."""
+        return self._dress(self._questions.regenerate(reference, place, material))
+
+    def react(self, question: Question, text: str) -> str | None:
+        """Run the program that has just closed; the first one too many is told so, and the next ends the completion."""
+        executions = form.find_executions(text)
+        if len(executions) > form.EXECUTIONS_MAX:
+            return None
+        error = form.ERROR_COMPAT if self._options.rewards == "compat" else form.ERROR
+        if len(executions) == form.EXECUTIONS_MAX:
+            return self._frame(f"{error}no more than {form.EXECUTIONS_MAX} programs are run")
+        program = form.latest_program(text)
+        if program is None:
+            return self._frame(f"{error}no fenced block of Python between the program tags")
+        return self._frame(form.tell_verdict(self._executions.run(program), error))
+
+    def _frame(self, output: str) -> str:
+        return form.frame_output(output, self._options.output_characters)
+
+    def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
+        """See `Plan.foreign_spans`: blocks of output, by their place and exact form."""
+        return [execution.span for execution in form.find_executions(text)]
+
+    def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        """Answer, form and programs; programs whose outcome is not known here are run again, within bounds."""
+        executions = [form.find_executions(text) for text in completions]
+        wanted = [each.program for found in executions for each in found[: form.EXECUTIONS_MAX]]
+        verdicts = {}
+        if self._options.rewards == "fixed" and self._options.program_reward and self._options.programs_rewarded:
+            verdicts = self._executions.verify([program for program in wanted if program is not None])
+        scores = []
+        for text, found in zip(completions, executions, strict=True):
+            broken = any(each.program in verdicts and verdicts[each.program] is None for each in found)
+            scores.append(self._score(question, text, count_programs(found, verdicts), broken))
+        return scores
+
+    def _score(self, question: Question, text: str, programs: int, broken: bool) -> Score:
+        own = form.leave_out_outputs(text)
+        compat = self._options.rewards == "compat"
+        if compat:
+            own = f"{OPENING}{find_answer(own, 'boxed') or ''}{CLOSING}"
+        answered = self._questions.score(question, [own])[0]
+        if compat:
+            return self._weigh_compat(answered, compat_parts(text, answered.accuracy >= CORRECT))
+        shape = float(is_in_form(text))
+        counted = min(programs, self._options.programs_rewarded)
+        parts = {
+            "correct": answered.accuracy,
+            "format": self._format_reward * shape,
+            "programs": self._options.program_reward * counted,
+        }
+        return Score(sum(parts.values()), answered.accuracy, shape, parts, answered.failed or broken)
+
+    def _weigh_compat(self, answered: Score, parts: Mapping[str, float]) -> Score:
+        weights = FIRST_WEIGHTS if self._options.compat_weights == "first" else LATER_WEIGHTS
+        weighed = {name: weight * value for (name, value), weight in zip(parts.items(), weights, strict=True)}
+        shape = float(parts["format"] > 0)
+        return Score(sum(weighed.values()), answered.accuracy, shape, weighed, answered.failed)
+
+    def learn(self, question: Question, scores: Sequence[Score]) -> None:
+        """See `Plan.learn`: for tasks with a curriculum."""
+        self._questions.learn(question, scores)
+
+    def read_memory(self) -> Mapping[str, Any]:
+        """See `Plan.read_memory`."""
+        return self._questions.read_memory()
+
+    def load_memory(self, memory: Mapping[str, Any]) -> None:
+        """See `Plan.load_memory`."""
+        self._questions.load_memory(memory)
+
+    def _dress(self, question: Question) -> Question:
+        """The question under this swarm's own system prompt."""
+        reference = question.reference
+        number = hash_number("prompt", reference.task, reference.config_digest, reference.seed, reference.index)
+        system = make_system(self._options.prompt, number, self._options.rewards == "compat")
+        return msgspec.structs.replace(question, messages=(*system, question.messages[-1]))
+
+
+def make_questions(
+    swarm: SwarmConfig, options: CodeOptions, training: TrainingConfig | None, home: Path | None
+) -> ReasoningGymPlan | FilePlan:
+    """Where the questions, and the scores of answers, come from. Raises SwarmError."""
+    if not options.data:
+        tasks = swarm.tasks or tuple(TaskConfig(name) for name in MIXTURE)
+        return ReasoningGymPlan(msgspec.structs.replace(swarm, tasks=tasks, options={}), training, home)
+    if swarm.tasks:
+        raise SwarmError(
+            "swarm.tasks and swarm.options.data both say where questions come from", "Leave one of them out"
+        )
+    file = {"data": options.data, "digest": options.digest, "system": "", "rewards": [{"name": options.compare}]}
+    return FilePlan(msgspec.structs.replace(swarm, tasks=(), options=file), training, home)

@@ -1,0 +1,54 @@
+"""What a completion is worth: its answer, its form, and its programs.
+
+`compat` gives the numbers of simple_GRPO's `Auto_Program` (commit 4ab94c6), quirks included, with the task's own scorer
+in the place of math_verify.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from swarmd.sandbox import Verdict
+from swarmd.swarms.code.form import (
+    ERROR_COMPAT,
+    OUTPUT_CHARACTERS_MAX,
+    PROGRAM_CLOSING,
+    PROGRAM_OPENING,
+    Execution,
+    clean_output,
+    leave_out_outputs,
+    same_output,
+)
+from swarmd.swarms.text import is_well_formed
+
+_COMPAT_FORM = re.compile(r"<think>.*?</think>[\n ]<answer>.*?</answer>", re.DOTALL)
+_COMPAT_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+_PYTHON_FENCE = "```python"
+FIRST_WEIGHTS = (1.0, 2.0, 2.0)  # of answer, form and programs, in the first 16 weight updates
+LATER_WEIGHTS = (2.0, 1.0, 1.0)
+
+
+def is_in_form(text: str) -> bool:
+    """One pair of answer tags at the end, and as many programs closed as opened."""
+    own = leave_out_outputs(text)
+    return is_well_formed(own) and own.count(PROGRAM_OPENING) == own.count(PROGRAM_CLOSING)
+
+
+def count_programs(executions: list[Execution], verdicts: Mapping[str, Verdict | None]) -> int:
+    """Different programs that ran without error, printed something, and whose output is the one that stands there."""
+    counted = set()
+    for execution in executions:
+        verdict = verdicts.get(execution.program) if execution.program is not None else None
+        if verdict is None or verdict.status != "ok" or not verdict.stdout.strip():
+            continue
+        if same_output(execution.output, clean_output(verdict.stdout, OUTPUT_CHARACTERS_MAX)):
+            counted.add(execution.program)
+    return len(counted)
+
+
+def compat_parts(text: str, correct: bool) -> dict[str, float]:
+    """Upstream's three rewards: +-1, +-1, and a tenth for each fence that is not outweighed by an error."""
+    formed = bool(_COMPAT_FORM.fullmatch(text)) and all(text.count(tag) == 1 for tag in _COMPAT_TAGS)
+    calls = text.count(_PYTHON_FENCE) - text.count(ERROR_COMPAT.strip())
+    return {"correct": 1.0 if correct else -1.0, "format": 1.0 if formed else -1.0, "programs": 0.1 * calls}
