@@ -25,6 +25,7 @@ class Subject(msgspec.Struct, frozen=True):
 
     kind: str = ""
     base: str = ""
+    adapters: bool = False  # the repository holds adapters, not a whole model
 
 
 UNKNOWN = Subject()
@@ -52,7 +53,8 @@ def base_of(name: str) -> str:
 
 
 def _header(history: History, subject: Subject) -> str:
-    fields: dict[str, object] = {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    library = "peft" if subject.adapters else "transformers"
+    fields: dict[str, object] = {"library_name": library, "pipeline_tag": "text-generation"}
     base = base_of(subject.base or history.model)
     if _HUB_ID.fullmatch(base):
         fields["base_model"] = base

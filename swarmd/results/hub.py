@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -35,6 +36,7 @@ OUTCOME_BYTES_MAX = 65536  # of the push's answer
 CLOSE_S = 3.0  # longest wait for a push that is ended early
 CHILD = (sys.executable, "-m", "swarmd.results.push")
 SNAPSHOT = "snapshot"
+WEIGHTS, ADAPTERS, ADAPTER_SETTINGS = "model.safetensors", "adapter_model.safetensors", "adapter_config.json"
 PRIVATE = ("meta.json", "optimizer.pt", "rollouts.msgpack")  # of a checkpoint: no part of the model
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/([A-Za-z0-9][\w.-]{0,95})?")
@@ -154,9 +156,7 @@ class Pusher:
         shutil.rmtree(self._place, ignore_errors=True)
         snapshot.mkdir(parents=True)
         token = self._read_token()  # anew each time: it may have been replaced
-        for file in checkpoint.iterdir():
-            if file.name not in PRIVATE:
-                link_or_copy(file, snapshot / file.name)
+        take_model(checkpoint, snapshot, base_of(self._config.training.model))
         return Order(
             str(snapshot),
             str(self._paths.root),
@@ -218,6 +218,23 @@ def _environment() -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if key not in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")}
     quiet = ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_DISABLE_PROGRESS_BARS")
     return {**kept, **dict.fromkeys((*quiet, "HF_HUB_DISABLE_UPDATE_CHECK"), "1"), "HF_DEBUG": "0"}
+
+
+def take_model(checkpoint: Path, snapshot: Path, base: str) -> None:
+    """Put the model of a checkpoint into a directory, without what concerns training only.
+
+    Adapters get the name that PEFT looks for, and the public name of the model that they belong to.
+    """
+    adapters = (checkpoint / ADAPTER_SETTINGS).exists()
+    for file in checkpoint.iterdir():
+        if file.name == WEIGHTS and adapters:
+            link_or_copy(file, snapshot / ADAPTERS)
+        elif file.name == ADAPTER_SETTINGS:
+            settings = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+            encoded = msgspec.json.encode({**settings, "base_model_name_or_path": base})
+            (snapshot / file.name).write_bytes(msgspec.json.format(encoded, indent=2))
+        elif file.name not in PRIVATE:
+            link_or_copy(file, snapshot / file.name)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

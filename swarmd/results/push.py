@@ -14,7 +14,7 @@ import msgspec
 
 from swarmd.results.card import Subject, make_card
 from swarmd.results.history import read_history
-from swarmd.results.hub import Order, Outcome
+from swarmd.results.hub import ADAPTERS, Order, Outcome
 
 NICENESS = 10
 README = "README.md"
@@ -26,7 +26,8 @@ def push(order: Order) -> Outcome:
 
     snapshot = Path(order.snapshot)
     history = read_history(Path(order.data), order.trained)
-    (snapshot / README).write_text(make_card(history, Subject(order.kind, order.base)), encoding="utf-8")
+    subject = Subject(order.kind, order.base, adapters=(snapshot / ADAPTERS).exists())
+    (snapshot / README).write_text(make_card(history, subject), encoding="utf-8")
     names = sorted(str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file())
     api = HfApi(token=order.token, library_name="swarmd")
     api.create_repo(order.repo, repo_type="model", private=order.private, exist_ok=True)

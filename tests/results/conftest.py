@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from swarmd.config import Config, HubConfig, ResultsConfig, SwarmConfig
 from swarmd.paths import DataPaths
-from tests.results.hub_double import TOKEN, HubDouble
+from tests.results.hub_double import TOKEN, HubDouble, serve_hub
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 NODE = GOLDEN / "rules-1" / "late-joiner" / "node-3"
@@ -33,11 +32,4 @@ def config_of(repo: str = "someone/", push_s: float = 30.0, every: int = 1) -> C
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubDouble]:
-    double = HubDouble()
-    monkeypatch.setenv("HF_ENDPOINT", double.url)
-    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")  # else the weights go to another service, by its own protocol
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE"):
-        os.environ.pop(name, None)
-    yield double
-    double.close()
+    yield from serve_hub(monkeypatch)

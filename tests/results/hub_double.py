@@ -11,8 +11,11 @@ import hashlib
 import json
 import re
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import pytest
 
 COMMIT = "c" * 40
 TOKEN = "hf_" + "t" * 34
@@ -148,3 +151,15 @@ class Answers(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(encoded)))
         self.end_headers()
         self.wfile.write(encoded)
+
+
+def serve_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubDouble]:
+    """For a fixture: a double that huggingface_hub talks to in this process's children."""
+    double = HubDouble()
+    monkeypatch.setenv("HF_ENDPOINT", double.url)
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")  # else the weights go to another service, by its own protocol
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    yield double
+    double.close()

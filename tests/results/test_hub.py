@@ -83,6 +83,18 @@ def test_a_push_is_one_commit_of_the_whole_model_with_its_card(
     assert not (paths.results / "hub").exists()
 
 
+def test_adapters_are_pushed_as_peft_looks_for_them(hub: HubDouble, paths: DataPaths, checkpoint: Path) -> None:
+    (checkpoint / "adapter_config.json").write_text('{"r": 8, "base_model_name_or_path": "/srv/models/base"}')
+    heard = Listener()
+    Pusher(config_of("someone/mine"), paths, PEER, heard).push(trained(), checkpoint)
+    assert heard.wait().error == ""
+    files = hub.files["someone/mine"]
+    assert files["adapter_model.safetensors"] == b"w" * 100_000 and "model.safetensors" not in files
+    assert msgspec.json.decode(files["adapter_config.json"]) == {"r": 8, "base_model_name_or_path": "embedded"}
+    assert b"library_name: peft" in files["README.md"]
+    assert "/srv" in (checkpoint / "adapter_config.json").read_text()  # the checkpoint's own is as it was
+
+
 def test_a_second_push_of_the_same_weights_does_not_upload_them_again(
     hub: HubDouble, paths: DataPaths, checkpoint: Path
 ) -> None:

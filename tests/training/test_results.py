@@ -1,0 +1,154 @@
+"""Figures and models leave the real trainer: event files by step, and a push that training does not wait for."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from swarmd.config import HubConfig, ResultsConfig
+from swarmd.core.events import ModelPushed, StageTrained, TrainerReady
+from swarmd.paths import DataPaths
+from swarmd.results.trackers import TensorBoard, Trackers
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.engine import Engine
+from swarmd.training.gauges import read_metrics
+from swarmd.training.tally import Sums
+from swarmd.worker.messages import Perform, Stop
+from tests.results.conftest import NODE
+from tests.results.hub_double import TOKEN, HubDouble, serve_hub
+from tests.results.test_trackers import read_scalars
+from tests.training.conftest import make_config, order
+from tests.training.test_generation import AfterTokens
+from tests.training.test_worker import LOAD_S, Worker
+
+STEP_FIGURES = {"reward", "accuracy", "format", "loss", "gradient_norm", "learning_rate", "tokens_per_s", "own_groups"}
+STEP_FIGURES |= {"other_groups", "flat_share", "completion_tokens"}
+STAGE_FIGURES = {"reward", "accuracy", "held_out", "seconds", "tokens", "tokens_per_s", "peer_groups", "memory_gib"}
+
+
+class Kept:
+    """A tracker that keeps what it is told."""
+
+    name = "kept"
+
+    def __init__(self) -> None:
+        self.figures: list[tuple[int, dict[str, float]]] = []
+
+    def log(self, step: int, figures: dict[str, float]) -> None:
+        self.figures.append((step, dict(figures)))
+
+    def rewind(self, step: int) -> None:
+        self.figures = [(told, figures) for told, figures in self.figures if told <= step]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_every_step_and_stage_is_told_once(make_engine: Callable[..., Engine], tmp_path: Path) -> None:
+    kept, board = Kept(), tmp_path / "board"
+    engine = make_engine()
+    engine.trackers = Trackers({"kept": lambda: kept, "TensorBoard": lambda: TensorBoard(board, engine.steps)})
+    engine.train(order(0), Cancellation())
+    with pytest.raises(Cancelled):
+        engine.train(order(1), AfterTokens(40))
+    engine.train(order(1), Cancellation())
+    engine.train(order(1), Cancellation())  # answered from the checkpoint: nothing is told
+    engine.trackers.close()
+    steps = [(step, figures) for step, figures in kept.figures if "step/loss" in figures]
+    stages = [(step, figures) for step, figures in kept.figures if "stage/reward" in figures]
+    assert [step for step, _ in steps] == [1, 2, 3, 4] and [step for step, _ in stages] == [2, 4]
+    for _, figures in steps:
+        assert {f"step/{name}" for name in STEP_FIGURES} <= set(figures)
+        assert figures["step/own_groups"] == 4 and 0 <= figures["step/flat_share"] <= 1
+    for _, figures in stages:
+        assert {f"stage/{name}" for name in STAGE_FIGURES} <= set(figures)
+    assert "stage/held_out_before" in stages[0][1] and "stage/held_out_before" not in stages[1][1]
+    assert any(figures["step/gradient_norm"] > 0 for _, figures in steps)
+    assert [step for step, _ in read_scalars(board, "step/loss")] == [1, 2, 3, 4]
+    assert [step for step, _ in read_scalars(board, "stage/held_out")] == [2, 4]
+
+
+def test_the_kl_term_is_told_where_there_is_one(make_engine: Callable[..., Engine]) -> None:
+    kept = Kept()
+    engine = make_engine(beta=0.1)
+    engine.trackers = Trackers({"kept": lambda: kept})
+    engine.train(order(0), Cancellation())
+    assert all("step/kl" in figures for step, figures in kept.figures if "step/loss" in figures)
+
+
+def test_what_trl_measured_in_the_parts_of_a_step_is_averaged() -> None:
+    assert read_metrics({"kl": [9.0, 1.0, 3.0], "other": [1.0]}, 2) == {"kl": 2.0}
+    assert read_metrics({}, 2) == {}
+
+
+def test_sums_of_nothing_are_figures() -> None:
+    assert Sums().read() == {"completion_tokens": 0.0, "own_groups": 0.0, "other_groups": 0.0, "flat_share": 0.0}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubDouble]:
+    yield from serve_hub(monkeypatch)
+
+
+@pytest.fixture
+def worker(tmp_path: Path, hub: HubDouble) -> Iterator[Worker]:
+    """A trainer worker that pushes after every round; its data directory has a node's log."""
+    data = tmp_path / "data"
+    shutil.copytree(NODE / "events", data / "events")
+    (data / "token").touch(0o600)
+    (data / "token").write_text(TOKEN)
+    results = ResultsConfig(hub=HubConfig(repo="someone/tiny", token="token", push_s=60.0))
+    started = Worker(msgspec.structs.replace(make_config(threads=1), results=results), data, tmp_path / "errors")
+    yield started
+    if started.process.poll() is None:
+        started.process.kill()
+    started.process.wait(10)
+
+
+def test_a_worker_pushes_what_it_trained_and_trains_on_beside_a_push_that_hangs(
+    worker: Worker, hub: HubDouble, tmp_path: Path
+) -> None:
+    worker.expect(TrainerReady, LOAD_S)
+    worker.send(Perform(order(7)))
+    worker.expect(StageTrained)
+    pushed = worker.expect(ModelPushed)
+    assert (pushed.error, pushed.round, pushed.repo) == ("", 7, "someone/tiny")
+    files = hub.files["someone/tiny"]
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= set(files)
+    assert not {"meta.json", "optimizer.pt", "rollouts.msgpack"} & set(files)
+    assert not any(str(tmp_path).encode() in content for content in files.values())
+    check_loads(files, tmp_path, load_file(tmp_path / "data" / "checkpoints" / "r000000007-s0000/model.safetensors"))
+
+    hub.faults["/commit/"] = "hang"
+    worker.send(Perform(order(8)))
+    worker.expect(StageTrained)
+    while not any("/commit/" in call for call in hub.calls[-1:]):
+        threading.Event().wait(0.05)
+    worker.send(Perform(order(9)))
+    assert worker.expect(ModelPushed).error.startswith("the push of an earlier round")  # and round 9 is trained
+    assert any(getattr(getattr(message, "event", None), "round", 0) == 9 for message in worker.seen)
+    worker.send(Stop(5.0))
+    assert "ended before" in worker.expect(ModelPushed, 10).error
+    assert worker.end() == 0 and read_scalars(tmp_path / "data" / "results" / "tensorboard", "stage/round")[-1][1] == 9
+    assert TOKEN not in worker.errors.read_text()
+
+
+def check_loads(files: dict[str, bytes], directory: Path, expected: dict[str, torch.Tensor]) -> None:
+    """What was pushed is a model that transformers loads, with these weights."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    place = directory / "downloaded"
+    place.mkdir()
+    for name, content in files.items():
+        (place / name).write_bytes(content)
+    weights = AutoModelForCausalLM.from_pretrained(place).state_dict()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items()) and expected
+    assert AutoTokenizer.from_pretrained(place).chat_template
+    assert DataPaths(directory / "data").results.is_dir()
