@@ -199,5 +199,5 @@ def _as_it_is(subkey: str | None, value: bytes) -> bytes:
     return value
 
 
-def _never_refused(error: RecordRejected) -> None:
+def _never_refused(subkey: str | None, value: bytes, error: RecordRejected) -> None:
     raise AssertionError("what is not read is not refused") from error

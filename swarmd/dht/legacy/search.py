@@ -24,7 +24,7 @@ PATIENCE_S = 1.0  # for those still silent, counted from the last answer
 
 T = TypeVar("T")
 Read = Callable[[str | None, bytes], T]  # (subkey, encoded value) → what it means, or RecordRejected
-Refused = Callable[[RecordRejected], None]
+Refused = Callable[[str | None, bytes, RecordRejected], None]
 
 
 class Latest(msgspec.Struct, Generic[T], frozen=True):
@@ -103,7 +103,7 @@ class Findings(Generic[T]):
             return Latest(self._read(subkey, value), expiration)
         except RecordRejected as error:
             self._bad.add((subkey, value))
-            self._refused(error)
+            self._refused(subkey, value, error)
             return before
 
 

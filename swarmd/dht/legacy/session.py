@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -28,6 +29,7 @@ from swarmd.errors import IdentityError, NetworkDown, RecordRejected
 from swarmd.paths import DataPaths
 
 NOTE_S = 5.0
+REFUSED_KEPT = 4096
 SLACK_S = 0.5  # a search ends so long before the call that waits for it
 BEAM = 20
 
@@ -53,6 +55,7 @@ class LegacySession(Session):
         self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit)
         self.clock_stored = asyncio.Event()  # set when a peer stores the clock with this node: as good as a hint
         self._members: set[str] = set()
+        self._refused: dict[int, None] = {}  # the latest bad records that were found
 
     def _check(self) -> None:
         if not self.identity.kind.startswith("rsa-"):
@@ -89,7 +92,17 @@ class LegacySession(Session):
         """Read a key. Raises NetworkDown; that nobody answered is told by `Findings.answered`."""
         call_s = timeout_s or self.config.dht.call_s
         until = asyncio.get_running_loop().time() + max(call_s - SLACK_S, call_s / 2)
-        return await self.node.call(lambda life: search(life, name, beam, until, read, self.refuse), call_s)
+        refused = partial(self._refuse_once, name)
+        return await self.node.call(lambda life: search(life, name, beam, until, read, refused), call_s)
+
+    def _refuse_once(self, name: str, subkey: str | None, value: bytes, error: RecordRejected) -> None:
+        """A bad record is found again with every look at its key, and counts once."""
+        record = hash((name, subkey, value))
+        if record not in self._refused:
+            self.refuse(error)
+        self._refused[record] = None
+        if len(self._refused) > REFUSED_KEPT:
+            del self._refused[next(iter(self._refused))]
 
     async def find_rewards(
         self, round: int, stage: int, beam: int = BEAM, timeout_s: float | None = None
