@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import NamedTuple
-
-from transformers.utils import logging as library
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from swarmd.config import TrainingConfig
 from swarmd.serving import Address, check_listen, listening, on_signals
@@ -30,6 +29,7 @@ class Order(NamedTuple):
 
 def quieten() -> None:
     """Keep progress bars and advice of transformers out of the log."""
+    library: Any = import_module("transformers.utils.logging")
     library.set_verbosity_error()
     library.disable_progress_bar()
 

@@ -1,0 +1,69 @@
+"""`swarmd reference-server`: what its options mean. How it serves is in tests/training/reference."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli import run_command
+from swarmd.errors import ExitCode
+
+TOKEN = "canary-token-0123456789abcdef"
+
+
+def test_strangers_are_never_served_without_a_token(capsys: pytest.CaptureFixture[str]) -> None:
+    for host in ("0.0.0.0", "[::]", "192.0.2.1", "reference.example.org"):
+        assert run_command(["reference-server", "--listen", f"{host}:0"]) == ExitCode.BAD_CONFIG
+        assert "asks for no token" in capsys.readouterr().err
+
+
+def test_a_token_is_read_from_a_private_file_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "token"
+    arguments = ["reference-server", "--token-file", str(path)]
+    assert run_command(arguments) == ExitCode.BAD_CONFIG
+    assert "openssl rand" in capsys.readouterr().err
+    path.write_text(TOKEN, encoding="utf-8")
+    path.chmod(0o644)
+    assert run_command(arguments) == ExitCode.BAD_CONFIG
+    told = capsys.readouterr().err
+    assert "chmod 600" in told and TOKEN not in told
+    path.chmod(0o600)
+    path.write_text("short", encoding="utf-8")
+    assert run_command(arguments) == ExitCode.BAD_CONFIG
+    assert "there is no token" in capsys.readouterr().err
+    assert run_command(["reference-server", "--token-file", "credential:absent"]) == ExitCode.BAD_CONFIG
+
+
+def test_a_model_that_is_not_there_ends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["reference-server", "--model", str(tmp_path / "absent")]) == ExitCode.NO_INPUT
+    assert "no model directory" in capsys.readouterr().err
+
+
+def test_an_address_in_use_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert run_command(["reference-server", "--listen", address]) == ExitCode.BAD_CONFIG
+    assert f"{address} cannot be listened on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args", [("--jobs-max", "0"), ("--tokens-max", "1"), ("--device", "abacus"), ("--age-s", "0")])
+def test_options_that_do_not_fit_are_refused(args: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["reference-server", *args]) == ExitCode.USAGE
+    assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "127.0.0.1:99999", ":1", "a b:1"])
+def test_where_to_listen_is_host_and_port(listen: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["reference-server", "--listen", listen]) == ExitCode.BAD_CONFIG
+    assert "no HOST:PORT" in capsys.readouterr().err
+
+
+def test_help_needs_no_heavy_library() -> None:
+    code = "import sys; from swarmd.cli import run_command; run_command(['reference-server', '--help']); " + (
+        "sys.exit(any(name in sys.modules for name in ('aiohttp', 'torch', 'transformers')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0
