@@ -66,7 +66,7 @@ class Outcome(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def repo_of(config: Config, peer: str) -> str:
+def repo_of(config: Config, peer: str, base: str) -> str:
     """The repository's full name; "user/" is completed from the base model and the node.
 
     Raises:
@@ -78,8 +78,8 @@ def repo_of(config: Config, peer: str) -> str:
     if not repo.endswith("/"):
         return repo
     ending = f"-swarmd-{animal_name(peer, '_')}"
-    base = re.sub(r"[^A-Za-z0-9._-]+", "-", base_of(config.training.model).rpartition("/")[2]).strip("-.")
-    return f"{repo}{(base or 'model')[: NAME_CHARS_MAX - len(ending)]}{ending}"
+    model = re.sub(r"[^A-Za-z0-9._-]+", "-", base_of(base).rpartition("/")[2]).strip("-.")
+    return f"{repo}{(model or 'model')[: NAME_CHARS_MAX - len(ending)]}{ending}"
 
 
 class Pusher:
@@ -88,6 +88,9 @@ class Pusher:
     Args:
         observe: takes what became of a push; called from another thread.
 
+    Attributes:
+        base: the base model's name, by default as configured; where that is "auto", what was chosen is put here.
+
     Raises:
         ConfigError: no such repository name, or no token that can be read.
     """
@@ -95,6 +98,7 @@ class Pusher:
     def __init__(self, config: Config, paths: DataPaths, peer: str, observe: Observe) -> None:
         self._config = config
         self._hub = config.results.hub
+        self.base = config.training.model
         self._paths = paths
         self._peer = peer
         self._observe = observe
@@ -103,7 +107,7 @@ class Pusher:
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = threading.Event()
         if self._hub.repo:
-            self._repo = repo_of(config, peer)
+            repo_of(config, peer, self.base)
             self._read_token()
             shutil.rmtree(self._place, ignore_errors=True)  # of a push that the end of the process cut off
 
@@ -156,15 +160,15 @@ class Pusher:
         shutil.rmtree(self._place, ignore_errors=True)
         snapshot.mkdir(parents=True)
         token = self._read_token()  # anew each time: it may have been replaced
-        take_model(checkpoint, snapshot, base_of(self._config.training.model))
+        take_model(checkpoint, snapshot, base_of(self.base))
         return Order(
             str(snapshot),
             str(self._paths.root),
-            self._repo,
+            repo_of(self._config, self._peer, self.base),
             token,
             self._hub.private,
             self._config.swarm.kind,
-            self._config.training.model,
+            self.base,
             trained,
         )
 
@@ -198,7 +202,8 @@ class Pusher:
     def _tell(self, round: int, began: float, outcome: Outcome) -> None:
         error = outcome.error[:ERROR_CHARS_MAX]
         seconds = time.monotonic() - began
-        event = ModelPushed(round, self._repo, outcome.revision, outcome.url, error, seconds)
+        repo = repo_of(self._config, self._peer, self.base)
+        event = ModelPushed(round, repo, outcome.revision, outcome.url, error, seconds)
         try:
             self._observe(event)
         except OSError as gone:  # the daemon has gone, and with it the log

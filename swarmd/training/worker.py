@@ -166,6 +166,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     engine = await anyio.to_thread.run_sync(load_engine, start, config, abandon_on_cancel=True)
     engine.trackers = make_trackers(config, paths, start.peer, engine.steps)
     policy = engine.policy
+    pusher.base = policy.name
     outbox.observe(TrainerReady(policy.device, policy.name, policy.parameters, engine.weights_digest))
     try:
         await Trainer(engine, config, outbox, pusher).run(inbox)

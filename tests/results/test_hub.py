@@ -169,6 +169,16 @@ def test_a_missing_checkpoint_is_a_failed_push(hub: HubDouble, paths: DataPaths,
     assert "gone" in heard.wait().error
 
 
+def test_the_model_that_was_chosen_gives_the_name(hub: HubDouble, paths: DataPaths, checkpoint: Path) -> None:
+    heard = Listener()
+    config = msgspec.structs.replace(config_of(), training=TrainingConfig(model="auto"))
+    pusher = Pusher(config, paths, PEER, heard)
+    pusher.base = "Qwen/Qwen3-0.6B"
+    pusher.push(trained(), checkpoint)
+    assert heard.wait().repo.startswith("someone/Qwen3-0.6B-swarmd-")
+    assert b"base_model: Qwen/Qwen3-0.6B" in hub.files[heard.events[0].repo]["README.md"]
+
+
 def test_only_the_last_stage_of_every_so_many_rounds_is_pushed(paths: DataPaths) -> None:
     config = msgspec.structs.replace(config_of(every=3), swarm=SwarmConfig(id="local", stages=3))
     pusher = Pusher(config, paths, PEER, Listener())
