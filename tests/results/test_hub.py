@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from swarmd.animals import animal_name
-from swarmd.config import HubConfig, ResultsConfig, SwarmConfig
+from swarmd.config import HubConfig, ResultsConfig, SwarmConfig, TrainingConfig
 from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import ConfigError
@@ -188,12 +188,9 @@ def test_only_the_last_stage_of_every_so_many_rounds_is_pushed(paths: DataPaths)
     assert not silent.is_due(trained(2, 2))
 
 
-def test_the_name_is_completed_and_fits(paths: DataPaths) -> None:
+def test_the_name_is_completed_and_fits() -> None:
     def name(repo: str, model: str) -> str:
-        config = msgspec.structs.replace(
-            config_of(repo), training=msgspec.structs.replace(config_of().training, model=model)
-        )
-        return repo_of(config, PEER)
+        return repo_of(config_of(repo), PEER, model)
 
     animal = animal_name(PEER, "_")
     assert name("someone/", "Qwen/Qwen2.5-0.5B-Instruct") == f"someone/Qwen2.5-0.5B-Instruct-swarmd-{animal}"
