@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -41,6 +42,7 @@ class LegacyStages:
         self._publishing = anyio.Lock()  # in the order of the commands, lest an earlier reward replace a later one
         self._newest = ""  # id of the latest command to publish outputs
         self._reported: Place = (-1, -1)  # the last stage that this node has finished
+        self._finished = asyncio.Event()  # set then: it is time to look at the others' rewards
 
     async def publish_report(self, command: PublishReport) -> None:
         """Publish a stage's last outputs and its reward.
@@ -53,6 +55,7 @@ class LegacyStages:
         async with self._publishing:
             await self._publish_rollouts(place, command.rollouts)
             self._reported = max(place, self._reported)
+        self._finished.set()
         self._session.emit(ReportPublished(command.id, command.round, command.stage))
 
     async def publish_outputs(self, command: PublishOutputs) -> None:
@@ -89,11 +92,13 @@ class LegacyStages:
         collecting = Collecting(self._session, (command.round, command.stage))
         with scope:
             while True:
+                self._finished.clear()
                 try:
                     await collecting.look(self._may_count(collecting.place))
                 except NetworkDown as error:
                     log.debug("rewards were not read: %s", error)
-                await anyio.sleep(self._session.config.dht.poll_s)
+                with anyio.move_on_after(self._session.config.dht.poll_s):
+                    await self._finished.wait()
 
     def _may_count(self, place: Place) -> bool:
         """Is it time to tell of peers' rewards? They grow until a peer has finished, which v0.4 does not tell.

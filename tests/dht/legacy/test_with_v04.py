@@ -124,6 +124,31 @@ async def test_its_follower_takes_part_in_our_swarm(network: Network) -> None:
     assert ours.seen(RecordsRejected) == [] and ours.seen(CommandFailed) == []
 
 
+async def test_a_finished_stage_has_its_reports_at_once(network: Network) -> None:
+    ours = await network.ours("ours", poll_s=60.0)
+    now = time.time()
+    await ours.do(Announce("announce/0/0/1", 0, 0, now, now + 60))
+    await ours.expect(RoundPublished)
+    await ours.do(CollectReports("collect/0/0", 0, 0))
+    await asyncio.sleep(0.5)
+    await report(ours, 0, 4.0, [])
+    assert (await ours.expect(ReportSeen, timeout_s=10)).reward == 4.0
+
+
+async def test_near_its_deadline_a_stage_counts_whoever_has_a_reward(network: Network) -> None:
+    theirs = await network.v04("theirs")
+    ours = await network.ours("ours", "", theirs.address)
+    await theirs.do("publish", round=0, stage=0, question=OTHER, answer="4", text="four", reward=1.5)
+    now = time.time()
+    await ours.do(Announce("announce/0/0/1", 0, 0, now, now + 60))
+    await ours.expect(RoundPublished)
+    await ours.do(CollectReports("collect/0/0", 0, 0))
+    await ours.expect(MemberSeen, peer=theirs.peer_id)
+    assert not ours.seen(ReportSeen)
+    await ours.do(Announce("announce/0/0/2", 0, 0, now, time.time() + 5))
+    assert (await ours.expect(ReportSeen, peer=theirs.peer_id)).reward == 1.5
+
+
 async def test_rewards_grow_within_a_stage_and_the_report_has_the_last_word(network: Network) -> None:
     theirs = await network.v04("theirs")
     ours = await network.ours("ours", theirs.peer_id, theirs.address)
