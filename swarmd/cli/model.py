@@ -1,4 +1,4 @@
-"""`swarmd model`: build the embedded model anew, or measure one on the held-out questions."""
+"""`swarmd model`: build the embedded model anew, measure one on the held-out questions, or see which ones fit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from swarmd.cli.fit import fit
 from swarmd.errors import ModelError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Build the embedded model or look at it.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Build a model, measure one, see which fit.")
+app.command("fit")(fit)
 
 
 @app.command()

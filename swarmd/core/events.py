@@ -196,6 +196,7 @@ class TrainerReady(Fact, frozen=True, tag="trainer_ready"):
     model: str
     parameters: int
     digest: str = ""  # of the weights it starts from
+    numbers: str = ""  # that it is held and trained in: "float32", "4bit, adapters in float32"
 
 
 class StageTrained(Fact, frozen=True, tag="stage_trained"):

@@ -52,6 +52,7 @@ class Trainer(Value, frozen=True):
     device: str = ""
     model: str = ""
     parameters: int = 0
+    numbers: str = ""
     train: str = ""  # id of the `Train` it was given last; it is at that one while busy
 
 

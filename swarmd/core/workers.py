@@ -179,7 +179,9 @@ def on_link_down(turn: Turn, event: LinkDown) -> None:
 def on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
     """The model is loaded: take up the stage that waits for it."""
     turn.disarm("ready/trainer")
-    turn.move_trainer("ready", device=event.device, model=event.model, parameters=event.parameters)
+    turn.move_trainer(
+        "ready", device=event.device, model=event.model, parameters=event.parameters, numbers=event.numbers
+    )
     resend_training(turn)
 
 

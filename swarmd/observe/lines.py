@@ -92,7 +92,7 @@ _WORDS: dict[type[Fact], tuple[str, str]] = {
     LeaderboardPublished: ("info", "leaderboard of round {round} published"),
     RecordsRejected: ("warning", "{count} records refused: {reason}"),
     CommandFailed: ("warning", "command {command} failed: {reason}"),
-    TrainerReady: ("info", "trainer ready: {model} on {device}, {parameters} parameters"),
+    TrainerReady: ("info", "trainer ready: {model} on {device}, {parameters} parameters, {numbers}"),
     StageTrained: ("info", "round {round} stage {stage} trained in {seconds:.1f} s, reward {reward:.4f}"),
     OutputsMade: ("debug", "round {round} stage {stage}: what there is so far goes to the network"),
     TrainingCancelled: ("info", "training of round {round} stage {stage} cancelled after {steps} steps"),

@@ -84,7 +84,8 @@ def _training_words(training: TrainingStatus) -> list[str]:
         )
     words += [f"{name} {value:,.4g}" for name, value in training.figures.items()]
     if training.model:
-        words.append(f"{training.model} ({training.parameters:,} parameters) on {training.device}")
+        numbers = f" in {training.numbers}" if training.numbers else ""
+        words.append(f"{training.model} ({training.parameters:,} parameters) on {training.device}{numbers}")
     return words + _worker_words(training.worker)
 
 

@@ -70,6 +70,7 @@ class TrainingStatus(Layer, frozen=True, kw_only=True):
     device: str = ""
     model: str = ""
     parameters: int = 0
+    numbers: str = ""  # that the model is held and trained in
     doing: str = ""
     done: int = 0
     total: int = 0
@@ -278,6 +279,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
         device=trainer.device,
         model=trainer.model,
         parameters=trainer.parameters,
+        numbers=trainer.numbers,
         doing=progress.what if progress else "",
         done=progress.done if progress else 0,
         total=progress.total if progress else 0,

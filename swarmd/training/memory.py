@@ -124,10 +124,11 @@ def _pass_bytes(shape: Shape, training: TrainingConfig, size: float, mixed: bool
     """Activations and logits of one pass; a layer keeps six hidden widths, queries, keys, values, and its MLP's."""
     micro, _ = split_questions(training, shape.parameters)
     completion = micro * training.generations * training.completion_tokens
-    tokens = micro * training.generations * training.prompt_tokens + completion
+    twice = computes_twice(training, shape.parameters)
+    shared = not twice and completion * shape.vocabulary <= LOGITS_MAX  # then a prompt is computed once for its group
+    tokens = micro * (1 if shared else training.generations) * training.prompt_tokens + completion
     size = 3.0 if mixed else size  # some in bfloat16, norms and sums in float32
     layer = tokens * (6 * shape.hidden + 3 * shape.queries + 3 * shape.keys + 4 * shape.intermediate) * size
-    twice = computes_twice(training, shape.parameters)
     kept = tokens * shape.hidden * size * shape.layers + 2 * layer if twice else layer * shape.layers
     return kept + 16.0 * min(completion * shape.vocabulary, LOGITS_MAX)  # float32: logits, their softmax, two gradients
 

@@ -24,7 +24,7 @@ from swarmd.training.device import choose_device as choose_device
 from swarmd.training.device import choose_dtype as choose_dtype
 from swarmd.training.device import choose_threads as choose_threads
 from swarmd.training.memory import Shape, read_shape
-from swarmd.training.pool import check_fit
+from swarmd.training.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.source import locate_model
 from swarmd.training.trial import first_line, try_out
 
@@ -125,6 +125,7 @@ class Policy(msgspec.Struct, eq=False):
             self.model.config.save_pretrained(directory)
             self.model.generation_config.save_pretrained(directory)
         self.tokenizer.save_pretrained(directory)
+        (directory / CHOICE).write_bytes(describe_choice(self.name))
 
     def _refuse_foreign(self, missing: list[str], foreign: list[str]) -> None:
         if missing or foreign:

@@ -13,12 +13,13 @@ import structlog
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError
+from swarmd.paths import DataPaths
 from swarmd.training.device import Numbers, choose_device, choose_numbers
 from swarmd.training.memory import GIB, Need, Room, Shape, estimate_need, measure_room
-from swarmd.training.source import EMBEDDED, locate_model
+from swarmd.training.source import AUTO, EMBEDDED, locate_model
 
-AUTO = "auto"
 CPU_PARAMETERS_MAX = 1_000_000_000  # on a CPU a stage of anything larger takes hours
+CHOICE = "model.json"  # in the data directory and in every checkpoint
 _CHOICE_FORMAT = 1
 _SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s?([bBmM])(?![a-zA-Z])")
 _log = structlog.get_logger(__name__)
@@ -188,14 +189,13 @@ def check_fit(name: str, shape: Shape, training: TrainingConfig, numbers: Number
     )
 
 
-def settle_model(training: TrainingConfig, kept: Path, trained: str, inspect: Callable[[str], Shape]) -> TrainingConfig:
+def settle_model(training: TrainingConfig, paths: DataPaths, inspect: Callable[[str], Shape]) -> TrainingConfig:
     """The configuration with the model that `auto` stands for.
 
-    The choice is made once. Later starts keep it, however much memory is free then: another model would begin anew.
+    The choice is made once and kept in `model.json` in the data directory, durably. Later starts keep it, however much
+    memory is free then: another model would begin anew. Checkpoints name it too, and count where the file is lost.
 
     Args:
-        kept: the file that the choice is kept in; written durably when it is made.
-        trained: the model of the newest checkpoint, or nothing; it counts where the file is lost.
         inspect: the shape of a model directory.
 
     Raises:
@@ -204,13 +204,20 @@ def settle_model(training: TrainingConfig, kept: Path, trained: str, inspect: Ca
     """
     if training.model != AUTO:
         return training
+    kept = paths.root / CHOICE
     choice = read_choice(kept)
     if choice is None:
-        choice = Choice(_CHOICE_FORMAT, trained, "of the newest checkpoint") if trained else _choose(training, inspect)
+        choice = _find_trained(paths.checkpoints) or _choose(training, inspect)
         write_choice(kept, choice)
         _log.info("model chosen", model=choice.model, reason=choice.reason)
     _check_there(choice.model, kept)
     return msgspec.structs.replace(training, model=choice.model)
+
+
+def _find_trained(checkpoints: Path) -> Choice | None:
+    """The model that the newest checkpoint names."""
+    names = sorted((place for place in checkpoints.glob(f"r*/{CHOICE}")), reverse=True)
+    return read_choice(names[0]) if names else None
 
 
 def _choose(training: TrainingConfig, inspect: Callable[[str], Shape]) -> Choice:
@@ -249,13 +256,18 @@ def read_choice(path: Path) -> Choice | None:
 _MEND = "Put it back from a backup, or name the model in training.model"
 
 
+def describe_choice(name: str, reason: str = "") -> bytes:
+    """The content of a file that names the model."""
+    return msgspec.json.format(msgspec.json.encode(Choice(_CHOICE_FORMAT, name, reason)), indent=1)
+
+
 def write_choice(path: Path, choice: Choice) -> None:
     """Keep the choice: under a temporary name, synced, renamed. Raises ModelError naming the path."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(choice), indent=1))
+            file.write(describe_choice(choice.model, choice.reason))
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)

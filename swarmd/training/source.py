@@ -7,6 +7,7 @@ from pathlib import Path
 from swarmd.errors import ModelError
 
 EMBEDDED = "embedded"
+AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.pool
 EMBEDDED_DIR = Path(__file__).parent.parent / "models" / "embedded"
 
 

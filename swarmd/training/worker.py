@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
+import msgspec
 import structlog
 from anyio.abc import TaskGroup
 
@@ -25,7 +26,7 @@ from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.footprint import find_excess, is_out_of_memory
-from swarmd.training.source import locate_model
+from swarmd.training.source import AUTO, locate_model
 from swarmd.worker.child import Inbox, Outbox, serve
 from swarmd.worker.messages import Start, Stop
 
@@ -140,7 +141,10 @@ def load_engine(start: Start, config: Config) -> Engine:
     if config.training.threads:
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
-    locate_model(config.training.model)
+    from swarmd.training.adapters import prepare_unsloth
+
+    prepare_unsloth(config.training)  # before anything imports TRL
+    config = settle_config(config, DataPaths(Path(start.data_dir)))
     from swarmd.swarms.registry import make_plan
 
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
@@ -149,6 +153,18 @@ def load_engine(start: Start, config: Config) -> Engine:
 
     quieten()
     return Engine(config, DataPaths(Path(start.data_dir)), start.peer, plan)
+
+
+def settle_config(config: Config, paths: DataPaths) -> Config:
+    """The configuration with the model that "auto" stands for. Raises ModelError when there is no such model."""
+    if config.training.model != AUTO:
+        locate_model(config.training.model)
+        return config
+    from swarmd.training.model import inspect_model
+    from swarmd.training.pool import settle_model
+
+    training = settle_model(config.training, paths, lambda source: inspect_model(source, source))
+    return msgspec.structs.replace(config, training=training)
 
 
 async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
@@ -167,7 +183,9 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     engine.trackers = make_trackers(config, paths, start.peer, engine.steps)
     policy = engine.policy
     pusher.base = policy.name
-    outbox.observe(TrainerReady(policy.device, policy.name, policy.parameters, engine.weights_digest))
+    outbox.observe(
+        TrainerReady(policy.device, policy.name, policy.parameters, engine.weights_digest, policy.numbers.text)
+    )
     try:
         await Trainer(engine, config, outbox, pusher).run(inbox)
     except BaseExceptionGroup as errors:

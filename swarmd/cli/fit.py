@@ -1,0 +1,104 @@
+"""`swarmd model fit`: which models can be trained here, and what each takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from swarmd.config import LoraConfig, TrainingConfig, load_config
+from swarmd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from swarmd.training.memory import Room
+    from swarmd.training.pool import Fit
+
+GIB = 2**30
+ADAPTED = LoraConfig(rank=16)  # what the second column reckons with
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+
+
+def fit(
+    model: Annotated[str, typer.Option("--model", help="One model only: a directory or a Hugging Face id.")] = "",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps or xpu.")] = "",
+    config: Annotated[Path | None, typer.Option("--config", help="Reckon with this file's [training].")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print what training each model of the pool takes here, as configured and as 4-bit weights under adapters."""
+    training = load_config(config).training if config else TrainingConfig()
+    if device and device not in DEVICES:
+        raise ConfigError(f"there is no device {device!r}", f"Choose one of {', '.join(DEVICES)}")
+    training = msgspec.structs.replace(
+        training,
+        device=device or training.device,
+        model=model or training.model,
+        pool=(model,) if model else training.pool,
+    )
+    from swarmd.training.quiet import quieten
+
+    quieten()
+    room, fits, adapted = _weigh_all(training)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(_describe(room, fits, adapted)), indent=1).decode())
+    else:
+        _print(room, fits, adapted)
+
+
+def _weigh_all(training: TrainingConfig) -> tuple[Room, list[Fit], list[Fit]]:
+    from swarmd.training.device import choose_device, choose_numbers
+    from swarmd.training.memory import measure_room
+    from swarmd.training.model import inspect_model
+    from swarmd.training.pool import list_pool, weigh
+
+    device = choose_device(training.device)
+    room = measure_room(device)
+    rows = list_pool(training, lambda source: inspect_model(source, source))
+    small = msgspec.structs.replace(training, lora=ADAPTED, quantization="4bit", optimizer="adamw")
+    fits, adapted = (
+        [weigh(row, settings, choose_numbers(settings, device), room) for row in rows] for settings in (training, small)
+    )
+    return room, fits, adapted
+
+
+def _print(room: Room, fits: Sequence[Fit], adapted: Sequence[Fit]) -> None:
+    bound = f", bounded by {room.limit}" if room.limit else ""
+    typer.echo(f"{room.device}: {room.free / GIB:.1f} of {room.total / GIB:.1f} GiB free{bound}")
+    typer.echo(f"{'model':44} {'parameters':>14} {'GiB':>8} {'4-bit':>8}")
+    for fit, small in zip(fits, adapted, strict=True):
+        word = "fits" if fit.fits else f"does not fit: {fit.why}"
+        word += "; fits in 4-bit with adapters" if small.fits and not fit.fits else ""
+        typer.echo(
+            f"{fit.model.name:44} {fit.model.shape.parameters:14,} {fit.need.total / GIB:8.1f} "
+            f"{small.need.total / GIB:8.1f}  {word}"
+        )
+    if len(fits) == 1:
+        for term, size in msgspec.structs.asdict(fits[0].need).items():
+            typer.echo(f"  {term:12} {size / GIB:8.2f} GiB")
+
+
+def _describe(room: Room, fits: Sequence[Fit], adapted: Sequence[Fit]) -> dict[str, Any]:
+    return {
+        "device": room.device,
+        "free_bytes": room.free,
+        "total_bytes": room.total,
+        "limit": room.limit,
+        "models": [
+            {
+                "model": fit.model.name,
+                "kind": fit.model.kind,
+                "parameters": fit.model.shape.parameters,
+                "context": fit.model.shape.context,
+                "recommended_quantization": fit.model.quantization,
+                "need_bytes": fit.need.total,
+                "terms": msgspec.structs.asdict(fit.need),
+                "fits": fit.fits,
+                "why": fit.why,
+                "need_4bit_bytes": small.need.total,
+                "fits_4bit": small.fits,
+            }
+            for fit, small in zip(fits, adapted, strict=True)
+        ],
+    }
