@@ -1,4 +1,4 @@
-"""Where the nodes of a local swarm lie, and their configurations: templates from configs/local, filled in."""
+"""Where the nodes of a local swarm lie, and their configurations: templates from configs/, or one's own, filled in."""
 
 from __future__ import annotations
 
@@ -7,20 +7,32 @@ import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import tomlkit
 
 import swarmd
-from swarmd.config import load_config
+from swarmd.cli.questions import bring_questions, questions_of
+from swarmd.config import Config, SwarmConfig, load_config
 from swarmd.dht.identity import create_identity, read_identity
 from swarmd.errors import ConfigError
 from swarmd.eventlog.fold import load
 from swarmd.paths import DataPaths
+from swarmd.swarms.registry import check_kind, find_kind
 
 LOOPBACK = "127.0.0.1"
+DATA = Config(SwarmConfig("any")).data
+COORDINATOR, FOLLOWER = "coordinator.toml", "follower.toml"
 NODES_MAX = 64  # more than one machine can train
+ALONE: dict[str, Any] = {
+    "data": ".",
+    "dht.announce": [],
+    "dht.members": [],
+    "dht.client_mode": False,
+    "dht.identity": None,
+    "dht.peer": None,
+}
 
 
 class NodePlace(msgspec.Struct, frozen=True):
@@ -62,22 +74,27 @@ def node_places(directory: Path, count: int) -> tuple[NodePlace, ...]:
     return tuple(NodePlace(number, directory.resolve() / f"node-{number}") for number in range(1, count + 1))
 
 
-def lay_out(places: tuple[NodePlace, ...], rounds: int, settings: Mapping[str, Any] | None = None) -> int:
+def lay_out(
+    places: tuple[NodePlace, ...], rounds: int, settings: Mapping[str, Any] | None = None, swarm: str = ""
+) -> int:
     """Make directories and identities where they are missing, and write every node's configuration.
 
     Args:
         places: of the nodes, the coordinator's first.
         rounds: to run on top of those already run; 0 for no end.
         settings: values for every node by dotted key, e.g. {"training.steps": 5}.
+        swarm: what is trained: a kind, or the path of a node's configuration; empty: the digits.
 
     Returns:
         Rounds in all, as the coordinator will count them; 0 for no end.
 
     Raises:
-        ConfigError: a setting is unknown or wrong.
+        ConfigError: a setting is unknown or wrong, or there is no configuration of this kind.
+        SwarmError: there is no such kind, it has other stages, or its questions are not there.
         IdentityError: an identity that exists cannot be read.
         LogDamaged: the coordinator's log cannot be read.
     """
+    source = find_source(swarm)
     peers = [peer_of(place) for place in places]
     first = places[0]
     port = choose_port(first)
@@ -91,7 +108,7 @@ def lay_out(places: tuple[NodePlace, ...], rounds: int, settings: Mapping[str, A
     following = {"swarm.coordinator": peers[0], "dht.bootstrap": [f"{address}/p2p/{peers[0]}"]}
     for place in places:
         own = {"name": place.name} | (leading if place.coordinates else following)
-        write_config(place, own | dict(settings or {}))
+        write_config(place, source.settings(place.coordinates) | own | dict(settings or {}), source)
     return rounds_max
 
 
@@ -140,27 +157,73 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def template(coordinates: bool) -> Path:
-    """The shipped configuration that a node's is made from: in a checkout, or inside an installed wheel."""
+class Source(NamedTuple):
+    """Configurations that those of the nodes are made from."""
+
+    coordinator: Path
+    follower: Path
+    local: bool = False  # made for this machine alone
+
+    def settings(self, coordinates: bool) -> dict[str, Any]:
+        """What turns a node of any network into one of this machine's; None takes a key away."""
+        if self.local:
+            return {}
+        role = {"role": "coordinator", "swarm.coordinator": None, "dht.bootstrap": None}
+        return (role if coordinates else {"role": "follower", "dht.listen": [f"/ip4/{LOOPBACK}/tcp/0"]}) | ALONE
+
+
+def find_source(swarm: str) -> Source:
+    """The configurations of a kind, or a file of one's own. Raises ConfigError, NotFoundError, SwarmError."""
+    configs = configs_directory()
+    if swarm in ("", "digits"):
+        return Source(configs / "local" / COORDINATOR, configs / "local" / FOLLOWER, local=True)
+    if swarm.endswith(".toml"):
+        if load_config(Path(swarm)).chain is not None:
+            raise ConfigError(f"{swarm} has a [chain]: the nodes of a local swarm have none", "Leave it out")
+        return Source(Path(swarm), Path(swarm))
+    kind = find_kind(swarm)
+    source = Source(configs / kind.name / COORDINATOR, configs / kind.name / FOLLOWER)
+    if not (source.coordinator.is_file() and source.follower.is_file()):
+        raise ConfigError(
+            f"swarmd has no configurations of the kind {kind.name!r} to start from",
+            "Write one of a node, and name it: --swarm FILE.toml. `swarmd swarm scaffold` makes one",
+        )
+    return source
+
+
+def configs_directory() -> Path:
+    """The configurations that are shipped: in a checkout, or inside an installed wheel."""
     package = Path(swarmd.__file__).resolve().parent
     inside = package / "configs"
-    configs = inside if inside.is_dir() else package.parent / "configs"
-    return configs / "local" / ("coordinator.toml" if coordinates else "follower.toml")
+    return inside if inside.is_dir() else package.parent / "configs"
 
 
-def write_config(place: NodePlace, values: Mapping[str, Any]) -> None:
-    """Fill the template in and check the outcome; comments stay. Raises ConfigError."""
-    document = tomlkit.parse(template(place.coordinates).read_text(encoding="utf-8"))
+def write_config(place: NodePlace, values: Mapping[str, Any], source: Source) -> None:
+    """Fill the template in and check the outcome; comments stay. Raises ConfigError, SwarmError."""
+    template = source.coordinator if place.coordinates else source.follower
+    document = tomlkit.parse(template.read_text(encoding="utf-8"))
     for dotted, value in values.items():
-        *tables, key = dotted.split(".")
-        table: Any = document
-        for name in tables:
-            table = table.setdefault(name, tomlkit.table())
-            if not isinstance(table, dict):
-                raise ConfigError(f"the setting {dotted!r} names no key: {name} is a value, not a table")
-        table[key] = value
+        _fill_in(document, dotted, value)
     place.config.write_text(tomlkit.dumps(document), encoding="utf-8")
-    load_config(place.config)
+    config = load_config(place.config)
+    check_kind(config.swarm)
+    questions = questions_of(config.swarm.options)
+    if questions and not Path(questions).is_absolute():
+        home = template.parent / tomllib.loads(template.read_text(encoding="utf-8")).get("data", DATA)
+        bring_questions(home, questions, place.root)
+
+
+def _fill_in(document: Any, dotted: str, value: Any) -> None:
+    *tables, key = dotted.split(".")
+    table = document
+    for name in tables:
+        table = table.setdefault(name, tomlkit.table())
+        if not isinstance(table, dict):
+            raise ConfigError(f"the setting {dotted!r} names no key: {name} is a value, not a table")
+    if value is not None:
+        table[key] = value
+    elif key in table:
+        del table[key]
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -39,6 +39,9 @@ def local(
     directory: Annotated[Path, typer.Option("--dir", help="Where the nodes live; run again to continue.")] = Path(
         ".swarmd"
     ),
+    trained: Annotated[
+        str, typer.Option("--swarm", metavar="KIND|FILE", help="What is trained: a kind, or a node's configuration.")
+    ] = "digits",
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps in a round.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, for every node.")
@@ -55,7 +58,7 @@ def local(
         chosen["training.steps"] = steps
     swarm = LocalSwarm(directory, nodes)
     swarm.refuse_running()
-    swarm.lay_out(rounds, chosen)
+    swarm.lay_out(rounds, chosen, trained)
     console = Console()
     with ending_signals() as ending:
         try:

@@ -61,6 +61,25 @@ def find_questions(options: Mapping[str, Any], manifest: Path, data: Path) -> Pa
     )
 
 
+def bring_questions(home: Path, name: str, data: Path) -> None:
+    """Put the file that a configuration names into another data directory, in place of one that is there.
+
+    Raises:
+        SwarmError: it is missing or not sound.
+    """
+    load_rows(home, name)
+    target = data / name
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _copy(home / name, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file so that nobody sees a part of it."""
+    fresh = target.with_name(f".{target.name}.new")
+    shutil.copyfile(source, fresh)
+    fresh.replace(target)
+
+
 def copy_questions(source: Path, data: Path) -> None:
     """Put the file into a data directory; one that is there is kept when it is the same. Raises SwarmError."""
     target = data / source.name
@@ -69,7 +88,5 @@ def copy_questions(source: Path, data: Path) -> None:
             raise SwarmError(f"{target} is there and is not {source}", "Move it away, or choose another directory")
         typer.echo(f"{target}: exists, kept as it is")
         return
-    fresh = target.with_name(f".{target.name}.new")
-    shutil.copyfile(source, fresh)
-    fresh.replace(target)
+    _copy(source, target)
     typer.echo(f"{target}: written")

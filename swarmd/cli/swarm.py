@@ -39,9 +39,9 @@ class LocalSwarm:
         self.rounds_max = 0
         self._seen: dict[int, Status] = {}
 
-    def lay_out(self, rounds: int, settings: Mapping[str, Any] | None = None) -> int:
+    def lay_out(self, rounds: int, settings: Mapping[str, Any] | None = None, swarm: str = "") -> int:
         """Write the configurations; arguments and errors as of `swarmd.cli.layout.lay_out`."""
-        self.rounds_max = lay_out(self.places, rounds, settings)
+        self.rounds_max = lay_out(self.places, rounds, settings, swarm)
         return self.rounds_max
 
     def start(self) -> None:

@@ -10,7 +10,7 @@ from swarmd.cli.layout import lay_out, node_places, parse_setting, peer_of, roun
 from swarmd.config import load_config
 from swarmd.core.events import NodeStarted
 from swarmd.core.values import CoordinatorSettings, Settings
-from swarmd.errors import ConfigError
+from swarmd.errors import ConfigError, SwarmdError, SwarmError
 from swarmd.eventlog.store import EventLog
 
 
@@ -122,3 +122,36 @@ def test_what_is_written_is_toml(tmp_path: Path) -> None:
     places = node_places(tmp_path, 2)
     lay_out(places, 1)
     assert tomllib.loads(places[1].config.read_text(encoding="utf-8"))["role"] == "follower"
+
+
+def test_a_kind_has_its_own_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = node_places(tmp_path / "nodes", 2)
+    lay_out(places, 1, swarm="reasoning-gym")
+    first, second = (load_config(place.config) for place in places)
+    assert first.swarm.kind == second.swarm.kind == "reasoning-gym"
+    assert first.dht.listen[0].startswith("/ip4/127.0.0.1/") and second.dht.listen == ("/ip4/127.0.0.1/tcp/0",)
+    assert second.swarm.coordinator == peer_of(places[0]) and first.data == second.data == "."
+    monkeypatch.setattr("swarmd.cli.layout.configs_directory", lambda: tmp_path)
+    with pytest.raises(ConfigError, match="no configurations of the kind 'gsm8k'") as caught:
+        lay_out(places, 1, swarm="gsm8k")
+    assert "swarmd swarm scaffold" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("swarm", "told"),
+    [
+        ("gsm8", "Did you mean 'gsm8k'?"),
+        ("none.toml", "no configuration file"),
+        ("configs/chain/coordinator.toml", "[chain]"),
+    ],
+)
+def test_what_no_local_swarm_can_be_made_from(tmp_path: Path, swarm: str, told: str) -> None:
+    with pytest.raises(SwarmdError) as caught:
+        lay_out(node_places(tmp_path, 1), 1, swarm=swarm)
+    assert told in str(caught.value)
+    assert not (tmp_path / "node-1").exists()
+
+
+def test_other_stages_than_the_kinds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SwarmError, match="has 1"):
+        lay_out(node_places(tmp_path, 1), 1, {"swarm.stages": 2})
