@@ -240,3 +240,11 @@ def test_a_terminal_asks_twice_and_shows_nothing(home: Home, tmp_path: Path) -> 
     assert status == 0 and SECRET not in shown and home.peer in shown
     status, shown = at_terminal(["backup", home.key, tmp_path / "second"], [SECRET, "something else"])
     assert status == ExitCode.NO_PERMISSION and "differ" in shown and not (tmp_path / "second").exists()
+
+
+def test_new_makes_an_rsa_key_where_asked(home: Home) -> None:
+    path = home.data / "swarm.pem"
+    code, out, _ = home.run("new", path, "--rsa")
+    made = load_identity(path)
+    assert (code, out.strip(), made.kind) == (ExitCode.OK, made.peer_id, "rsa-2048")
+    assert home.run("new", path, "--rsa")[0] == ExitCode.NO_PERMISSION and load_identity(path).peer_id == made.peer_id
