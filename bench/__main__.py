@@ -66,7 +66,9 @@ def parse() -> argparse.Namespace:
     sharing.add_argument("--arms", type=lambda text: text.split(","), metavar="A,B", help='such as "4/4,2/6"')
     sharing.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], metavar="0,1")
     sharing.add_argument("--rounds", type=int, metavar="N")
-    sharing.add_argument("--outcomes", type=Path, metavar="OUT", help="append each outcome there as it comes, as JSON")
+    sharing.add_argument(
+        "--outcomes", type=Path, metavar="OUT", help="keep outcomes there; what is there is not run again"
+    )
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}")
@@ -85,8 +87,13 @@ def settings_of(name: str, options: argparse.Namespace, console: Console) -> dic
             with options.outcomes.open("ab") as file:
                 file.write(line + b"\n")
 
+    known = []
+    if options.outcomes and options.outcomes.exists():
+        from bench.sharing import Outcome
+
+        known = [msgspec.json.decode(line, type=Outcome) for line in options.outcomes.read_bytes().splitlines()]
     chosen = {"arms": options.arms, "seeds": options.seeds, "rounds": options.rounds}
-    return {"tell": tell, **{key: value for key, value in chosen.items() if value is not None}}
+    return {"tell": tell, "known": known, **{key: value for key, value in chosen.items() if value is not None}}
 
 
 def run(name: str, settings: Mapping[str, Any]) -> Result:

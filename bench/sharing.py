@@ -205,6 +205,7 @@ def run(
     seeds: Sequence[int] = (0, 1, 2),
     rounds: int = ROUNDS,
     tell: Callable[[Outcome], None] = lambda outcome: None,
+    known: Sequence[Outcome] = (),
 ) -> Iterable[Row]:
     """Rows of every arm but the loner's, which all are compared with.
 
@@ -214,11 +215,16 @@ def run(
         seeds: each with a base, specialists and questions of its own.
         rounds: of `STEPS` steps.
         tell: is given every outcome as it comes.
+        known: outcomes of an earlier run, which are not run again.
     """
     outcomes: dict[str, list[Outcome]] = {arm: [] for arm in dict.fromkeys((LONER, *arms))}
+    there = {(outcome.arm, outcome.seed, len(outcome.rounds)): outcome for outcome in known}
     for seed in seeds:
-        models = build_specialists(directory.parent / "specialists", seed)
         for arm, found in outcomes.items():
+            if (arm, seed, rounds) in there:
+                found.append(there[arm, seed, rounds])
+                continue
+            models = build_specialists(directory.parent / "specialists", seed)
             found.append(run_arm(directory / f"{seed}-{arm.replace('/', '-')}", models, arm, seed, rounds))
             tell(found[-1])
     for arm, found in outcomes.items():

@@ -67,7 +67,7 @@ class Stage:
         self._cancellation = cancellation
         self._quotes = quotes  # questions are published in words too
         self._generator = torch.Generator(policy.device).manual_seed(seed)
-        self._replay = replay or Replay()
+        self._replay = Replay() if replay is None else replay
         self._random = Random(seed)
         self._publication = Publication(min(training.share_groups, GROUPS_MAX), training.share_per_task)
         self._started = time.perf_counter()
