@@ -71,13 +71,18 @@ def load_rows(home: Path, name: str, digest: str = "", columns: Sequence[str] = 
         SwarmError: as `read_rows`, or the rows have another digest.
     """
     rows = read_rows(home / name, columns)
+    return rows, check_digest(home / name, rows, digest)
+
+
+def check_digest(path: Path, rows: Iterable[Mapping[str, Any]], digest: str) -> str:
+    """The digest of rows that were read. Raises SwarmError when it is not the one that the options name, if any."""
     found = digest_rows(rows)
     if digest and found != digest:
         raise SwarmError(
-            f"{home / name} is not the swarm's: its rows have the digest {found[:16]}, the swarm's {digest[:16]}",
+            f"{path} is not the swarm's: its rows have the digest {found[:16]}, the swarm's {digest[:16]}",
             "Get the file that belongs to the manifest from the swarm's creator",
         )
-    return rows, found
+    return found
 
 
 def _check_file(path: Path, file_bytes_max: int) -> None:

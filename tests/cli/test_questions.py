@@ -102,3 +102,17 @@ def test_a_manifest_names_no_file_elsewhere_and_always_the_digest(tmp_path: Path
 def test_other_options_are_left_alone(tmp_path: Path) -> None:
     assert sealed({"data": "hub", "mode": "compat"}, tmp_path) == {"data": "hub", "mode": "compat"}
     assert find_questions({"data": "hub"}, tmp_path / "swarm.toml", tmp_path) is None
+
+
+def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -> None:
+    rows = [{"question": f"{number} + 1?", "answer": f"one more #### {number + 1}"} for number in range(40)]
+    write_rows(shell.root / "math.jsonl", rows)
+    text = 'role = "coordinator"\ndata = "."\n[swarm]\nid = "x"\nkind = "gsm8k"\n[swarm.options]\ndata = "math.jsonl"\n'
+    (shell.root / "base.toml").write_text(text)
+    shell.well("swarm", "new", "Sums", "--dir", shell.root / "a", "--config", shell.root / "base.toml")
+    shell.well("join", shell.root / "a" / "swarm.toml", "--dir", shell.root / "b")
+    config = load_config(shell.root / "b" / "config.toml")
+    assert make_plan(config.swarm, config.training, shell.root / "b").stages == 3
+    write_rows(shell.root / "b" / "math.jsonl", rows[1:])
+    with pytest.raises(SwarmdError, match="is not the swarm's"):
+        make_plan(config.swarm, config.training, shell.root / "b")

@@ -66,7 +66,7 @@ class MathPlan(Plan):
                 f"swarm.tasks are generated questions, swarm.options.data is {options.data!r}",
                 'Leave swarm.tasks out, or set swarm.options.data = "generated"',
             )
-        rows = load_rows(self.shape, options.data, home, options.rewards)
+        rows = load_rows(self.shape, options.data, home, options.rewards, options.digest)
         return RowBank(swarm.id, size, characters, self.name, rows)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from swarmd.errors import SwarmError
-from swarmd.swarms.jsonl import read_rows
+from swarmd.swarms.jsonl import check_digest, read_rows
 
 ROWS_MAX = 200_000
 MARK = "####"  # gsm8k's: what follows is the answer
@@ -32,12 +32,15 @@ GSM8K = Shape("openai/gsm8k", "main", "question", "answer", marked=True)
 DAPO = Shape("open-r1/DAPO-Math-17k-Processed", "en", "prompt", "solution", sample=True)
 
 
-def load_rows(shape: Shape, data: str, home: Path, rewards: Literal["fixed", "compat"]) -> list[tuple[str, str]]:
+def load_rows(
+    shape: Shape, data: str, home: Path, rewards: Literal["fixed", "compat"], digest: str = ""
+) -> list[tuple[str, str]]:
     """Questions and true answers.
 
     Args:
         data: "hub", or the path of a JSONL file or of a directory with a copy of the data set, relative to `home`.
         rewards: in `compat` mode the same part of the rows is taken as upstream took.
+        digest: that a JSONL file must have (`swarmd.swarms.jsonl`); empty where any will do.
 
     Raises:
         SwarmError: the data cannot be loaded, have other columns, or hold no row with an answer.
@@ -49,7 +52,9 @@ def load_rows(shape: Shape, data: str, home: Path, rewards: Literal["fixed", "co
     elif path.is_dir():
         found = _load_dataset(str(path), shape, sample)
     else:
-        found = read_rows(path, (shape.question, shape.answer), rows_max=ROWS_MAX)
+        read = read_rows(path, (shape.question, shape.answer), rows_max=ROWS_MAX)
+        check_digest(path, read, digest)
+        found = read
     rows = [(str(row[shape.question]), answer) for row in found if (answer := read_answer(shape, row[shape.answer]))]
     if not rows:
         where = shape.repo if data == "hub" else str(path)
