@@ -53,6 +53,8 @@ def converse(command: Sequence[str], feed: bytes, wall_s: float, output_bytes: i
             process.returncode = os.waitstatus_to_exitcode(status)
             talk.drain(time.monotonic() + DRAIN_S)
             talk.close()
+        if not cut and talk.is_full:  # it ended before all that it printed was read
+            cut = "output"
         code = process.returncode
         return Ended(
             cut,
@@ -88,8 +90,8 @@ class _Conversation:
                 ready = self._selector.select(max(0.0, deadline_s - time.monotonic()))
                 served = [self._serve(key.fd) for key, _ in ready]
                 if any(served):
-                    return "output" if self._is_full() else ""
-                if self._is_full():
+                    return "output" if self.is_full else ""
+                if self.is_full:
                     return "output"
                 if time.monotonic() >= deadline_s:
                     return "deadline"
@@ -98,7 +100,7 @@ class _Conversation:
 
     def drain(self, deadline_s: float) -> None:
         """Read what is left, until the last that holds a pipe's other end is gone."""
-        while self._sinks and not self._is_full() and time.monotonic() < deadline_s:
+        while self._sinks and not self.is_full and time.monotonic() < deadline_s:
             for key, _ in self._selector.select(deadline_s - time.monotonic()):
                 self._serve(key.fd)
 
@@ -138,5 +140,6 @@ class _Conversation:
             self._selector.unregister(self._stdin.fileno())
             self._stdin.close()
 
-    def _is_full(self) -> bool:
+    @property
+    def is_full(self) -> bool:
         return max(len(self.stdout), len(self.stderr)) > self._output_bytes

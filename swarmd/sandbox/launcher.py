@@ -57,6 +57,7 @@ def enter_namespaces() -> None:
     """New namespaces of every kind, and `nobody` in them for whoever this is outside."""
     user, group = os.geteuid(), os.getegid()
     check(libc.unshare(NEW_NAMESPACES), "unshare")
+    libc.sethostname(b"sandbox", 7)  # where a service may not, its programs see the machine's name
     for name, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {user} 1"), ("gid_map", f"{NOBODY} {group} 1")):
         with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123
             file.write(text)

@@ -119,6 +119,11 @@ def test_output_without_end_is_cut(sandbox: Sandbox, stream: str) -> None:
     assert len(verdict.stderr) <= 4096
 
 
+def test_a_byte_too_many_is_too_much_however_fast_the_program_ends(sandbox: Sandbox) -> None:
+    statuses = [sandbox.run(f"print('x' * {size}, end='')").status for size in (10_000, 10_001)]
+    assert statuses == ["ok", "output-limit"]
+
+
 def test_a_key_file_cannot_be_read_by_any_path(sandbox: Sandbox, key: Path) -> None:
     program = (
         "import os\n"
@@ -139,6 +144,10 @@ def test_only_python_and_an_empty_directory_are_there(sandbox: Sandbox) -> None:
     program = "import os\nprint(sorted(os.listdir('/')), dict(os.environ), os.getuid(), os.listdir('/python/so')[:0])"
     seen = sandbox.run(program).stdout
     assert seen.startswith("['lib") and "'python', 'tmp'] {} 65534 []" in seen
+
+
+def test_the_machines_name_is_not_there(sandbox: Sandbox) -> None:
+    assert sandbox.run("import os\nprint(os.uname().nodename)").stdout == "sandbox\n"
 
 
 def test_third_party_packages_are_not_there(sandbox: Sandbox) -> None:
