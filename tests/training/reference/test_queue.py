@@ -24,7 +24,7 @@ class Fixture:
         return job
 
 
-async def first_in_first_out() -> None:
+async def check_order() -> None:
     it = Fixture()
     for id in "abc":
         it.put(id)
@@ -39,7 +39,7 @@ async def first_in_first_out() -> None:
 
 
 def test_jobs_run_in_the_order_in_which_they_came() -> None:
-    asyncio.run(first_in_first_out())  # asserts
+    asyncio.run(check_order())
 
 
 def test_the_same_job_twice_is_one_and_another_of_its_id_is_refused() -> None:
