@@ -12,6 +12,7 @@ right answer to three of its four tasks.
 
 from __future__ import annotations
 
+import gc
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -148,6 +149,7 @@ class Swarm:
             paths = DataPaths(directory / f"node-{place}")
             engine = Engine(config, paths, f"node-{place}", DigitsPlan(self._swarm, training))
             self._nodes.append((engine, Blobs(paths.blobs)))
+        gc.freeze()  # every stage ends with a collection, which would walk through all that was imported and loaded
         self._published: tuple[RolloutsRef, ...] = ()
         self.peer_groups = 0
         self.tokens = 0
@@ -195,6 +197,7 @@ def run_arm(directory: Path, models: Sequence[Path], arm: str, seed: int, rounds
     rewards = [swarm.train(round) for round in range(rounds)]
     after = swarm.measure()
     shutil.rmtree(directory, ignore_errors=True)
+    gc.unfreeze()
     cpu_s = time.process_time() - began
     return Outcome(arm, seed, sum(rewards) / rounds, rewards, after, before, swarm.peer_groups, swarm.tokens, cpu_s)
 
