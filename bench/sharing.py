@@ -149,7 +149,6 @@ class Swarm:
             paths = DataPaths(directory / f"node-{place}")
             engine = Engine(config, paths, f"node-{place}", DigitsPlan(self._swarm, training))
             self._nodes.append((engine, Blobs(paths.blobs)))
-        gc.freeze()  # every stage ends with a collection, which would walk through all that was imported and loaded
         self._published: tuple[RolloutsRef, ...] = ()
         self.peer_groups = 0
         self.tokens = 0
@@ -193,11 +192,14 @@ def run_arm(directory: Path, models: Sequence[Path], arm: str, seed: int, rounds
     """One swarm from its specialists to the end; its data is removed."""
     began = time.process_time()
     swarm = Swarm(directory, models, seed, make_arms()[arm])
-    before = swarm.measure()
-    rewards = [swarm.train(round) for round in range(rounds)]
-    after = swarm.measure()
-    shutil.rmtree(directory, ignore_errors=True)
-    gc.unfreeze()
+    gc.freeze()  # every stage ends with a collection, which would walk through all that was imported and loaded
+    try:
+        before = swarm.measure()
+        rewards = [swarm.train(round) for round in range(rounds)]
+        after = swarm.measure()
+    finally:
+        gc.unfreeze()
+        shutil.rmtree(directory, ignore_errors=True)
     cpu_s = time.process_time() - began
     return Outcome(arm, seed, sum(rewards) / rounds, rewards, after, before, swarm.peer_groups, swarm.tokens, cpu_s)
 

@@ -22,7 +22,8 @@ EMBEDDED = [Path("embedded")] * 2
 
 def run_slice(directory: Path, settings: Mapping[str, Any]) -> Swarm:
     """Two rounds of two nodes with the embedded model, under the words that it knows."""
-    swarm = Swarm(directory, EMBEDDED, 0, {**settings, "steps": 2}, FIRST)
+    small = {"steps": 1, "generations": 4}
+    swarm = Swarm(directory, EMBEDDED, 0, {**settings, **small}, FIRST)
     assert all(0 <= swarm.train(round) <= 1 for round in range(2))
     return swarm
 
