@@ -178,8 +178,8 @@ class SwarmTrainer(Gauges, GRPOTrainer):
         keep = batch["completion_ids"].size(1)
         with torch.no_grad():
             measured = [
-                self._get_per_token_logps_and_entropies(self.model, some_ids, some_mask, keep)[0]
-                for some_ids, some_mask in zip(ids.split(parts), mask.split(parts), strict=True)
+                self._get_per_token_logps_and_entropies(self.model, ids[start:end], mask[start:end], keep)[0]
+                for start, end in ((start, start + parts) for start in range(0, len(rows), parts))
             ]
         return torch.cat(measured)
 
