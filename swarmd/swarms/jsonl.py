@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,10 @@ Row = dict[str, Any]
 FILE_BYTES_MAX = 256 * 1024 * 1024
 LINE_BYTES_MAX = 1024 * 1024
 ROWS_MAX = 1_000_000
+DEPTH_MAX = 32  # lists and objects in each other
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKET = re.compile(rb"[\[\]{}]")
 
 
 def read_rows(
@@ -118,7 +123,20 @@ def _lines(path: Path, line_bytes_max: int, file_bytes_max: int) -> Iterator[tup
         raise SwarmError(f"the file of questions {path} cannot be read: {error.strerror}") from error
 
 
+def _depth(line: bytes) -> int:
+    """How deep lists and objects are nested, at most, outside texts."""
+    if line.count(b"[") + line.count(b"{") <= DEPTH_MAX:
+        return 0
+    depth = deepest = 0
+    for bracket in _BRACKET.finditer(_STRING.sub(b"", line)):
+        depth += 1 if bracket[0] in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def _parse(line: bytes, where: str, columns: Sequence[str]) -> Row:
+    if _depth(line) > DEPTH_MAX:  # a decoder descends with each one, and has no bound where somebody raised Python's
+        raise SwarmError(f"{where}: lists and objects are nested more than {DEPTH_MAX} deep", "Write plain rows")
     try:
         row = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,6 +1,7 @@
 """Files of questions and settings of a kind: what is accepted, and what an error names."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -76,8 +77,16 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, content: str | byte
 
 
 def test_a_deep_row_is_refused_and_a_mark_of_the_byte_order_is_not(tmp_path: Path) -> None:
-    with pytest.raises(SwarmError, match="line 1"):
-        read_rows(write(tmp_path, '{"a": ' + "[" * 100_000))
+    before = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(10**6)  # as some libraries do; the decoder would then run through the stack
+        for opening in ("[", '{"a": ', '["\\"]", '):
+            with pytest.raises(SwarmError, match="line 1: lists and objects are nested"):
+                read_rows(write(tmp_path, '{"a": ' + opening * 100_000))
+    finally:
+        sys.setrecursionlimit(before)
+    brackets = {"prompt": "[" * 100 + '"{' + "\\" * 3, "deep": [[[]]] * 40}
+    assert read_rows(write(tmp_path, json.dumps(brackets))) == (brackets,)
     assert read_rows(write(tmp_path, b'\xef\xbb\xbf{"prompt": "a"}')) == ({"prompt": "a"},)
 
 
