@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from swarmd.training.kl import make_reference
 from swarmd.training.model import Policy, load_policy, read_base
 from swarmd.training.pace import Pace
 from swarmd.training.parts import halve_rows, keep_rows, load_rows
+from swarmd.training.ranks import ALONE, Crew, Ranks, check_together
 from swarmd.training.replay import Replay
 from swarmd.training.stage import Figures, Stage, StageKey
 from swarmd.training.tally import name_stage
@@ -60,16 +62,22 @@ class Engine:
         paths: of its data directory.
         peer: this node's peer id, under which its rollouts are published and its questions drawn.
         plan: the swarm.
+        ranks: this process's place among those that train the model together.
+        crew: the others, where this is the first of several.
 
     Raises:
         ModelError: the model cannot be loaded or is too small for the configured lengths.
         SwarmError: the swarm's rounds have another number of stages than the plan.
     """
 
-    def __init__(self, config: Config, paths: DataPaths, peer: str, plan: Plan) -> None:
+    def __init__(
+        self, config: Config, paths: DataPaths, peer: str, plan: Plan, ranks: Ranks = ALONE, crew: Crew | None = None
+    ) -> None:
         check_stages(plan, config.swarm)
         self._config = config
-        self._training = config.training
+        self._ranks = ranks
+        self._crew = crew
+        self._training = ranks.share_of(config.training)
         self._plan = plan
         self._peer = peer
         self._blobs = Blobs(paths.blobs)
@@ -83,7 +91,7 @@ class Engine:
         self._reference = make_reference(
             self.policy, config.training, paths.root, peer, lambda: self._pace.cancellation
         )
-        self._first_rows = choose_micro_rows(self.policy, config.training)
+        self._first_rows = choose_micro_rows(self.policy, self._training)
         self._micro_rows = load_rows(paths.checkpoints, self._first_rows, self._batch_rows)
         self._trainer = self._make_trainer()
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
@@ -134,7 +142,7 @@ class Engine:
         try:
             return self._train_whole(order, cancellation, report, observe)
         except Exception as error:
-            if not self._cut_smaller(error):
+            if self._crew is not None or not self._cut_smaller(error):
                 raise
         self._trainer = self._make_trainer()
         self._restore()
@@ -190,10 +198,41 @@ class Engine:
         _log.info("stage answered from its checkpoint", round=order.round, stage=order.stage)
         return msgspec.structs.replace(checkpoint.event, command=order.id)
 
+    def assist(self, order: Train, cancellation: Cancellation) -> None:
+        """Take this rank's part in a stage that the first rank trains, and be what it saves."""
+        if self.steps == 0:
+            self._ranks.gather(None)  # the first rank measures before the first step
+        stage, _ = self._open_stage(order, cancellation)
+        self._stage = stage
+        self._take_steps(stage, order)
+        self._ranks.gather(None)  # the checkpoint is written
+        self._stage = None
+        release_memory()
+
+    def _take_steps(self, stage: Stage, order: Train) -> None:
+        """Train, and bring together what the ranks have generated."""
+        memory = self._plan.read_memory()
+        self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
+        if self._ranks.size == 1:
+            return
+        parts = self._ranks.gather(stage.part)
+        check_together(self._ranks.gather(self.policy.digest_now()))
+        self._plan.load_memory(memory)
+        for rank, part in enumerate(parts):
+            for question, scores in part.learnt:
+                self._plan.learn(question, scores)
+            if rank != self._ranks.rank:
+                stage.join(part)
+
     def _train_anew(
         self, order: Train, cancellation: Cancellation, report: Figures, observe: Callable[[OutputsMade], None]
     ) -> StageTrained:
-        before = self._measure(cancellation) if self.steps == 0 else None
+        if self._crew is not None:
+            self._crew.tell(order)
+        before = None
+        if self.steps == 0:
+            before = self._measure(cancellation)
+            self._ranks.gather(None)
         stage, collected = self._open_stage(order, cancellation)
         self._stage = stage
         self._pace.cancellation = cancellation
@@ -206,7 +245,7 @@ class Engine:
                 observe(OutputsMade(order.id, order.round, order.stage, self._publish(stage, order)[0]))
 
         self._pace.report = tell
-        self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
+        self._take_steps(stage, order)
         trained_s = stage.seconds
         due = (order.round + 1) % self._training.held_out_every == 0
         held_out = self._measure(cancellation) if due else None
@@ -228,6 +267,7 @@ class Engine:
         )
         self._report_scorers()
         saved = self._save(event, body)
+        self._ranks.gather(None)  # the others go on from this checkpoint
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
         return saved
 
@@ -253,9 +293,11 @@ class Engine:
             prompt_tokens=training.prompt_tokens,
             completion_tokens=training.completion_tokens,
             questions=training.peer_questions,
+            quoted=self._quotes,
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
         collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
+        place, rank = Place(self._peer, order.round, order.stage), self._ranks.rank
         stage = Stage(
             StageKey(self._config.swarm.id, self._peer, order.round, order.stage),
             training,
@@ -263,9 +305,14 @@ class Engine:
             self._plan,
             self._sampler,
             self._scorer,
-            self._plan.draw(Place(self._peer, order.round, order.stage), collected.material),
-            Deal(collected.groups, training.steps, training.peer_questions, training.peer_draw == "even"),
-            self._seed("sampling", order),
+            islice(self._plan.draw(place, collected.material), rank, None, self._ranks.size),
+            Deal(
+                collected.groups[rank :: self._ranks.size],
+                training.steps,
+                training.peer_questions,
+                training.peer_draw == "even",
+            ),
+            self._seed("sampling" if rank == 0 else f"sampling/{rank}", order),
             cancellation,
             quotes=self._quotes,
             replay=self._replay,

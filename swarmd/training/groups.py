@@ -76,6 +76,7 @@ class PeerLimits(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     questions: int = 1  # of peers' groups in a step; 0: they are material, and not trained on
+    quoted: bool = False  # questions come in words, as in legacy networks; elsewhere words are nobody's to choose
 
 
 class Collected(msgspec.Struct):
@@ -159,6 +160,8 @@ class PeerGroups:
     def _take(self, ref: RolloutsRef, group: Group, preceding: bool, collected: Collected) -> TrainingGroup | None:
         """Score the group under this node's own question and truth: for the material, and for the vote where it is of
         the preceding stage. Such a one is trained on, too, if it has the size."""
+        if group.quoted is not None and not self._limits.quoted:
+            raise RecordRejected("quoted", f"{ref.peer} sent a question in words of its own")
         if group.quoted is None and len(group.completions) != self._limits.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
         place = Place(ref.peer, ref.round, ref.stage)

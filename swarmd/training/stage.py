@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
-from swarmd.swarms.plan import Plan, Question
+from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Quoted, Rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.deal import Deal
@@ -36,6 +36,17 @@ class StageKey(msgspec.Struct, frozen=True):
     peer: str
     round: int
     stage: int
+
+
+class Part(msgspec.Struct):
+    """What one rank of several has generated in a stage."""
+
+    reward_sum: float
+    completions: int
+    tokens: int
+    peer_groups: int
+    groups: list[TrainingGroup]  # for the publication
+    learnt: list[tuple[Question, Sequence[Score]]]
 
 
 class Stage:
@@ -76,6 +87,23 @@ class Stage:
         self.last_reward = 0.0  # mean over the own completions of the last step
         self.tokens = 0
         self.tally = Tally()
+        self._learnt: list[tuple[Question, Sequence[Score]]] = []
+        self._joined_groups = 0
+
+    @property
+    def part(self) -> Part:
+        """What this process has generated, for the other ranks."""
+        groups = list(self._publication.choose())
+        return Part(self._reward_sum, self._completions, self.tokens, self._deal.dealt, groups, self._learnt)
+
+    def join(self, part: Part) -> None:
+        """Count what another rank has generated as this node's."""
+        self._reward_sum += part.reward_sum
+        self._completions += part.completions
+        self.tokens += part.tokens
+        self._joined_groups += part.peer_groups
+        for group in part.groups:
+            self._publication.add(group)
 
     @property
     def reward(self) -> float:
@@ -89,7 +117,7 @@ class Stage:
     @property
     def peer_groups(self) -> int:
         """Peers' groups trained on."""
-        return self._deal.dealt
+        return self._deal.dealt + self._joined_groups
 
     def next_batch(self) -> dict[str, Any]:
         """What TRL's rollout function returns: `questions` groups of `generations`, own and peers', with rewards.
@@ -138,6 +166,7 @@ class Stage:
         for place, (question, prompt) in enumerate(asked):
             group = self._scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size])
             self._plan.learn(question, group.scores)
+            self._learnt.append((question, group.scores))
             groups.append(group)
         self._count(groups)
         return groups

@@ -165,10 +165,20 @@ class SwarmTrainer(Gauges, GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
         mark_foreign(batch, inputs)
+        if not self.beta:
+            batch = self._drop_flat_groups(batch)
+        return weigh_foreign(batch, self.peer_loss, self.peer_gate, self._measure_rows)
+
+    def _drop_flat_groups(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """As `drop_flat_groups`; several ranks keep equally many completions, and average over the tokens of all."""
         chunks: int = self.args.steps_per_generation
         group: Any = self.num_generations
-        batch = batch if self.beta else drop_flat_groups(batch, group, chunks)
-        return weigh_foreign(batch, self.peer_loss, self.peer_gate, self._measure_rows)
+        if self.accelerator.num_processes == 1:
+            return drop_flat_groups(batch, group, chunks)
+        telling = torch.tensor(count_telling(batch, group), device=batch["advantages"].device)
+        batch = drop_flat_groups(batch, group, chunks, int(self.accelerator.gather(telling).max()))
+        batch["num_items_in_batch"] = self.accelerator.gather(count_tokens(batch)).sum()
+        return batch
 
     def _measure_rows(self, batch: dict[str, Any], rows: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of some completions of a batch, (rows, tokens), under the policy as it is now."""
@@ -208,13 +218,15 @@ class SwarmTrainer(Gauges, GRPOTrainer):
             return *compute_shared(model, input_ids, attention_mask, logits_to_keep, self.temperature), None
 
     def _may_share(self, model: Any, input_ids: torch.Tensor, logits_to_keep: int, args: Any, kwargs: Any) -> bool:
+        policy = isinstance(model, PreTrainedModel) or hasattr(model, "peft_config")
+        if not policy or self._shared is False:
+            return False  # several ranks share gradients through the wrapped model only
         plain_text = not args and all(
             value is None or key in ("batch_size", "compute_entropy") or value is False for key, value in kwargs.items()
         )
         logits = input_ids.size(0) * logits_to_keep * getattr(model.config, "vocab_size", 1 << 30)
         small = logits <= SHARED_LOGITS_MAX and not self.args.gradient_checkpointing
-        policy = isinstance(model, PreTrainedModel) or hasattr(model, "peft_config")
-        return plain_text and small and self._shared is not False and policy
+        return plain_text and small
 
     def _agrees(
         self, expected: Any, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int
@@ -235,14 +247,26 @@ class SwarmTrainer(Gauges, GRPOTrainer):
         return agrees
 
 
-def drop_flat_groups(batch: dict[str, Any], group: int, chunks: int) -> dict[str, Any]:
+def count_telling(batch: dict[str, Any], group: int) -> int:
+    """Completions in groups whose advantages are not all zero."""
+    return int((batch["advantages"].view(-1, group).abs() > 0).any(1).sum()) * group
+
+
+def count_tokens(batch: dict[str, Any]) -> torch.Tensor:
+    """Tokens that the loss is averaged over: the models' own."""
+    tokens: torch.Tensor = (batch["completion_mask"] * batch.get("tool_mask", 1)).sum()
+    return tokens
+
+
+def drop_flat_groups(batch: dict[str, Any], group: int, chunks: int, at_least: int = 0) -> dict[str, Any]:
     """The batch without groups whose advantages are all zero.
 
-    So many completions of flat groups stay that the rest splits into `chunks` equal parts, one each at the least.
+    So many completions of flat groups stay that there are `at_least` so many, and that they split into `chunks` equal
+    parts, one each.
     """
     advantages = batch["advantages"]
     telling = (advantages.view(-1, group).abs() > 0).any(1).repeat_interleave(group)
-    wanted = max(math.ceil(int(telling.sum()) / chunks), 1) * chunks
+    wanted = max(math.ceil(max(int(telling.sum()), at_least) / chunks), 1) * chunks
     if wanted >= len(telling):
         return batch
     rows = torch.argsort(telling.int(), descending=True, stable=True)[:wanted].sort().values
@@ -250,7 +274,7 @@ def drop_flat_groups(batch: dict[str, Any], group: int, chunks: int) -> dict[str
         key: value[rows] if isinstance(value, torch.Tensor) and value.ndim and len(value) == len(advantages) else value
         for key, value in batch.items()
     }
-    kept["num_items_in_batch"] = (kept["completion_mask"] * kept.get("tool_mask", 1)).sum()
+    kept["num_items_in_batch"] = count_tokens(kept)
     return kept
 
 

@@ -20,12 +20,13 @@ from anyio.abc import TaskGroup
 from swarmd.config import Config, decode
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import CommandFailed, Event, StageTrained, TrainerReady, TrainingCancelled
-from swarmd.errors import ConfigError, ModelError, SwarmdError, SwarmError, single_error
+from swarmd.errors import ConfigError, ExitCode, ModelError, SwarmdError, SwarmError, single_error
 from swarmd.paths import DataPaths
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.footprint import find_excess, is_out_of_memory
+from swarmd.training.ranks import ALONE, Crew, Ranks
 from swarmd.training.source import AUTO, locate_model
 from swarmd.worker.child import Inbox, Outbox, serve
 from swarmd.worker.messages import Start, Stop
@@ -50,7 +51,7 @@ class Trainer:
         self._running: tuple[str, Cancellation] | None = None
         self._rounds: set[int] = set()
         self._told_at = 0.0
-        self._exhausted = False  # memory ran out, and smaller parts did not help
+        self._spent = ""  # why only a fresh process can go on, once that is so
 
     async def run(self, inbox: Inbox) -> None:
         """Until `Stop` or the planned end of this process; a stage in training is cancelled then."""
@@ -89,6 +90,8 @@ class Trainer:
 
     async def _train(self, command: Train, cancellation: Cancellation, tasks: TaskGroup) -> None:
         event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
+        if not isinstance(event, StageTrained) and self._config.training.processes > 1:
+            self._spent = self._spent or "the other ranks are in the middle of a stage that has ended here"
         self._running = None  # before the daemon hears of it: its next command may come at once
         self._outbox.observe(event)
         if isinstance(event, StageTrained):
@@ -100,8 +103,8 @@ class Trainer:
 
     def _reason_to_retire(self, command: Train) -> str:
         """Why a fresh process should follow; at the end of a round only, unless memory ran out. Empty for none."""
-        if self._exhausted:
-            return "memory ran out: a fresh process has it back"
+        if self._spent:
+            return self._spent
         if command.stage + 1 < self._config.swarm.stages or self._pusher.busy:  # the push ends with this process
             return ""
         recycle = self._config.training.recycle_rounds
@@ -123,7 +126,8 @@ class Trainer:
         except SwarmdError as error:
             return CommandFailed(command.id, str(error))
         except Exception as error:
-            self._exhausted = is_out_of_memory(error)
+            if is_out_of_memory(error):
+                self._spent = "memory ran out: a fresh process has it back"
             _log.exception("a stage failed", command=command.id)
             return CommandFailed(command.id, f"{type(error).__name__}: {error}")
         self._rounds.add(command.round)
@@ -136,11 +140,12 @@ class Trainer:
             self._outbox.progress("training", done, total, figures=figures)
 
 
-def load_engine(start: Start, config: Config) -> Engine:
+def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: Crew | None = None) -> Engine:
     """Import torch and all that, and load model and plan. Raises what `Engine` and `make_plan` raise."""
     if config.training.threads:
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
+    if ranks.size == 1:
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
     from swarmd.training.adapters import prepare_unsloth
 
     prepare_unsloth(config.training)  # before anything imports TRL
@@ -152,7 +157,7 @@ def load_engine(start: Start, config: Config) -> Engine:
     from swarmd.training.quiet import quieten
 
     quieten()
-    return Engine(config, DataPaths(Path(start.data_dir)), start.peer, plan)
+    return Engine(config, DataPaths(Path(start.data_dir)), start.peer, plan, ranks, crew)
 
 
 def settle_config(config: Config, paths: DataPaths) -> Config:
@@ -167,6 +172,12 @@ def settle_config(config: Config, paths: DataPaths) -> Config:
     return msgspec.structs.replace(config, training=training)
 
 
+def end_process(reason: str) -> None:
+    """End this process at once: another rank is gone, and whatever waits for it waits for ever."""
+    _log.error("the trainer starts anew", reason=reason)
+    os._exit(ExitCode.UNAVAILABLE)
+
+
 async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     """What `serve` runs; it turns a SwarmdError into a fault and an exit code, permanent ones from 64 on.
 
@@ -179,7 +190,9 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     pusher = Pusher(config, paths, start.peer, outbox.observe)
     check_trackers(config)
     outbox.progress("loading", note=config.training.model)
-    engine = await anyio.to_thread.run_sync(load_engine, start, config, abandon_on_cancel=True)
+    crew = Crew(start, config.training, end_process) if config.training.processes > 1 else None
+    ranks = crew.ranks if crew else ALONE
+    engine = await anyio.to_thread.run_sync(load_engine, start, config, ranks, crew, abandon_on_cancel=True)
     engine.trackers = make_trackers(config, paths, start.peer, engine.steps)
     policy = engine.policy
     pusher.base = policy.name
@@ -191,6 +204,8 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
     finally:
+        if crew is not None:
+            crew.end()
         pusher.close()
         engine.trackers.close()
 
