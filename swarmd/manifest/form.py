@@ -71,7 +71,7 @@ class Recipe(Section, frozen=True):
     staleness_rounds: Count
     tasks: Annotated[tuple[Task, ...], msgspec.Meta(max_length=TASKS_MAX)]
     digest: str
-    options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the kind; left out when empty, so that it changes no digest made before it was
+    options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the kind; an empty one changes no digest
 
 
 class Rounds(Section, frozen=True):
