@@ -1,0 +1,305 @@
+"""The swarm proposer-solver: stage 0 proposes programming problems with tests, stage 1 solves those that hold.
+
+Whoever reads a proposal runs its solution against its tests, so nobody's word is taken for it. A question of stage 1
+names the peer and the completion that it comes from; a node that has not seen it, or finds it not valid, refuses it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.errors import RecordRejected, SwarmError
+from swarmd.sandbox import Sandbox
+from swarmd.swarms.options import decode_options
+from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score, hash_number, split_of
+from swarmd.swarms.proposer import prompts
+from swarmd.swarms.proposer.difficulty import CORRECT, NO_RATES, Level, PassRates, measure
+from swarmd.swarms.proposer.judge import Judge
+from swarmd.swarms.proposer.pool import make_problem
+from swarmd.swarms.proposer.proposals import (
+    Bounds,
+    Problem,
+    Proposal,
+    find_programs,
+    find_sections,
+    fits,
+    read_proposal,
+)
+from swarmd.swarms.proposer.rewards import SECTIONS_FORM, Rewards
+from swarmd.swarms.proposer.running import FAILED, Job, Marks, Runner
+from swarmd.swarms.proposer.settings import LEVELS, ProposerOptions
+from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, Reference, Source
+
+PROPOSE, SOLVE = "propose", "solve"
+NUMBERS_MAX = INDEX_MAX // (LEVELS * COMPLETIONS_MAX)  # questions of one node in one stage, by number
+REPEATS_MAX = 64  # built-in problems in a row that were drawn before; then one is drawn again
+HELD_OUT_TRIES = 80  # problems looked at for each one held out
+HELD_OUT_MAX = 4096
+WORDING = 1  # of prompts and built-in problems: other words, other questions
+
+
+class ProposerSolverPlan(Plan):
+    """Models set each other programming problems with tests, and solve them.
+
+    Args:
+        swarm: with `ProposerOptions` as its options; it takes no tasks.
+        training: gives the weight of the form in the reward.
+        home: not needed.
+
+    Raises:
+        SwarmError: an option is wrong, or there are tasks.
+        SandboxUnavailable: programs cannot be kept in on this machine.
+    """
+
+    stages: ClassVar[int] = 2
+
+    def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
+        if swarm.tasks:
+            raise SwarmError("swarm.tasks: proposer-solver has none", "Leave them out; its models propose the problems")
+        self._options = options = decode_options(swarm.options, ProposerOptions)
+        self._swarm = swarm.id
+        self._bounds = Bounds(options.problem_bytes, options.test_bytes, options.solution_bytes)
+        self._digest = _digest_of(options)
+        self._level = Level(options.level)
+        self._rewards = Rewards(options, (training or TrainingConfig()).format_reward)
+        self._judge = Judge(options.judge, options.judge_model, options.judge_s) if options.judge else None
+        self._runner = Runner(Sandbox(options.limits, options.sandbox), options.own_s, options.peer_s)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return PROPOSE, SOLVE
+
+    @property
+    def level(self) -> int:
+        """The difficulty that this node asks for, from 1 to 5."""
+        return self._level.level
+
+    def draw(self, place: Place, material: Material) -> Iterator[Question]:
+        """See `Plan.draw`. At stage 1 valid proposals, each once, then built-in problems of this node's level."""
+        self._runner.begin_stage()
+        self._level.enter(place.round)
+        if self._judge is not None:
+            self._judge.begin_stage()
+        return self._draw_topics(place, material) if place.stage == 0 else self._draw_problems(place, material)
+
+    def hold_out(self, task: str, count: int) -> list[Question]:
+        """See `Plan.hold_out`: built-in problems of all levels in turn; there is nothing to hold out of proposing."""
+        if task != SOLVE:
+            return []
+        seed = hash_number("held-out", SOLVE)
+        found: dict[str, Question] = {}
+        for number in range(min(count * HELD_OUT_TRIES, HELD_OUT_MAX)):
+            if len(found) == count:
+                break
+            made = make_problem(seed, number, number % LEVELS + 1)
+            if split_of(SOLVE, made.canonical) == "held-out" and made.canonical not in found:
+                index = number * LEVELS + number % LEVELS
+                found[made.canonical] = self._question(SOLVE, seed, index, (), made.problem, Place("", 0, 1))
+        return list(found.values())
+
+    def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
+        """See `Plan.regenerate`.
+
+        Raises:
+            RecordRejected: `unknown-task`, `config-digest`, `seed` (of another peer, round or number), `held-out`, or
+                `source` (a proposal that is not known or not valid here, or a question of another stage).
+        """
+        self._check(reference, place)
+        if reference.task == PROPOSE:
+            return self._ask_proposal(reference.seed, reference.index, place, place.peer)
+        if reference.sources:
+            return self._find_proposed(reference, place, material)
+        return self._find_built_in(reference, place)
+
+    def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
+        """See `Plan.score`. A scorer that raises counts as 0."""
+        score = self._score_proposals if question.task == PROPOSE else self._score_programs
+        try:
+            return score(question, completions)
+        except Exception:
+            return [Score(0.0, failed=True) for _ in completions]
+
+    def learn(self, question: Question, scores: Sequence[Score]) -> None:
+        """See `Plan.learn`: rewards for solving move the level."""
+        rewards = [score.reward for score in scores]
+        if question.task == SOLVE and rewards and all(map(math.isfinite, rewards)):
+            self._level.note(question.entry["round"], sum(rewards) / len(rewards))
+
+    def read_memory(self) -> Mapping[str, Any]:
+        """See `Plan.read_memory`."""
+        return self._level.read()
+
+    def load_memory(self, memory: Mapping[str, Any]) -> None:
+        """See `Plan.load_memory`. A memory without anything, of a node that was something else before, is none."""
+        if memory:
+            self._level.load(memory)
+
+    def _seed(self, task: str, place: Place) -> int:
+        return hash_number("proposer-solver", task, self._swarm, place.peer, place.round)
+
+    def _check(self, reference: Reference, place: Place) -> None:
+        """What holds for questions of both stages."""
+        if reference.task not in self.tasks:
+            raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
+        if reference.config_digest != self._digest:
+            raise RecordRejected("config-digest", f"{place.peer} has other options of proposer-solver")
+        if reference.quoted is not None or place.stage != (0 if reference.task == PROPOSE else 1):
+            raise RecordRejected("source", f"{place.peer} sent a question of another stage than {place.stage}")
+        if reference.task == PROPOSE and reference.sources:
+            raise RecordRejected("source", f"{place.peer} sent sources with a question that has none")
+        foreign = not reference.sources and reference.seed != self._seed(reference.task, place)
+        number = reference.index // LEVELS // (COMPLETIONS_MAX if reference.sources else 1)
+        if foreign or number >= NUMBERS_MAX:
+            raise RecordRejected("seed", f"{place.peer} sent a question that is none of its own in round {place.round}")
+
+    def _draw_topics(self, place: Place, material: Material) -> Iterator[Question]:
+        """One question after the other, at the level that this node has come to meanwhile."""
+        rates = measure(material.at(place.round - 1, 1))
+        seed = self._seed(PROPOSE, place)
+        for number in itertools.cycle(range(NUMBERS_MAX)):
+            index = number * LEVELS + self.level - 1
+            yield self._ask_proposal(seed, index, place, "", rates)
+
+    def _ask_proposal(self, seed: int, index: int, place: Place, author: str, rates: PassRates = NO_RATES) -> Question:
+        """A question of stage 0. Peers' proposals are scored without `rates`: what one node knows another may not."""
+        topic, level = prompts.topic_of(seed, index // LEVELS), index % LEVELS + 1
+        entry = {"topic": topic, "level": level, "round": place.round, "author": author, "rates": rates}
+        reference = Reference(PROPOSE, self._digest, seed, index)
+        return Question(reference, prompts.ask_proposal(topic, level), entry, 0)
+
+    def _draw_problems(self, place: Place, material: Material) -> Iterator[Question]:
+        yield from self._draw_proposed(place, material)
+        seed, seen, repeats = self._seed(SOLVE, place), set[str](), 0
+        for number in itertools.cycle(range(NUMBERS_MAX)):
+            made, index = make_problem(seed, number, self.level), number * LEVELS + self.level - 1
+            repeats = repeats + 1 if made.canonical in seen else 0
+            seen.add(made.canonical)
+            if split_of(SOLVE, made.canonical) == "train" and (not repeats or repeats > REPEATS_MAX):
+                yield self._question(SOLVE, seed, index, (), made.problem, place)
+
+    def _draw_proposed(self, place: Place, material: Material) -> Iterator[Question]:
+        """Valid proposals of the round, each problem once: one of each peer, then another of each, and so on."""
+        by_peer: dict[str, list[tuple[Outcome, int]]] = defaultdict(list)
+        for outcome in material.at(place.round, 0):
+            by_peer[outcome.place.peer] += [(outcome, choice) for choice in range(len(outcome.completions))]
+        seed = self._seed("order", place)
+
+        def key(candidate: tuple[Outcome, int]) -> int:
+            outcome, choice = candidate
+            return hash_number(seed, outcome.place.peer, outcome.question.reference.index, choice, bits=63)
+
+        seen = set()
+        for turn in itertools.zip_longest(*(sorted(offers, key=key) for offers in by_peer.values())):
+            for outcome, choice in sorted(filter(None, turn), key=key):
+                question = self._pose(outcome, choice, place)
+                if question is not None and question.entry["proposal"] not in seen:
+                    seen.add(question.entry["proposal"])
+                    yield question
+
+    def _pose(self, outcome: Outcome, choice: int, place: Place, author: str = "") -> Question | None:
+        """The question that a proposal makes; None where it is not valid here."""
+        proposal = self._read(outcome.completions[choice]) if outcome.scores[choice].accuracy >= CORRECT else None
+        if proposal is None:
+            return None
+        base, asked = outcome.question.reference, outcome.question.entry
+        index = base.index * COMPLETIONS_MAX + choice
+        sources = (Source(0, outcome.place.peer, choice),)
+        more = {"proposal": proposal.problem.digest, "topic": asked["topic"], "level": asked["level"]}
+        return self._question(SOLVE, base.seed, index, sources, proposal.problem, place, author, more)
+
+    def _find_proposed(self, reference: Reference, place: Place, material: Material) -> Question:
+        source, *others = reference.sources
+        base = Reference(PROPOSE, self._digest, reference.seed, reference.index // COMPLETIONS_MAX)
+        outcome = material.find(Place(source.peer, place.round, 0), base)
+        fault = others or source.stage or source.choice != reference.index % COMPLETIONS_MAX
+        if fault or outcome is None or source.choice >= len(outcome.completions):
+            raise RecordRejected("source", f"{place.peer} solved a proposal of {source.peer} that is not known here")
+        question = self._pose(outcome, source.choice, place, place.peer)
+        if question is None:
+            raise RecordRejected("source", f"{place.peer} solved a proposal of {source.peer} that is not valid here")
+        return question
+
+    def _find_built_in(self, reference: Reference, place: Place) -> Question:
+        number, level = divmod(reference.index, LEVELS)
+        made = make_problem(reference.seed, number, level + 1)
+        if split_of(SOLVE, made.canonical) != "train":
+            raise RecordRejected("held-out", f"{place.peer} sent a built-in problem that is not trained on")
+        return self._question(SOLVE, reference.seed, reference.index, (), made.problem, place, place.peer)
+
+    def _question(
+        self,
+        task: str,
+        seed: int,
+        index: int,
+        sources: tuple[Source, ...],
+        problem: Problem,
+        place: Place,
+        author: str = "",
+        more: Mapping[str, Any] | None = None,
+    ) -> Question:
+        """A question of stage 1; `author` wrote the completions, where that is not this node."""
+        entry = {"problem": problem, "round": place.round, "author": author, **(more or {})}
+        return Question(Reference(task, self._digest, seed, index, sources), prompts.ask_solution(problem), entry, 1)
+
+    def _read(self, completion: str) -> Proposal | None:
+        sections = find_sections(completion)
+        return read_proposal(sections, self._bounds) if sections is not None else None
+
+    def _score_proposals(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        entry = question.entry
+        sections = [find_sections(text) for text in completions]
+        proposals = [read_proposal(each, self._bounds) if each is not None else None for each in sections]
+        marks = iter(self._check_solutions([each for each in proposals if each is not None], entry["author"]))
+        scores = []
+        for found, proposal in zip(sections, proposals, strict=True):
+            if proposal is None:
+                form = SECTIONS_FORM if found is not None else 0.0
+                scores.append(self._rewards.score_proposal(form, False, 0.0, False))
+                continue
+            mark = next(marks)
+            worth = entry["rates"].worth(proposal.problem.digest, entry["topic"], entry["level"])
+            scores.append(self._rewards.score_proposal(1.0, mark.all_passed, worth, mark.state == "broken"))
+        return scores
+
+    def _check_solutions(self, proposals: Sequence[Proposal], author: str) -> list[Marks]:
+        """Marks of the solutions, each run twice: what differs from run to run proves nothing."""
+        marks = self._runner.mark([Job(each.solution, each.problem.tests) for each in proposals], author)
+        again = [place for place, mark in enumerate(marks) if mark.all_passed]
+        jobs = [Job(proposals[place].solution, proposals[place].problem.tests, copy=1) for place in again]
+        for place, mark in zip(again, self._runner.mark(jobs, author), strict=True):
+            marks[place] = mark
+        return marks
+
+    def _score_programs(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        problem: Problem = question.entry["problem"]
+        blocks = [find_programs(text) for text in completions]
+        programs = [found[-1] if found and fits(found[-1], self._bounds.solution_bytes) else None for found in blocks]
+        jobs = {text: Job(text, problem.tests) for text in programs if text is not None}
+        marks = dict(zip(jobs, self._runner.mark(list(jobs.values()), question.entry["author"]), strict=True))
+        if any(mark.state == "unaffordable" for mark in marks.values()):
+            marks = dict.fromkeys(jobs, FAILED)  # so that no completion of a group is better off than another
+        judged = self._ask_judge(problem, list(jobs))
+        return [
+            self._rewards.score_program(text, found, marks.get(program or ""), judged.get(program or ""))
+            for text, found, program in zip(completions, blocks, programs, strict=True)
+        ]
+
+    def _ask_judge(self, problem: Problem, programs: list[str]) -> dict[str, bool]:
+        """What the judge says of each program of a group, or nothing of any."""
+        verdicts = self._judge.ask(problem.text, programs) if self._judge is not None else None
+        return {} if verdicts is None else dict(zip(programs, verdicts, strict=True))
+
+
+def _digest_of(options: ProposerOptions) -> str:
+    """Over all that makes a question and its score: nodes that differ in it refuse each other's groups."""
+    limits = msgspec.json.encode(options.limits).decode()
+    parts = (options.rewards, options.problem_bytes, options.test_bytes, options.solution_bytes, limits)
+    return f"{hash_number('proposer-solver', WORDING, *parts, bits=63):016x}"

@@ -1,0 +1,156 @@
+"""Built-in problems, made by number: a few steps on a number, a list of numbers or a text, one step for each level.
+
+They are what is solved where nobody has proposed anything valid, and what is held out.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+
+from swarmd.swarms.plan import hash_number
+from swarmd.swarms.proposer.cases import Test, is_telling, make_test
+from swarmd.swarms.proposer.proposals import Problem
+
+TESTS = 6
+ATTEMPTS_MAX = 64  # at a problem whose tests tell something
+VOWELS = "aeiou"
+LETTERS = VOWELS * 2 + "bcdlmnprst"
+
+
+class Step(NamedTuple):
+    """One transformation; `k` in its words and its second argument is drawn from a range."""
+
+    words: str
+    apply: Callable[[Any, int], Any]
+    least: int = 0
+    most: int = 0
+
+
+class Family(NamedTuple):
+    """Steps on one kind of value, and how such values are drawn."""
+
+    name: str
+    takes: str
+    steps: tuple[Step, ...]
+    endings: tuple[Step, ...]  # steps to another kind of value: only the last may be one of them
+    draw: Callable[[Random], Any]
+
+
+def _draw_numbers(random: Random) -> list[int]:
+    return [random.randint(-9, 20) for _ in range(random.randint(3, 6))]
+
+
+def _draw_text(random: Random) -> str:
+    return "".join(random.choice(LETTERS) for _ in range(random.randint(4, 8)))
+
+
+NUMBER = Family(
+    "number",
+    "a whole number",
+    (
+        Step("add {k}", lambda x, k: x + k, 1, 9),
+        Step("multiply by {k}", lambda x, k: x * k, 2, 9),
+        Step("subtract {k}", lambda x, k: x - k, 1, 9),
+        Step("take the remainder after dividing by {k}", lambda x, k: x % k, 3, 9),
+        Step("divide by {k} and drop the remainder", lambda x, k: x // k, 2, 5),
+    ),
+    (
+        Step("count the digits, without a sign", lambda x, k: len(str(abs(x)))),
+        Step("add up the digits, without a sign", lambda x, k: sum(map(int, str(abs(x))))),
+    ),
+    lambda random: random.randint(0, 99),
+)
+NUMBERS = Family(
+    "numbers",
+    "a list of whole numbers",
+    (
+        Step("add {k} to each", lambda x, k: [n + k for n in x], 1, 9),
+        Step("multiply each by {k}", lambda x, k: [n * k for n in x], 2, 5),
+        Step("keep those above {k}", lambda x, k: [n for n in x if n > k], -3, 9),
+        Step("keep those below {k}", lambda x, k: [n for n in x if n < k], 3, 15),
+        Step("keep the even ones", lambda x, k: [n for n in x if n % 2 == 0]),
+        Step("keep the odd ones", lambda x, k: [n for n in x if n % 2 == 1]),
+        Step("reverse the order", lambda x, k: x[::-1]),
+        Step("sort them, the smallest first", lambda x, k: sorted(x)),
+        Step("leave out the first {k}", lambda x, k: x[k:], 1, 2),
+    ),
+    (
+        Step("add them up", lambda x, k: sum(x)),
+        Step("count them", lambda x, k: len(x)),
+        Step("take the largest, or 0 if there is none", lambda x, k: max(x, default=0)),
+    ),
+    _draw_numbers,
+)
+TEXT = Family(
+    "text",
+    "a text of small letters",
+    (
+        Step("reverse it", lambda x, k: x[::-1]),
+        Step("leave out the vowels", lambda x, k: "".join(c for c in x if c not in VOWELS)),
+        Step("write every letter {k} times", lambda x, k: "".join(c * k for c in x), 2, 3),
+        Step("keep the first {k} letters", lambda x, k: x[:k], 2, 5),
+        Step("leave out the first {k} letters", lambda x, k: x[k:], 1, 3),
+        Step("sort the letters", lambda x, k: "".join(sorted(x))),
+        Step("leave out every letter that stands further to the left already", lambda x, k: "".join(dict.fromkeys(x))),
+    ),
+    (
+        Step("count the letters", lambda x, k: len(x)),
+        Step("count the vowels", lambda x, k: sum(c in VOWELS for c in x)),
+        Step("write it in capitals", lambda x, k: x.upper()),
+    ),
+    _draw_text,
+)
+FAMILIES = (NUMBER, NUMBERS, TEXT)
+
+
+class BuiltIn(msgspec.Struct, frozen=True):
+    """A problem of the pool. Equal `canonical`, equal solutions."""
+
+    problem: Problem
+    canonical: str
+
+
+def make_problem(seed: int, number: int, level: int) -> BuiltIn:
+    """The same problem on every node.
+
+    Args:
+        level: from 1; as many steps.
+    """
+    for attempt in range(ATTEMPTS_MAX):
+        random = Random(hash_number("built-in", seed, number, level, attempt, bits=63))
+        made = _try_problem(random, level)
+        if made is not None:
+            return made
+    return _compose(NUMBER, [(NUMBER.steps[0], 1)], [(number,) for number in range(1, TESTS + 1)])
+
+
+def _try_problem(random: Random, level: int) -> BuiltIn | None:
+    family = random.choice(FAMILIES)
+    steps = [random.choice(family.steps) for _ in range(level)]
+    if random.random() < 0.5:
+        steps[-1] = random.choice(family.endings)
+    if any(one is other for one, other in itertools.pairwise(steps)):
+        return None
+    chosen = [(step, random.randint(step.least, step.most)) for step in steps]
+    made = _compose(family, chosen, [(family.draw(random),) for _ in range(TESTS)])
+    tests = made.problem.tests
+    return made if len({test.arguments for test in tests}) == TESTS and is_telling(tests) else None
+
+
+def _compose(family: Family, steps: list[tuple[Step, int]], calls: list[tuple[Any, ...]]) -> BuiltIn:
+    words = [step.words.format(k=k) for step, k in steps]
+    text = f"solve takes {family.takes}. {'; then '.join(words).capitalize()}. Return the result."
+    tests = tuple(_compute(steps, call) for call in calls)
+    return BuiltIn(Problem(text, tests), f"{family.name}: {'; '.join(words)}")
+
+
+def _compute(steps: list[tuple[Step, int]], call: tuple[Any, ...]) -> Test:
+    value = call[0]
+    for step, k in steps:
+        value = step.apply(value, k)
+    return make_test(call, value)

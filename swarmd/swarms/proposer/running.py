@@ -1,0 +1,153 @@
+"""Programs held against tests, in the sandbox: in batches, each once, and within what its author may cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from swarmd.errors import SandboxUnavailable
+from swarmd.sandbox import Sandbox, Verdict
+from swarmd.swarms.proposer.cases import FUNCTION, RESULT_CHARACTERS_MAX, Test, passes
+
+REMEMBERED_MAX = 16_384  # outcomes; beyond it the oldest is forgotten, and its program would be run again
+AUTHORS_MAX = 4096  # whose seconds are counted in one stage; others' programs are not run
+
+# What stands around a program in the sandbox. The program is a text there, so that it cannot run into what follows, and
+# its last line of output is what its calls returned. It may write that line itself: it does not know what is expected.
+HARNESS = """
+import json, os, sys
+def hold(source, calls, write=os.write, dumps=json.dumps, leave=os._exit):
+    scope = {{"__name__": "solution"}}
+    exec(compile(source, "solution.py", "exec"), scope)
+    returned = []
+    for arguments in calls:
+        try:
+            text = repr(scope[{function!r}](*arguments))
+            returned.append(text if len(text) <= {characters} else None)
+        except Exception:
+            returned.append(None)
+    sys.stdout.flush()
+    line = ("\\n" + dumps(returned)).encode()
+    while line:
+        line = line[write(1, line):]
+    leave(0)
+hold({source}, {calls})
+"""
+
+State = Literal["ran", "unaffordable", "broken"]
+
+log = logging.getLogger(__name__)
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A program and the tests that it is held against."""
+
+    program: str
+    tests: tuple[Test, ...]
+    copy: int = 0  # another number is another run of the same
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """What came of a job: one mark for each test where all of them ran, else none."""
+
+    state: State
+    passed: tuple[bool, ...] = ()
+
+    @property
+    def all_passed(self) -> bool:
+        return bool(self.passed) and all(self.passed)
+
+
+UNAFFORDABLE = Marks("unaffordable")
+BROKEN = Marks("broken")
+FAILED = Marks("ran")
+
+
+class Runner:
+    """Runs jobs, and remembers what came of them.
+
+    Args:
+        sandbox: where they run.
+        own_s: seconds that this node's own jobs may take in one stage.
+        peer_s: seconds that those of one peer may take.
+    """
+
+    def __init__(self, sandbox: Sandbox, own_s: float, peer_s: float) -> None:
+        self._sandbox = sandbox
+        self._own_s = own_s
+        self._peer_s = peer_s
+        self._spent_s: defaultdict[str, float] = defaultdict(float)
+        self._known: OrderedDict[bytes, Marks] = OrderedDict()
+        self.runs = 0  # programs run, in all
+
+    def begin_stage(self) -> None:
+        """Give everybody's seconds anew."""
+        self._spent_s.clear()
+
+    def mark(self, jobs: Sequence[Job], author: str) -> list[Marks]:
+        """Marks of one author's jobs, in their order; those not known yet are run side by side.
+
+        Args:
+            author: a peer; empty for this node.
+        """
+        keys = [_key_of(job) for job in jobs]
+        found = {key: self._known[key] for key in keys if key in self._known}
+        unknown = {key: job for key, job in zip(keys, jobs, strict=True) if key not in found}
+        found |= dict(zip(unknown, self._run(list(unknown.values()), author), strict=True))
+        for key in unknown:
+            if found[key].state == "ran":
+                self._remember(key, found[key])
+        return [found[key] for key in keys]
+
+    def _run(self, jobs: list[Job], author: str) -> list[Marks]:
+        bound_s = self._peer_s if author else self._own_s
+        crowded = author not in self._spent_s and len(self._spent_s) >= AUTHORS_MAX
+        if jobs and (crowded or self._spent_s[author] >= bound_s):
+            return [UNAFFORDABLE] * len(jobs)
+        begun = time.monotonic()
+        try:
+            verdicts = self._sandbox.run_all([make_program(job) for job in jobs]) if jobs else []
+        except SandboxUnavailable as error:
+            log.warning("programs could not be run: %s", error)
+            return [BROKEN] * len(jobs)
+        self._spent_s[author] += time.monotonic() - begun
+        self.runs += len(jobs)
+        return [read_marks(job, verdict) for job, verdict in zip(jobs, verdicts, strict=True)]
+
+    def _remember(self, key: bytes, marks: Marks) -> None:
+        self._known[key] = marks
+        if len(self._known) > REMEMBERED_MAX:
+            self._known.popitem(last=False)
+
+
+def make_program(job: Job) -> str:
+    """The job as the sandbox runs it; what the tests expect is not in it."""
+    calls = f"[{', '.join(test.arguments for test in job.tests)}]"
+    return HARNESS.format(function=FUNCTION, characters=RESULT_CHARACTERS_MAX, source=repr(job.program), calls=calls)
+
+
+def read_marks(job: Job, verdict: Verdict) -> Marks:
+    """Marks by the last line that a program printed; none unless it ended well and answered every call."""
+    line = verdict.stdout.rpartition("\n")[2]
+    if verdict.status != "ok":
+        return FAILED
+    try:
+        returned = msgspec.json.decode(line, type=list[str | None])
+    except (msgspec.DecodeError, RecursionError):
+        return FAILED
+    if len(returned) != len(job.tests):
+        return FAILED
+    pairs = zip(job.tests, returned, strict=True)
+    return Marks("ran", tuple(text is not None and passes(test, text) for test, text in pairs))
+
+
+def _key_of(job: Job) -> bytes:
+    named = json.dumps([job.program, [[test.arguments, test.expected] for test in job.tests], job.copy])
+    return hashlib.sha256(named.encode()).digest()
