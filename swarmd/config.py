@@ -369,6 +369,11 @@ def _check_training(training: TrainingConfig, origin: str) -> None:
             f"({training.replay_questions}) together must be below training.questions ({training.questions})",
             "At least one question of every step is this node's own",
         )
+    if training.questions % training.processes:
+        raise ConfigError(
+            f"{origin}: training.questions ({training.questions}) must be a multiple of training.processes "
+            f"({training.processes})"
+        )
     if training.quantization != "none" and not training.lora.rank:
         raise ConfigError(
             f"{origin}: training.quantization = {training.quantization!r} needs adapters to train",

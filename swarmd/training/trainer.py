@@ -93,6 +93,7 @@ def make_trainer(
         shuffle_dataset=False,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
+        ddp_find_unused_parameters=False,
         logging_strategy="no",
         save_strategy="no",
         report_to="none",

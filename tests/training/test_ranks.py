@@ -1,0 +1,113 @@
+"""Two processes that train one model together, over gloo on the CPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from swarmd.config import TrainingConfig
+from swarmd.core.commands import CancelTraining
+from swarmd.core.events import StageTrained, TrainerReady, TrainingCancelled
+from swarmd.errors import ConfigError, SwarmdError
+from swarmd.eventlog.blobs import Blobs
+from swarmd.paths import DataPaths
+from swarmd.swarms.rollouts import decode_rollouts
+from swarmd.training.ranks import Ranks, check_together, read_environment
+from swarmd.worker.messages import Fault, Perform, Stop
+from tests.training.conftest import make_config, order
+from tests.training.test_worker import LOAD_S, Worker
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    config = make_config(processes=2, share_groups=16, held_out_questions=2, steps=3)
+    worker = Worker(config, tmp_path, tmp_path / "errors")
+    yield worker
+    worker.process.kill()
+    worker.process.wait()
+
+
+def ranks_of(worker: Worker) -> list[psutil.Process]:
+    children = psutil.Process(worker.process.pid).children()
+    return [child for child in children if "swarmd.training.rank" in child.cmdline()]
+
+
+def test_two_ranks_train_stage_after_stage(worker: Worker, tmp_path: Path) -> None:
+    worker.expect(TrainerReady, 2 * LOAD_S)
+    assert len(ranks_of(worker)) == 1
+    checkpoints = []
+    for round in range(3):
+        worker.send(Perform(order(round)))
+        event = worker.expect(StageTrained, LOAD_S)
+        assert event.steps == 3
+        checkpoints.append(event.checkpoint)
+        groups = decode_rollouts(Blobs(DataPaths(tmp_path).blobs).get(event.rollouts.digest)).groups
+        asked = {group.reference for group in groups}
+        assert len(asked) == len(groups) > 4, "questions of both ranks, none twice"
+    assert len(set(checkpoints)) == 3
+    worker.send(Stop(5.0))
+    assert worker.process.wait(60) == 0
+
+
+def test_all_start_anew_when_one_is_gone(worker: Worker) -> None:
+    worker.expect(TrainerReady, 2 * LOAD_S)
+    (other,) = ranks_of(worker)
+    other.send_signal(signal.SIGKILL)
+    assert worker.process.wait(30) != 0
+    assert "rank 1 of 2 ended" in worker.errors.read_text()
+
+
+def test_no_rank_outlives_the_first(worker: Worker) -> None:
+    worker.expect(TrainerReady, 2 * LOAD_S)
+    (other,) = ranks_of(worker)
+    os.kill(worker.process.pid, signal.SIGKILL)
+    worker.process.wait(10)
+    other.wait(30)
+    assert not other.is_running()
+
+
+def test_a_cancelled_stage_replaces_all(worker: Worker) -> None:
+    worker.expect(TrainerReady, 2 * LOAD_S)
+    (other,) = ranks_of(worker)
+    worker.send(Perform(order(0)))
+    worker.send(Perform(CancelTraining("cancel", order(0).id)))
+    worker.expect(TrainingCancelled, LOAD_S)
+    assert worker.expect(Fault, LOAD_S).planned
+    assert worker.process.wait(60) == 0
+    assert not other.is_running()
+
+
+def test_shares_add_up() -> None:
+    training = TrainingConfig(questions=16, peer_questions=4)
+    share = Ranks(1, 4).share_of(training)
+    assert (share.questions, share.peer_questions, share.generations) == (4, 1, training.generations)
+
+
+def test_ranks_that_went_apart_are_told() -> None:
+    check_together(["a", "a"])
+    with pytest.raises(SwarmdError, match="differ"):
+        check_together(["a", "b"])
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "deepspeed-zero2", "deepspeed-zero3"])
+def test_shipped_configurations_are_accelerates(name: str) -> None:
+    environment = read_environment(TrainingConfig(processes=2, accelerate=str(CONFIGS / f"{name}.yaml")))
+    assert environment["WORLD_SIZE"] == "2" and environment["MASTER_ADDR"] == "127.0.0.1"
+    flags = {"fsdp": "ACCELERATE_USE_FSDP", "deepspeed-zero2": "ACCELERATE_USE_DEEPSPEED"}
+    assert environment.get(flags.get(name, "WORLD_SIZE"), "") in ("2", "true")
+
+
+def test_a_wrong_accelerate_file_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "none.yaml"
+    with pytest.raises(ConfigError, match=r"none\.yaml"):
+        read_environment(TrainingConfig(processes=2, accelerate=str(missing)))
+    missing.write_text("distributed_type: NONSENSE")
+    with pytest.raises(ConfigError, match=r"none\.yaml"):
+        read_environment(TrainingConfig(processes=2, accelerate=str(missing)))
