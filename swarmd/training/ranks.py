@@ -44,7 +44,7 @@ class Ranks(msgspec.Struct, frozen=True):
         import torch.distributed
 
         parts: list[Part | None] = [None] * self.size
-        torch.distributed.all_gather_object(parts, part)  # type: ignore[no-untyped-call]
+        torch.distributed.all_gather_object(parts, part)
         return [each for each in parts if each is not None]
 
     def share_of(self, training: TrainingConfig) -> TrainingConfig:

@@ -204,8 +204,9 @@ class SwarmTrainer(Gauges, GRPOTrainer):
         **kwargs: Any,
     ) -> Any:
         """TRL's own computation, or the shared one where it applies and has been found to agree."""
-        if model is self.ref_model:
-            return model.log_probabilities(input_ids, attention_mask, logits_to_keep), None, None
+        reference: Any = self.ref_model
+        if model is reference:
+            return reference.log_probabilities(input_ids, attention_mask, logits_to_keep), None, None
         plain = super()._get_per_token_logps_and_entropies
         if not self._may_share(model, input_ids, logits_to_keep, args, kwargs):
             return plain(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
