@@ -41,7 +41,7 @@ SHARED = 64  # groups that a node publishes of a round: all
 HELD_OUT = 100  # questions of each skill
 EXTINCT = 0.05  # held-out accuracy below which a skill counts as lost
 GOAL = 1.94
-LONER_RATE, SWARM_RATE = 2e-4, 5e-4  # each the better of a few, see docs/BENCHMARKS.md
+LONER_RATE, SWARM_RATE, FASTER_RATE = 2e-4, 5e-4, 8e-4  # each the better of a few, see docs/BENCHMARKS.md
 COMMON: Mapping[str, Any] = {
     "device": "cpu",
     "threads": 1,
@@ -65,6 +65,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "uniform": {"peer_draw": "uniform"},
     "no replay": {"replay_questions": 0},
     "kl": {"beta": 0.02},
+    "faster": {"learning_rate": FASTER_RATE},
 }
 
 
@@ -74,6 +75,7 @@ def make_arms() -> dict[str, dict[str, Any]]:
     arms: dict[str, dict[str, Any]] = {
         "8/0": {"peer_questions": 0, "learning_rate": LONER_RATE},
         "8/0 filtered": {"peer_questions": 0, "learning_rate": LONER_RATE, "own_questions_max": 4 * QUESTIONS},
+        "8/0 faster": {"peer_questions": 0, "learning_rate": SWARM_RATE},
     }
     for peers in (2, 4, 6):
         own = QUESTIONS - peers
