@@ -35,7 +35,7 @@ class ChainedSwarm(Swarm):
         self.peers: list[str] = []
         self.accounts: list[str] = []
 
-    def run(self, rounds: int = 0, **settings: object) -> None:
+    def run(self, rounds: int = 0, kind: str = "", **settings: object) -> None:
         """Make the accounts, set the policy, lay out and start all nodes."""
         self.ready_accounts()
         contract = self.ground.swarm
@@ -51,7 +51,7 @@ class ChainedSwarm(Swarm):
             "chain.fees.stuck_s": 5.0,
         }
         dotted = {key.replace("__", "."): value for key, value in settings.items()}
-        self.prepare(0, **{key.replace(".", "__"): value for key, value in (chain | dotted).items()})
+        self.prepare(0, kind, **chain | dotted)
         self.start()
 
     def ready_accounts(self) -> None:
@@ -96,14 +96,15 @@ class ChainedSwarm(Swarm):
 
         def settled() -> bool:
             wanted = {(peer, number) for peer in self.peers for number in range(round + 1)}
-            rewarded = {(log.peer, log.round) for log in self.rewards()}
-            return wanted <= rewarded and wanted <= {(log.peer, log.round) for log in self.votes()}
+            earned = {(*each, stage) for each in wanted for stage in range(self.ground.stages)}
+            rewarded = {(log.peer, log.round, log.stage) for log in self.rewards()}
+            return earned <= rewarded and wanted <= {(log.peer, log.round) for log in self.votes()}
 
         self.wait_until(settled, within_s, f"rewards and votes up to round {round}", every_s=0.3)
 
 
 @contextmanager
-def chained_swarm(directory: Path, *options: str, shared: bool = False) -> Iterator[ChainedSwarm]:
-    """Three nodes on an anvil with these options, not yet laid out."""
+def chained_swarm(directory: Path, *options: str, shared: bool = False, stages: int = 1) -> Iterator[ChainedSwarm]:
+    """Three nodes on an anvil with these options, whose contract has rounds of `stages`; not yet laid out."""
     with running_anvil("--block-time", "1", *options) as url:
-        yield ChainedSwarm(directory, Ground(url), shared)
+        yield ChainedSwarm(directory, Ground(url, stages), shared)

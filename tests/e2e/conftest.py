@@ -32,15 +32,15 @@ AnySwarm = TypeVar("AnySwarm", bound="Swarm")
 class Swarm(LocalSwarm):
     """A local swarm that notes on leaving whether anything was left behind."""
 
-    def run(self, rounds: int, **settings: object) -> None:
-        """Lay out and start all nodes; settings by dotted key with __ for the dot."""
-        self.prepare(rounds, **settings)
+    def run(self, rounds: int, kind: str = "", **settings: object) -> None:
+        """Lay out and start all nodes of a kind; settings by dotted key, or with __ for the dot."""
+        self.prepare(rounds, kind, **settings)
         self.start()
 
-    def prepare(self, rounds: int, **settings: object) -> None:
+    def prepare(self, rounds: int, kind: str = "", **settings: object) -> None:
         """Lay out without starting."""
         given = {key.replace("__", "."): value for key, value in settings.items()}
-        self.lay_out(rounds, QUICK | given)
+        self.lay_out(rounds, QUICK | given, kind)
 
     def wait_over(self, within_s: float = 120.0) -> None:
         """Until every node has heard that the rounds are over."""

@@ -18,7 +18,6 @@ import pytest
 from swarmd.core.events import (
     ChainReorged,
     Event,
-    ReportSeen,
     StageTrained,
     SubmissionConfirmed,
     SubmissionIncluded,
@@ -53,11 +52,11 @@ def assert_once(swarm: ChainedSwarm) -> None:
 
 def assert_rewards_are_the_logs(swarm: ChainedSwarm) -> None:
     """The chain has of each stage what the node's own log says it earned."""
-    on_chain = {(log.peer, log.round): int(log.reward) for log in swarm.rewards()}
+    on_chain = {(log.peer, log.round, log.stage): int(log.reward) for log in swarm.rewards()}
     for peer, place in zip(swarm.peers, swarm.places, strict=True):
         for event in events_of(place.paths.events):
-            if isinstance(event, StageTrained) and (peer, event.round) in on_chain:
-                assert on_chain[peer, event.round] == math.floor(event.reward * 1000 + 0.5), event
+            if isinstance(event, StageTrained) and (peer, event.round, event.stage) in on_chain:
+                assert on_chain[peer, event.round, event.stage] == math.floor(event.reward * 1000 + 0.5), event
 
 
 def run_leaderboard(swarm: ChainedSwarm) -> dict[str, object]:
@@ -75,8 +74,7 @@ def test_rounds_kept_by_a_contract(chained: ChainedSwarm) -> None:
     chained.stop()
     assert_once(chained)
     assert_rewards_are_the_logs(chained)
-    for log in chained.votes():
-        assert log.winners == (best_seen(chained, log.peer, log.round),), log
+    assert_votes_are_judged(chained)
     totals: Counter[str] = Counter()
     for log in chained.rewards():
         totals[log.peer] += int(log.reward)
@@ -86,15 +84,25 @@ def test_rounds_kept_by_a_contract(chained: ChainedSwarm) -> None:
     assert {peer: row["wins"] for peer, row in board.items()} == {peer: wins[peer] for peer in totals}  # type: ignore[index]
 
 
-def best_seen(swarm: ChainedSwarm, voter: str, round: int) -> str:
-    """The highest reward among the reports that a node had seen, its own included."""
-    rewards: dict[str, float] = {}
+def assert_votes_are_judged(swarm: ChainedSwarm) -> None:
+    """Every vote is for the highest sum of what the voter's own trainer made of each stage, whatever peers report."""
+    assert swarm.votes()
+    for log in swarm.votes():
+        assert log.winners == (best_judged(swarm, log.peer, log.round),), log
+
+
+def best_judged(swarm: ChainedSwarm, voter: str, round: int) -> str:
+    """The highest sum over the stages of a round: of a peer as this node judged it, of itself as it was rewarded."""
+    sums: dict[str, float] = {}
+    stages = swarm.ground.stages
     for event in events_of(swarm.places[swarm.peers.index(voter)].paths.events):
-        if isinstance(event, StageTrained) and event.round == round:
-            rewards[voter] = event.reward
-        elif isinstance(event, ReportSeen) and event.round == round:
-            rewards.setdefault(event.peer, event.reward)
-    return min(rewards, key=lambda peer: (-rewards[peer], peer))
+        if isinstance(event, StageTrained):
+            if event.round == round:
+                sums[voter] = sums.get(voter, 0.0) + event.reward
+            if divmod(event.round * stages + event.stage - 1, stages)[0] == round:  # it judges the stage before
+                for each in event.judged:
+                    sums[each.peer] = sums.get(each.peer, 0.0) + each.worth
+    return min(sums, key=lambda peer: (-sums[peer], peer))
 
 
 BOUNDARIES: list[Callable[[Event, int], bool]] = [
