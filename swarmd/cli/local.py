@@ -23,7 +23,7 @@ from swarmd.cli.daemons import Daemon
 from swarmd.cli.layout import parse_setting
 from swarmd.cli.swarm import LocalSwarm, read_skips
 from swarmd.errors import LocalSwarmFailed
-from swarmd.observe.table import NodeRow, held_out_table, plain_line, rewards_table, swarm_table
+from swarmd.observe.table import NodeRow, held_out_table, plain_line, rewards_tables, swarm_table
 
 REFRESH_S = 0.5
 LAGGARDS_S = 60.0  # how long the others may take once one node has heard that the rounds are over
@@ -177,7 +177,7 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
 def tables(swarm: LocalSwarm) -> list[RenderableType]:
     """Rewards and held-out accuracy of all rounds so far; nothing before the first round has ended."""
     histories = swarm.histories()
-    return [rewards_table(histories), held_out_table(histories)] if any(histories.values()) else []
+    return [*rewards_tables(histories), held_out_table(histories)] if any(histories.values()) else []
 
 
 def save_picture(path: Path, pictures: Sequence[RenderableType]) -> None:

@@ -153,7 +153,8 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
         done=training.done if training.state == "busy" else 0,
         total=training.total if training.state == "busy" else 0,
         what=training.doing or training.state,
-        rewards=tuple(reward.reward for reward in status.rewards),
+        stages=round_status.stages,
+        rewards=tuple(reward.reward for reward in status.rewards if reward.stage == status.rewards[-1].stage),
         held_out=latest[-1] if latest else None,
         peers=status.network.peers,
         skipped=round_status.skipped,
@@ -190,7 +191,8 @@ def read_history(events: Path) -> tuple[Trained, ...]:
 
 def _trained(round: int, results: list[StageTrained]) -> Trained:
     mean = sum(result.reward for result in results) / len(results)
-    return Trained(round, mean, results[-1].held_out, results[0].held_out_before)
+    stages = tuple((result.stage, result.reward) for result in results)
+    return Trained(round, mean, results[-1].held_out, results[0].held_out_before, stages)
 
 
 def read_skips(events: Path) -> tuple[RoundsSkipped, ...]:

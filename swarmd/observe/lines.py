@@ -132,7 +132,13 @@ def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
         level = _gravity(event)
     elif level == "info" and before == after:
         level = "debug"
-    return EventLine(level, words.format_map(_Fields(event)), _fields(envelope, before, after))
+    return EventLine(level, words.format_map(_Fields(event)) + _refused(event), _fields(envelope, before, after))
+
+
+def _refused(event: Event) -> str:
+    if not isinstance(event, StageTrained) or not event.rejected:
+        return ""
+    return "; refused of peers: " + ", ".join(f"{reason} {count}" for reason, count in event.rejected)
 
 
 def _quiet(event: ChainBlock | MembershipRead) -> str:
@@ -192,11 +198,13 @@ def _submission_of(event: Event, state: State) -> Submission | None:
 
 
 def _flat(name: str, value: Any) -> dict[str, Any]:
-    """A field of a line; a block becomes its number and hash, an attempt what is short of it."""
+    """A field of a line; a block becomes its number and hash, an attempt what is short of it, a judgement a pair."""
     if isinstance(value, BlockRef):
         return {name: value.number, f"{name}_hash": value.hash}
     if isinstance(value, Prepared):
         return {"transaction": value.hash, "nonce": value.nonce, "fee_wei": value.fee_wei}
+    if name == "judged":
+        value = tuple((each.peer, each.worth) for each in value)
     return {name: _short(value)}
 
 

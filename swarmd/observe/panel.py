@@ -138,9 +138,14 @@ def _round_words(status: RoundStatus, on_chain: bool) -> list[str]:
 
 
 def _rewards(status: Status) -> Text:
-    rewards = [reward.reward for reward in status.rewards]
-    last = status.rewards[-1]
-    text = Text(f"rewards  {spark(rewards)}  last {last.reward:.3f}, sum {status.reward_total:.3f}")
+    by_stage: dict[int, list[float]] = {}
+    for reward in sorted(status.rewards, key=lambda reward: reward.stage):
+        by_stage.setdefault(reward.stage, []).append(reward.reward)
+    text = Text("rewards  ")
+    for stage, rewards in by_stage.items():
+        text.append(f"stage {stage} " if status.round.stages > 1 else "")
+        text.append(f"{spark(rewards)}  last {rewards[-1]:.3f}, ")
+    text.append(f"sum {status.reward_total:.3f}")
     held_out = [reward.held_out for reward in status.rewards if reward.held_out is not None]
     if held_out:
         text.append(f"   held out  {spark(held_out)}  {held_out[0]:.2f} → {held_out[-1]:.2f}")

@@ -102,6 +102,7 @@ class RoundStatus(Layer, frozen=True, kw_only=True):
     skipped: int = 0
     skips: tuple[SkipStatus, ...] = ()
     policy: str = ""
+    stages: int = 1  # in a round
     waits: tuple[tuple[str, float], ...] = ()  # deadlines: (name, seconds from now)
 
 
@@ -309,6 +310,7 @@ def _round(state: State, now: float) -> RoundStatus:
         skipped=state.rounds_skipped,
         skips=tuple(SkipStatus(s.first, s.last, s.cause, now - s.at) for s in state.skips[-SKIPS_SHOWN:]),
         policy=settings.behind if settings else "",
+        stages=settings.stages if settings else 1,
         waits=tuple(sorted(((d.name, d.due_at - now) for d in state.deadlines), key=lambda wait: wait[1])),
     )
 

@@ -22,9 +22,10 @@ class Trained(msgspec.Struct, frozen=True):
     """What one node made of one round: mean reward of its completions, held-out accuracy where measured."""
 
     round: int
-    reward: float
+    reward: float  # of several stages their mean
     held_out: float | None = None
     held_out_before: float | None = None  # before the node's very first step; in its first round only
+    stages: tuple[tuple[int, float], ...] = ()  # (stage, reward) of those that were trained
 
 
 class NodeRow(msgspec.Struct, frozen=True):
@@ -37,13 +38,21 @@ class NodeRow(msgspec.Struct, frozen=True):
     done: int = 0  # of the running command
     total: int = 0
     what: str = ""  # the running command
-    rewards: tuple[float, ...] = ()  # by round, the newest last
+    rewards: tuple[float, ...] = ()  # by round, the newest last; of several stages those of the newest one's
     held_out: float | None = None
     peers: int = 0
     skipped: int = 0  # rounds
     restarts: int = 0  # of workers, recent
     note: str = ""
     on_chain: str = ""  # how submissions to the chain stand, empty without a chain
+    stages: int = 1  # in a round
+
+    @property
+    def place(self) -> str:
+        """Where the node is, as 3, or as 3.1 in rounds of several stages."""
+        if self.round is None:
+            return "-"
+        return f"{self.round}.{self.stage or 0}" if self.stages > 1 else str(self.round)
 
 
 def spark(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
@@ -91,10 +100,9 @@ def _notes(row: NodeRow) -> list[str]:
 
 
 def _cells(row: NodeRow) -> list[RenderableType]:
-    round = "-" if row.round is None else str(row.round) + (f".{row.stage}" if row.stage else "")
     latest = f"{number(row.rewards[-1])} {spark(row.rewards[-SPARKS_SHOWN:], low=0.0)}" if row.rewards else "-"
     state = Text(row.state.removeprefix("round."), style=STATE_STYLES.get(row.state, ""))
-    return [row.name, state, round, _progress(row), latest, number(row.held_out), str(row.peers), str(row.restarts)]
+    return [row.name, state, row.place, _progress(row), latest, number(row.held_out), str(row.peers), str(row.restarts)]
 
 
 def _progress(row: NodeRow) -> RenderableType:
@@ -108,7 +116,7 @@ def _progress(row: NodeRow) -> RenderableType:
 def plain_line(row: NodeRow) -> str:
     """One node in one line, for what is no terminal."""
     parts = [f"{row.name:8} {row.state}"]
-    parts += [f"round {row.round}"] if row.round is not None else []
+    parts += [f"round {row.place}"] if row.round is not None else []
     parts += [f"reward {number(row.rewards[-1])}"] if row.rewards else []
     parts += [f"held-out {number(row.held_out)}"] if row.held_out is not None else []
     parts += [f"peers {row.peers}"]
@@ -119,7 +127,22 @@ def plain_line(row: NodeRow) -> str:
     return "  ".join(parts)
 
 
-def rewards_table(histories: Mapping[str, Sequence[Trained]]) -> Table:
+def rewards_tables(histories: Mapping[str, Sequence[Trained]]) -> list[Table]:
+    """Rewards by round, for each stage by itself: stages are paid differently."""
+    stages = sorted({stage for rows in histories.values() for row in rows for stage, _ in row.stages})
+    if len(stages) < 2:
+        return [rewards_table(histories)]
+    return [rewards_table(_of_stage(histories, stage), f"reward by round, stage {stage}") for stage in stages]
+
+
+def _of_stage(histories: Mapping[str, Sequence[Trained]], stage: int) -> dict[str, list[Trained]]:
+    return {
+        name: [Trained(row.round, reward) for row in rows for trained, reward in row.stages if trained == stage]
+        for name, rows in histories.items()
+    }
+
+
+def rewards_table(histories: Mapping[str, Sequence[Trained]], title: str = "reward by round") -> Table:
     """Mean reward by round and node, with the mean over the nodes as a bar."""
     by_round = {name: {row.round: row.reward for row in rows} for name, rows in histories.items()}
     rounds = sorted({round for rewards in by_round.values() for round in rewards})
@@ -128,7 +151,7 @@ def rewards_table(histories: Mapping[str, Sequence[Trained]]) -> Table:
         [_mean([rewards.get(round, math.nan) for round in span]) for rewards in by_round.values()] for span in spans
     ]
     high = max((_mean(row) for row in means), default=0.0)
-    table = Table(title="reward by round", title_justify="left")
+    table = Table(title=title, title_justify="left")
     for name in ("round", *by_round):
         table.add_column(name, justify="right")
     table.add_column("mean")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 
 import pytest
+from msgspec.structs import replace
 
 from swarmd.core.events import (
     CommandFailed,
@@ -23,7 +24,7 @@ from swarmd.core.events import (
     tag_of,
 )
 from swarmd.core.state import Clock, State
-from swarmd.core.values import CoordinatorSettings, RolloutsRef, Settings
+from swarmd.core.values import CoordinatorSettings, Judgement, RolloutsRef, Settings
 from swarmd.observe.lines import _WORDS, line_of
 
 SETTINGS = Settings("me", "test", "coordinator", "me", coordination=CoordinatorSettings())
@@ -61,6 +62,13 @@ def test_an_exit_gives_its_headline_and_keeps_the_output() -> None:
     line = line_of(Envelope(0, 1.0, EXAMPLES[4]), STATE, STATE)
     assert line.message == "trainer worker exited: why"
     assert line.fields["reason"].endswith("line\nline")
+
+
+def test_a_trained_stage_says_what_was_refused_and_how_peers_were_judged() -> None:
+    event = replace(EXAMPLES[2], rejected=(("group-size", 3), ("{odd}", 1)), judged=(Judgement("b", 0.5),))
+    line = line_of(Envelope(0, 1.0, event), STATE, STATE)
+    assert line.message.endswith("reward 0.5000; refused of peers: group-size 3, {odd} 1")
+    assert line.fields["judged"] == (("b", 0.5),)
 
 
 def level(event: Event, before: State = EMPTY, after: State = STATE) -> str:

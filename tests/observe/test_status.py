@@ -145,6 +145,15 @@ def test_json_and_back() -> None:
     assert msgspec.json.decode(msgspec.json.encode(status), type=Status) == status
 
 
+def test_rewards_of_stages_are_told_apart() -> None:
+    rewards = (StageReward(0, 0, 0.2), StageReward(0, 1, 3.5), StageReward(1, 0, 0.4))
+    state = replace(STATE, rewards=rewards, settings=replace(SETTINGS, stages=2))
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(panel_of(status_of(state, NOW, LOG, LIVE, "1.0")))
+    line = next(line for line in console.export_text().splitlines() if "rewards" in line)
+    assert "stage 0 ▁█  last 0.400, stage 1 ▅  last 3.500, sum 2.500" in line
+
+
 @pytest.mark.parametrize("state", [STATE, State(), replace(STATE, rewards=(StageReward(0, 0, math.nan),))])
 @pytest.mark.parametrize("live", [LIVE, None])
 def test_the_panel_fits_one_screen(state: State, live: Live | None) -> None:

@@ -13,6 +13,7 @@ from swarmd.observe.table import (
     number,
     plain_line,
     rewards_table,
+    rewards_tables,
     spark,
     swarm_table,
 )
@@ -113,3 +114,19 @@ def test_accuracy_before_training_comes_first() -> None:
     line = next(line for line in shown.splitlines() if "node-1" in line)
     assert "0.200 (untrained)" in line
     assert "0.700 (round 1)" in line
+
+
+def test_stages_have_tables_of_their_own() -> None:
+    rows = [Trained(round, 2.0, stages=((0, 1.0), (1, 2.0 + round), (2, 3.0))) for round in range(2)]
+    shown = [drawn(table) for table in rewards_tables({"node-1": rows, "node-2": rows[:1]})]
+    assert [f"reward by round, stage {stage}" in table for stage, table in enumerate(shown)] == [True] * 3
+    last = next(line for line in shown[1].splitlines() if line.strip("│ ").startswith("1"))
+    assert last.split("│")[2:4] == ["  3.000 ", "      - "]
+    assert len(rewards_tables({"node-1": [Trained(0, 0.1, stages=((0, 0.1),))]})) == 1
+
+
+def test_the_stage_is_shown_where_there_are_several() -> None:
+    row = NodeRow("node-1", "round.training", 4, 0, stages=3)
+    assert "round 4.0 " in plain_line(row)
+    assert " 4.0 " in drawn(swarm_table([row], "s"))
+    assert "round 4 " in plain_line(NodeRow("node-1", "round.training", 4, 0))
