@@ -189,7 +189,8 @@ class ProposerSolverPlan(Plan):
         """Valid proposals of the round, each problem once: one of each peer, then another of each, and so on."""
         by_peer: dict[str, list[tuple[Outcome, int]]] = defaultdict(list)
         for outcome in material.at(place.round, 0):
-            by_peer[outcome.place.peer] += [(outcome, choice) for choice in range(len(outcome.completions))]
+            valid = [choice for choice, score in enumerate(outcome.scores) if score.accuracy >= CORRECT]
+            by_peer[outcome.place.peer] += [(outcome, choice) for choice in valid]
         seed = self._seed("order", place)
 
         def key(candidate: tuple[Outcome, int]) -> int:

@@ -106,7 +106,7 @@ def show(text: str) -> str:
 def unfence(text: str) -> str:
     """A program, out of its fenced block if it is the only thing there."""
     found = _FENCE.fullmatch(text.strip())
-    return str(found[1]) if found else text.strip("\r\n")
+    return (str(found[1]) if found else text).strip("\r\n")
 
 
 def find_programs(completion: str) -> list[str]:

@@ -1,0 +1,261 @@
+"""Two stages among peers: what is proposed, checked by running, solved, refused, and what it is worth."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmd.config import SwarmConfig, TaskConfig
+from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
+from swarmd.swarms.plan import Material, Outcome, Place, Question
+from swarmd.swarms.proposer.plan import PROPOSE, SOLVE, ProposerSolverPlan
+from swarmd.swarms.proposer.running import HARNESS
+from swarmd.swarms.rollouts import Group, Rollouts, Source, decode_rollouts, encode_rollouts
+from tests.swarms.proposer.texts import LIMITS, SOLUTION, TESTS, fence, make_plan, propose, publish, take
+
+ANNA, OTTO, ZOE = (Place(peer, 3, 0) for peer in ("anna", "otto", "zoe"))
+OTHER = propose(
+    "def solve(n):\n    return n * n", [f"assert solve({n}) == {n * n}" for n in range(2, 7)], "Square n....."
+)
+
+
+def at(place: Place, stage: int, round: int = 3) -> Place:
+    return Place(place.peer, round, stage)
+
+
+@pytest.fixture(scope="module")
+def plan() -> ProposerSolverPlan:
+    return make_plan()
+
+
+@pytest.fixture(scope="module")
+def material(plan: ProposerSolverPlan) -> Material:
+    """Anna proposed something valid and something not; Otto proposed something else, and Anna's once more."""
+    known = Material()
+    asked = {place: take(plan, place, 1)[0] for place in (ANNA, OTTO)}
+    publish(plan, ANNA, asked[ANNA], [propose(), propose("def solve(x): return 0")], known)
+    publish(plan, OTTO, asked[OTTO], [OTHER, propose()], known)
+    return known
+
+
+def solving(plan: ProposerSolverPlan, material: Material, count: int = 6) -> list[Question]:
+    return take(plan, at(ZOE, 1), count, material)
+
+
+def test_proposals_differ_between_nodes_rounds_and_places_and_name_their_level(plan: ProposerSolverPlan) -> None:
+    drawn = [q for place in (ANNA, OTTO, at(ANNA, 0, 4)) for q in take(plan, place, 20)]
+    assert len({(q.reference.seed, q.reference.index) for q in drawn}) == 60
+    assert len({q.messages[-1].content for q in drawn}) > 40
+    assert {q.entry["level"] for q in drawn} == {2} and all(
+        "Difficulty 2 of 5" in q.messages[-1].content for q in drawn
+    )
+    harder = make_plan(level=4)
+    question = take(harder, ANNA, 1)[0]
+    assert plan.regenerate(question.reference, ANNA, Material()).messages == question.messages
+    assert question.entry["level"] == 4 and take(harder, ANNA, 1) == [question]
+
+
+def test_what_proposals_are_worth(plan: ProposerSolverPlan) -> None:
+    question = take(plan, ANNA, 1)[0]
+    texts = [
+        propose(),
+        propose(tests=[*TESTS[:4], "assert solve([5]) == 1"]),
+        propose(tests=TESTS[:2]),
+        "I propose to count.",
+        propose("import random\ndef solve(x):\n    return random.random()"),
+        propose("def solve(x:\n"),
+        propose("raise SystemExit"),
+    ]
+    scores = plan.score(question, texts)
+    assert [round(score.reward, 6) for score in scores] == [0.95, 0.2, 0.1, 0.0, 0.2, 0.2, 0.2]
+    assert [score.accuracy for score in scores] == [1.0, 0, 0, 0, 0, 0, 0] and not any(score.failed for score in scores)
+
+
+def test_a_solution_that_differs_from_run_to_run_proves_nothing(plan: ProposerSolverPlan) -> None:
+    question = take(plan, ANNA, 1)[0]
+    moody = "import os\nGOOD = os.urandom(1)[0] < 100\n" + SOLUTION.replace("if n % 2", "if GOOD and n % 2")
+    assert sum(plan.score(question, [propose(moody + f"\n# {n}")])[0].accuracy for n in range(16)) < 8
+    assert [score.accuracy for score in plan.score(question, [propose()] * 2)] == [1.0, 1.0]
+
+
+def test_solvers_get_the_valid_proposals_once_and_then_built_in_problems(
+    plan: ProposerSolverPlan, material: Material
+) -> None:
+    questions = solving(plan, material)
+    proposed = [q for q in questions if q.reference.sources]
+    assert questions[: len(proposed)] == proposed and len(proposed) == 2, "Anna's and Otto's same problem counts once"
+    assert {q.reference.sources[0].peer for q in proposed} <= {"anna", "otto"}
+    assert {q.messages[-1].content.splitlines()[0] for q in proposed} == {
+        "Return the sum of the even numbers of a list.",
+        "Square n.....",
+    }
+    assert len({q.messages[-1].content for q in questions}) == len(questions)
+    for question in questions:
+        again = make_plan_of(plan).regenerate(question.reference, at(ZOE, 1), material)
+        assert (again.messages, again.reference) == (question.messages, question.reference)
+        assert question.messages[-1].content.count("assert") == 2, "the other tests are hidden"
+    late = take(plan, at(ZOE, 1), 3)
+    assert all(q.reference.sources == () and q.stage == 1 for q in late)
+
+
+def make_plan_of(plan: ProposerSolverPlan) -> ProposerSolverPlan:
+    """Another node: it needs no sandbox of its own to regenerate."""
+    other = object.__new__(ProposerSolverPlan)
+    other.__dict__.update(plan.__dict__)
+    return other
+
+
+def test_bodies_with_both_kinds_of_question_can_be_read(plan: ProposerSolverPlan, material: Material) -> None:
+    groups = tuple(
+        Group(r.task, r.config_digest, r.seed, r.index, ("x",), sources=r.sources)
+        for r in (question.reference for question in solving(plan, material, 8))
+    )
+    body = encode_rollouts(Rollouts(1, "test", "zoe", 3, 1, groups))
+    assert decode_rollouts(body).groups == groups
+
+
+def change(question: Question, **changes: Any) -> Any:
+    return msgspec.structs.replace(question.reference, **changes)
+
+
+def test_forged_references_are_refused_with_a_reason(plan: ProposerSolverPlan, material: Material) -> None:
+    topic, (proposed, *_, built_in) = take(plan, ANNA, 1)[0], solving(plan, material)
+    (source,) = proposed.reference.sources
+    invalid = change(proposed, index=proposed.reference.index // 64 * 64 + 1, sources=(Source(0, "anna", 1),))
+    held_out = plan.hold_out(SOLVE, 1)[0]
+    cases = [
+        (change(topic, task="other"), ANNA, "unknown-task"),
+        (change(topic, config_digest="0"), ANNA, "config-digest"),
+        (topic.reference, OTTO, "seed"),
+        (topic.reference, at(ANNA, 0, 4), "seed"),
+        (change(topic, index=2**31 - 1), ANNA, "seed"),
+        (topic.reference, at(ANNA, 1), "source"),
+        (change(topic, sources=(Source(0, "anna"),)), ANNA, "source"),
+        (proposed.reference, at(ZOE, 0), "source"),
+        (change(proposed, sources=(Source(0, "nobody", source.choice),)), at(ZOE, 1), "source"),
+        (change(proposed, sources=(Source(1, source.peer, source.choice),)), at(ZOE, 1), "source"),
+        (change(proposed, sources=(Source(0, source.peer, 63),)), at(ZOE, 1), "source"),
+        (change(proposed, sources=(source, Source(0, "zoe"))), at(ZOE, 1), "source"),
+        (proposed.reference, at(ZOE, 1, 4), "source"),
+        (change(proposed, index=proposed.reference.index + 320), at(ZOE, 1), "source"),
+        (invalid, at(ZOE, 1), "source"),
+        (built_in.reference, at(ANNA, 1), "seed"),
+        (change(built_in, seed=held_out.reference.seed), at(ZOE, 1), "seed"),
+    ]
+    for reference, place, reason in cases:
+        with pytest.raises(RecordRejected) as refused:
+            plan.regenerate(reference, place, material)
+        assert refused.value.reason == reason, reference
+
+
+def test_held_out_problems_are_the_same_everywhere_and_never_trained_on(plan: ProposerSolverPlan) -> None:
+    held_out = plan.hold_out(SOLVE, 10)
+    assert held_out == plan.hold_out(SOLVE, 10) and plan.hold_out(PROPOSE, 10) == []
+    texts = {question.entry["problem"].text for question in held_out}
+    assert len(texts) == 10
+    drawn = list(islice(plan.draw(at(ANNA, 1), Material()), 150))
+    assert texts.isdisjoint(question.entry["problem"].text for question in drawn)
+    refused = 0
+    for index in range(40):
+        try:
+            plan.regenerate(change(drawn[0], index=index), at(ANNA, 1), Material())
+        except RecordRejected as error:
+            refused += error.reason == "held-out"
+    assert 0 < refused < 40
+
+
+def test_a_level_with_few_problems_repeats_them_and_goes_on() -> None:
+    lowest = make_plan(level=1)
+    drawn = take(lowest, at(ANNA, 1), 120)
+    assert len({question.entry["problem"].text for question in drawn[:20]}) == 20
+    assert len({question.reference for question in drawn}) == 120
+
+
+def test_programs_are_paid_by_the_hidden_tests(plan: ProposerSolverPlan, material: Material) -> None:
+    question = next(q for q in solving(plan, material) if "even" in q.messages[-1].content)
+    shown = "def solve(x):\n    return {(1, 2, 4): 6, (): 0}[tuple(x)]"
+    texts = [
+        fence(SOLUTION),
+        fence(shown),
+        fence("def solve(x): return 2"),
+        SOLUTION,
+        fence(SOLUTION) + fence(SOLUTION),
+        fence('import os\nos.write(1, b\'["6", "0", "2", "16", "0"]\')\nos._exit(0)'),
+        fence("print('noise')\n" + SOLUTION + "\nimport sys\nsys.exit()"),
+        fence("def solve(x):\n    raise ValueError"),
+        "",
+    ]
+    scores = plan.score(question, texts)
+    shares = [1.0, 0.0, 1 / 3, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    assert [score.accuracy for score in scores] == shares, "who forges the line must know what is expected"
+    assert [score.format for score in scores] == [1, 1, 1, 0, 0, 0, 1, 1, 0]
+
+
+def test_compat_gives_codezeros_numbers(material: Material) -> None:
+    plan = make_plan(rewards="compat", solution_bytes=300)
+    known = Material()
+    publish(plan, ANNA, take(plan, ANNA, 1)[0], [propose()], known)
+    question = take(plan, at(ZOE, 1), 1, known)[0]
+    long = fence(SOLUTION + "\n# " + "x" * 300)
+    texts = [
+        "",
+        "no block",
+        "no block " * 99,
+        fence(SOLUTION),
+        fence("def solve(x): return 2"),
+        f"{'long ' * 99}{long}",
+    ]
+    scores = plan.score(question, texts)
+    assert [round(score.reward, 6) for score in scores] == [-1.2, -0.8, -1.2, 1.2, 0.2, -0.2]
+    proposed = plan.score(take(plan, ANNA, 1)[0], [propose(), "x"])
+    assert [score.reward for score in proposed] == [0.5, 0.0]
+
+
+def test_difficulty_pays_proposers_in_the_next_round_and_peers_are_scored_without(
+    plan: ProposerSolverPlan, material: Material
+) -> None:
+    known = Material(material.at(3, 0))
+    for question in solving(plan, material, 3):
+        text = fence(SOLUTION), fence("def solve(x): return 2")
+        outcome: Outcome = publish(plan, at(ZOE, 1), question, text, known)
+        assert len(outcome.scores) == 2
+    asked = take(plan, at(ANNA, 0, 4), 1, known)[0]
+    fresh = propose(statement="Add up all even numbers of the list.")
+    parts = [score.parts["difficulty"] for score in plan.score(asked, [propose(), OTHER, fresh, "x"])]
+    assert parts == [0.25, 0.0, 0.25, 0.0], (
+        "half solved the first, nobody the second, and of the third nothing is known"
+    )
+    again = plan.regenerate(asked.reference, at(ANNA, 0, 4), known)
+    assert [score.parts["difficulty"] for score in plan.score(again, [propose(), OTHER])] == [0.25, 0.25]
+
+
+def test_what_a_node_learns_moves_its_level_and_survives_a_restart(plan: ProposerSolverPlan) -> None:
+    learner, reborn = make_plan_of(plan), None
+    learner = make_plan()
+    for round in range(21):
+        question = take(learner, at(ANNA, 1, round), 1)[0]
+        score = learner.score(question, ["nothing"])[0]
+        learner.learn(question, [msgspec.structs.replace(score, reward=float(round >= 10))] * 2)
+        learner.learn(take(learner, at(ANNA, 0, round), 1)[0], [score])
+    assert learner.level == 3
+    reborn = make_plan()
+    reborn.load_memory(learner.read_memory())
+    assert reborn.read_memory() == learner.read_memory() and reborn.level == 3
+    assert take(reborn, at(ANNA, 0, 21), 1)[0].entry["level"] == 3
+    reborn.load_memory({})
+    assert reborn.level == 3
+
+
+def test_options_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for options in ({"level": 6}, {"sandbox": "none"}, {"limits": {"cpu_s": 0}}, {"levels": 1}):
+        with pytest.raises(SwarmError):
+            make_plan(**options)
+    with pytest.raises(SwarmError, match="tasks"):
+        ProposerSolverPlan(SwarmConfig(id="test", stages=2, tasks=(TaskConfig("chain_sum"),)))
+    monkeypatch.setattr("swarmd.sandbox.sandbox.BEST_FIRST", ())
+    with pytest.raises(SandboxUnavailable, match="cannot be kept in"):
+        make_plan(limits=LIMITS)
+    assert "expected" not in HARNESS
