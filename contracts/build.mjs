@@ -14,7 +14,7 @@ import { fileURLToPath } from "node:url";
 const require = createRequire(import.meta.url);
 const HERE = path.dirname(fileURLToPath(import.meta.url));
 const OUT = path.join(HERE, "build");
-const STAGE_COUNTS = [3, 1];
+const STAGE_COUNTS = [3, 2, 1];
 const COORDINATORS = ["SwarmCoordinator", "LockedSwarmCoordinator"];
 const PROXY = "@openzeppelin/contracts/proxy/ERC1967/ERC1967Proxy.sol";
 const CODE_BYTES_MAX = 24576; // EIP-170: a chain accepts no larger contract

@@ -21,7 +21,7 @@ from swarmd.errors import ChainMismatch, ConfigError, NotFoundError
 
 MEMBERSHIP_MANAGER = "MEMBERSHIP_MANAGER_ROLE"
 PEERS_AT_ONCE = 50  # peer ids put on the allow-list by one transaction: 1.5 million units of gas
-STAGES_BUILT = (1, 3)  # stage counts that the contract is compiled for
+STAGES_BUILT = (1, 2, 3)  # stage counts that the contract is compiled for
 DEPLOY_GAS = 4_700_000  # what all steps of an open swarm take together, a little more than measured
 
 
@@ -73,7 +73,7 @@ def read_artefact(name: str) -> Artefact:
 def check_stages(stages: int) -> None:
     """Raise ConfigError unless the contract is built for so many stages."""
     if stages not in STAGES_BUILT:
-        built = " or ".join(map(str, STAGES_BUILT))
+        built = " or ".join([", ".join(map(str, STAGES_BUILT[:-1])), str(STAGES_BUILT[-1])])
         raise ConfigError(f"there is no contract for rounds of {stages} stages, only of {built}")
 
 

@@ -293,9 +293,14 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, content: bytes) -> None:
         Journal(path)
 
 
-async def test_there_is_no_contract_for_two_stages(bench: Bench) -> None:
-    with pytest.raises(ConfigError, match="only of 1 or 3"):
-        await deploy(bench.orders(bench.account()), Plan(2, Policy(), ()))
+async def test_there_is_no_contract_for_four_stages(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match="only of 1, 2 or 3"):
+        await deploy(bench.orders(bench.account()), Plan(4, Policy(), ()))
+
+
+async def test_a_contract_of_two_stages(bench: Bench) -> None:
+    plan = Plan(2, Policy(2, 300), BOOTNODES[:1])
+    await matches(bench, (await deploy(bench.orders(bench.account()), plan)).contract, plan)
 
 
 async def test_code_of_another_kind_is_told(bench: Bench) -> None:
