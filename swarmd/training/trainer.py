@@ -44,6 +44,7 @@ REWARD_KEY = "swarm_reward"
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
 _log = structlog.get_logger(__name__)
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is used knowingly
 
 
 def make_trainer(
@@ -100,7 +101,6 @@ def make_trainer(
         disable_tqdm=True,
         seed=training.seed,
     )
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is used knowingly
     trainer = SwarmTrainer(
         model=policy.model,
         processing_class=policy.tokenizer,
