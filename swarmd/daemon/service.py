@@ -277,7 +277,7 @@ def digests_in_use(state: State) -> frozenset[str]:
     """Blobs that the work in hand or a pending command still needs."""
     needed: list[RolloutsRef] = []
     if state.work is not None:
-        needed += state.work.rollouts
+        needed += state.work.rollouts + state.work.context  # later stages' questions are made of the context
         needed += [state.work.result.rollouts] if state.work.result else []
     for command in state.pending:
         rollouts = getattr(command, "rollouts", ())

@@ -1,0 +1,28 @@
+"""What is not pruned from the blob store while a node works."""
+
+from __future__ import annotations
+
+from swarmd.core.commands import PublishReport, Train
+from swarmd.core.state import Result, State, Work
+from swarmd.core.values import RolloutsRef
+from swarmd.daemon.service import digests_in_use
+
+
+def ref(name: str, stage: int) -> RolloutsRef:
+    return RolloutsRef(name, 3, stage, f"{name}/{stage}", 10, 1)
+
+
+def test_what_a_stage_and_later_ones_are_made_of_is_kept() -> None:
+    """In rounds of several stages a question names answers of every earlier one."""
+    work = Work(
+        3,
+        1,
+        0.0,
+        rollouts=(ref("peer", 0),),
+        context=(ref("own", 0), ref("peer", 2)),
+        result=Result(0.5, ref("own", 1)),
+    )
+    pending = (Train("t", 3, 1, (ref("other", 0),)), PublishReport("r", 3, 0, 0.5, ref("mine", 0)))
+    kept = digests_in_use(State(work=work, pending=pending))
+    assert kept == {"peer/0", "own/0", "peer/2", "own/1", "other/0", "mine/0"}
+    assert digests_in_use(State()) == frozenset()
