@@ -22,12 +22,12 @@ SWARM = SwarmConfig(id="problems", kind="proposer-solver", stages=2, options={"l
 TRAINING = TrainingConfig(
     device="cpu",
     prompt_tokens=720,
-    completion_tokens=300,
+    completion_tokens=210,
     steps=1,
     questions=2,
     generations=2,
     peer_questions=1,
-    held_out_questions=2,
+    held_out_questions=0,
     share_groups=16,
 )
 BRIEF = [f"assert solve({n}) == {n + 1}" for n in range(4)]
@@ -60,7 +60,7 @@ class Node:
             better = msgspec.structs.replace(first, completions=(proposal, first.completions[1]))
             rollouts = msgspec.structs.replace(rollouts, groups=(better, *others))
         body = encode_rollouts(rollouts)
-        ref = msgspec.structs.replace(event.rollouts, digest=self.engine._blobs.put(body), size=len(body))
+        ref = msgspec.structs.replace(event.rollouts, digest=self.engine._blobs.put(body), size_bytes=len(body))
         return {ref: body}
 
 
@@ -79,6 +79,3 @@ def test_a_proposal_is_checked_solved_and_judged_by_others(tmp_path: Path) -> No
     assert told.rejected == () and [each.peer for each in told.judged] == ["otto"]
     fresh = decode_rollouts(next(iter(anna.publish(told).values()))).groups
     assert {group.task for group in fresh} == {PROPOSE}
-    blind = Node("blind", tmp_path)
-    refused = blind.train(1, 0, body)
-    assert dict(refused.rejected) == {"source": 1}, "who has not seen the proposal does not take the answers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -10,16 +11,17 @@ import pytest
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
+from swarmd.sandbox import Verdict
 from swarmd.swarms.plan import Material, Outcome, Place, Question
+from swarmd.swarms.proposer.cases import read_test
 from swarmd.swarms.proposer.plan import PROPOSE, SOLVE, ProposerSolverPlan
-from swarmd.swarms.proposer.running import HARNESS
+from swarmd.swarms.proposer.running import Job, make_program
 from swarmd.swarms.rollouts import Group, Rollouts, Source, decode_rollouts, encode_rollouts
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, TESTS, fence, make_plan, propose, publish, take
 
 ANNA, OTTO, ZOE = (Place(peer, 3, 0) for peer in ("anna", "otto", "zoe"))
-OTHER = propose(
-    "def solve(n):\n    return n * n", [f"assert solve({n}) == {n * n}" for n in range(2, 7)], "Square n....."
-)
+SQUARES = [f"assert solve({n}) == {n * n}" for n in range(2, 7)]
+OTHER = propose("def solve(n):\n    return n * n", SQUARES, "Return the square.")
 
 
 def at(place: Place, stage: int, round: int = 3) -> Place:
@@ -74,11 +76,17 @@ def test_what_proposals_are_worth(plan: ProposerSolverPlan) -> None:
     assert [score.accuracy for score in scores] == [1.0, 0, 0, 0, 0, 0, 0] and not any(score.failed for score in scores)
 
 
-def test_a_solution_that_differs_from_run_to_run_proves_nothing(plan: ProposerSolverPlan) -> None:
+def test_a_solution_that_differs_from_run_to_run_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan()
     question = take(plan, ANNA, 1)[0]
-    moody = "import os\nGOOD = os.urandom(1)[0] < 100\n" + SOLUTION.replace("if n % 2", "if GOOD and n % 2")
-    assert sum(plan.score(question, [propose(moody + f"\n# {n}")])[0].accuracy for n in range(16)) < 8
-    assert [score.accuracy for score in plan.score(question, [propose()] * 2)] == [1.0, 1.0]
+    returned = iter(['["6", "0", "2", "16", "0"]', '["6", "0", "2", "16", "1"]'])
+
+    def run_all(programs: Sequence[str]) -> list[Verdict]:
+        return [Verdict(status="ok", stdout=f"\n{next(returned)}") for _ in programs]
+
+    monkeypatch.setattr(plan._runner._sandbox, "run_all", run_all)
+    assert [score.accuracy for score in plan.score(question, [propose()])] == [0.0]
+    assert next(returned, None) is None, "it ran twice"
 
 
 def test_solvers_get_the_valid_proposals_once_and_then_built_in_problems(
@@ -90,22 +98,15 @@ def test_solvers_get_the_valid_proposals_once_and_then_built_in_problems(
     assert {q.reference.sources[0].peer for q in proposed} <= {"anna", "otto"}
     assert {q.messages[-1].content.splitlines()[0] for q in proposed} == {
         "Return the sum of the even numbers of a list.",
-        "Square n.....",
+        "Return the square.",
     }
     assert len({q.messages[-1].content for q in questions}) == len(questions)
     for question in questions:
-        again = make_plan_of(plan).regenerate(question.reference, at(ZOE, 1), material)
+        again = plan.regenerate(question.reference, at(ZOE, 1), material)
         assert (again.messages, again.reference) == (question.messages, question.reference)
         assert question.messages[-1].content.count("assert") == 2, "the other tests are hidden"
     late = take(plan, at(ZOE, 1), 3)
     assert all(q.reference.sources == () and q.stage == 1 for q in late)
-
-
-def make_plan_of(plan: ProposerSolverPlan) -> ProposerSolverPlan:
-    """Another node: it needs no sandbox of its own to regenerate."""
-    other = object.__new__(ProposerSolverPlan)
-    other.__dict__.update(plan.__dict__)
-    return other
 
 
 def test_bodies_with_both_kinds_of_question_can_be_read(plan: ProposerSolverPlan, material: Material) -> None:
@@ -232,8 +233,7 @@ def test_difficulty_pays_proposers_in_the_next_round_and_peers_are_scored_withou
     assert [score.parts["difficulty"] for score in plan.score(again, [propose(), OTHER])] == [0.25, 0.25]
 
 
-def test_what_a_node_learns_moves_its_level_and_survives_a_restart(plan: ProposerSolverPlan) -> None:
-    learner, reborn = make_plan_of(plan), None
+def test_what_a_node_learns_moves_its_level_and_survives_a_restart() -> None:
     learner = make_plan()
     for round in range(21):
         question = take(learner, at(ANNA, 1, round), 1)[0]
@@ -258,4 +258,9 @@ def test_options_that_cannot_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("swarmd.sandbox.sandbox.BEST_FIRST", ())
     with pytest.raises(SandboxUnavailable, match="cannot be kept in"):
         make_plan(limits=LIMITS)
-    assert "expected" not in HARNESS
+
+
+def test_what_tests_expect_never_enters_the_sandbox() -> None:
+    tests = tuple(filter(None, map(read_test, ("assert solve(1) == 'sesame'", "assert solve(2) == 4711"))))
+    program = make_program(Job("def solve(x): return x", tests))
+    assert "(1,), (2,)" in program and "sesame" not in program and "4711" not in program
