@@ -16,7 +16,7 @@ from tests.e2e.conftest import Swarm
 
 FUNDS_WEI = 10**20
 WORK = 1 << 12  # scrypt's n: these accounts guard nothing
-STAGE_S = 60  # the policy's longest stage
+STAGE_S = 120  # the policy's longest stage
 NODES = 3
 
 
