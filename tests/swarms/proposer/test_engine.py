@@ -66,7 +66,7 @@ class Node:
 
 def test_a_proposal_is_checked_solved_and_judged_by_others(tmp_path: Path) -> None:
     anna, otto = Node("anna", tmp_path), Node("otto", tmp_path)
-    proposed = {**anna.publish(anna.train(0, 0, {}), PROPOSAL), **otto.publish(otto.train(0, 0, {}))}
+    proposed = anna.publish(anna.train(0, 0, {}), PROPOSAL)
     solved = otto.train(0, 1, proposed)
     assert solved.rejected == () and [each.peer for each in solved.judged] == ["anna"]
     assert solved.judged[0].worth > 0, "the valid one was found to be so here"
@@ -74,7 +74,7 @@ def test_a_proposal_is_checked_solved_and_judged_by_others(tmp_path: Path) -> No
     groups = decode_rollouts(next(iter(body.values()))).groups
     (group,) = [group for group in groups if group.sources]
     assert (group.task, group.sources[0].peer, group.sources[0].choice) == (SOLVE, "anna", 0)
-    anna.context = (*(ref for ref in proposed if ref.peer == "anna"),)
+    anna.context = tuple(proposed)
     told = anna.train(1, 0, body)
     assert told.rejected == () and [each.peer for each in told.judged] == ["otto"]
     fresh = decode_rollouts(next(iter(anna.publish(told).values()))).groups
