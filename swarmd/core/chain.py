@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from swarmd.core import rounds, submissions, workers
+from swarmd.core import rounds, submissions, votes, workers
 from swarmd.core.commands import AdmitPeers, Announce
 from swarmd.core.events import (
     ChainBlock,
@@ -205,7 +205,7 @@ def _follow(turn: Turn) -> None:
     rounds.follow_clock(turn, moved=False)  # the contract may be behind the clock for a while
     clock = turn.state.clock
     assert clock is not None
-    submissions.vote_on_reports(turn, clock.round)
+    votes.vote_on_reports(turn, clock.round)
     if before != (clock.round, clock.stage, clock.deadline_at):
         mirror_clock(turn)
     _wait_to_advance(turn, deadline_at)
@@ -280,4 +280,4 @@ def on_linked(turn: Turn) -> None:
     if turn.chain_is_up:
         mirror_clock(turn)
     if work is not None:
-        submissions.collect_reports(turn, work.round, work.stage)
+        votes.collect_reports(turn, work.round, work.stage)

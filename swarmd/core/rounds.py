@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmd.core import submissions
+from swarmd.core import submissions, votes
 from swarmd.core.commands import (
     Announce,
     CancelTraining,
@@ -166,7 +166,7 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     turn.put("work", work)
     turn.put("rounds_joined", turn.state.rounds_joined + joined)
     if turn.settings.chain is not None:
-        submissions.begin_tally(turn, work.round, work.stage)
+        votes.begin_tally(turn, work.round, work.stage)
     _gather(turn, work)
 
 
@@ -284,8 +284,8 @@ def _note_result(turn: Turn, event: StageTrained) -> None:
         turn.count_rejections(reason, count)
     if turn.submits:
         submissions.reward(turn, event.round, event.stage, event.reward)
-        submissions.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
-        submissions.judge(turn, event.judged, preceding(event.round, event.stage, turn.settings.stages))
+        votes.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
+        votes.judge(turn, event.judged, preceding(event.round, event.stage, turn.settings.stages))
 
 
 def _report_of(work: Work, result: Result) -> PublishReport:

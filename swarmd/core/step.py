@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from swarmd.core import chain, coordination, rounds, submissions, workers
+from swarmd.core import chain, coordination, rounds, submissions, votes, workers
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import (
@@ -130,7 +130,7 @@ def _on_report_seen(turn: Turn, event: ReportSeen) -> None:
     if turn.state.coordination is not None:
         coordination.on_report_seen(turn, event)
     elif turn.state.chain is not None:
-        submissions.on_report_seen(turn, event)
+        votes.on_report_seen(turn, event)
 
 
 def _on_round_published(turn: Turn, event: RoundPublished) -> None:

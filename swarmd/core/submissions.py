@@ -12,10 +12,9 @@ import math
 from msgspec.structs import replace
 
 from swarmd.core import workers
-from swarmd.core.commands import Broadcast, CollectReports, Submit
+from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import (
     CommandFailed,
-    ReportSeen,
     SubmissionConfirmed,
     SubmissionIncluded,
     SubmissionLost,
@@ -23,9 +22,9 @@ from swarmd.core.events import (
     SubmissionRefused,
     SubmissionSent,
 )
-from swarmd.core.state import MEMBERS_MAX, OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, Score, State, Submission, Tally
+from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
 from swarmd.core.turn import Turn
-from swarmd.core.values import Judgement, SubmissionKind
+from swarmd.core.values import SubmissionKind
 from swarmd.errors import ExitCode
 
 RETRY_FIRST_S = 1.0
@@ -43,7 +42,7 @@ def register(turn: Turn) -> None:
     """Have the contract know this peer, before anything else is submitted."""
     known = find(turn.state, "register")
     if known is None or known.chart in SETTLED:
-        _intend(turn, Submission("register", "register"), first=True)
+        intend(turn, Submission("register", "register"), first=True)
 
 
 def on_register_due(turn: Turn) -> None:
@@ -56,15 +55,15 @@ def reward(turn: Turn, round: int, stage: int, value: float) -> None:
     """Submit a stage's reward, as an integer."""
     scale = turn.chain_settings.reward_scale
     amount = math.floor(value * scale + 0.5) if math.isfinite(value) else 0
-    _intend(turn, Submission(f"reward/{round}/{stage}", "reward", round=round, stage=stage, reward=amount))
+    intend(turn, Submission(f"reward/{round}/{stage}", "reward", round=round, stage=stage, reward=amount))
 
 
 def advance(turn: Turn, round: int, stage: int) -> None:
     """Move the contract on from this stage."""
-    _intend(turn, Submission(f"advance/{round}/{stage}", "advance", round=round, stage=stage))
+    intend(turn, Submission(f"advance/{round}/{stage}", "advance", round=round, stage=stage))
 
 
-def _intend(turn: Turn, submission: Submission, first: bool = False) -> None:
+def intend(turn: Turn, submission: Submission, first: bool = False) -> None:
     """Put a submission into the order, once."""
     known = find(turn.state, submission.id)
     if known is not None and not (known.kind in REPEATABLE and known.chart in SETTLED):
@@ -318,88 +317,3 @@ def awaited(state: State, round: int, stage: int) -> bool:
     """Whether a stage's reward is still on its way to the chain."""
     submission = find(state, f"reward/{round}/{stage}")
     return submission is not None and submission.chart not in (*ON_CHAIN, "refused")
-
-
-# --- the vote ---
-
-
-def begin_tally(turn: Turn, round: int, stage: int) -> None:
-    """Count a stage that this node takes part in."""
-    if turn.chain_settings.winners == 0:
-        return
-    close_tally(turn, round)
-    if turn.state.tally is None:
-        turn.put("tally", Tally(round))
-    collect_reports(turn, round, stage)
-
-
-def collect_reports(turn: Turn, round: int, stage: int) -> None:
-    """Have the network worker tell of the reports of a stage, where they decide the vote."""
-    reported = turn.chain_settings.votes == "reported"
-    if reported and turn.state.link.chart == "up" and turn.state.tally is not None:
-        turn.emit(CollectReports(f"collect/{round}/{stage}/{turn.seq}", round, stage))
-
-
-def count_report(turn: Turn, peer: str, round: int, stage: int, reward: float) -> None:
-    """Add a stage of a peer to the tally of its round, each one once."""
-    for name in ("tally", "judging"):
-        tally: Tally | None = getattr(turn.state, name)
-        if tally is not None and tally.round == round and math.isfinite(reward):
-            turn.put(name, _counted(tally, peer, stage, reward))
-
-
-def _counted(tally: Tally, peer: str, stage: int, reward: float) -> Tally:
-    known = next((score for score in tally.scores if score.peer == peer), None)
-    if (known is not None and stage <= known.stage) or (known is None and len(tally.scores) >= MEMBERS_MAX):
-        return tally
-    score = Score(peer, stage, reward + (known.reward if known else 0.0))
-    others = tuple([each for each in tally.scores if each.peer != peer])
-    return replace(tally, scores=(*others, score))
-
-
-def on_report_seen(turn: Turn, event: ReportSeen) -> None:
-    """A peer's signed report."""
-    if turn.chain_settings.votes == "reported":
-        count_report(turn, event.peer, event.round, event.stage, event.reward)
-
-
-def judge(turn: Turn, judged: tuple[Judgement, ...], source: tuple[int, int] | None) -> None:
-    """Count what this node's trainer makes of peers' rollouts of the stage `source`; after a last one, vote."""
-    if turn.chain_settings.votes == "reported" or source is None:
-        return
-    round, stage = source
-    for each in judged:
-        if each.peer != turn.settings.peer:
-            count_report(turn, each.peer, round, stage, each.worth)
-    judging = turn.state.judging
-    if judging is not None and judging.round == round and stage == turn.settings.stages - 1:
-        turn.put("judging", None)
-        _vote(turn, judging)
-
-
-def vote_on_reports(turn: Turn, round: int) -> None:
-    """The clock has moved on: vote on what was reported. What is judged waits for the stage that judges it."""
-    if turn.chain_settings.votes == "reported":
-        close_tally(turn, round)
-
-
-def close_tally(turn: Turn, round: int) -> None:
-    """A round is over when a later one has begun. Its last stage is judged in the one after it; else vote at once."""
-    tally = turn.state.tally
-    if tally is None or tally.round >= round:
-        return
-    turn.put("tally", None)
-    if turn.chain_settings.votes == "reported":
-        _vote(turn, tally)
-        return
-    if turn.state.judging is not None:  # nothing was trained since
-        _vote(turn, turn.state.judging)
-    turn.put("judging", tally)
-
-
-def _vote(turn: Turn, tally: Tally) -> None:
-    """Vote for those with the highest sums, ties by peer id."""
-    ranked = sorted(tally.scores, key=lambda score: (-score.reward, score.peer))
-    winners = tuple([score.peer for score in ranked[: turn.chain_settings.winners]])
-    if winners:
-        _intend(turn, Submission(f"winners/{tally.round}", "winners", round=tally.round, winners=winners))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from swarmd.core import catchup, chain, coordination, rounds, step, submissions, turn, workers
+from swarmd.core import catchup, chain, coordination, rounds, step, submissions, turn, votes, workers
 from swarmd.sim import node, world
 
 
@@ -214,15 +214,15 @@ CHAIN_MUTANTS = (
     ),
     Mutant(
         "the vote is cast before the round is over",
-        submissions,
+        votes,
         "tally is None or tally.round >= round",
         "tally is None or tally.round > round",
     ),
     Mutant(
         "the registration waits its turn",
         submissions,
-        '_intend(turn, Submission("register", "register"), first=True)',
-        '_intend(turn, Submission("register", "register"))',
+        'intend(turn, Submission("register", "register"), first=True)',
+        'intend(turn, Submission("register", "register"))',
     ),
     Mutant(
         "news put off the look at a submission",

@@ -1,0 +1,100 @@
+"""Whom this node votes for when a round is over: by its own scoring of peers' rollouts, or by what peers report.
+
+What a peer reports of itself proves nothing, so by default only those rollouts count that this node has scored. They
+arrive one stage after they were made: a round's last stage is judged in the first stage of the next round.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from swarmd.core.commands import CollectReports
+from swarmd.core.events import ReportSeen
+from swarmd.core.state import MEMBERS_MAX, Score, Submission, Tally
+from swarmd.core.submissions import intend
+from swarmd.core.turn import Turn
+from swarmd.core.values import Judgement
+
+
+def begin_tally(turn: Turn, round: int, stage: int) -> None:
+    """Count a stage that this node takes part in."""
+    if turn.chain_settings.winners == 0:
+        return
+    close_tally(turn, round)
+    if turn.state.tally is None:
+        turn.put("tally", Tally(round))
+    collect_reports(turn, round, stage)
+
+
+def collect_reports(turn: Turn, round: int, stage: int) -> None:
+    """Have the network worker tell of the reports of a stage, where they decide the vote."""
+    reported = turn.chain_settings.votes == "reported"
+    if reported and turn.state.link.chart == "up" and turn.state.tally is not None:
+        turn.emit(CollectReports(f"collect/{round}/{stage}/{turn.seq}", round, stage))
+
+
+def count_report(turn: Turn, peer: str, round: int, stage: int, reward: float) -> None:
+    """Add a stage of a peer to the tally of its round, each one once."""
+    for name in ("tally", "judging"):
+        tally: Tally | None = getattr(turn.state, name)
+        if tally is not None and tally.round == round and math.isfinite(reward):
+            turn.put(name, _counted(tally, peer, stage, reward))
+
+
+def _counted(tally: Tally, peer: str, stage: int, reward: float) -> Tally:
+    known = next((score for score in tally.scores if score.peer == peer), None)
+    if (known is not None and stage <= known.stage) or (known is None and len(tally.scores) >= MEMBERS_MAX):
+        return tally
+    score = Score(peer, stage, reward + (known.reward if known else 0.0))
+    others = tuple([each for each in tally.scores if each.peer != peer])
+    return replace(tally, scores=(*others, score))
+
+
+def on_report_seen(turn: Turn, event: ReportSeen) -> None:
+    """A peer's signed report."""
+    if turn.chain_settings.votes == "reported":
+        count_report(turn, event.peer, event.round, event.stage, event.reward)
+
+
+def judge(turn: Turn, judged: tuple[Judgement, ...], source: tuple[int, int] | None) -> None:
+    """Count what this node's trainer makes of peers' rollouts of the stage `source`; after a last one, vote."""
+    if turn.chain_settings.votes == "reported" or source is None:
+        return
+    round, stage = source
+    for each in judged:
+        if each.peer != turn.settings.peer:
+            count_report(turn, each.peer, round, stage, each.worth)
+    judging = turn.state.judging
+    if judging is not None and judging.round == round and stage == turn.settings.stages - 1:
+        turn.put("judging", None)
+        _vote(turn, judging)
+
+
+def vote_on_reports(turn: Turn, round: int) -> None:
+    """The clock has moved on: vote on what was reported. What is judged waits for the stage that judges it."""
+    if turn.chain_settings.votes == "reported":
+        close_tally(turn, round)
+
+
+def close_tally(turn: Turn, round: int) -> None:
+    """A round is over when a later one has begun. Its last stage is judged in the one after it; else vote at once."""
+    tally = turn.state.tally
+    if tally is None or tally.round >= round:
+        return
+    turn.put("tally", None)
+    if turn.chain_settings.votes == "reported":
+        _vote(turn, tally)
+        return
+    if turn.state.judging is not None:  # nothing was trained since
+        _vote(turn, turn.state.judging)
+    turn.put("judging", tally)
+
+
+def _vote(turn: Turn, tally: Tally) -> None:
+    """Vote for those with the highest sums, ties by peer id."""
+    ranked = sorted(tally.scores, key=lambda score: (-score.reward, score.peer))
+    winners = tuple([score.peer for score in ranked[: turn.chain_settings.winners]])
+    if winners:
+        intend(turn, Submission(f"winners/{tally.round}", "winners", round=tally.round, winners=winners))
