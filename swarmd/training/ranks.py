@@ -133,20 +133,21 @@ def read_environment(training: TrainingConfig) -> dict[str, str]:
 def read_accelerate(path: Path) -> dict[str, str]:
     """What `accelerate launch` would make of a configuration file. Raises ConfigError naming it."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-    from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+    from accelerate.utils.launch import prepare_multi_gpu_env
 
     if not path.is_file():
         raise ConfigError(f"training.accelerate: there is no file {path}", "Copy one from configs/accelerate/")
     try:
         arguments = launch_command_parser().parse_args(["--config_file", str(path), "none.py"])
         arguments, _, _ = _validate_launch_command(arguments)
-        if arguments.use_deepspeed:
-            arguments.deepspeed_multinode_launcher = "standard"
-            _, environment = prepare_deepspeed_cmd_env(arguments)
-        else:
-            environment = prepare_multi_gpu_env(arguments)
+        environment = prepare_multi_gpu_env(arguments)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"training.accelerate: {path} is no configuration of accelerate: {error}") from error
+    if arguments.use_fsdp or arguments.use_deepspeed:
+        raise ConfigError(
+            f"training.accelerate: {path} spreads the model over the devices, swarmd holds all of it on each",
+            "Use configs/accelerate/ddp.yaml; adapters on a quantised model make large ones fit (docs/MODELS.md)",
+        )
     before = os.environ
     return {name: value for name, value in environment.items() if before.get(name) != value}
 

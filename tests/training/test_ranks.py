@@ -96,12 +96,19 @@ def test_ranks_that_went_apart_are_told() -> None:
         check_together(["a", "b"])
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "deepspeed-zero2", "deepspeed-zero3"])
-def test_shipped_configurations_are_accelerates(name: str) -> None:
-    environment = read_environment(TrainingConfig(processes=2, accelerate=str(CONFIGS / f"{name}.yaml")))
+def test_the_shipped_configuration_is_accelerates() -> None:
+    environment = read_environment(TrainingConfig(processes=2, accelerate=str(CONFIGS / "ddp.yaml")))
     assert environment["WORLD_SIZE"] == "2" and environment["MASTER_ADDR"] == "127.0.0.1"
-    flags = {"fsdp": "ACCELERATE_USE_FSDP", "deepspeed-zero2": "ACCELERATE_USE_DEEPSPEED"}
-    assert environment.get(flags.get(name, "WORLD_SIZE"), "") in ("2", "true")
+
+
+@pytest.mark.parametrize("spread", ["FSDP", "DEEPSPEED"])
+def test_a_model_spread_over_devices_is_refused(tmp_path: Path, spread: str) -> None:
+    """Its parts are in no checkpoint of ours, so it is better not begun."""
+    text = (CONFIGS / "ddp.yaml").read_text().replace("MULTI_GPU", spread)
+    sections = {"FSDP": "fsdp_config:\n  fsdp_version: 2\n", "DEEPSPEED": "deepspeed_config:\n  zero_stage: 2\n"}
+    (tmp_path / "spread.yaml").write_text(f"{text}\n{sections[spread]}")
+    with pytest.raises(ConfigError, match="all of it on each"):
+        read_environment(TrainingConfig(processes=2, accelerate=str(tmp_path / "spread.yaml")))
 
 
 def test_a_wrong_accelerate_file_is_named(tmp_path: Path) -> None:
