@@ -32,6 +32,7 @@ ALONE: dict[str, Any] = {
     "dht.client_mode": False,
     "dht.identity": None,
     "dht.peer": None,
+    "logs.format": "text",  # daemon.log is read by people
 }
 
 

@@ -131,6 +131,7 @@ def test_a_kind_has_its_own_configurations(tmp_path: Path, monkeypatch: pytest.M
     assert first.swarm.kind == second.swarm.kind == "reasoning-gym"
     assert first.dht.listen[0].startswith("/ip4/127.0.0.1/") and second.dht.listen == ("/ip4/127.0.0.1/tcp/0",)
     assert second.swarm.coordinator == peer_of(places[0]) and first.data == second.data == "."
+    assert first.logs.format == second.logs.format == "text", "for people who read daemon.log"
     monkeypatch.setattr("swarmd.cli.layout.configs_directory", lambda: tmp_path)
     with pytest.raises(ConfigError, match="no configurations of the kind 'gsm8k'") as caught:
         lay_out(places, 1, swarm="gsm8k")
