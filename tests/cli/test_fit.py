@@ -1,0 +1,49 @@
+"""`swarmd model fit`: the table for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli import run_command
+from swarmd.config import Config, SwarmConfig, TrainingConfig
+from swarmd.errors import ExitCode
+from swarmd.paths import DataPaths
+from swarmd.training.pool import CHOICE, TABLE
+from swarmd.training.worker import settle_config
+
+
+def test_the_pool_is_listed_with_what_is_free(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["model", "fit", "--device", "cpu"]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert out.startswith("cpu: ") and "GiB free" in out
+    assert all(row.name in out for row in TABLE if row.kind == "general")
+
+
+def test_one_model_is_told_with_its_terms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\nbeta = 0.1\npool = ["coder"]\n')
+    command = ["model", "fit", "--device", "cpu", "--model", "embedded", "--config", str(file), "--json"]
+    assert run_command(command) == ExitCode.OK
+    told = json.loads(capsys.readouterr().out)
+    (model,) = told["models"]
+    assert model["parameters"] == 533_248 and model["fits"] and model["need_bytes"] < told["free_bytes"]
+    assert model["terms"]["reference"] == model["terms"]["weights"] == 4 * 533_248
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"), [(["--device", "tpu"], "tpu"), (["--model", "user/nameless"], "user/nameless")]
+)
+def test_what_cannot_be_reckoned_is_named(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["model", "fit", *arguments]) == ExitCode.BAD_CONFIG
+    assert told in capsys.readouterr().err
+
+
+def test_a_trainer_settles_auto_before_it_loads(tmp_path: Path) -> None:
+    config = Config(SwarmConfig(id="s"), training=TrainingConfig(model="auto", device="cpu", pool=("embedded",)))
+    settled = settle_config(config, DataPaths(tmp_path))
+    assert settled.training.model == "embedded" and (tmp_path / CHOICE).is_file()
+    named = Config(SwarmConfig(id="s"), training=TrainingConfig(model="embedded"))
+    assert settle_config(named, DataPaths(tmp_path)) is named
