@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import structlog
-import torch
 
 from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import Train
@@ -30,9 +29,10 @@ from swarmd.training.evaluation import evaluate, mean_accuracy
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.groups import Collected, PeerGroups, PeerLimits, Scorer
 from swarmd.training.kl import make_reference
-from swarmd.training.model import Policy, load_policy, read_base
+from swarmd.training.model import Policy, load_policy
 from swarmd.training.pace import Pace
 from swarmd.training.parts import halve_rows, keep_rows, load_rows
+from swarmd.training.progress import Progress
 from swarmd.training.ranks import ALONE, Crew, Ranks, check_together
 from swarmd.training.replay import Replay
 from swarmd.training.stage import Figures, Stage, StageKey
@@ -95,12 +95,10 @@ class Engine:
         self._micro_rows = load_rows(paths.checkpoints, self._first_rows, self._batch_rows)
         self._trainer = self._make_trainer()
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
-        self._fresh_optimizer = self._trainer.optimizer.state_dict()
-        self._fresh_memory = plan.read_memory()
-        self._base = self.policy.copy_weights() if self.policy.is_small else None
+        self._progress = Progress(self.policy, plan, self._pace, self._checkpoints, lambda: self._trainer.optimizer)
         self.trackers = Trackers()  # none, unless somebody puts some here
         self.abandoned_steps = 0  # step count when the last stage was given up
-        self._restore()
+        self._progress.restore(touched=False)
 
     @property
     def steps(self) -> int:
@@ -135,8 +133,8 @@ class Engine:
             CheckpointFailed: no space; nothing was lost but the stage.
             SwarmError: the tasks do not fit the configuration.
         """
-        done = self._checkpoints.find(order.round, order.stage)
-        if done is not None and done.meta.model == self.policy.digest:
+        done = self._progress.find(order)
+        if done is not None:
             return self._answer_again(done, order)
         self._check_space()
         try:
@@ -145,7 +143,7 @@ class Engine:
             if self._crew is not None or not self._cut_smaller(error):
                 raise
         self._trainer = self._make_trainer()
-        self._restore()
+        self._progress.restore(touched=True)
         try:
             return self._train_whole(order, cancellation, report, observe)
         except Exception as error:
@@ -175,7 +173,7 @@ class Engine:
             return self._train_anew(order, cancellation, report, observe)
         except BaseException:
             self.abandoned_steps = self.steps
-            self._restore()
+            self._progress.restore(touched=self._stage is not None)
             self.trackers.rewind(self.steps)
             raise
         finally:
@@ -266,7 +264,7 @@ class Engine:
             judged=self._judge(collected),
         )
         self._report_scorers()
-        saved = self._save(event, body)
+        saved = self._progress.save(event, body)
         self._ranks.gather(None)  # the others go on from this checkpoint
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
         return saved
@@ -367,17 +365,6 @@ class Engine:
             purpose, self._config.swarm.id, self._peer, order.round, order.stage, self._training.seed, bits=63
         )
 
-    def _save(self, event: StageTrained, body: bytes) -> StageTrained:
-        optimizer = {
-            "optimizer": self._trainer.optimizer.state_dict(),
-            "rng": torch.get_rng_state(),
-            "memory": dict(self._plan.read_memory()),
-        }
-        saved = self._checkpoints.save(
-            self.policy.trained_weights(), optimizer, body, event, self.steps, self.policy.digest, self.policy.describe
-        )
-        return saved.event
-
     def _check_space(self) -> None:
         """Raise CheckpointFailed when there is no room for the stage's checkpoint."""
         free = shutil.disk_usage(self._checkpoints.directory).free
@@ -387,28 +374,6 @@ class Engine:
                 f"no space for a checkpoint in {self._checkpoints.directory}: {free} bytes free, {needed} needed",
                 "Free space there or lower storage.free_bytes_min; the stage will be trained then",
             )
-
-    def _restore(self) -> None:
-        """Put model, optimiser and step count where the newest whole checkpoint has them, or at the beginning."""
-        checkpoint = next((c for c in self._checkpoints.whole() if c.meta.model == self.policy.digest), None)
-        if checkpoint is None:
-            self._load_base()
-            self._trainer.optimizer.load_state_dict(self._fresh_optimizer)
-            self._plan.load_memory(self._fresh_memory)
-            self._pace.steps = 0
-            return
-        self.policy.load_weights(checkpoint.read_weights())
-        state = checkpoint.read_optimizer()
-        self._trainer.optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["rng"])
-        self._plan.load_memory(state.get("memory", self._fresh_memory))
-        self._pace.steps = checkpoint.meta.steps
-        _log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self.steps)
-
-    def _load_base(self) -> None:
-        if self._stage is None:  # nothing was trained yet
-            return
-        self.policy.load_weights(self._base if self._base is not None else read_base(self.policy))
 
     def _report_scorers(self) -> None:
         failed = {task: count for task, count in self._scorer.failures.items() if count}

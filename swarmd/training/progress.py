@@ -1,0 +1,88 @@
+"""What a stage changes, saved whole and put back whole: weights, optimiser, steps, and what the plan has learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+import torch
+
+from swarmd.core.commands import Train
+from swarmd.core.events import StageTrained
+from swarmd.swarms.plan import Plan
+from swarmd.training.checkpoint import Checkpoint, Checkpoints
+from swarmd.training.model import Policy, read_base
+from swarmd.training.pace import Pace
+
+_log = structlog.get_logger(__name__)
+
+
+class Progress:
+    """The state of one node's training, in memory and in its checkpoints.
+
+    Args:
+        policy: whose weights are trained, as it was loaded.
+        plan: may have a memory of its own.
+        pace: counts the steps.
+        checkpoints: where it is kept.
+        optimizer: gives the one in use, with no step taken yet.
+    """
+
+    def __init__(
+        self, policy: Policy, plan: Plan, pace: Pace, checkpoints: Checkpoints, optimizer: Callable[[], Any]
+    ) -> None:
+        self._policy = policy
+        self._plan = plan
+        self._pace = pace
+        self._checkpoints = checkpoints
+        self._optimizer = optimizer
+        self._fresh_optimizer = optimizer().state_dict()
+        self._fresh_memory = plan.read_memory()
+        self._base = policy.copy_weights() if policy.is_small else None
+
+    def find(self, order: Train) -> Checkpoint | None:
+        """The checkpoint of this stage, if it was trained from the same model."""
+        checkpoint = self._checkpoints.find(order.round, order.stage)
+        return checkpoint if checkpoint is not None and self._fits(checkpoint) else None
+
+    def _fits(self, checkpoint: Checkpoint) -> bool:
+        return checkpoint.meta.model == self._policy.digest
+
+    def save(self, event: StageTrained, body: bytes) -> StageTrained:
+        """Make a stage durable; its report with the checkpoint's digest. Raises CheckpointFailed."""
+        optimizer = {
+            "optimizer": self._optimizer().state_dict(),
+            "rng": torch.get_rng_state(),
+            "memory": dict(self._plan.read_memory()),
+        }
+        policy = self._policy
+        saved = self._checkpoints.save(
+            policy.trained_weights(), optimizer, body, event, self._pace.steps, policy.digest, policy.describe
+        )
+        return saved.event
+
+    def restore(self, touched: bool) -> None:
+        """Be what the newest whole checkpoint holds, or as at the beginning.
+
+        Args:
+            touched: whether the weights may differ from those that were loaded.
+        """
+        checkpoint = next((each for each in self._checkpoints.whole() if self._fits(each)), None)
+        if checkpoint is None:
+            self._begin_anew(touched)
+            return
+        self._policy.load_weights(checkpoint.read_weights())
+        state = checkpoint.read_optimizer()
+        self._optimizer().load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"])
+        self._plan.load_memory(state.get("memory", self._fresh_memory))
+        self._pace.steps = checkpoint.meta.steps
+        _log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
+
+    def _begin_anew(self, touched: bool) -> None:
+        if touched:
+            self._policy.load_weights(self._base if self._base is not None else read_base(self._policy))
+        self._optimizer().load_state_dict(self._fresh_optimizer)
+        self._plan.load_memory(self._fresh_memory)
+        self._pace.steps = 0
