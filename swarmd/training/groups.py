@@ -84,7 +84,7 @@ class Collected(msgspec.Struct):
 
     groups: list[TrainingGroup] = msgspec.field(default_factory=list)  # peers', informative, in seeded random order
     material: Material = msgspec.field(default_factory=Material)
-    rejected: Counter[str] = msgspec.field(default_factory=Counter)  # groups refused, by reason
+    rejected: Counter[str] = msgspec.field(default_factory=Counter)  # groups refused anew, by reason
     judged: dict[str, list[Outcome]] = msgspec.field(default_factory=dict)  # peers' of the preceding stage
 
 
@@ -100,7 +100,7 @@ class PeerGroups:
 
     def collect(self, order: Train, read: Callable[[str], bytes], seed: int, cancellation: Cancellation) -> Collected:
         """Informative groups of peers to train on, the material for questions that build on earlier stages, and how
-        many groups were refused.
+        many groups were refused. A refusal counts once: what is only context was looked at when it was gathered.
 
         Args:
             order: whose `rollouts` and `context` are read.
@@ -108,7 +108,8 @@ class PeerGroups:
         """
         collected = Collected()
         taken: Counter[str] = Counter()
-        recent = {(ref.peer, ref.round, ref.stage) for ref in order.rollouts if ref.peer != self._own}
+        fresh = frozenset(order.rollouts)
+        recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self._own}
         for _, offers in sorted(self._offers(order, read, collected.rejected).items()):
             Random(seed).shuffle(offers)
             for ref, group in offers[:EXAMINED_MAX]:
@@ -119,7 +120,8 @@ class PeerGroups:
                 try:
                     regenerated = self._take(ref, group, preceding, collected)
                 except RecordRejected as error:
-                    collected.rejected[error.reason] += 1
+                    if ref in fresh:
+                        collected.rejected[error.reason] += 1
                     continue
                 if regenerated is not None and not regenerated.is_flat:
                     taken[ref.peer] += 1
@@ -140,7 +142,8 @@ class PeerGroups:
             try:
                 rollouts = self._read(ref, order, read)
             except RecordRejected as error:
-                rejected[error.reason] += max(ref.groups, 1)
+                if ref in order.rollouts:
+                    rejected[error.reason] += max(ref.groups, 1)
                 continue
             offers[ref.round, ref.stage] += [(ref, group) for group in rollouts.groups]
         return offers

@@ -168,3 +168,17 @@ def test_tags_and_delimiters_in_text_do_not_leave_their_place(tmp_path: Path) ->
         assert all(turns.count(token) <= 3 for token in honest)
     trained = anna.train(1, {ref: forged})
     assert trained.rejected == () and [each.peer for each in trained.judged] == ["zoe"]
+
+
+def test_a_refusal_counts_once(tmp_path: Path) -> None:
+    """What was refused at one stage is context of the later ones, and no news there."""
+    anna, zoe = Node("anna", tmp_path), Node("zoe", tmp_path)
+    anna.train(0, {})
+    event = zoe.train(0, {})
+    body = msgspec.msgpack.decode(zoe.body(event), type=Rollouts)
+    groups = tuple(msgspec.structs.replace(each, completions=each.completions[:1], cut=()) for each in body.groups)
+    forged = encode_rollouts(msgspec.structs.replace(body, groups=groups))
+    ref = msgspec.structs.replace(event.rollouts, digest=anna.engine._blobs.put(forged), size_bytes=len(forged))
+    assert dict(anna.train(1, {ref: forged}).rejected) == {"group-size": len(groups)}
+    assert ref in anna.context
+    assert anna.train(2, {}).rejected == ()
