@@ -19,7 +19,7 @@ QUICK = {
     "training.generations": 4,
     "training.peer_questions": 2,
     "training.held_out_questions": 4,
-    "coordinator.stage_s": 60.0,
+    "coordinator.stage_s": 120.0,
     "coordinator.start_s": 90.0,
     "dht.poll_s": 2.0,
     "logs.level": "debug",

@@ -35,6 +35,7 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # stages, and what is set besi
     "gsm8k": (3, {"swarm.options.questions": 4, "swarm.options.shown_bytes": SHOWN_BYTES}),
     "math-hard": (3, {"swarm.options.questions": 4}),
     "code": (1, {}),
+    "proposer-solver": (2, {}),
     "reasoning-gym": (1, {"swarm.tasks": [], **LONG}),  # no tasks: its own nine
 }
 
