@@ -19,6 +19,11 @@ def split_questions(training: TrainingConfig, parameters: int) -> tuple[int, int
     return micro, training.questions // micro
 
 
+def count_rows(training: TrainingConfig, parameters: int) -> int:
+    """Completions in one forward and backward pass."""
+    return split_questions(training, parameters)[0] * training.generations
+
+
 def computes_twice(training: TrainingConfig, parameters: int) -> bool:
     """Whether activations are dropped in the forward pass and computed again in the backward pass."""
     if training.gradient_checkpointing == "auto":

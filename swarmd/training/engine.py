@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import shutil
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from swarmd.paths import DataPaths
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import Place, Plan, hash_number
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
+from swarmd.training.batch import count_rows
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.deal import Deal
@@ -37,7 +39,7 @@ from swarmd.training.ranks import ALONE, Crew, Ranks, check_together
 from swarmd.training.replay import Replay
 from swarmd.training.stage import Figures, Stage, StageKey
 from swarmd.training.tally import name_stage
-from swarmd.training.trainer import SwarmTrainer, choose_micro_rows, make_trainer
+from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.vllm_sampler import make_sampler
 
 _log = structlog.get_logger(__name__)
@@ -91,7 +93,7 @@ class Engine:
         self._reference = make_reference(
             self.policy, config.training, paths.root, peer, lambda: self._pace.cancellation
         )
-        self._first_rows = choose_micro_rows(self.policy, self._training)
+        self._first_rows = count_rows(self._training, self.policy.parameters)
         self._micro_rows = load_rows(paths.checkpoints, self._first_rows, self._batch_rows)
         self._trainer = self._make_trainer()
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
@@ -162,6 +164,7 @@ class Engine:
             return False
         _log.warning("memory ran out: smaller parts from now on", rows=smaller, before=self._micro_rows)
         self._micro_rows = smaller
+        gc.unfreeze()  # the trainer with the larger parts is to go, too
         keep_rows(self._checkpoints.directory, smaller, self._first_rows, self._batch_rows)
         return True
 

@@ -15,14 +15,17 @@ STATUS = Path("/proc/self/status")
 KIBIBYTE = 1024
 
 
-def measure_bytes() -> int:
-    """Memory that only this process's end gives back: anonymous resident pages and swap.
+def measure_bytes(status: Path = STATUS) -> int:
+    """Memory that only the process's end gives back: anonymous resident pages and swap.
 
     Files mapped into memory are not counted: the kernel drops them by itself. Where the system does not tell them
-    apart, all resident memory counts.
+    apart, all resident memory of this process counts.
+
+    Args:
+        status: of another process, its file of that name in /proc.
     """
     try:
-        lines = STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+        lines = status.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return int(psutil.Process().memory_info().rss)
     sizes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest}
@@ -47,6 +50,15 @@ def find_excess(memory: MemoryConfig, device: str) -> str:
     if share > memory.vram_share_max:
         return f"it holds {share:.0%} of the {device} memory, training.memory.vram_share_max is less"
     return ""
+
+
+def set_aside_loaded() -> None:
+    """Spare later collections, `release_memory` and TRL's own at every stage, the walk through all that is loaded now.
+
+    It lives as long as the process; what does not needs `gc.unfreeze` before it can be collected.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def release_memory() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from swarmd.config import decode
 from swarmd.core.commands import Train
 from swarmd.training.cancellation import Cancellation
+from swarmd.training.footprint import set_aside_loaded
 from swarmd.training.ranks import Ranks
 from swarmd.worker.child import log_lines
 from swarmd.worker.frames import FrameReader
@@ -37,6 +38,7 @@ def main() -> None:
 
     ranks = Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     engine = load_engine(start, config, ranks)
+    set_aside_loaded()
     for message in messages:
         if isinstance(message, Perform) and isinstance(message.command, Train):
             engine.assist(message.command, Cancellation())

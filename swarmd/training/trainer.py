@@ -27,10 +27,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import TrainingConfig
 from swarmd.training.adapters import lengthen_adapters
-from swarmd.training.batch import computes_twice
+from swarmd.training.batch import computes_twice, count_rows
 from swarmd.training.gauges import Gauges
 from swarmd.training.kl import Reference, use_reference
-from swarmd.training.model import LIGHT_PARAMETERS_MAX, Policy
+from swarmd.training.model import Policy
 from swarmd.training.objective import PeerLoss, mark_foreign, weigh_foreign
 from swarmd.training.pace import Pace
 
@@ -66,7 +66,7 @@ def make_trainer(
         micro_rows: completions in one forward and backward pass, a divisor of those in a step; 0: by the model's size.
     """
     batch = training.questions * training.generations
-    micro_rows = micro_rows or choose_micro_rows(policy, training)
+    micro_rows = micro_rows or count_rows(training, policy.parameters)
     arguments = GRPOConfig(
         output_dir=str(directory),
         per_device_train_batch_size=micro_rows,
@@ -117,15 +117,6 @@ def make_trainer(
     trainer.create_optimizer()
     pace.optimizer = trainer.optimizer
     return trainer
-
-
-def choose_micro_rows(policy: Policy, training: TrainingConfig) -> int:
-    """Completions in one pass forward and backward: as configured, or all of a small model's, one group of others'."""
-    questions = training.micro_questions
-    if not questions:
-        questions = training.questions if policy.parameters <= LIGHT_PARAMETERS_MAX else 1
-    fitting = (count for count in range(min(questions, training.questions), 0, -1) if training.questions % count == 0)
-    return next(fitting) * training.generations
 
 
 def read_reward(completions: Sequence[str], **columns: Any) -> list[float | None]:

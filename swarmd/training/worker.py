@@ -25,7 +25,7 @@ from swarmd.paths import DataPaths
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.footprint import find_excess, is_out_of_memory
+from swarmd.training.footprint import find_excess, is_out_of_memory, set_aside_loaded
 from swarmd.training.ranks import ALONE, Crew, Ranks
 from swarmd.training.source import AUTO, locate_model
 from swarmd.worker.child import Inbox, Outbox, serve
@@ -194,6 +194,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     ranks = crew.ranks if crew else ALONE
     engine = await anyio.to_thread.run_sync(load_engine, start, config, ranks, crew, abandon_on_cancel=True)
     engine.trackers = make_trackers(config, paths, start.peer, engine.steps)
+    set_aside_loaded()
     policy = engine.policy
     pusher.base = policy.name
     outbox.observe(

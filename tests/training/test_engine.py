@@ -212,10 +212,10 @@ def test_kl_keeps_a_reference(make_engine: Maker) -> None:
 
 def test_a_large_model_trains_in_parts(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """One group at a time instead of the whole batch gives the same step."""
-    from swarmd.training import trainer
+    from swarmd.training import batch
 
     whole = make_engine("a", steps=1, questions=6, held_out_questions=0)
-    monkeypatch.setattr(trainer, "LIGHT_PARAMETERS_MAX", 0)
+    monkeypatch.setattr(batch, "LIGHT_PARAMETERS_MAX", 0)
     parts = make_engine("b", steps=1, questions=6, held_out_questions=0)
     assert parts._trainer.args.steps_per_generation == 6
     for engine in (whole, parts):

@@ -56,18 +56,6 @@ def test_a_stage_fails_after_one_more_try_and_the_next_process_begins_smaller(
     assert set(tried[2:]) == {4}
 
 
-def test_smaller_parts_learn_the_same(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients of the parts add up to that of the whole, so only rounding differs."""
-    whole = make_engine("whole")
-    parts = make_engine("parts", micro_questions=1)
-    for engine in (whole, parts):
-        engine._peer = "the-same"
-        engine.train(order(0), Cancellation())
-    assert parts._trainer.args.gradient_accumulation_steps == 4
-    for name, tensor in whole.policy.model.state_dict().items():
-        torch.testing.assert_close(tensor, parts.policy.model.state_dict()[name], atol=2e-4, rtol=0)
-
-
 def test_a_checkpoint_is_a_model(make_engine: Maker) -> None:
     """Anyone loads it with transformers alone."""
     engine = make_engine()
