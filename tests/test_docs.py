@@ -1,0 +1,156 @@
+"""What the documents name is there: files, sections, commands, options, keys, and every reason for a refusal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import click
+import msgspec
+import pytest
+from typer.main import get_command
+
+from swarmd import cli
+from swarmd.config import Config, section_of
+from swarmd.swarms.registry import BUILT_IN
+
+ROOT = Path(__file__).resolve().parent.parent
+NO_KEYS = (".toml", ".py", ".pem", ".proto", ".json", ".key", ".pass")
+MANIFEST_ONLY = {"chain.min_submissions", "chain.max_stage_s"}
+
+
+def tracked(*patterns: str) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, check=True).stdout
+    return [ROOT / name for name in listed.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+PAGES = tracked("*.md")
+COMMANDED = tracked("*.md", "*.toml", "*.md.txt", "*.service")
+
+
+def anchor_of(heading: str) -> str:
+    """As GitHub makes it."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
+    return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+
+
+def anchors_of(page: Path) -> list[str]:
+    return [anchor_of(heading) for heading in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)]
+
+
+def broken_links(page: Path) -> list[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        place, _, anchor = link.partition("#")
+        target = page.parent / place if place else page
+        if link.startswith("http"):
+            continue
+        if not target.exists() or (anchor and anchor not in anchors_of(target)):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def commands_in(text: str) -> list[str]:
+    """Every command line of swarmd's, from code blocks, comments and running text."""
+    verbs = "|".join(cli.VERBS)
+    joined = re.sub(r"\\\n\s*(?:#\s*)?", " ", text)
+    lines = re.findall(rf"^(?:#?\s*)(?:\.venv/bin/)?(swarmd (?:{verbs})\b[^\n`]*)$", joined, re.M)
+    return lines + re.findall(rf"`(swarmd (?:{verbs})\b[^`]*)`", joined.replace("\n", " "))
+
+
+def words_of(line: str) -> list[str]:
+    try:
+        return shlex.split(re.split(r"\s{2,}|\s#", line)[0])[1:]
+    except ValueError:
+        return line.split()[1:]
+
+
+def unknown_in(line: str) -> list[str]:
+    """Words of a command line that are no verb, and options that its verb does not have."""
+    group: Any = get_command(cli.app)
+    words = words_of(line)
+    command, words = cli.load_verb(words[0]), words[1:]
+    while hasattr(command, "get_command") and words and re.fullmatch(r"[a-z-]+", words[0]):
+        found = command.get_command(click.Context(group), words[0])
+        if found is None:
+            return [words[0]]
+        command, words = found, words[1:]
+    known = {"--help", *(option for parameter in command.params for option in parameter.opts)}
+    return [word for word in words if word.startswith("--") and word.split("=")[0].rstrip(",.;:)]") not in known]
+
+
+@pytest.mark.parametrize("page", [page for page in COMMANDED if "swarmd " in page.read_text("utf-8")], ids=name_of)
+def test_commands_and_options_are_there(page: Path) -> None:
+    lines = commands_in(page.read_text(encoding="utf-8"))
+    assert [(line, unknown) for line in lines if (unknown := unknown_in(line))] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "unknown"),
+    [
+        ("swarmd local --nodes 2 --dir DIR", []),
+        ("swarmd local --node 2", ["--node"]),
+        ("swarmd swarm make NAME", ["make"]),
+        ("swarmd report DIR --json   every node of `swarmd local --dir DIR`", []),
+    ],
+)
+def test_what_is_not_there_is_found(line: str, unknown: list[str]) -> None:
+    assert unknown_in(line) == unknown
+
+
+def test_a_link_into_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# A `word`, or two\n")
+    page = tmp_path / "page.md"
+    page.write_text("[a](there.md#a-word-or-two) [b](there.md#three) [c](gone.md) [d](https://example.org)")
+    assert broken_links(page) == ["there.md#three", "gone.md"]
+
+
+def keys_of(kind: type, prefix: str = "") -> set[str]:
+    keys = set()
+    for name, hint in get_type_hints(kind).items():
+        inner = section_of(hint)
+        keys.add(prefix + name)
+        if isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+            keys |= keys_of(inner, f"{prefix}{name}.")
+    return keys
+
+
+KEYS = keys_of(Config) | MANIFEST_ONLY
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_keys_are_those_of_the_configuration(page: Path) -> None:
+    tables = "|".join(sorted(key for key in KEYS if "." not in key))
+    named = re.findall(rf"`((?:{tables})\.[a-z_.]+?)(?: = [^`]*)?`", page.read_text(encoding="utf-8"))
+    options = [key for key in named if key.startswith("swarm.options.")]
+    assert sorted({key for key in named if not key.endswith(NO_KEYS)} - set(options) - KEYS) == []
+
+
+def test_every_reason_for_a_refusal_is_explained() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in tracked("swarmd/*.py"))
+    reasons = set(re.findall(r'RecordRejected\(\s*"([a-z-]+)"', source))
+    pages = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("TRAINING", "PROTOCOL", "INTEROP"))
+    assert len(reasons) > 30
+    assert sorted(reason for reason in reasons if f"`{reason}`" not in pages) == []
+
+
+def test_every_kind_and_decision_is_in_its_table() -> None:
+    front, swarms = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/SWARMS.md"))
+    for kind in BUILT_IN.values():
+        assert f"| [`{kind.name}`](docs/swarms/{kind.name}.md) | {kind.stages} |" in front
+        assert f"| `{kind.name}` | {kind.stages} |" in swarms
+    index = (ROOT / "docs/adr/README.md").read_text(encoding="utf-8")
+    assert all(f"]({page.name})" in index for page in tracked("docs/adr/0*.md"))
