@@ -152,7 +152,7 @@ class VllmConfig(Section, frozen=True):
 
     mode: Literal["off", "colocate", "server"] = "off"
     memory_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # of the device, colocated; 0: estimated
-    url: str = "http://127.0.0.1:8000"  # of `trl vllm-serve`, in server mode
+    url: str = "http://127.0.0.1:8000"  # of `vllm serve`, in server mode; see docs/MODELS.md
 
 
 class ReferenceConfig(Section, frozen=True):
