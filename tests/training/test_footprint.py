@@ -1,0 +1,51 @@
+"""Memory is measured by process, and what is loaded is kept out of later collections."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from swarmd.training.engine import Engine
+from swarmd.training.footprint import measure_bytes, set_aside_loaded
+
+MEBIBYTE = 1 << 20
+HOLD = "import sys; block = bytearray(64 << 20); print(flush=True); sys.stdin.read()"
+
+
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_memory_of_another_process_is_measured() -> None:
+    child = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline()
+        held = measure_bytes(Path(f"/proc/{child.pid}/status"))
+        assert 64 * MEBIBYTE < held < 128 * MEBIBYTE < measure_bytes()
+    finally:
+        child.communicate()
+
+
+def test_what_is_loaded_is_not_walked_through_again() -> None:
+    set_aside_loaded()
+    loaded = gc.get_freeze_count()
+    assert loaded > 100_000 > len(gc.get_objects())
+    held: list[object] = []
+    held.append(held)
+    del held
+    assert gc.collect() > 0, "what came later is still collected"
+    assert gc.get_freeze_count() == loaded
+
+
+def test_a_trainer_given_up_for_smaller_parts_can_be_collected(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine()
+    set_aside_loaded()
+    assert engine._cut_smaller(MemoryError())
+    assert gc.get_freeze_count() == 0
