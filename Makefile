@@ -15,7 +15,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint types layers drift unit e2e charts bench soak lock format reset clean
+.PHONY: help setup run test check lint types layers drift unit e2e charts bench bench-long soak lock format reset clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 24
@@ -67,6 +67,9 @@ charts: $(READY) ## draw the statecharts into docs/charts
 
 bench: $(READY) ## the benchmarks, as tables
 	$(BIN)/python -m bench
+
+bench-long: $(READY) ## the trainer over 200 stages, and with a KL term and adapters
+	$(BIN)/python -m bench trainer-memory trainer-kinds
 
 soak: $(READY) ## many seeds of the simulator (SEEDS=200)
 	$(BIN)/swarmd sim --seeds $(SEEDS)

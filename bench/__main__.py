@@ -24,13 +24,19 @@ BENCHMARKS = {
     "replay": "folding a recorded log",
     "simulator": "events of simulated swarms",
     "stage": "a training stage against bare TRL",
+    "generation": "tokens a second against transformers' generate",
+    "flat-groups": "optimiser steps a second with half of the groups flat, against bare TRL",
     "announcement": "from the coordinator's announcement to a follower's new state",
     "restart": "from exec to caught up, with a log of 10,000 events",
     "backfill": "100,000 log entries of a contract read into facts",
     "chain-events": "from a transaction to the fact that it left",
     "footprint": "memory and processor time of a node",
 }
-LONG = {"sharing": "specialists that exchange groups against loners; half an hour of processor time"}  # only by name
+LONG = {  # only by name
+    "trainer-memory": "memory of the trainer over 200 stages",
+    "trainer-kinds": "what a KL term and adapters cost the trainer",
+    "sharing": "specialists that exchange groups against loners; half an hour of processor time",
+}
 
 
 def main() -> int:
@@ -55,11 +61,11 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     known = BENCHMARKS | LONG
-    listing = "\n".join(f"  {name:14s}{summary}" for name, summary in known.items())
+    listing = "\n".join(f"  {name:16s}{summary}" for name, summary in known.items())
     parser = argparse.ArgumentParser(
         "python -m bench", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but sharing")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but the last three")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
     sharing = parser.add_argument_group("sharing")

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+import bench.half_flat  # noqa: F401  # makes its kind of swarm known
 from swarmd.config import Config, decode
 from swarmd.swarms.plan import NO_MATERIAL, Place, Question
 from swarmd.swarms.registry import make_plan

@@ -3,6 +3,9 @@
 swarmd's side is its real trainer worker, spoken to over its pipe as the daemon does: from the `Train` command to
 `StageTrained`, with checkpoint and rollouts written. Bare TRL's side makes a trainer and calls `train()`, in a process
 of its own, and writes nothing. Neither measures held-out accuracy. Both have one torch thread.
+
+A third contestant is the worker with what makes it faster than TRL switched off (`bench.worker`): it computes what TRL
+computes, so what it takes beyond TRL's time is what swarmd puts around it.
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from bench.measure import Sample, cpu_of, ratios, take_turns
 from bench.place import Unavailable
@@ -31,24 +34,37 @@ STEPS = 12
 ROUNDS = 6
 GOAL = 1.05
 STOP_S = 5.0
+Kind = TypeVar("Kind", bound=Event)
 
 
 def run(directory: Path) -> Iterable[Row]:
     training = TrainingConfig(device="cpu", threads=1, steps=STEPS, peer_questions=0, held_out_questions=0)
     config = Config(swarm=SwarmConfig(id="bench", coordinator=PEER), training=training)
-    with swarmd_side(config, directory) as ours, bare_side(config, directory) as theirs:
-        ours.stage(0)  # the first stage of a process builds what later ones have
-        theirs.stage(0)
-        walls = take_turns({"swarmd": ours.next_stage, "trl": theirs.next_stage}, ROUNDS)
-    cpu, wall = (ours.cpu[1:], theirs.cpu[1:]), (walls["swarmd"], walls["trl"])
-    yield from rows(wall, (Sample(tuple(cpu[0])), Sample(tuple(cpu[1]))))
+    with (
+        swarmd_side(config, directory, "swarmd") as ours,
+        swarmd_side(config, directory, "slow", ("shared-prompts", "flat-groups")) as slow,
+        bare_side(config, directory) as theirs,
+    ):
+        walls = race({"swarmd": ours, "slow": slow, "trl": theirs}, ROUNDS)
+    what = f"stage of {STEPS} steps"
+    yield compare(f"{what}, wall time", walls["swarmd"], walls["trl"])
+    yield compare(f"{what}, processor time", ours.processor_s, theirs.processor_s)
+    yield compare(f"{what}, its accelerations off, processor time", slow.processor_s, theirs.processor_s)
+    for name, side in (("", ours), (", its accelerations off", slow)):
+        yield Row(f"  of the wall time outside train(){name}", "%", Sample(tuple(side.outside[1:])))
 
 
-def rows(wall: tuple[Sample, Sample], cpu: tuple[Sample, Sample]) -> Iterable[Row]:
-    for what, (ours, theirs) in (("wall time", wall), ("processor time", cpu)):
-        ratio = ratios(ours, theirs)
-        met = ratio.median <= GOAL
-        yield Row(f"stage of {STEPS} steps, {what}", "s", ours, "bare TRL", theirs, ratio, f"<= {GOAL:g}", met)
+def race(sides: Mapping[str, Side], rounds: int) -> dict[str, Sample]:
+    """Wall seconds of a stage, by side; each also keeps its processor time."""
+    for side in sides.values():
+        side.stage(0)  # the first stage of a process builds what later ones have
+    return take_turns({name: side.next_stage for name, side in sides.items()}, rounds)
+
+
+def compare(what: str, ours: Sample, theirs: Sample) -> Row:
+    """Seconds against bare TRL's."""
+    ratio = ratios(ours, theirs)
+    return Row(what, "s", ours, "bare TRL", theirs, ratio, f"<= {GOAL:g}", ratio.median <= GOAL)
 
 
 class Side:
@@ -72,6 +88,11 @@ class Side:
         self.cpu.append(cpu_of(self.process.pid) - cpu)
         return wall_s
 
+    @property
+    def processor_s(self) -> Sample:
+        """Processor seconds of the stages after the first."""
+        return Sample(tuple(self.cpu[1:]))
+
     def train(self, round: int) -> None:
         """Have a stage trained."""
         raise AssertionError("each side says how it trains")
@@ -86,10 +107,11 @@ class Side:
 class Swarmd(Side):
     """The trainer worker."""
 
-    def __init__(self, process: subprocess.Popen[bytes], config: Config, directory: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], config: Config, directory: Path, peer: str) -> None:
         super().__init__(process)
+        self.outside: list[float] = []  # per cent of the wall time of each stage
         self._reader: FrameReader[FromWorker] = FrameReader(FromWorker)  # type: ignore[arg-type]
-        self.send(Start(encode(config), str(directory), PEER))
+        self.send(Start(encode(config), str(directory), peer))
         self.wait_for(TrainerReady)
 
     def send(self, message: Start | Perform | Stop) -> None:
@@ -99,19 +121,26 @@ class Swarmd(Side):
         stdin.flush()
 
     def train(self, round: int) -> None:
-        self.send(Perform(Train(f"train/{round}/0", round, 0)))
-        self.wait_for(StageTrained)
+        began = time.perf_counter()
+        self.perform(Train(f"train/{round}/0", round, 0))
+        self.outside.append(100 * (1 - self.trained.seconds / (time.perf_counter() - began)))
 
-    def wait_for(self, kind: type[Event]) -> None:
+    def perform(self, order: Train) -> StageTrained:
+        """Have a stage trained; the report stays in `trained`."""
+        self.send(Perform(order))
+        self.trained = self.wait_for(StageTrained)
+        return self.trained
+
+    def wait_for(self, kind: type[Kind]) -> Kind:
         """Read frames up to this event. Raises Unavailable when something else comes of it."""
         while chunk := os.read(self.pipes[1].fileno(), 65536):
             for message in self._reader.feed(chunk):
                 event = message.event if isinstance(message, Observed) else None
                 if isinstance(event, kind):
-                    return
+                    return event
                 if isinstance(message, Fault) or isinstance(event, CommandFailed):
                     raise Unavailable(f"the trainer worker failed: {message}")
-        raise Unavailable("the trainer worker ended; its stderr is in trainer.log")
+        raise Unavailable("the trainer worker ended; its stderr is in the log beside its data")
 
 
 class BareTrl(Side):
@@ -137,9 +166,12 @@ class BareTrl(Side):
 
 
 @contextmanager
-def swarmd_side(config: Config, directory: Path) -> Iterator[Swarmd]:
-    with started(["-m", "swarmd.training.worker"], directory / "trainer.log") as process:
-        yield Swarmd(process, config, directory / "node")
+def swarmd_side(
+    config: Config, directory: Path, name: str, without: Sequence[str] = (), peer: str = PEER
+) -> Iterator[Swarmd]:
+    """A trainer worker with data and log under `name`, `without` some of its parts (`bench.worker`)."""
+    with started(["-m", "bench.worker", *without], directory / f"{name}.log") as process:
+        yield Swarmd(process, config, directory / name, peer)
 
 
 @contextmanager

@@ -1,0 +1,43 @@
+"""The trainer worker with parts of it switched off, to measure what they bring: `python -m bench.worker PART ...`.
+
+Parts: `shared-prompts` computes the prompt once for its group, in generation and in training; `flat-groups` drops flat
+groups before the forward pass. What is named is switched off; TRL's and transformers' own ways take its place.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import anyio
+
+import bench.half_flat  # noqa: F401  # makes its kind of swarm known
+from swarmd.training.worker import main
+from swarmd.worker.child import serve
+
+
+def switch_off_shared_prompts() -> None:
+    """Generate with transformers' `generate`, train with TRL's forward pass."""
+    from swarmd.training.generation import Sampler
+    from swarmd.training.trainer import SwarmTrainer
+
+    Sampler.shares_prefill = property(lambda sampler: False)  # type: ignore[assignment, method-assign]
+    SwarmTrainer._shared = False
+
+
+def switch_off_flat_groups() -> None:
+    """Train on all groups."""
+    from swarmd.training.trainer import SwarmTrainer
+
+    def keep(trainer: SwarmTrainer, batch: dict[str, Any]) -> dict[str, Any]:
+        return batch
+
+    SwarmTrainer._drop_flat_groups = keep  # type: ignore[method-assign]
+
+
+PARTS = {"shared-prompts": switch_off_shared_prompts, "flat-groups": switch_off_flat_groups}
+
+if __name__ == "__main__":
+    for part in sys.argv[1:]:
+        PARTS[part]()
+    anyio.run(serve, main)
