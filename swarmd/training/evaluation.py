@@ -11,6 +11,7 @@ from swarmd.swarms.plan import Plan, Question, Score, hash_number
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.generation import Sampler
 from swarmd.training.model import Policy
+from swarmd.training.turns import Limits, Turns
 
 CORRECT_SCORE = 0.99  # from here on an answer counts as correct: partial credit is no answer
 BATCH_QUESTIONS = 128
@@ -36,15 +37,16 @@ def evaluate(
 ) -> dict[str, Accuracy]:
     """One completion for each question; the seed fixes the draws. Temperature 0 takes the likeliest tokens."""
     generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
+    turns = Turns(plan, policy, sampler, Limits(tokens_max, temperature))
     result = {}
     for task, asked in questions.items():
         marks: list[Score] = []
         for start in range(0, len(asked), BATCH_QUESTIONS):
             batch = asked[start : start + BATCH_QUESTIONS]
             prompts = [policy.encode_prompt(question.messages) for question in batch]
-            drawn = sampler.sample(prompts, 1, tokens_max, temperature, generator, cancellation or Cancellation())
-            for question, tokens in zip(batch, drawn, strict=True):
-                marks += plan.score(question, [policy.decode_completion(tokens)])
+            drawn = turns.complete(batch, prompts, 1, generator, cancellation or Cancellation())
+            for question, completion in zip(batch, drawn, strict=True):
+                marks += plan.score(question, [completion.text])
         if marks:
             correct = sum(mark.accuracy >= CORRECT_SCORE for mark in marks) / len(marks)
             result[task] = Accuracy(correct, sum(mark.format for mark in marks) / len(marks), len(marks))

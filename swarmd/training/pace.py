@@ -17,10 +17,10 @@ from swarmd.training.cancellation import Cancellation
 
 
 def rate_at(training: TrainingConfig, steps: int) -> float:
-    """The learning rate of the step after `steps` steps: linear warm-up, then the schedule, which ends at 0.
+    """The learning rate of the step after `steps` steps: linear warm-up, then the schedule.
 
-    The schedule is that of transformers' `get_scheduler` of the same name; after `schedule_steps` it stays at a
-    hundredth of the rate, because a node's life has no last step.
+    The schedule is that of transformers' `get_scheduler` of the same name, but it never falls below a hundredth of the
+    rate and stays there after `schedule_steps`, because a node's life has no last step.
     """
     peak = training.learning_rate
     if steps < training.warmup_steps:

@@ -300,7 +300,9 @@ async def test_there_is_no_contract_for_four_stages(bench: Bench) -> None:
 
 async def test_a_contract_of_two_stages(bench: Bench) -> None:
     plan = Plan(2, Policy(2, 300), BOOTNODES[:1])
-    await matches(bench, (await deploy(bench.orders(bench.account()), plan)).contract, plan)
+    deployed = await deploy(bench.orders(bench.account()), plan)
+    await matches(bench, deployed.contract, plan)
+    assert await Coordinator(bench.rpc(), deployed.contract).stages() == 2
 
 
 async def test_code_of_another_kind_is_told(bench: Bench) -> None:
