@@ -58,10 +58,10 @@ def assert_rounds_accounted(events: list[Event]) -> None:
 
 
 def assert_one_report_each(swarm: LocalSwarm) -> None:
-    """Nobody's report of a stage was ever seen with two contents."""
+    """Nobody's report of a stage was ever signed with two contents. Rewards in legacy networks grow, unsigned."""
     contents: dict[tuple[str, int, int], set[tuple[float, str]]] = {}
     for event in events_of(swarm.places[0].paths.events):
-        if isinstance(event, ReportSeen):
+        if isinstance(event, ReportSeen) and event.record:
             key = (event.peer, event.round, event.stage)
             contents.setdefault(key, set()).add((event.reward, event.digest))
     assert all(len(content) == 1 for content in contents.values()), contents
