@@ -9,7 +9,7 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.generation import Sampler, cut_at
+from swarmd.training.generation import Sampler, _draw_tokens, cut_at
 from swarmd.training.model import Policy, load_policy
 
 PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
@@ -63,6 +63,23 @@ def test_draws_follow_the_distribution(policy: Policy) -> None:
         expected = torch.softmax(policy.model(input_ids=torch.tensor([PROMPTS[0]])).logits[0, -1], -1)
     seen = torch.bincount(torch.tensor([tokens[0] for tokens in drawn]), minlength=len(expected)) / 4000
     assert float((seen - expected).abs().max()) < 0.04
+
+
+def test_a_token_is_drawn_as_often_as_it_is_likely() -> None:
+    weights = torch.tensor([0.0, 0.5, 0.0, 1e-3, 0.3, 0.199, 0.0])
+    drawn = _draw_tokens(weights.log().expand(100_000, -1), 1.0, generator())
+    seen = torch.bincount(drawn, minlength=len(weights)) / 100_000
+    assert not seen[weights == 0].any()
+    assert torch.allclose(seen, weights, atol=0.01) and 0 < seen[3] < 0.002
+    hot = _draw_tokens(weights.log().expand(100_000, -1), 4.0, generator())
+    assert float((hot == 3).float().mean()) > 0.05, "a higher temperature flattens"
+
+
+def test_logits_that_are_no_numbers_are_refused() -> None:
+    logits = torch.zeros(3, 5)
+    logits[1, 2] = torch.nan
+    with pytest.raises(ArithmeticError, match="not finite"):
+        _draw_tokens(logits, 1.0, generator())
 
 
 def test_a_seed_fixes_the_draws(policy: Policy) -> None:
