@@ -46,9 +46,9 @@ def test_a_swarm_of_each_kind(swarm: Swarm, kind: str) -> None:
     swarm.run(ROUNDS, kind, **TINY | settings)
     swarm.wait_over(200)
     swarm.stop()
-    everybody_trains_everything(swarm, stages)
+    check_everybody_trains(swarm, stages)
     if kind == "gsm8k":
-        stages_exchange_what_was_written(swarm)
+        check_exchange(swarm)
 
 
 def test_a_swarm_from_a_file(swarm: Swarm, tmp_path: Path) -> None:
@@ -58,10 +58,10 @@ def test_a_swarm_from_a_file(swarm: Swarm, tmp_path: Path) -> None:
     swarm.run(ROUNDS, str(tmp_path / "mine" / "config.toml"), **TINY)
     swarm.wait_over(200)
     swarm.stop()
-    everybody_trains_everything(swarm, 1)
+    check_everybody_trains(swarm, 1)
 
 
-def everybody_trains_everything(swarm: Swarm, stages: int) -> None:
+def check_everybody_trains(swarm: Swarm, stages: int) -> None:
     """Each node trains each stage, after gathering both peers' rollouts, and refuses nothing of them."""
     for place in swarm.places:
         events = list(events_of(place.paths.events))
@@ -75,7 +75,7 @@ def everybody_trains_everything(swarm: Swarm, stages: int) -> None:
         assert [len(event.judged) for event in trained] == [0] + [2] * (len(places) - 1)
 
 
-def stages_exchange_what_was_written(swarm: Swarm) -> None:
+def check_exchange(swarm: Swarm) -> None:
     """The questions of later stages name completions of all three nodes, and show the text of each."""
     answers_seen = 0
     for place in swarm.places:
