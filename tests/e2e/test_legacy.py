@@ -125,16 +125,16 @@ async def test_three_of_our_nodes_with_one_of_v04(tmp_path: Path, theirs: V04) -
             told = {"question": QUESTION, "answer": "4", "text": "<answer>4</answer>", "prompt": prompt}
             await theirs.do("publish", round=round + ahead, stage=stage, reward=2.5, **told)
         common = set.intersection(*(set(swarm.whole_rounds(n + 1, others[n])) for n in range(3)))
-        await reads_what_ours_wrote(swarm, theirs, max(common))
+        await check_reading(swarm, theirs, max(common))
         gathers = range(1, 4)
         swarm.wait_until(lambda: all(swarm.has_gathered(n, theirs.peer_id) for n in gathers), 120, "its output", 1.0)
         swarm.stop()
         for number in range(1, 4):
             for round in swarm.whole_rounds(number, others[number - 1])[:2]:
-                shows_what_peers_wrote(swarm, number, round, others[number - 1])
+                check_showing(swarm, number, round, others[number - 1])
 
 
-async def reads_what_ours_wrote(swarm: LegacySwarm, theirs: V04, round: int) -> None:
+async def check_reading(swarm: LegacySwarm, theirs: V04, round: int) -> None:
     """Rewards, outputs and leaderboard of a round, as v0.4 sees them, are what our nodes' logs say."""
     earned = {peer: swarm.body(number, round, 0).total for number, peer in enumerate(swarm.peers, 1)}
     assert await theirs.do("rewards", round=round, stage=0) == pytest.approx(earned)
@@ -147,7 +147,7 @@ async def reads_what_ours_wrote(swarm: LegacySwarm, theirs: V04, round: int) -> 
     assert dict(board["rows"]) == pytest.approx(earned)
 
 
-def shows_what_peers_wrote(swarm: LegacySwarm, number: int, round: int, peers: set[str]) -> None:
+def check_showing(swarm: LegacySwarm, number: int, round: int, peers: set[str]) -> None:
     """The questions of the second stage hold, word for word, what each peer was read to have answered."""
     place = swarm.places[number - 1]
     order, _ = swarm.stages(number)[round, 1]
@@ -190,7 +190,7 @@ async def test_one_of_our_nodes_in_a_network_of_v04(tmp_path: Path, theirs: V04)
         swarm.stop()
         assert swarm.whole_rounds(1, {theirs.peer_id}) == [0, 1]
         for round in range(2):
-            shows_what_peers_wrote(swarm, 1, round, {theirs.peer_id})
+            check_showing(swarm, 1, round, {theirs.peer_id})
 
 
 async def outputs_of(theirs: V04, peer: str, round: int, stage: int) -> dict[str, Any]:
