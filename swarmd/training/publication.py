@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 
+from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX
 from swarmd.training.groups import TrainingGroup
 
 
@@ -24,7 +25,9 @@ class Publication:
         self._time = 0
 
     def add(self, group: TrainingGroup) -> None:
-        """Take note of a group."""
+        """Take note of a group; one with a text too long for the wire is left out, for nobody would read the body."""
+        if any(len(text) > COMPLETION_CHARACTERS_MAX for text in group.texts):
+            return
         key = (group.is_flat, group.question.task)
         self._kept.setdefault(key, deque(maxlen=self._per_task)).append((self._time, group))
         self._time += 1
