@@ -13,6 +13,8 @@ from swarmd.config import MemoryConfig
 
 STATUS = Path("/proc/self/status")
 KIBIBYTE = 1024
+# How libraries say it in a plain RuntimeError: torch on the CPU, mps, CUDA's own calls, cuBLAS.
+SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
 
 def measure_bytes(status: Path = STATUS) -> int:
@@ -75,4 +77,11 @@ def release_memory() -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, the machine's or the accelerator's."""
-    return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "AcceleratorError")
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in SHORT_OF_MEMORY)
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Whether an accelerator has failed in a way that stays with the process, such as an illegal memory access."""
+    return type(error).__name__ == "AcceleratorError"

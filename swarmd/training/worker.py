@@ -25,7 +25,7 @@ from swarmd.paths import DataPaths
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.footprint import find_excess, is_out_of_memory, set_aside_loaded
+from swarmd.training.footprint import find_excess, is_device_lost, is_out_of_memory, set_aside_loaded
 from swarmd.training.ranks import ALONE, Crew, Ranks
 from swarmd.training.source import AUTO, locate_model
 from swarmd.worker.child import Inbox, Outbox, serve
@@ -128,6 +128,8 @@ class Trainer:
         except Exception as error:
             if is_out_of_memory(error):
                 self._spent = "memory ran out: a fresh process has it back"
+            elif is_device_lost(error):
+                self._spent = "the accelerator failed: it works again in a fresh process only"
             _log.exception("a stage failed", command=command.id)
             return CommandFailed(command.id, f"{type(error).__name__}: {error}")
         self._rounds.add(command.round)
