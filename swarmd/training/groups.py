@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 import msgspec
+import structlog
 
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
-from swarmd.errors import RecordRejected, SwarmdError
+from swarmd.errors import RecordRejected, SwarmdError, SwarmError
 from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
 from swarmd.training.cancellation import Cancellation
@@ -19,6 +21,8 @@ from swarmd.training.turns import Drawn, encode_turns
 
 EXAMINED_MAX = 1024  # groups of one stage generated again and scored
 FLAT_RANGE = 1e-6  # a group whose rewards lie within this teaches nothing
+
+_log = structlog.get_logger(__name__)
 
 
 class TrainingGroup(msgspec.Struct, frozen=True):
@@ -46,8 +50,15 @@ class Scorer:
         self.failures: Counter[str] = Counter()  # tasks whose scorer raised
 
     def score(self, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
-        """Scores of completions to one question."""
-        scores = tuple(self._plan.score(question, texts))
+        """Scores of completions to one question; a reward that is no number counts as 0 and as a failure.
+
+        Raises:
+            SwarmError: the plan gave more or fewer scores than completions.
+        """
+        given = tuple(self._plan.score(question, texts))
+        if len(given) != len(texts):
+            raise SwarmError(f"the plan gave {len(given)} scores for {len(texts)} completions of {question.task}")
+        scores = tuple(score if math.isfinite(score.reward) else Score(0.0, failed=True) for score in given)
         self.failures[question.task] += sum(score.failed for score in scores)
         return scores
 
@@ -120,6 +131,8 @@ class PeerGroups:
                 try:
                     regenerated = self._take(ref, group, preceding, collected)
                 except RecordRejected as error:
+                    if error.reason == "plan" and not collected.rejected["plan"]:  # once in a stage is enough
+                        _log.warning(error.message, exc_info=error.__cause__)
                     if ref in fresh:
                         collected.rejected[error.reason] += 1
                     continue
@@ -167,12 +180,9 @@ class PeerGroups:
             raise RecordRejected("quoted", f"{ref.peer} sent a question in words of its own")
         if group.quoted is None and len(group.completions) != self._limits.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
-        place = Place(ref.peer, ref.round, ref.stage)
-        question = self._plan.regenerate(group.reference, place, collected.material)
-        drawn = [self._encode(ref, group, index) for index in range(len(group.completions))]
+        question, drawn, scores = self._understand(ref, group, collected.material)
         texts = [each.text for each in drawn]
-        scores = self._scorer.score(question, texts)
-        outcome = Outcome(place, question, tuple(texts), scores)
+        outcome = Outcome(Place(ref.peer, ref.round, ref.stage), question, tuple(texts), scores)
         if self._plan.stages > 1:
             collected.material.add(outcome)
         if preceding:
@@ -186,6 +196,20 @@ class PeerGroups:
         rewards = [score.reward for score in scores]
         tokens, own = [each.tokens for each in drawn], [each.own for each in drawn]
         return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer)
+
+    def _understand(
+        self, ref: RolloutsRef, group: Group, material: Material
+    ) -> tuple[Question, list[Drawn], tuple[Score, ...]]:
+        """Question, completions and scores as this node has them. What a plan raises over them costs this group only:
+        else one peer's text could end the stage on every node."""
+        try:
+            question = self._plan.regenerate(group.reference, Place(ref.peer, ref.round, ref.stage), material)
+            drawn = [self._encode(ref, group, index) for index in range(len(group.completions))]
+            return question, drawn, self._scorer.score(question, [each.text for each in drawn])
+        except (RecordRejected, MemoryError):
+            raise
+        except Exception as error:
+            raise RecordRejected("plan", f"the plan failed at a group of {ref.peer}: {type(error).__name__}") from error
 
     def _encode(self, ref: RolloutsRef, group: Group, index: int) -> Drawn:
         """One completion in this node's tokens; what does not fit is scored as it is trained on."""

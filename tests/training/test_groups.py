@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,9 +11,9 @@ import pytest
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.values import RolloutsRef
-from swarmd.errors import NotFoundError
+from swarmd.errors import NotFoundError, SwarmError
 from swarmd.swarms.digit_plan import DigitsPlan
-from swarmd.swarms.plan import NO_MATERIAL, Place, Question
+from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question, Score
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.groups import PeerGroups, PeerLimits, Scorer, TrainingGroup
@@ -48,7 +49,7 @@ def drawn(peer: str, count: int, round: int = 4) -> list[Question]:
 
 
 def collect(
-    policy: Policy, *published: tuple[RolloutsRef, bytes], seed: int = 0, **limits: Any
+    policy: Policy, *published: tuple[RolloutsRef, bytes], seed: int = 0, plan: Plan = PLAN, **limits: Any
 ) -> tuple[list[TrainingGroup], dict[str, int]]:
     bodies = {ref.digest: body for ref, body in published}
 
@@ -57,7 +58,7 @@ def collect(
             raise NotFoundError(f"no {digest}")
         return bodies[digest]
 
-    peers = PeerGroups(msgspec.structs.replace(LIMITS, **limits), policy, PLAN, Scorer(PLAN), "me")
+    peers = PeerGroups(msgspec.structs.replace(LIMITS, **limits), policy, plan, Scorer(plan), "me")
     refs = tuple(ref for ref, _ in published)
     collected = peers.collect(order(5, refs), read, seed, Cancellation())
     return collected.groups, dict(collected.rejected)
@@ -137,3 +138,37 @@ def test_lengths_are_bounded(policy: Policy) -> None:
         answered(question, "right", "1"), completions=(f"{'1' * 50}<answer>{question.entry['answer']}</answer>", "1")
     )
     assert collect(policy, publish("a", [endless])) == ([], {})  # its answer lies beyond what is trained on
+
+
+class Frail(DigitsPlan):
+    """Somebody's plan that breaks its word: it raises over some texts, and gives no number for others."""
+
+    def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        if any("break" in text for text in completions):
+            raise RecursionError("deep")
+        return [Score(float("nan")) if "nan" in text else Score(float("1" in text)) for text in completions]
+
+
+def test_a_plan_that_raises_over_a_peers_text_costs_that_group_only(policy: Policy) -> None:
+    first, second = drawn("p", 2)
+    bodies = publish("p", [answered(first, "break", "1"), answered(second, "0", "1")])
+    groups, rejected = collect(policy, bodies, plan=Frail(SwarmConfig(id="test")))
+    assert rejected == {"plan": 1}
+    assert [group.question for group in groups] == [second]
+
+
+def test_a_reward_that_is_no_number_is_a_failed_one() -> None:
+    (question,) = drawn("p", 1)
+    scorer = Scorer(Frail(SwarmConfig(id="test")))
+    assert [score.reward for score in scorer.score(question, ["nan", "1"])] == [0.0, 1.0]
+    assert scorer.failures[question.task] == 1
+
+
+def test_scores_that_do_not_fit_the_completions_are_the_plans_fault() -> None:
+    class Short(DigitsPlan):
+        def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+            return [Score(1.0)]
+
+    (question,) = drawn("p", 1)
+    with pytest.raises(SwarmError, match="1 scores for 2 completions"):
+        Scorer(Short(SwarmConfig(id="test"))).score(question, ["1", "2"])
