@@ -39,6 +39,7 @@ EXT_DEPTH_MAX = 8  # honest values have 2
 CHECKED_MAX = 2048  # records whose signature need not be verified again
 CHECKED_BYTES_MAX = 16 * 1024 * 1024  # of them together
 KEYS_PER_FIND_MAX = 64
+NEARBY_MAX = 64  # peers that one answer may name; honest ones name hivemind's bucket size, 20
 BATCH_BYTES_MAX = 2 * 1024 * 1024  # of one store request
 RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # one sender's
 BYTES_BURST, BYTES_PER_S = 32.0 * 1024 * 1024, 2.0 * 1024 * 1024
@@ -255,8 +256,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         spawn(self.update_routing_table(node_id, peer, responded=responded))
 
     def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
-        nearest_ids = map(DHTID.from_bytes, result.nearest_node_ids)
-        nearest = dict(zip(nearest_ids, map(PeerID, result.nearest_peer_ids), strict=False))
+        nearest = read_nearby(result)
         if result.type == dht_pb2.NOT_FOUND:
             return None, nearest
         try:
@@ -305,6 +305,13 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
                 return None
             answers += answer
         return answers
+
+
+def read_nearby(result: Any) -> dict[DHTID, PeerID]:
+    """The peers that an answer names, the first `NEARBY_MAX`: one message has room for tens of thousands, and every
+    search would go on to sort them all."""
+    ids = map(DHTID.from_bytes, result.nearest_node_ids[:NEARBY_MAX])
+    return dict(zip(ids, map(PeerID, result.nearest_peer_ids[:NEARBY_MAX]), strict=False))
 
 
 def _entries(dictionary: DictionaryDHTValue) -> list[tuple[bytes, bytes, float]]:

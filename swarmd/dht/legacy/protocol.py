@@ -10,7 +10,7 @@ from swarmd.dht.hive import DHTID, DictionaryDHTValue, PeerID, ValueWithExpirati
 from swarmd.dht.legacy.guard import Guard
 from swarmd.dht.legacy.storage import ENTRY_BYTES, LegacyStorage
 from swarmd.dht.legacy.values import Entry, decode, decode_dictionary
-from swarmd.dht.validator import YIELD_EVERY, GuardedProtocol
+from swarmd.dht.validator import YIELD_EVERY, GuardedProtocol, read_nearby
 from swarmd.errors import RecordRejected
 
 STALE = "stale"  # not worth counting: holders hand on what is just running out
@@ -77,8 +77,7 @@ class LegacyProtocol(GuardedProtocol):
         return stored
 
     def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
-        nearest_ids = map(DHTID.from_bytes, result.nearest_node_ids)
-        nearest = dict(zip(nearest_ids, map(PeerID, result.nearest_peer_ids), strict=False))
+        nearest = read_nearby(result)
         try:
             return self._open_value(sender, key.to_bytes(), result), nearest
         except RecordRejected as error:
