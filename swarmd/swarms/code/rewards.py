@@ -49,6 +49,7 @@ def count_programs(executions: list[Execution], verdicts: Mapping[str, Verdict |
 
 def compat_parts(text: str, correct: bool) -> dict[str, float]:
     """Upstream's three rewards: +-1, +-1, and a tenth for each fence that is not outweighed by an error."""
-    formed = bool(_COMPAT_FORM.fullmatch(text)) and all(text.count(tag) == 1 for tag in _COMPAT_TAGS)
+    once = all(text.count(tag) == 1 for tag in _COMPAT_TAGS)  # first: the pattern tries every pair of tags
+    formed = once and bool(_COMPAT_FORM.fullmatch(text))
     calls = text.count(_PYTHON_FENCE) - text.count(ERROR_COMPAT.strip())
     return {"correct": 1.0 if correct else -1.0, "format": 1.0 if formed else -1.0, "programs": 0.1 * calls}

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
 from swarmd.sandbox import Sandbox, Verdict
 from swarmd.swarms.code import execution, form
 from swarmd.swarms.code.plan import MIXTURE, CodePlan
+from swarmd.swarms.code.rewards import compat_parts
 from swarmd.swarms.plan import NO_MATERIAL, Place, Question
 from swarmd.swarms.registry import make_plan
 
@@ -284,3 +286,10 @@ def test_questions_from_a_file(tmp_path: Path) -> None:
 def test_wrong_options_are_named(options: dict[str, Any], told: str) -> None:
     with pytest.raises(SwarmError, match=told):
         plan_of(**options)
+
+
+def test_compat_takes_no_time_over_a_peers_many_tags() -> None:
+    """Upstream's pattern tries every pair of tags, half a second for the longest completion."""
+    began = time.process_time()
+    assert compat_parts("<think>" + "</think>\n<answer>" * 960, False)["format"] == -1.0
+    assert time.process_time() - began < 0.1
