@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import pickle
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -10,6 +12,7 @@ import torch
 
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
+from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Plan
 from swarmd.training.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.model import Policy, read_base
@@ -50,11 +53,11 @@ class Progress:
         return checkpoint.meta.model == self._policy.digest
 
     def save(self, event: StageTrained, body: bytes) -> StageTrained:
-        """Make a stage durable; its report with the checkpoint's digest. Raises CheckpointFailed."""
+        """Make a stage durable; its report with the checkpoint's digest. Raises CheckpointFailed, SwarmError."""
         optimizer = {
             "optimizer": self._optimizer().state_dict(),
             "rng": torch.get_rng_state(),
-            "memory": dict(self._plan.read_memory()),
+            "memory": check_plain(self._plan.read_memory()),
         }
         policy = self._policy
         saved = self._checkpoints.save(
@@ -86,3 +89,23 @@ class Progress:
         self._optimizer().load_state_dict(self._fresh_optimizer)
         self._plan.load_memory(self._fresh_memory)
         self._pace.steps = 0
+
+
+def check_plain(memory: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plan remembers, as a dictionary that a checkpoint gives back.
+
+    Raises:
+        SwarmError: it holds more than plain values; read as checkpoints are, without running what stands there, it
+            would end this process and every one after it.
+    """
+    plain, written = dict(memory), io.BytesIO()
+    try:
+        torch.save(plain, written)
+        written.seek(0)
+        torch.load(written, weights_only=True)
+    except (pickle.PickleError, TypeError, AttributeError, RecursionError) as error:
+        raise SwarmError(
+            "what the plan remembers cannot be kept in a checkpoint",
+            "Plan.read_memory gives texts, numbers, truth values, and lists and dictionaries of them",
+        ) from error
+    return plain
