@@ -21,6 +21,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=NUMBER_MAX)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 INTEGER_MAX = 2**63 - 1  # what msgpack and every database hold
+GENERATIONS_MAX = 64  # completions of a group in a body of rollouts
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}$")]
@@ -189,7 +190,7 @@ class TrainingConfig(Section, frozen=True):
     threads: Count = 0  # torch threads; 0: one for small models, else as many as torch likes
     steps: AtLeastOne = 40  # optimiser steps in a stage
     questions: AtLeastOne = 16  # questions (groups) in a step
-    generations: Annotated[int, msgspec.Meta(ge=2, le=INTEGER_MAX)] = 8  # completions of a question (G)
+    generations: Annotated[int, msgspec.Meta(ge=2, le=GENERATIONS_MAX)] = 8  # completions of a question (G)
     own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave places for
     own_questions_max: Count = 0  # while own ones are flat, it goes on up to so many; 0: no more than above
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)

@@ -44,6 +44,7 @@ def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str)
         (COORDINATOR + '[training]\nsteps = "many"', "training.steps: Expected `int`, got `str`"),
         (COORDINATOR + "[training]\nsteps = 0", "training.steps: Expected `int` >= 1"),
         (COORDINATOR + "[training]\ngenerations = 1", "training.generations: Expected `int` >= 2"),
+        (COORDINATOR + "[training]\ngenerations = 65", "training.generations: Expected `int` <= 64"),
         (COORDINATOR + f"[training]\nsteps = {10**20}", f"training.steps: Expected `int` <= {2**63 - 1}"),
         (COORDINATOR + f"[training]\nseed = {10**20}", f"training.seed: Expected `int` <= {2**63 - 1}"),
         (COORDINATOR + "[round]\ntrain_s = inf", "round.train_s: Expected `float` <= 1000000000.0"),

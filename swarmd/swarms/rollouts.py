@@ -11,13 +11,14 @@ from typing import Annotated
 
 import msgspec
 
+from swarmd.config import GENERATIONS_MAX
 from swarmd.core.values import RolloutsRef, Value
 from swarmd.errors import RecordRejected
 
 VERSION = 1
 BODY_BYTES_MAX = 1024 * 1024  # a larger body is refused unread
 GROUPS_MAX = 256
-COMPLETIONS_MAX = 64  # of a group
+COMPLETIONS_MAX = GENERATIONS_MAX  # of a group
 COMPLETION_CHARACTERS_MAX = 16384
 NAME_CHARACTERS_MAX = 128
 SEED_MAX = 2**31 - 1  # numpy takes 32 bits, and tasks add the index to the seed
