@@ -36,7 +36,7 @@ class Bare:
         self.plan = make_plan(config.swarm, config.training)
         source = locate_model(config.training.model)
         self.tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
-        self.model = AutoModelForCausalLM.from_pretrained(source)
+        self.model = AutoModelForCausalLM.from_pretrained(source, dtype="float32")  # as swarmd trains on a CPU
 
     def train(self, round: int) -> dict[str, float]:
         """One stage. Returns seconds of wall and processor time, tokens and reward."""
