@@ -1,0 +1,66 @@
+"""The training benchmarks' own parts: contestants get the same work, and what is off is off. Nothing is timed."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import torch
+
+from bench import worker
+from bench.flat_groups import rates
+from bench.generation import PEER, SHAPES, by_generate, by_sampler, draw_prompts
+from bench.half_flat import NAME, HalfFlatPlan, is_flat
+from bench.measure import Sample
+from bench.trainer_memory import slope_of
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.swarms.plan import NO_MATERIAL, Place
+from swarmd.swarms.registry import make_plan
+from swarmd.training.generation import Sampler
+from swarmd.training.model import load_policy
+from swarmd.training.trainer import SwarmTrainer
+
+
+def test_half_of_the_groups_are_flat_whoever_scores_them() -> None:
+    plan = make_plan(SwarmConfig(id="bench", coordinator=PEER, kind=NAME))
+    assert isinstance(plan, HalfFlatPlan)
+    questions = list(islice(plan.draw(Place(PEER, 0, 0), NO_MATERIAL), 400))
+    flat = [question for question in questions if is_flat(question)]
+    assert 150 < len(flat) < 250
+    texts = [f"<answer>{number}</answer>" for number in range(8)]
+    for question in questions[:20]:
+        together = [score.reward for score in plan.score(question, texts)]
+        assert together == [plan.score(question, [text])[0].reward for text in texts], "TRL's side asks one by one"
+        assert len(set(together)) == (1 if is_flat(question) else 8)
+
+
+def test_both_generators_complete_the_same_prompts() -> None:
+    training = TrainingConfig(device="cpu", threads=1)
+    policy = load_policy(training)
+    prompts = draw_prompts(policy, training, 3)
+    assert len({tuple(prompt) for prompt in prompts}) == 3
+    for draw in (by_sampler(policy, training), by_generate(policy, training)):
+        drawn = draw(prompts, 4)
+        assert len(drawn) == 12
+        for tokens in drawn:
+            assert 1 <= len(tokens) <= training.completion_tokens
+            assert not set(tokens[:-1]) & set(policy.stop_ids), "nothing behind the end counts"
+    assert all(count * group == 128 for count, group in SHAPES)
+
+
+def test_parts_of_the_worker_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sampler, "shares_prefill", Sampler.shares_prefill)  # put back afterwards, with the others
+    monkeypatch.setattr(SwarmTrainer, "_shared", SwarmTrainer._shared)
+    monkeypatch.setattr(SwarmTrainer, "_drop_flat_groups", SwarmTrainer._drop_flat_groups)
+    for switch_off in worker.PARTS.values():
+        switch_off()
+    assert Sampler.shares_prefill.fget(None) is False  # type: ignore[attr-defined]
+    assert SwarmTrainer._shared is False
+    batch = {"advantages": torch.zeros(8)}
+    assert SwarmTrainer._drop_flat_groups(None, batch) is batch  # type: ignore[arg-type]
+
+
+def test_growth_and_rates_are_computed() -> None:
+    assert slope_of([5.0, 7.0, 9.0, 11.0]) == pytest.approx(2.0)
+    assert slope_of([4.0, 4.0, 4.0]) == 0.0
+    assert rates(Sample((4.0, 2.0))).values == (2.0, 4.0)
