@@ -144,9 +144,6 @@ def test_stages_are_those_of_the_kind(shell: Shell) -> None:
             ("run", "-c"),
         ):
             assert told in shell.fails(ExitCode.BAD_CONFIG, *command, recipe)
-    recipe.write_text('role = "coordinator"\n[swarm]\nid = "x"\nkind = "proposer-solver"\n')
-    command = ("swarm", "new", "b", "--dir", shell.root / "b", "--config", recipe, "--rpc", "http://127.0.0.1:1")
-    assert "only of 1 or 3" in shell.fails(ExitCode.BAD_CONFIG, *command)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "a\x1b[2Jb"])
