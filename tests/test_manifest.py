@@ -33,6 +33,7 @@ from swarmd.manifest import (
     verify,
     write_manifest,
 )
+from swarmd.manifest.form import check_form
 from swarmd.manifest.seal import signed_message
 from tests.dht.making import RSA
 
@@ -283,6 +284,23 @@ def test_settings_of_a_task_are_plain(value: Any) -> None:
 def test_options_of_a_kind_are_plain(value: Any) -> None:
     with pytest.raises(ManifestError, match=r"recipe\.options"):
         recipe_of(Config(SwarmConfig("s", options={"a": {"b": value}})))
+
+
+def test_what_keeps_programs_in_is_no_manifests_to_say() -> None:
+    """Else whoever makes a manifest could have peers' programs run on every machine that joins, without a sandbox."""
+    options = {"sandbox": "none-i-accept-the-risk", "judge": "http://192.0.2.1/v1", "judge_model": "m", "level": 3}
+    recipe = recipe_of(Config(SwarmConfig("s", kind="proposer-solver", stages=2, options=options)))
+    assert recipe.options == {"level": 3}
+    for name in ("sandbox", "judge", "judge_model"):
+        bad = msgspec.structs.replace(recipe, options={name: options[name]})
+        with pytest.raises(ManifestError, match=rf"recipe\.options: {name}"):
+            check_form(unsigned(recipe=bad))
+
+
+def test_a_nodes_own_options_stand_beside_the_manifests() -> None:
+    choice = NodeChoice(OTHER.peer_id, options={"sandbox": "bubblewrap"})
+    manifest = signed(recipe=recipe_of(Config(SwarmConfig("s", kind="code", options={"prompt": "one-shot"}))))
+    assert config_of(manifest, choice).swarm.options == {"prompt": "one-shot", "sandbox": "bubblewrap"}
 
 
 def test_a_recipe_without_options_has_the_digest_that_it_had_before_there_were_any() -> None:

@@ -45,12 +45,12 @@ def find_questions(options: Mapping[str, Any], manifest: Path, data: Path) -> Pa
         SwarmError: it is another one.
     """
     name, digest = questions_of(options), str(options.get("digest", ""))
-    if not name:
-        return None
-    if Path(name).name != name or name.startswith(".") or not digest:
+    if _leads_elsewhere(options.get("data")) or (name and not digest):
         raise ManifestError(
             "recipe.options: data is not the name of a file, or digest is missing", "Get a manifest from its creator"
         )
+    if not name:
+        return None
     for directory in (data, manifest.parent):
         if (directory / name).exists():
             load_rows(directory, name, digest)
@@ -59,6 +59,11 @@ def find_questions(options: Mapping[str, Any], manifest: Path, data: Path) -> Pa
         f"the swarm trains on {name}, which is not beside {manifest}",
         f"Get {name} from whoever gave you the manifest, put it beside it, and run the command again",
     )
+
+
+def _leads_elsewhere(named: object) -> bool:
+    """Whether an option `data`, whatever its kind makes of it, is a path out of the data directory, or hidden in it."""
+    return isinstance(named, str) and named != "" and (Path(named).name != named or named[0] in ".~")
 
 
 def bring_questions(home: Path, name: str, data: Path) -> None:

@@ -30,7 +30,7 @@ from swarmd.manifest import (
     sign_manifest,
     write_manifest,
 )
-from swarmd.manifest.form import FORMAT, UINT32_MAX
+from swarmd.manifest.form import FORMAT, OWN_OPTIONS, UINT32_MAX
 from swarmd.swarms.registry import check_kind, find_kind
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
@@ -235,6 +235,7 @@ def _choice(wishes: Wishes, peer: str) -> NodeChoice:
         role="coordinator",
         listen=wishes.listen,
         announce=wishes.announce,
+        options={key: value for key, value in wishes.base.swarm.options.items() if key in OWN_OPTIONS},
         training={key: value for key, value in own.items() if key not in Recipe.__struct_fields__},
     )
 

@@ -13,7 +13,19 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from swarmd.config import INTEGER_MAX, Address, AtLeastOne, Config, Count, Name, NotNegative, Positive, Section, Share
+from swarmd.config import (
+    GENERATIONS_MAX,
+    INTEGER_MAX,
+    Address,
+    AtLeastOne,
+    Config,
+    Count,
+    Name,
+    NotNegative,
+    Positive,
+    Section,
+    Share,
+)
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity import is_peer_id
 from swarmd.errors import ManifestError
@@ -24,6 +36,9 @@ BOOTNODES_MAX = 32
 MEMBERS_MAX = 512
 RPC_MAX = 8
 TEXT_LENGTH_MAX = 256  # of an address or a URL
+# Options of kinds that are each node's own: what keeps programs in, and whom a node calls. Whoever made a manifest has
+# no say in that.
+OWN_OPTIONS = ("sandbox", "judge", "judge_model", "judge_s")
 DEPTH_MAX = 8  # tables in tables of a task's settings
 UINT32_MAX = 2**32 - 1  # of the contract's policy
 CREATED_AT_MAX = 253_402_300_799  # the last second of the year 9999
@@ -57,7 +72,7 @@ class Recipe(Section, frozen=True):
     model: Model
     steps: AtLeastOne
     questions: AtLeastOne
-    generations: Annotated[int, msgspec.Meta(ge=2, le=INTEGER_MAX)]
+    generations: Annotated[int, msgspec.Meta(ge=2, le=GENERATIONS_MAX)]
     peer_questions: Count
     completion_tokens: AtLeastOne
     prompt_tokens: AtLeastOne
@@ -124,7 +139,7 @@ class Manifest(Section, frozen=True):
 
 
 def recipe_of(config: Config) -> Recipe:
-    """The recipe in a node's configuration; its digest is still empty.
+    """The recipe in a node's configuration, without `OWN_OPTIONS`; its digest is still empty.
 
     Raises:
         ManifestError: a value has no place in a manifest: a model's path, a task's settings that are no plain values.
@@ -138,7 +153,7 @@ def recipe_of(config: Config) -> Recipe:
         "kind": swarm.kind,
         "stages": swarm.stages,
         "tasks": tasks,
-        "options": swarm.options,
+        "options": {name: value for name, value in swarm.options.items() if name not in OWN_OPTIONS},
         "digest": "",
     }
     try:
@@ -209,6 +224,12 @@ def check_recipe(recipe: Recipe) -> None:
         _check_printable("recipe.tasks", task.name)
         _check_plain(f"recipe.tasks: {task.name}", task.config, DEPTH_MAX)
     _check_plain("recipe.options", recipe.options, DEPTH_MAX)
+    for name in OWN_OPTIONS:
+        if name in recipe.options:
+            raise ManifestError(
+                f"recipe.options: {name} is for each node to set, no manifest sets it",
+                "Do not join: it would decide what programs of others may do on this machine, or whom it calls",
+            )
     _check_printable("recipe.kind", recipe.kind)
 
 

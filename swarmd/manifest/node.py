@@ -46,6 +46,7 @@ class NodeChoice(msgspec.Struct, frozen=True):
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     announce: tuple[str, ...] = ()
     bootnodes: tuple[str, ...] = ()  # beyond the manifest's
+    options: dict[str, Any] = {}  # keys of [swarm.options] that are no part of the recipe
     training: dict[str, Any] = {}  # keys of [training] that are no part of the recipe
     rpc: tuple[str, ...] = ()
     sender: Literal["wallet", "proxy", "none"] = "none"
@@ -91,6 +92,8 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
     recipe = msgspec.to_builtins(manifest.recipe)
     recipe.pop("digest")
     shared = {name: recipe.pop(name) for name in ("kind", "stages", "tasks", "options") if name in recipe}
+    if choice.options:
+        shared["options"] = {**shared.get("options", {}), **choice.options}
     coordinator = {} if choice.role == "coordinator" else {"coordinator": manifest.creator}
     tables = {
         "swarm": ("from the manifest", {"id": manifest.id, **coordinator, **shared}),

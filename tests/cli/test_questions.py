@@ -91,6 +91,9 @@ def test_a_file_that_is_there_already_is_never_written_over(shell: Shell, manife
         {"data": "/etc/x.jsonl", "digest": "0" * 64},
         {"data": ".jsonl", "digest": "0" * 64},
         {"data": "sums.jsonl"},
+        {"data": "/srv/notes.json"},
+        {"data": "../copy-of-gsm8k"},
+        {"data": "~/copy"},
     ],
 )
 def test_a_manifest_names_no_file_elsewhere_and_always_the_digest(tmp_path: Path, options: dict[str, str]) -> None:
@@ -116,3 +119,12 @@ def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -
     write_rows(shell.root / "b" / "math.jsonl", rows[1:])
     with pytest.raises(SwarmdError, match="is not the swarm's"):
         make_plan(config.swarm, config.training, shell.root / "b")
+
+
+def test_the_creator_keeps_a_sandbox_of_its_own_and_hands_none_out(shell: Shell) -> None:
+    text = 'role = "coordinator"\n[swarm]\nid = "x"\nkind = "code"\n[swarm.options]\nsandbox = "bubblewrap"\n'
+    (shell.root / "base.toml").write_text(text + 'prompt = "one-shot"\n', encoding="utf-8")
+    shell.well("swarm", "new", "Programs", "--dir", shell.root / "a", "--config", shell.root / "base.toml")
+    assert shell.manifest("a").recipe.options == {"prompt": "one-shot"}
+    own = load_config(shell.root / "a" / "config.toml").swarm.options
+    assert own == {"prompt": "one-shot", "sandbox": "bubblewrap"}
