@@ -96,7 +96,8 @@ def join(
 
 
 def _check(manifest: Manifest, wishes: Wishes) -> None:
-    check_kind(SwarmConfig(manifest.id, kind=manifest.recipe.kind, stages=manifest.recipe.stages))
+    recipe = manifest.recipe
+    check_kind(SwarmConfig(manifest.id, kind=recipe.kind, stages=recipe.stages, options=recipe.options))
     if manifest.chain is None and (wishes.paid_by.rpc or wishes.paid_by.account or wishes.signer):
         raise ConfigError(f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there")
     if wishes.signer and wishes.paid_by.account:

@@ -9,11 +9,16 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from swarmd.config import Section
 from swarmd.errors import SwarmError
 
 WHERE = "swarm.options"
 
 Options = TypeVar("Options", bound=msgspec.Struct)
+
+
+class NoOptions(Section, frozen=True):
+    """Of kinds whose mixture stands in `swarm.tasks`: there is nothing else to set."""
 
 
 def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:

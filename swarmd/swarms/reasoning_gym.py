@@ -16,13 +16,13 @@ from typing import Any
 
 from reasoning_gym.factory import ProceduralDataset
 
-from swarmd.config import Section, SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless
 from swarmd.swarms.curriculum import load_ladders, make_ladder
 from swarmd.swarms.digits import register_digits
 from swarmd.swarms.gym_tasks import DATASET_SIZE, Task, make_levels
-from swarmd.swarms.options import decode_options
+from swarmd.swarms.options import NoOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of
 from swarmd.swarms.rollouts import Reference
 from swarmd.swarms.text import extract_answer, is_well_formed
@@ -38,10 +38,6 @@ TRIES_MAX = 400  # questions looked at to find one on the wanted side of the spl
 FRESH_TRIES_MAX = 20  # of these, to find one not drawn before in the stage
 SELECT_TRIES = 80  # questions looked at for each one held out
 DATASETS_KEPT = 64
-
-
-class NoOptions(Section, frozen=True):
-    """The mixture stands in `swarm.tasks`; there is nothing else to set."""
 
 
 class ReasoningGymPlan(Plan):

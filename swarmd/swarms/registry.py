@@ -18,6 +18,7 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import SwarmdError, SwarmError
+from swarmd.swarms.options import decode_options
 from swarmd.swarms.plan import Plan
 
 GROUP = "swarmd.swarms"
@@ -57,6 +58,15 @@ _OWN = (
     ),
     Kind("file", "One's own questions and answers from a JSONL file, with named rewards.", 1, "file:FilePlan"),
 )
+_OPTIONS = {  # of swarmd's own kinds; they import little, so that options are checked without making a plan
+    "digits": "options:NoOptions",
+    "reasoning-gym": "options:NoOptions",
+    "gsm8k": "math.settings:MathOptions",
+    "math-hard": "math.settings:MathOptions",
+    "code": "code.settings:CodeOptions",
+    "proposer-solver": "proposer.settings:ProposerOptions",
+    "file": "file:FileOptions",
+}
 BUILT_IN = {kind.name: msgspec.structs.replace(kind, target=f"swarmd.swarms.{kind.target}") for kind in _OWN}
 
 
@@ -93,13 +103,21 @@ def stages_of(kind: str) -> int:
 
 
 def check_kind(swarm: SwarmConfig) -> Kind:
-    """The kind that a configuration asks for. Raises SwarmError when there is none, or it has other stages."""
+    """The kind that a configuration asks for.
+
+    Raises:
+        SwarmError: there is none, it has other stages, or its options are wrong; a plug-in looks at its own when its
+            plan is made.
+    """
     kind = find_kind(swarm.kind)
     if swarm.stages != kind.stages:
         raise SwarmError(
             f"swarm.stages is {swarm.stages}, but a round of {kind.name!r} has {kind.stages}",
             f"Write stages = {kind.stages} in [swarm]",
         )
+    if kind.name in _OPTIONS:
+        options = EntryPoint(kind.name, f"swarmd.swarms.{_OPTIONS[kind.name]}", GROUP).load()
+        decode_options(swarm.options, options)
     return kind
 
 

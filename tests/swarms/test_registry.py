@@ -144,6 +144,29 @@ def test_wrong_stages_are_told_with_the_right_ones() -> None:
         make_plan(SwarmConfig("s", kind="digits", stages=2))
 
 
+WRONG = [
+    ("digits", {"foo": 1}, "'swarm.options.foo'"),
+    ("reasoning-gym", {"tasks": []}, "'swarm.options.tasks'"),
+    ("gsm8k", {"rewards": "x"}, "swarm.options.rewards: "),
+    ("math-hard", {"persona": "JOE"}, "JOE"),
+    ("code", {"programs_rewarded": "two"}, "swarm.options.programs_rewarded: "),
+    ("proposer-solver", {"judge": "ftp://x"}, "no HTTP address"),
+    ("file", {}, "swarm.options.data is missing"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "told"), WRONG)
+def test_wrong_options_are_told_without_making_a_plan(kind: str, options: dict[str, object], told: str) -> None:
+    swarm = SwarmConfig("s", kind=kind, stages=BUILT_IN[kind].stages, options=options)
+    with pytest.raises(SwarmError) as caught:
+        check_kind(swarm)
+    assert told in caught.value.message and caught.value.exit_code == ExitCode.BAD_CONFIG
+
+
+def test_the_options_of_every_kind_are_looked_at() -> None:
+    assert {kind for kind, _, _ in WRONG} == set(BUILT_IN)
+
+
 @pytest.mark.parametrize(("name", "hint"), [("gsm-8k", "Did you mean 'gsm8k'?"), ("x", "Known kinds: digits, reas")])
 def test_an_unknown_kind_is_told_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(SwarmError) as caught:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 
-from swarmd.config import Section, SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import SwarmError
-from swarmd.sandbox import Isolation, Limits, Sandbox
+from swarmd.sandbox import Sandbox
 from swarmd.swarms.code import form
 from swarmd.swarms.code.execution import Executions
-from swarmd.swarms.code.prompts import Prompt, make_system
+from swarmd.swarms.code.prompts import make_system
 from swarmd.swarms.code.rewards import FIRST_WEIGHTS, LATER_WEIGHTS, compat_parts, count_programs, is_in_form
+from swarmd.swarms.code.settings import CodeOptions
 from swarmd.swarms.file import FilePlan
 from swarmd.swarms.options import decode_options
 from swarmd.swarms.plan import Material, Place, Plan, Question, Score, hash_number
@@ -33,25 +34,6 @@ MIXTURE = (
     *("base_conversion", "decimal_arithmetic", "count_primes", "number_sequence"),
 )
 CORRECT = 0.99  # accuracy from which an answer counts as right
-
-Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]
-
-
-class CodeOptions(Section, frozen=True):
-    """`swarm.options` of the kind."""
-
-    data: Annotated[str, msgspec.Meta(max_length=255)] = ""  # JSONL of prompt and answer; empty: swarm.tasks
-    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = ""  # of its rows; empty: any
-    compare: Literal["numeric", "exact"] = "numeric"  # how answers to questions of the file are compared
-    prompt: Prompt = "zero-shot"
-    rewards: Literal["fixed", "compat"] = "fixed"
-    program_reward: Weight = 0.1  # for each program that ran and printed, by `rewards = "fixed"`
-    programs_rewarded: Annotated[int, msgspec.Meta(ge=0, le=form.EXECUTIONS_MAX)] = 1  # at most so many
-    compat_weights: Literal["first", "later"] = "first"  # upstream's, before and after 16 weight updates
-    output_characters: Annotated[int, msgspec.Meta(ge=16, le=form.OUTPUT_CHARACTERS_MAX)] = 1000
-    rerun_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0  # in a stage, to run peers' programs again
-    sandbox: Isolation = "auto"
-    limits: Limits = Limits()
 
 
 class CodePlan(Plan):
