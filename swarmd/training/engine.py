@@ -144,6 +144,7 @@ class Engine:
         except Exception as error:
             if self._crew is not None or not self._cut_smaller(error):
                 raise
+        self._trainer.accelerator.free_memory()  # of the old optimiser: what links vLLM to the trainer outlives it
         self._trainer = self._make_trainer()
         self._progress.restore(touched=True)
         try:

@@ -35,8 +35,11 @@ def exhaust(monkeypatch: pytest.MonkeyPatch, rows_that_fit: int) -> list[int]:
 
 def test_a_stage_is_trained_in_halves(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine()  # four questions of four completions in one pass
+    accelerator: Any = engine._trainer.accelerator
     tried = exhaust(monkeypatch, rows_that_fit=8)
     event = engine.train(order(0), Cancellation())
+    assert accelerator is not engine._trainer.accelerator
+    assert accelerator._optimizers == [], "the optimiser of the larger parts is not held"
     assert event.steps == engine.steps == 2
     assert tried[0] == 16 and set(tried[1:]) == {8}
     assert make_engine()._trainer.args.per_device_train_batch_size == 8
