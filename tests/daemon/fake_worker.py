@@ -18,7 +18,7 @@ from swarmd.errors import ModelError
 from swarmd.worker.child import Inbox, Outbox, serve
 from swarmd.worker.messages import Perform, Start, Stop
 
-WORKER, MODE = sys.argv[1:3]
+WORKER, MODE = (*sys.argv[1:3], "", "")[:2]  # nothing, where a test only imports this
 ONCE = "once" in sys.argv[3:]
 DIGEST = "0" * 64
 CANARY = "hf_" + "CANARY" * 5

@@ -119,7 +119,11 @@ def test_what_opens_and_is_no_backup_is_refused(monkeypatch: pytest.MonkeyPatch)
         open_backup(sealed, PASSPHRASE, "file")
 
 
-@pytest.mark.parametrize("key", [b"", BOB.encode(), ALICE.encode()[:36] + BOB.encode()[36:], b"x" * 68])
+@pytest.mark.parametrize(
+    "key",
+    [b"", BOB.encode(), ALICE.encode()[:36] + BOB.encode()[36:], b"x" * 68],
+    ids=["none", "another", "mixed", "junk"],
+)
 def test_a_backup_of_another_key_than_it_says_is_refused(key: bytes) -> None:
     with pytest.raises(IdentityError):
         assert Backup(key, ALICE.peer_id, 0.0).identity
