@@ -16,7 +16,7 @@ from bench.table import Row
 from swarmd.config import Config, SwarmConfig, TrainingConfig
 
 STEPS = 8
-ROUNDS = 5
+ROUNDS = 3
 GOAL = 1.3
 
 

@@ -24,7 +24,7 @@ from swarmd.training.quiet import quieten
 
 PEER = "12D3KooWbench"
 SHAPES = ((16, 8), (8, 16))  # prompts and completions of each
-ROUNDS = 24
+ROUNDS = 16
 GOAL = 2.0
 
 Draw = Callable[[Sequence[Sequence[int]], int], Sequence[Sequence[int]]]

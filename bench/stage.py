@@ -31,7 +31,7 @@ from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Start, 
 
 PEER = "12D3KooWbench"
 STEPS = 12
-ROUNDS = 6
+ROUNDS = 4
 GOAL = 1.05
 STOP_S = 5.0
 Kind = TypeVar("Kind", bound=Event)
