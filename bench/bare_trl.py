@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-import bench.half_flat  # noqa: F401  # makes its kind of swarm known
+from bench import half_flat
 from swarmd.config import Config, decode
 from swarmd.swarms.plan import NO_MATERIAL, Place, Question
 from swarmd.swarms.registry import make_plan
@@ -108,6 +108,7 @@ def main(config: Path, peer: str) -> None:
     """Say that the model is loaded, then train until stdin ends."""
     answers, sys.stdout = sys.stdout, sys.stderr
     quieten()
+    half_flat.make_known()
     bare = Bare(decode(config.read_bytes()), peer)
     print(json.dumps({"parameters": bare.model.num_parameters()}), file=answers, flush=True)
     for line in sys.stdin:

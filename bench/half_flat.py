@@ -1,7 +1,7 @@
 """A swarm of which every other question teaches nothing: the digits' questions, other rewards.
 
 Half of the questions, by their hash, give each completion the same reward; the other half give each text another one,
-so that a group is flat only where all its completions are one text. Importing this module makes the kind known.
+so that a group is flat only where all its completions are one text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from swarmd.swarms.plan import Question, Score, hash_number
 from swarmd.swarms.registry import BUILT_IN, Kind
 
 NAME = "half-flat"
-BUILT_IN[NAME] = Kind(NAME, "Digits, every other group flat.", 1, "bench.half_flat:HalfFlatPlan")
+
+
+def make_known() -> None:
+    """Let `swarm.kind` name it, in this process."""
+    BUILT_IN[NAME] = Kind(NAME, "Digits, every other group flat.", 1, "bench.half_flat:HalfFlatPlan")
 
 
 class HalfFlatPlan(DigitsPlan):

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-import bench.half_flat  # noqa: F401  # makes its kind of swarm known
+from bench import half_flat
 from swarmd.training.worker import main
 from swarmd.worker.child import serve
 
@@ -40,4 +40,5 @@ PARTS = {"shared-prompts": switch_off_shared_prompts, "flat-groups": switch_off_
 if __name__ == "__main__":
     for part in sys.argv[1:]:
         PARTS[part]()
+    half_flat.make_known()
     anyio.run(serve, main)

@@ -10,20 +10,18 @@ import torch
 from bench import worker
 from bench.flat_groups import rates
 from bench.generation import PEER, SHAPES, by_generate, by_sampler, draw_prompts
-from bench.half_flat import NAME, HalfFlatPlan, is_flat
+from bench.half_flat import HalfFlatPlan, is_flat
 from bench.measure import Sample
 from bench.trainer_memory import slope_of
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.swarms.plan import NO_MATERIAL, Place
-from swarmd.swarms.registry import make_plan
 from swarmd.training.generation import Sampler
 from swarmd.training.model import load_policy
 from swarmd.training.trainer import SwarmTrainer
 
 
 def test_half_of_the_groups_are_flat_whoever_scores_them() -> None:
-    plan = make_plan(SwarmConfig(id="bench", coordinator=PEER, kind=NAME))
-    assert isinstance(plan, HalfFlatPlan)
+    plan = HalfFlatPlan(SwarmConfig(id="bench", coordinator=PEER))
     questions = list(islice(plan.draw(Place(PEER, 0, 0), NO_MATERIAL), 400))
     flat = [question for question in questions if is_flat(question)]
     assert 150 < len(flat) < 250
