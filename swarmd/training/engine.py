@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import shutil
 from collections.abc import Callable
 from itertools import islice
@@ -16,7 +15,7 @@ import structlog
 from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import Train
 from swarmd.core.events import OutputsMade, StageTrained
-from swarmd.core.values import Judgement, RolloutsRef
+from swarmd.core.values import RolloutsRef
 from swarmd.errors import CheckpointFailed, ModelError, SwarmError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
@@ -29,7 +28,7 @@ from swarmd.training.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.deal import Deal
 from swarmd.training.evaluation import evaluate, mean_accuracy
 from swarmd.training.footprint import is_out_of_memory, release_memory
-from swarmd.training.groups import Collected, PeerGroups, PeerLimits, Scorer
+from swarmd.training.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
 from swarmd.training.kl import make_reference
 from swarmd.training.model import Policy, load_policy
 from swarmd.training.pace import Pace
@@ -265,7 +264,7 @@ class Engine:
             held_out=held_out,
             held_out_before=before,
             rejected=tuple(sorted(collected.rejected.items())),
-            judged=self._judge(collected),
+            judged=judge_peers(self._plan, collected.judged),
         )
         self._report_scorers()
         saved = self._progress.save(event, body)
@@ -320,11 +319,6 @@ class Engine:
             replay=self._replay,
         )
         return stage, collected
-
-    def _judge(self, collected: Collected) -> tuple[Judgement, ...]:
-        """What the peers' rollouts of the preceding stage count for in a vote."""
-        worths = ((peer, self._plan.judge(outcomes)) for peer, outcomes in sorted(collected.judged.items()))
-        return tuple(Judgement(peer, worth) for peer, worth in worths if math.isfinite(worth))
 
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from swarmd.core.commands import Train
-from swarmd.core.values import RolloutsRef
+from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import RecordRejected, SwarmdError, SwarmError
 from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
@@ -123,7 +123,7 @@ class PeerGroups:
         recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self._own}
         for _, offers in sorted(self._offers(order, read, collected.rejected).items()):
             Random(seed).shuffle(offers)
-            for ref, group in offers[:EXAMINED_MAX]:
+            for ref, group in choose_offers(offers, EXAMINED_MAX):
                 cancellation.check()
                 preceding = (ref.peer, ref.round, ref.stage) in recent and taken[ref.peer] < self._limits.groups_max
                 if not preceding and self._plan.stages == 1:
@@ -220,6 +220,35 @@ class PeerGroups:
         if tokens[-1] != self._policy.tokenizer.eos_token_id:
             text = self._policy.decode_completion(tokens)
         return Drawn(tokens, own, text)
+
+
+Offer = tuple[RolloutsRef, Group]
+
+
+def choose_offers(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
+    """At most `count` of them: where there are more, of each peer in turn, so that many groups crowd nobody out."""
+    if len(offers) <= count:
+        return offers
+    seen: Counter[str] = Counter()
+    turns = []
+    for offer in offers:
+        turns.append((seen[offer[0].peer], offer))
+        seen[offer[0].peer] += 1
+    return [offer for _, offer in sorted(turns, key=lambda turn: turn[0])[:count]]
+
+
+def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Judgement, ...]:
+    """What the peers' rollouts of the preceding stage count for in a vote; nothing where the plan cannot say."""
+    judgements = []
+    for peer, outcomes in sorted(judged.items()):
+        try:
+            worth = float(plan.judge(outcomes))
+        except Exception:
+            _log.warning("the plan failed to judge a peer, which gets no vote", peer=peer, exc_info=True)
+            continue
+        if math.isfinite(worth):
+            judgements.append(Judgement(peer, worth))
+    return tuple(judgements)
 
 
 def read_body(ref: RolloutsRef, read: Callable[[str], bytes]) -> bytes:

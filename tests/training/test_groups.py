@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.core.values import RolloutsRef
+from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import NotFoundError, SwarmError
 from swarmd.swarms.digit_plan import DigitsPlan
-from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question, Score
+from swarmd.swarms.plan import NO_MATERIAL, Outcome, Place, Plan, Question, Score
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.groups import PeerGroups, PeerLimits, Scorer, TrainingGroup
+from swarmd.training.groups import PeerGroups, PeerLimits, Scorer, TrainingGroup, choose_offers, judge_peers
 from swarmd.training.model import Policy, load_policy
 from tests.training.conftest import order
 
@@ -172,3 +172,27 @@ def test_scores_that_do_not_fit_the_completions_are_the_plans_fault() -> None:
     (question,) = drawn("p", 1)
     with pytest.raises(SwarmError, match="1 scores for 2 completions"):
         Scorer(Short(SwarmConfig(id="test"))).score(question, ["1", "2"])
+
+
+def test_many_groups_crowd_no_peer_out() -> None:
+    crowd = [
+        (RolloutsRef(f"sybil-{peer}", 4, 0, "", 1, 1), answered(q, "1")) for peer in range(5) for q in drawn("a", 8)
+    ]
+    honest = [(RolloutsRef("honest", 4, 0, "", 1, 1), answered(question, "1")) for question in drawn("b", 2)]
+    chosen = choose_offers([*crowd, *honest], 12)
+    assert len(chosen) == 12
+    assert sum(ref.peer == "honest" for ref, _ in chosen) == 2
+    assert choose_offers(honest, 2) == honest
+
+
+def test_a_plan_that_cannot_judge_costs_that_peer_its_vote() -> None:
+    question = drawn("a", 1)[0]
+    outcome = Outcome(Place("a", 4, 0), question, ("x", "y"), (Score(0.5), Score(1.0)))
+
+    class Choosy(DigitsPlan):
+        def judge(self, outcomes: Any) -> float:
+            return {"a": 1.0, "c": float("nan")}[outcomes[0].place.peer]
+
+    judged = {peer: [msgspec.structs.replace(outcome, place=Place(peer, 4, 0))] for peer in "abc"}
+    assert judge_peers(Choosy(SwarmConfig(id="test")), judged) == (Judgement("a", 1.0),)
+    assert judge_peers(PLAN, judged)[0] == Judgement("a", 0.75)
