@@ -57,7 +57,7 @@ drift: $(READY) ## generated files are what their sources say
 	diff -r build/charts docs/charts
 
 unit: $(READY) ## fast tests
-	$(BIN)/pytest -n auto --dist loadfile -m 'not e2e' --durations=10
+	$(BIN)/pytest -m 'not e2e' --durations=10
 
 e2e: $(READY) ## tests with whole nodes (minutes)
 	$(BIN)/pytest -m e2e --durations=10 -v
