@@ -14,6 +14,7 @@ from swarmd.config import LoraConfig, ReferenceConfig, TrainingConfig
 from swarmd.errors import ConfigError, ReferenceFailed
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import Engine
+from swarmd.training.generation import pad_left
 from swarmd.training.kl import FrozenCopy, make_reference
 from swarmd.training.reference import client
 from swarmd.training.reference.scoring import Reference, load_frozen
@@ -41,9 +42,21 @@ def check_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) 
         torch.testing.assert_close(got[name], tensor, atol=1e-5, rtol=1e-4)
 
 
+def sampled_batch(engine: Engine) -> dict[str, Any]:
+    """Held-out questions with completions that the policy draws, padded as TRL does."""
+    questions = [question for task in engine._plan.tasks for question in engine._plan.hold_out(task, 32)]
+    prompts = [engine.policy.encode_prompt(question.messages) for question in questions]
+    drawn = engine._sampler.sample(prompts, 1, 10, 1.0, torch.Generator().manual_seed(0), Cancellation())
+    pad, keep = engine.policy.tokenizer.pad_token_id, max(map(len, drawn))
+    ids, mask = pad_left(prompts, pad, "cpu")
+    rest = torch.tensor([tokens + [pad] * (keep - len(tokens)) for tokens in drawn])
+    kept = torch.tensor([[1] * len(tokens) + [0] * (keep - len(tokens)) for tokens in drawn])
+    return {"ids": torch.cat([ids, rest], 1), "mask": torch.cat([mask, kept], 1), "keep": keep}
+
+
 def divergence(engine: Engine, reference: Reference) -> float:
-    """Mean of TRL's estimate of the KL divergence, over random tokens."""
-    batch = some_batch(reference, 16)
+    """Mean of TRL's estimate of the KL divergence, over completions of the policy itself."""
+    batch = sampled_batch(engine)
     with torch.no_grad():
         model = engine._trainer.model
         own = GRPOTrainer._get_per_token_logps_and_entropies(
