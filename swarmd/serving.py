@@ -30,11 +30,11 @@ class Address(NamedTuple):
     port: int
 
 
-def parse_listen(text: str) -> Address:
-    """HOST:PORT. Raises ConfigError."""
+def parse_listen(text: str, port: int) -> Address:
+    """HOST:PORT; `port` is an example for the error. Raises ConfigError."""
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\s]+)):(\d{1,5})", text)
     if found is None or int(found[3]) > 65535:
-        raise ConfigError(f"--listen {text!r} is no HOST:PORT", "For example 127.0.0.1:59807 or [::1]:59807")
+        raise ConfigError(f"--listen {text!r} is no HOST:PORT", f"For example 127.0.0.1:{port} or [::1]:{port}")
     return Address(found[1] or found[2], int(found[3]))
 
 
@@ -55,22 +55,24 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def load_token(named: str, root: Path) -> str:
+def load_token(named: str, root: Path, kind: Kind = TOKEN) -> str:
     """The bearer token in a file or a credential; empty where none is named.
 
     Args:
         named: a path, or `credential:NAME`.
         root: what a relative path is relative to.
+        kind: what it is called and raised as in errors.
 
     Raises:
-        ConfigError: it cannot be read, others may read it, or it is too short or no plain text.
+        SwarmdError: `kind.error` (ConfigError by default): it cannot be read, others may read it, or it is too short
+            or no plain text.
     """
     if not named:
         return ""
-    secret = locate_secret(named, root, TOKEN)
-    token = read_secret(secret, TOKEN).decode("ascii", "replace").strip()
+    secret = locate_secret(named, root, kind)
+    token = read_secret(secret, kind).decode("ascii", "replace").strip()
     if len(token) < TOKEN_CHARS_MIN or not re.fullmatch(r"[!-~]+", token):
-        raise ConfigError(
+        raise kind.error(
             f"there is no token in {secret.path}", f"One of {TOKEN_CHARS_MIN} or more letters and digits, on one line"
         )
     return token

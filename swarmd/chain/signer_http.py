@@ -7,7 +7,6 @@ to a submission, and ends at everything else.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import re
 from collections import deque
@@ -21,12 +20,11 @@ from aiohttp import web
 
 from swarmd.chain.contract import ERRORS, advice
 from swarmd.chain.signer import Asked, Signer
-from swarmd.errors import AddressInUse, ChainError, ChainMismatch, ContractRefused, LogWriteFailed
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused, LogWriteFailed
+from swarmd.serving import carries_token
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_S = 5.0  # a request's body has arrived within this
-SILENT_S = 10.0  # a connection without a whole request's head is closed after this
-CONNECTIONS_MAX = 256
 REQUESTS_MAX = 64  # under way at once
 STOP_S = 20.0  # requests under way may take so long when the server ends
 MINUTE_S = 60.0
@@ -191,11 +189,7 @@ class Door:
     def _authorise(self, request: web.Request) -> None:
         if "Origin" in request.headers:  # a page in somebody's browser, which can reach loopback
             raise Refused(403, "not for browsers")
-        if not self._access.token:
-            return
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._access.token.encode())
-        if scheme.lower() != "bearer" or not right:
+        if not carries_token(request, self._access.token):
             raise Refused(401, "unauthorized")
 
     def _spend(self) -> None:
@@ -246,40 +240,3 @@ def _answer(status: int, content: dict[str, Any]) -> web.Response:
         headers = {"WWW-Authenticate": "Bearer"}
     body = msgspec.json.encode(content)
     return web.Response(status=status, body=body, content_type="application/json", headers=headers)
-
-
-class _TooMany(asyncio.Protocol):
-    """Takes the place of a connection that is one too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
-
-
-@asynccontextmanager
-async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
-    """Serve until the block ends, then let requests under way finish; gives the URL, with the port that was chosen.
-
-    Raises:
-        AddressInUse: the address cannot be listened on.
-    """
-    runner = web.AppRunner(
-        app, access_log=None, keepalive_timeout=SILENT_S, auto_decompress=False, shutdown_timeout=STOP_S
-    )
-    await runner.setup()
-    http = runner.server
-    assert http is not None
-    try:
-        server = await asyncio.get_running_loop().create_server(
-            lambda: _TooMany() if len(http.connections) >= CONNECTIONS_MAX else http(), host, port
-        )
-    except OSError as error:
-        await runner.cleanup()
-        raise AddressInUse(
-            f"{host}:{port} cannot be listened on: {error.strerror}", "Choose another --listen"
-        ) from None
-    try:
-        found = server.sockets[0].getsockname()
-        yield f"http://[{found[0]}]:{found[1]}" if ":" in found[0] else f"http://{found[0]}:{found[1]}"
-    finally:
-        server.close()
-        await runner.cleanup()

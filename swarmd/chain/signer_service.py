@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import re
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -14,30 +11,22 @@ from typing import Any, NamedTuple
 
 from eth_account.signers.local import LocalAccount
 
+from swarmd import serving
 from swarmd.chain.audit import AuditLog, Line, now
 from swarmd.chain.keystore import load_account
 from swarmd.chain.ledger import Ledger
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.signer import Signer
-from swarmd.chain.signer_http import Access, Door, listening
+from swarmd.chain.signer_http import STOP_S, Access, Door
 from swarmd.chain.urls import read_urls
 from swarmd.chain.wallet import Wallet
 from swarmd.config import ChainConfig
-from swarmd.errors import ChainError, ConfigError, KeystoreError, PathUnusable
+from swarmd.errors import ChainError, KeystoreError, PathUnusable
 from swarmd.paths import DataPaths
-from swarmd.private import Kind, locate_secret, read_secret
 
-TOKEN_CHARS_MIN = 16
-TOKEN = Kind("token file", KeystoreError, 4096, "Write a random token into it: `openssl rand -hex 32`, mode 0600")
+TOKEN = serving.TOKEN._replace(error=KeystoreError)
 
 log = logging.getLogger(__name__)
-
-
-class Address(NamedTuple):
-    """Where to listen."""
-
-    host: str
-    port: int
 
 
 class Order(NamedTuple):
@@ -45,51 +34,14 @@ class Order(NamedTuple):
 
     chain: ChainConfig
     data: DataPaths  # that relative files of `chain` lie in
-    listen: Address
+    listen: serving.Address
     access: Access
     audit: Path
 
 
-def parse_listen(text: str) -> Address:
-    """HOST:PORT. Raises ConfigError."""
-    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\s]+)):(\d{1,5})", text)
-    if found is None or int(found[3]) > 65535:
-        raise ConfigError(f"--listen {text!r} is no HOST:PORT", "For example 127.0.0.1:3000 or [::1]:3000")
-    return Address(found[1] or found[2], int(found[3]))
-
-
-def check_listen(address: Address, token: str) -> None:
-    """Raise ConfigError where strangers could have things signed."""
-    if not is_loopback(address.host) and not token:
-        raise ConfigError(
-            f"the signer would listen on {address.host}, where others can reach it, and asks for no token",
-            "Give --token-file FILE, or listen on 127.0.0.1",
-        )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def load_token(named: str, root: Path) -> str:
-    """The bearer token in a file; empty where none is named.
-
-    Raises:
-        KeystoreError: it cannot be read, others may read it, or it is too short or no plain text.
-    """
-    if not named:
-        return ""
-    secret = locate_secret(named, root, TOKEN)
-    token = read_secret(secret, TOKEN).decode("ascii", "replace").strip()
-    if len(token) < TOKEN_CHARS_MIN or not re.fullmatch(r"[!-~]+", token):
-        raise KeystoreError(
-            f"there is no token in {secret.path}", f"One of {TOKEN_CHARS_MIN} or more letters and digits, on one line"
-        )
-    return token
+    """The bearer token in a file, as `swarmd.serving.load_token` reads it. Raises KeystoreError."""
+    return serving.load_token(named, root, TOKEN)
 
 
 async def run_signer(order: Order) -> None:
@@ -99,7 +51,7 @@ async def run_signer(order: Order) -> None:
         KeystoreError, ConfigError, ChainMismatch: it does not start.
         LogInUse, LogDamaged, LogWriteFailed: the audit log cannot be used, or not any more.
     """
-    check_listen(order.listen, order.access.token)
+    serving.check_listen(order.listen, order.access.token, "the signer")
     urls = read_urls(order.chain.rpc, order.data.root)
     account = load_account(order.chain, order.data)
     rpc = Rpc(urls, order.chain.chain_id, order.chain.call_s)
@@ -142,8 +94,8 @@ async def _check(signer: Signer) -> None:
 
 async def _serve(order: Order, signer: Signer, audit: AuditLog) -> None:
     door = Door(signer, order.access)
-    stopped = _on_signals()
-    async with listening(door.app(), *order.listen) as url:
+    stopped = serving.on_signals()
+    async with serving.listening(door.app(), order.listen, STOP_S) as url:
         audit.append(Line(now(), "started", account=signer.account))
         log.info("listening on %s for %s", url, signer.account)
         following = asyncio.create_task(signer.run())
@@ -156,18 +108,3 @@ async def _serve(order: Order, signer: Signer, audit: AuditLog) -> None:
     if door.broken.done():
         raise door.broken.result()
     audit.append(Line(now(), "stopped", account=signer.account))
-
-
-def _on_signals() -> asyncio.Future[None]:
-    """Done at the first SIGTERM or SIGINT; the second one has its usual effect."""
-    loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[None] = loop.create_future()
-
-    def stop() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-        stopped.set_result(None)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    return stopped

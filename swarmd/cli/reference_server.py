@@ -42,7 +42,7 @@ def reference_server(
     from swarmd.observe.logs import configure, tell_fatal
     from swarmd.serving import check_listen, load_token, parse_listen
 
-    address, token = parse_listen(listen), load_token(token_file, Path.cwd())
+    address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
     check_listen(address, token, "the reference server")  # before torch is loaded
     logging.getLogger("swarmd").setLevel(logging.INFO)
     configure("info", "auto", secrets=[token] if token else [])

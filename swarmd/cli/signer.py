@@ -52,8 +52,9 @@ def signer(
     import asyncio
 
     from swarmd.chain.signer_http import Access
-    from swarmd.chain.signer_service import Order, load_token, parse_listen, run_signer
+    from swarmd.chain.signer_service import Order, load_token, run_signer
     from swarmd.observe.logs import tell_fatal
+    from swarmd.serving import parse_listen
 
     base, data = _chain_of(config)
     chain = _with_options(base, rpc, chain_id, contract, max_gwei)
@@ -62,7 +63,7 @@ def signer(
     if not orgs:
         raise ConfigError("no organisation is named", "Give --org ID: nodes name it in each request")
     access = Access(orgs, load_token(token_file, Path.cwd()), frozenset(peer or ()), per_minute)
-    order = Order(chain, data, parse_listen(listen), access, audit or data.root / AUDIT)
+    order = Order(chain, data, parse_listen(listen, 3000), access, audit or data.root / AUDIT)
     _set_up_logs(order)
     try:
         asyncio.run(run_signer(order))
