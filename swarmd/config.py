@@ -261,6 +261,26 @@ class StorageConfig(Section, frozen=True):
     free_bytes_min: Count = 32 * 1024 * 1024  # below this the node stops training instead of filling the disk
 
 
+class WebConfig(Section, frozen=True):
+    """The node's page, HTTP interface and metrics, served by a process beside the node."""
+
+    listen: str = ""  # HOST:PORT; empty: nothing is served
+    token: str = ""  # bearer token: a file, or credential:NAME; needed where other machines reach the address
+    hosts: tuple[str, ...] = ()  # further host names by which it may be asked, as behind a proxy
+    explorer: str = ""  # URL of a block explorer's address page, an address is appended
+
+
+class NotifyConfig(Section, frozen=True):
+    """Messages when a node's health changes, once for each change."""
+
+    webhook: str = ""  # URL that gets a JSON POST; file:PATH or credential:NAME where it holds a secret
+    telegram_token: str = ""  # the bot's token: a file, or credential:NAME
+    telegram_chat: str = ""
+    command: tuple[str, ...] = ()  # program and arguments; the message comes on stdin
+    after_s: Positive = 60.0  # a change must last so long before it is told
+    quiet_s: Positive = 900.0  # of one layer, at most one message in so long, then one that sums up
+
+
 class LogsConfig(Section, frozen=True):
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "json", "text"] = "auto"  # auto: text on a terminal, JSON otherwise
@@ -281,6 +301,8 @@ class Config(Section, frozen=True):
     results: ResultsConfig = ResultsConfig()
     workers: WorkersConfig = WorkersConfig()
     storage: StorageConfig = StorageConfig()
+    web: WebConfig = WebConfig()
+    notify: NotifyConfig = NotifyConfig()
     logs: LogsConfig = LogsConfig()
 
 

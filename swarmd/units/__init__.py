@@ -1,0 +1,1 @@
+"""systemd units for nodes: written, explained, installed and removed."""

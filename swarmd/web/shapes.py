@@ -1,0 +1,264 @@
+"""What the HTTP interface answers with, as Structs: the page, the OpenAPI document and the tests go by these.
+
+Times are POSIX seconds (float, UTC), durations seconds; rounds and stages count from 0, and are -1 where none is known.
+Texts of peers are as they came, cut to a length; whoever shows them must show them as text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+EVENTS_PAGE_MAX = 1000  # events in one answer
+GOSSIP_KEPT = 200  # most recent messages
+GOSSIP_CHARACTERS_MAX = 2000  # of one message's text
+CURVE_POINTS_MAX = 512  # of one peer; older ones are thinned
+CURVES_MAX = 20  # peers in one answer
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Any refusal; upstream's clients know `detail` and `message`."""
+
+    detail: str  # a short word: not-found, bad-request, too-large, ...
+    message: str
+
+
+# --- the swarm ---
+
+
+class PeerRow(msgspec.Struct, frozen=True):
+    """One row of the leaderboard."""
+
+    id: str
+    name: str
+    rank: int  # 1 is first
+    reward: float  # in all rounds known
+    rounds: int  # with a report
+    last_round: int
+    last_stage: int
+    last_reward: float
+    seen_at: float | None = None  # when something of it was seen last
+    present: bool = True  # False: it said that it leaves
+    votes: int | None = None  # received on the chain; None in a swarm without one
+
+
+class ChainView(msgspec.Struct, frozen=True):
+    """The contract behind a swarm, as the node's log or an endpoint knows it."""
+
+    chain_id: int
+    contract: str
+    round: int
+    stage: int
+    head: int  # block number
+    account: str = ""  # this node's
+    explorer: str = ""  # URL to which an address or a hash is appended; empty: unknown
+    votes: tuple[tuple[str, int, tuple[str, ...]], ...] = ()  # latest: (voter's peer id, round, winners' peer ids)
+    submissions: tuple[tuple[str, str, str], ...] = ()  # own latest: (id, chart state, transaction hash)
+
+
+class SwarmView(msgspec.Struct, frozen=True):
+    """`GET /api/v1/swarm`: where the swarm is and who takes part."""
+
+    swarm: str
+    kind: str
+    source: str  # "log": a node's event log; "dht": read as an observer
+    at: float  # when this was known
+    round: int
+    stage: int
+    stages: int  # in a round
+    opened_at: float | None
+    deadline_at: float | None
+    final: bool
+    coordinator: str  # peer id, empty where a contract keeps the rounds
+    reports: int  # for the open stage, as far as known
+    expected: int | None  # reports that the coordinator waits for; only it knows
+    peers: tuple[PeerRow, ...] = ()  # by rank
+    total: int = 0  # peers in all, where `peers` was cut
+    chain: ChainView | None = None
+    notes: tuple[str, ...] = ()  # what is unknown here and why, in sentences
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True):
+    """One reward: [round, stage, reward, time]."""
+
+    round: int
+    stage: int
+    reward: float
+    at: float
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """A peer's rewards by stage, oldest first."""
+
+    id: str
+    name: str
+    points: tuple[Point, ...]
+
+
+class Curves(msgspec.Struct, frozen=True):
+    """`GET /api/v1/swarm/curves?peer=ID&peer=ID`: those asked for, by default the first ten."""
+
+    curves: tuple[Curve, ...]
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One completion that a peer shared."""
+
+    id: str
+    peer: str
+    name: str
+    round: int
+    stage: int
+    task: str
+    question: str  # empty where only its reference is known
+    text: str
+    at: float
+
+
+class Gossip(msgspec.Struct, frozen=True):
+    """`GET /api/v1/swarm/gossip?since_round=N`: newest first."""
+
+    messages: tuple[Message, ...]
+
+
+# --- a node ---
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """One event in words."""
+
+    seq: int
+    at: float
+    type: str
+    level: str
+    text: str
+    round: int | None = None
+    stage: int | None = None
+    peer: str = ""
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """`GET /api/v1/node/events?first=SEQ&count=N`: N events from `first` on; a negative `first` counts from the end."""
+
+    begin: int  # first event that the log still has
+    end: int  # the next event's number
+    events: tuple[EventRow, ...]
+
+
+class ChangeRow(msgspec.Struct, frozen=True):
+    """One field of the state that an event changed."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+class CommandRow(msgspec.Struct, frozen=True):
+    """One command that an event caused."""
+
+    id: str
+    type: str
+    fields: dict[str, Any]
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """`GET /api/v1/node/moments/SEQ`: an event, what it changed and caused, and the state after it."""
+
+    event: EventRow
+    fields: dict[str, Any]  # of the event
+    charts: dict[str, str]  # chart's name (round, link, chain, trainer, coordinator) -> state it is in
+    before: dict[str, str]  # the same, before the event
+    changes: tuple[ChangeRow, ...]
+    commands: tuple[CommandRow, ...]
+    pending: tuple[CommandRow, ...]  # not yet answered
+    deadlines: tuple[tuple[str, float], ...]  # (name, due at)
+    state: dict[str, Any]
+
+
+class ChartState(msgspec.Struct, frozen=True):
+    """One state of a chart; `parent` is empty at the top."""
+
+    name: str  # dotted: "round.training"
+    label: str  # last part
+    parent: str
+
+
+class ChartEdge(msgspec.Struct, frozen=True):
+    """One transition; `source` "*" is every state."""
+
+    trigger: str
+    source: str
+    dest: str
+
+
+class ChartView(msgspec.Struct, frozen=True):
+    """A statechart to draw."""
+
+    name: str
+    initial: str
+    states: tuple[ChartState, ...]
+    edges: tuple[ChartEdge, ...]
+
+
+class ChartsView(msgspec.Struct, frozen=True):
+    """`GET /api/v1/node/charts`."""
+
+    charts: tuple[ChartView, ...]
+    now: dict[str, str]  # as in `Moment.charts`, for the log's end
+
+
+class StageRow(msgspec.Struct, frozen=True):
+    """What this node did of one stage, and how long each part took. None: not reached, or not seen."""
+
+    round: int
+    stage: int
+    first_seq: int
+    joined_at: float
+    gathered_s: float | None = None
+    trained_s: float | None = None
+    published_s: float | None = None
+    submitted_s: float | None = None
+    reward: float | None = None
+    held_out: float | None = None
+    outcome: str = "open"  # open, done, abandoned
+
+
+class SkipRow(msgspec.Struct, frozen=True):
+    """Rounds that were skipped as one."""
+
+    first: int
+    last: int
+    cause: str
+    seq: int
+    at: float
+
+
+class StagesView(msgspec.Struct, frozen=True):
+    """`GET /api/v1/node/stages`: oldest first, the most recent 500."""
+
+    stages: tuple[StageRow, ...]
+    skips: tuple[SkipRow, ...]
+
+
+class Here(msgspec.Struct, frozen=True):
+    """`GET /api/v1/here`: what this server shows; the page asks it first."""
+
+    version: str
+    node: bool  # a node's log: the node page works
+    swarm: bool  # the swarm page works
+    live: bool  # the log grows, or the DHT is followed; False for an archive
+    peer: str = ""
+    name: str = ""
+    swarm_id: str = ""
+    data: str = ""  # last part of the directory that is read
+
+
+# `GET /api/v1/node/status` answers with `swarmd.observe.status.Status`.
+#
+# `GET /api/v1/stream` is a stream of server-sent events:
+#   event: event   data: EventRow          id: its seq; a client that comes again with Last-Event-ID gets what it missed
+#   event: charts  data: {chart: state}    after each commit that changed any
+#   event: status  data: Status            at most twice a second, when it changed, and every 5 s
+#   event: swarm   data: SwarmView         at most once a second, when it changed
+#   event: gossip  data: Message           as they come
