@@ -15,6 +15,8 @@ GOSSIP_KEPT = 200  # most recent messages
 GOSSIP_CHARACTERS_MAX = 2000  # of one message's text
 CURVE_POINTS_MAX = 512  # of one peer; older ones are thinned
 CURVES_MAX = 20  # peers in one answer
+OVERVIEW_BUCKETS_MAX = 2048  # in one overview
+OVERVIEW_ROUNDS_MAX = 512  # marks of rounds in one overview; of more, every second, third, ... is given
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -146,6 +148,33 @@ class EventPage(msgspec.Struct, frozen=True):
     events: tuple[EventRow, ...]
 
 
+class RoundMark(msgspec.Struct, frozen=True, array_like=True):
+    """Where a round begins: [round, its first event, time]. Its first event announces it, or is the first to name it."""
+
+    round: int
+    seq: int
+    at: float
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """`GET /api/v1/node/overview?since=T&until=T&buckets=N`: how many events lie where in time, for drawing them.
+
+    Without `since` and `until` it is the whole log. Buckets are equally long parts of that time. An event whose time is
+    earlier than that of the one before it (a clock was set back) counts at the time of the one before.
+    """
+
+    begin: int  # first event that the log still has
+    end: int  # the next event's number
+    since: float
+    until: float
+    lanes: tuple[str, ...]  # rounds, network, training, chain, workers, stops
+    types: dict[str, str]  # event type -> lane; every type there is
+    firsts: tuple[int, ...]  # number of the first event at or after a bucket's start; one more, for `until`
+    counts: tuple[tuple[int, ...], ...]  # by lane, then bucket
+    warnings: tuple[int, ...]  # by bucket: events of level warning or error
+    rounds: tuple[RoundMark, ...]  # that begin in this time
+
+
 class ChangeRow(msgspec.Struct, frozen=True):
     """One field of the state that an event changed."""
 
@@ -262,3 +291,10 @@ class Here(msgspec.Struct, frozen=True):
 #   event: status  data: Status            at most twice a second, when it changed, and every 5 s
 #   event: swarm   data: SwarmView         at most once a second, when it changed
 #   event: gossip  data: Message           as they come
+#
+# Pages: `/` is static/swarm.html, `/node` static/node.html, `/login` static/login.html; `/static/NAME` is any other
+# file of that folder. Pages and what is in static/ are served to anybody: they hold nothing of the node. Where a token is
+# asked for, /api/ answers 401 without it, and the page goes to `/login?next=PATH`. Its form POSTs `token` and `next`
+# (form-urlencoded) to `/login`: 303 to `next`, a path of this server, with a cookie (HttpOnly, SameSite=Strict), or,
+# for a wrong token, 303 to `/login?failed=1&next=PATH`.
+# Every answer has a Date header: the page's countdowns go by it.
