@@ -149,7 +149,7 @@ class EventPage(msgspec.Struct, frozen=True):
 
 
 class RoundMark(msgspec.Struct, frozen=True, array_like=True):
-    """Where a round begins: [round, its first event, time]. Its first event announces it, or is the first to name it."""
+    """Where a round begins: [round, event, time]. The event announces it, or is the first to name it."""
 
     round: int
     seq: int
@@ -293,8 +293,8 @@ class Here(msgspec.Struct, frozen=True):
 #   event: gossip  data: Message           as they come
 #
 # Pages: `/` is static/swarm.html, `/node` static/node.html, `/login` static/login.html; `/static/NAME` is any other
-# file of that folder. Pages and what is in static/ are served to anybody: they hold nothing of the node. Where a token is
-# asked for, /api/ answers 401 without it, and the page goes to `/login?next=PATH`. Its form POSTs `token` and `next`
+# file of that folder. Pages and what is in static/ are served to anybody: they hold nothing of the node. Where a token
+# is asked for, /api/ answers 401 without it, and the page goes to `/login?next=PATH`. Its form POSTs `token` and `next`
 # (form-urlencoded) to `/login`: 303 to `next`, a path of this server, with a cookie (HttpOnly, SameSite=Strict), or,
 # for a wrong token, 303 to `/login?failed=1&next=PATH`.
 # Every answer has a Date header: the page's countdowns go by it.
