@@ -11,7 +11,7 @@ from swarmd.core.commands import AdmitPeers, Register
 from swarmd.core.events import MemberLeft, MemberSeen, Registered
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht import names
-from swarmd.dht.p2pd import is_loopback
+from swarmd.dht.places import is_loopback
 from swarmd.dht.records import ADDRESSES_MAX, Membership, Signed
 from swarmd.dht.session import WATCHED_SLOWLY, Session
 from swarmd.dht.watch import Watch

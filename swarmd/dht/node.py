@@ -18,7 +18,8 @@ import msgspec
 
 from swarmd.dht import names
 from swarmd.dht.hive import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
-from swarmd.dht.p2pd import START_S, Daemon, SocketDirectory, await_ports, is_free, is_loopback, tcp_place
+from swarmd.dht.p2pd import START_S, Daemon, SocketDirectory, await_ports
+from swarmd.dht.places import is_free, is_loopback, tcp_place
 from swarmd.errors import NetworkDown
 
 PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to go

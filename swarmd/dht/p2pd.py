@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import json
 import logging
 import os
 import shutil
 import signal
-import socket
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmd.dht.hive import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe, write_pbmsg
+from swarmd.dht.places import is_free
 from swarmd.errors import AddressInUse, SwarmdError
 
 SOCKET_PATH_BYTES_MAX = 107  # sun_path without its final zero
@@ -175,32 +174,3 @@ async def await_ports(listen: Sequence[str], patience_s: float) -> None:
                 fix = "Stop what listens there (`ss -ltnp` shows it) or choose another port in dht.listen"
                 raise AddressInUse(f"the address {address} is taken", fix)
             await asyncio.sleep(0.2)
-
-
-def is_free(address: str) -> bool:
-    """Could one listen at this multiaddr? True also for what is not plain TCP over IP."""
-    place = tcp_place(address)
-    if place is None or place[1] == 0:
-        return True
-    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(place)
-            probe.listen(1)
-        except OSError as error:
-            return error.errno != errno.EADDRINUSE
-    return True
-
-
-def tcp_place(address: str) -> tuple[str, int] | None:
-    """(host, port) of a multiaddr that is plain TCP over IP or DNS, else None."""
-    parts = address.strip("/").split("/")
-    if len(parts) < 4 or parts[2] != "tcp" or parts[0] not in ("ip4", "ip6", "dns", "dns4", "dns6"):
-        return None
-    return (parts[1], int(parts[3])) if parts[3].isdecimal() else None
-
-
-def is_loopback(address: str) -> bool:
-    """Is this multiaddr of this host only?"""
-    return address.startswith(("/ip4/127.", "/ip6/::1/"))

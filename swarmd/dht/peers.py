@@ -18,7 +18,7 @@ import anyio
 from swarmd.dht.addresses import split_address
 from swarmd.dht.hive import Multiaddr, PeerID
 from swarmd.dht.node import Life, Node
-from swarmd.dht.p2pd import tcp_place
+from swarmd.dht.places import tcp_place
 from swarmd.errors import ConfigError, NetworkDown
 
 REJOIN_S = 10.0

@@ -18,8 +18,9 @@ import pytest
 from swarmd.core.events import RecordsRejected
 from swarmd.dht.addresses import split_address
 from swarmd.dht.identity import generate_identity
-from swarmd.dht.p2pd import SOCKET_NAME_BYTES, SOCKET_PATH_BYTES_MAX, SocketDirectory, await_ports, is_free, tcp_place
+from swarmd.dht.p2pd import SOCKET_NAME_BYTES, SOCKET_PATH_BYTES_MAX, SocketDirectory, await_ports
 from swarmd.dht.peers import PEERS_KEPT, AddressBook, answers
+from swarmd.dht.places import is_free, tcp_place
 from swarmd.dht.quota import SENDERS_MAX, Quota
 from swarmd.dht.records import ReportRecord
 from swarmd.dht.rejections import COUNTERS_MAX, REPEAT_S, Rejections

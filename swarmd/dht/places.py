@@ -1,0 +1,35 @@
+"""Where multiaddrs point to: host and port, whether of this host alone, whether still free. No hivemind in it."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+
+def is_free(address: str) -> bool:
+    """Could one listen at this multiaddr? True also for what is not plain TCP over IP."""
+    place = tcp_place(address)
+    if place is None or place[1] == 0:
+        return True
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(place)
+            probe.listen(1)
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
+
+
+def tcp_place(address: str) -> tuple[str, int] | None:
+    """(host, port) of a multiaddr that is plain TCP over IP or DNS, else None."""
+    parts = address.strip("/").split("/")
+    if len(parts) < 4 or parts[2] != "tcp" or parts[0] not in ("ip4", "ip6", "dns", "dns4", "dns6"):
+        return None
+    return (parts[1], int(parts[3])) if parts[3].isdecimal() else None
+
+
+def is_loopback(address: str) -> bool:
+    """Is this multiaddr of this host only?"""
+    return address.startswith(("/ip4/127.", "/ip6/::1/"))
