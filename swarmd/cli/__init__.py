@@ -37,6 +37,7 @@ VERBS = {
     "swarm": Verb("swarmd.cli.own_swarm", "app", "Make a swarm of one's own, and see to it."),
     "join": Verb("swarmd.cli.join", "join", "Join a swarm by its manifest."),
     "status": Verb("swarmd.cli.status", "status", "Say how a node is: process, network, training, round."),
+    "explain": Verb("swarmd.cli.explain", "explain", "Tell what became of a round, or of a gap, and why."),
     "local": Verb("swarmd.cli.local", "local", "Run a small swarm of real nodes on this machine."),
     "leaderboard": Verb(
         "swarmd.cli.leaderboard",

@@ -1,0 +1,118 @@
+"""`swarmd explain`: the story of a round or of a gap, in sentences, from the event log alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from swarmd.observe.story import Story
+
+DEFAULT_DIRECTORY = Path("data")
+
+
+def explain(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DIR] [ROUND]",
+            help="The node's data directory (./data without one), and a round; without a round: now, and the last gap.",
+        ),
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the stories as JSON.")] = False,
+) -> None:
+    """Tell what became of a round and why: trained, skipped and for which cause, or under way.
+
+    Reads the log only, so the daemon may be up or down; a copied directory does as well.
+    """
+    from rich.console import Console
+
+    from swarmd.eventlog.text import to_json
+
+    directory, round_ = read_words(words or [], config)
+    stories = tell_round(directory, round_) if round_ is not None else tell_latest(directory)
+    if as_json:
+        typer.echo(to_json(stories))
+        return
+    console = Console()
+    for story in stories:
+        console.print(picture_of(story))
+
+
+def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]:
+    """The directory and the round that are meant. Raises ConfigError."""
+    from swarmd.cli.status import pick_directory
+
+    numbers = [word for word in words if re.fullmatch(r"\d{1,18}", word)]
+    places = [word for word in words if word not in numbers]
+    if len(numbers) > 1 or len(places) > 1:
+        raise ConfigError(
+            f"one directory and one round at most are explained, not {' '.join(words)}", "For example: explain data 12"
+        )
+    place = Path(places[0]) if places else None
+    return pick_directory(place, config), int(numbers[0]) if numbers else None
+
+
+def tell_round(directory: Path, round_: int) -> list[Story]:
+    """The story of one round.
+
+    Raises:
+        NotFoundError: there is no log.
+        LogDamaged, LogNewer: it cannot be read.
+    """
+    from swarmd.cli.replay import folded
+    from swarmd.core.events import Envelope
+    from swarmd.eventlog.segment import find_log
+    from swarmd.observe.story import Teller
+
+    teller = Teller(round_)
+    for applied in folded(find_log(directory), None, progress=True):
+        teller.take(Envelope(applied.seq, applied.at, applied.event), applied.before, applied.after)
+    return [teller.story()]
+
+
+def tell_latest(directory: Path) -> list[Story]:
+    """The last gap, if there is any, and the round that the node is at or trained last."""
+    from swarmd.cli.replay import folded
+    from swarmd.core.events import Envelope
+    from swarmd.core.state import State
+    from swarmd.eventlog.segment import find_log
+    from swarmd.observe.story import Latest, reached
+
+    latest, state = Latest(), State()
+    for applied in folded(find_log(directory), None, progress=True):
+        latest.take(Envelope(applied.seq, applied.at, applied.event))
+        state = applied.after
+    rounds = [latest.skip.first] if latest.skip is not None else []
+    rounds.append(max(0, reached(state)))
+    return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_)]
+
+
+def picture_of(story: Story) -> RenderableType:
+    """A story for a person."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from swarmd.eventlog.text import clock
+
+    colours = {"trained": "green", "skipped": "yellow", "missed": "red"}
+    table = Table(box=None, padding=(0, 1), show_header=False)
+    for style in ("dim", "dim"):
+        table.add_column(style=style, no_wrap=True)
+    table.add_column(overflow="fold")
+    for each in story.sentences:
+        table.add_row(clock(each.at), str(each.seq), Text(each.text + ".", "yellow" if each.trouble else ""))
+    parts: list[RenderableType] = [Text(story.verdict, f"bold {colours.get(story.outcome, '')}".strip()), table]
+    if story.cut:
+        parts.append(Text(f"{story.cut} more sentences; `swarmd replay DIR --round {story.round}` has all events"))
+    parts += [Text(f"→ {line}") for line in story.advice]
+    return Group(*parts, "")

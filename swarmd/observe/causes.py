@@ -1,0 +1,93 @@
+"""Why rounds were missed, and what may be done about it, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from swarmd.core.events import StageTrained
+from swarmd.core.state import State
+from swarmd.observe.phrases import Sentence
+
+HELD_UP, HELD_UP_S = 2.0, 2.0  # a stage that took so many times its work, and so many seconds more, was held up
+
+_DOING = {
+    "stopped": "stopped",
+    "failed": "down after a failure",
+    "draining": "stopping",
+    "starting": "starting",
+    "joining": "waiting for the DHT to answer",
+    "registering": "registering",
+    "syncing": "reading where the swarm was",
+    "waiting": "waiting for a stage to open",
+    "round.gathering": "fetching peers' rollouts of",
+    "round.training": "training",
+    "round.publishing": "publishing its report of",
+    "round.submitting": "waiting for the chain to take the reward of",
+    "round.settling": "done with",
+    "skipping": "ending its training of",
+}
+
+
+def doing(state: State, at: float) -> str:
+    """What a node does, as "training round 3 stage 0, for 45 s"; `at` in POSIX seconds."""
+    words = _DOING.get(state.chart, state.chart)
+    if state.work is not None and (state.chart.startswith("round.") or state.chart == "skipping"):
+        words += f" round {state.work.round} stage {state.work.stage}"
+    return words + (f", for {max(0.0, at - state.since):.0f} s so far" if state.since else "")
+
+
+def reason_of(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str:
+    """Why rounds were missed.
+
+    Args:
+        cause: as it is on record.
+        found_doing: what the node did when the first of them opened.
+        troubles: what went wrong up to then, oldest first.
+    """
+    if cause == "fault" and troubles:
+        return f"{troubles[-1].text}; when the round opened the node was {found_doing or 'down'}"
+    if cause == "late":
+        return "the swarm was past it when this node joined"
+    return f"when it opened this node was {found_doing or 'not running'}, and when it was free the swarm had gone on"
+
+
+def advice_on(cause: str, before: StageTrained | None, took_s: float, state: State) -> tuple[str, ...]:
+    """What may be done about missed rounds.
+
+    Args:
+        cause: as it is on record.
+        before: the last stage that the node had trained.
+        took_s: from joining that stage to its end, where it held the missed round up; 0 where it did not.
+        state: at the log's end.
+    """
+    if cause == "late":
+        return ("Nothing is wrong: rounds before a node's first are recorded as late.",)
+    if cause == "stopped":
+        return ("Nothing is wrong: the node was stopped in order, and the swarm went on.",)
+    if cause == "fault":
+        return (
+            "See to what went wrong above; `swarmd doctor` checks the machine and the configuration.",
+            "`swarmd replay DIR --from SEQ --step` shows an event, what it changed and what it caused.",
+        )
+    return _advice_on_speed(before, took_s, state)
+
+
+def _advice_on_speed(before: StageTrained | None, took_s: float, state: State) -> tuple[str, ...]:
+    if before is not None and took_s > HELD_UP * before.seconds + HELD_UP_S:
+        work = f"Training round {before.round} stage {before.stage} took {before.seconds:.0f} s of work"
+        held_up = "the machine or its processes were held up (suspended, swapping, short of CPU)"
+        return (f"{work}, but {took_s:.0f} s passed: {held_up}.",)
+    clock, settings = state.clock, state.settings
+    measured = "This node trains longer than a stage lasts"
+    if before is not None and clock is not None:
+        open_s = clock.deadline_at - clock.opened_at
+        measured = (
+            f"A stage takes {before.seconds:.0f} s to train here, and the swarm's are open for up to {open_s:.0f} s"
+        )
+    advice = [
+        f"{measured}: train less ([training] steps, questions, completion_tokens), or take a smaller model or a faster "
+        "device (`swarmd model fit`)."
+    ]
+    if settings is not None and settings.behind == "finish-stage":
+        advice.append('With [round] behind = "abandon" the node leaves a stage as soon as a newer one opens.')
+    return tuple(advice)

@@ -1,0 +1,263 @@
+"""What an event means for the story of a round, in plain sentences. Pure.
+
+What has no phrase of its own and is a warning is told in the words of its log line; the rest is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from swarmd.core.events import (
+    Envelope,
+    Event,
+    LinkDown,
+    LinkUp,
+    NodeStarted,
+    NodeStopped,
+    RecordsRejected,
+    ReportPublished,
+    RolloutsGathered,
+    RoundAnnounced,
+    RoundsSkipped,
+    StageTrained,
+    StopRequested,
+    SubmissionConfirmed,
+    SubmissionIncluded,
+    SubmissionLost,
+    SubmissionRefused,
+    SubmissionSent,
+    TimerFired,
+    TrainerReady,
+    TrainingCancelled,
+    WorkerExited,
+)
+from swarmd.core.state import State
+from swarmd.core.workers import LEAVING
+from swarmd.observe.layers import first_line
+from swarmd.observe.lines import line_of
+
+WARNINGS = ("warning", "error", "critical")
+REASON_CHARACTERS_MAX = 300
+
+_SUBMISSIONS = (SubmissionSent, SubmissionIncluded, SubmissionConfirmed, SubmissionLost, SubmissionRefused)
+_OVERDUE = {
+    "train": ("the stage took longer than [round] train_s allows and was given up", True),
+    "gather": ("the wait for peers' rollouts ended", False),
+    "publish": ("nobody had acknowledged the report, it was sent again", False),
+    "clock": ("no announcement had come although one was due: the node looked again", False),
+    "cancel": ("the trainer had not stopped when told", True),
+    "ready/trainer": ("the trainer was not ready in time", True),
+    "ready/network": ("the network worker was not ready in time", True),
+    "ready/chain": ("the chain worker was not ready in time", True),
+}
+
+
+class Sentence(msgspec.Struct, frozen=True):
+    """One sentence without its full stop.
+
+    Attributes:
+        round: that it is about; None when about the node itself.
+        trouble: something went wrong.
+        settles: it belongs to its round even when the node is long past it.
+    """
+
+    at: float
+    seq: int
+    text: str
+    round: int | None = None
+    trouble: bool = False
+    settles: bool = False
+
+
+def sentences_of(envelope: Envelope, before: State, after: State, last_at: float) -> list[Sentence]:
+    """What is to be said of an event; `last_at` is when the event before it was committed."""
+    said: list[Sentence | None] = [_clock(envelope, before, after)]
+    phrase = _PHRASES.get(type(envelope.event))
+    if phrase is not None:
+        said.append(phrase(envelope, before, after, last_at))
+    elif not isinstance(envelope.event, RecordsRejected | RoundAnnounced):
+        said.append(_warning(envelope, before, after))
+    said.append(_entered(envelope, before, after))
+    return [sentence for sentence in said if sentence is not None]
+
+
+def _clock(envelope: Envelope, before: State, after: State) -> Sentence | None:
+    """Where the swarm went, whoever said so."""
+    old, new = before.clock, after.clock
+    if new is None or new == old:
+        return None
+    if new.final:
+        return _fact(envelope, f"the swarm had run its {new.round} rounds")
+    if old is not None and (old.round, old.stage) == (new.round, new.stage):
+        return None
+    open_s = new.deadline_at - new.opened_at
+    ago_s = envelope.at - new.opened_at
+    heard = f", {ago_s:.0f} s before this node heard of it" if ago_s >= 1 else ""
+    return _fact(envelope, f"round {new.round} stage {new.stage} opened, for up to {open_s:.0f} s{heard}")
+
+
+def _entered(envelope: Envelope, before: State, after: State) -> Sentence | None:
+    """A new place in the round's chart that no other sentence tells."""
+    if before.chart == after.chart:
+        return None
+    work = after.work
+    if after.chart == "round.gathering" and work is not None and work != before.work:
+        return _fact(envelope, f"this node took part in round {work.round} stage {work.stage}", work.round)
+    if after.chart == "skipping":
+        return _fact(envelope, 'a newer stage had opened: training was cancelled ([round] behind = "abandon")')
+    gave_up = before.chart == "round.training" and after.chart == "round.settling"
+    if gave_up and work is not None and work.result is None:
+        return _trouble(envelope, f"the stage was given up, round {work.round} stage {work.stage} was not trained")
+    return None
+
+
+def _started(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    if before.settings is None:
+        return _fact(envelope, "the node started for the first time")
+    down_s = max(0.0, envelope.at - last_at)
+    if before.chart in ("stopped", "failed"):
+        return _fact(envelope, f"the node was started again, {down_s:.0f} s after it had stopped")
+    return _trouble(envelope, f"the node was started again after a crash or a kill; up to {down_s:.0f} s were lost")
+
+
+def _stopped(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, NodeStopped)
+    code = f", exit code {event.code}" if event.code else ""
+    return Sentence(
+        envelope.at, envelope.seq, f"the node stopped: {_short(event.reason)}{code}", trouble=bool(event.code)
+    )
+
+
+def _gathered(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, RolloutsGathered)
+    groups = sum(ref.groups for ref in event.rollouts)
+    missing = f"; {event.missing} more were announced and could not be had" if event.missing else ""
+    peers = len(event.rollouts)
+    of_whom = "1 peer" if peers == 1 else f"{peers} peers"
+    return _fact(envelope, f"it fetched {groups} groups of {of_whom}{missing}", event.round)
+
+
+def _trained(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, StageTrained)
+    text = (
+        f"it trained round {event.round} stage {event.stage} in {event.seconds:.1f} s: {event.steps} steps, "
+        f"{event.tokens:,} tokens, {event.peer_groups} groups of peers, reward {event.reward:.3f}"
+    )
+    held_out = "" if event.held_out is None else f", held-out accuracy {event.held_out:.2f}"
+    return _fact(envelope, text + held_out, event.round)
+
+
+def _cancelled(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, TrainingCancelled)
+    return _fact(envelope, f"training of stage {event.stage} ended after {event.steps} steps, unfinished", event.round)
+
+
+def _published(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, ReportPublished)
+    return Sentence(
+        envelope.at, envelope.seq, f"its report of stage {event.stage} was published", event.round, settles=True
+    )
+
+
+def _skipped(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, RoundsSkipped)
+    span = f"round {event.first}" if event.first == event.last else f"rounds {event.first} to {event.last}"
+    return _fact(envelope, f"{span} went on record as skipped, cause {event.cause}")
+
+
+def _timer(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, TimerFired)
+    if event.name not in _OVERDUE or before == after:
+        return None
+    text, trouble = _OVERDUE[event.name]
+    return Sentence(envelope.at, envelope.seq, text, trouble=trouble)
+
+
+def _exited(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, WorkerExited)
+    if before.chart in LEAVING:
+        return None
+    if event.planned:
+        return _fact(envelope, f"the {event.worker} worker made room for a fresh process: {_short(event.reason)}")
+    return _trouble(envelope, f"the {event.worker} worker ended: {_short(event.reason)}")
+
+
+def _ready(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    return _fact(envelope, f"the trainer was ready with {after.trainer.model} on {after.trainer.device}")
+
+
+def _linked(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    if before.link.chart == after.link.chart:
+        return None
+    return _fact(envelope, f"the DHT answered, {after.link.peers} peers")
+
+
+def _stop_asked(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, StopRequested)
+    return _fact(envelope, f"the node was asked to stop: {_short(event.reason)}")
+
+
+def _link_lost(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, LinkDown)
+    return None if before.chart in LEAVING else _trouble(envelope, f"the DHT was lost: {_short(event.reason)}")
+
+
+def _submission(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, _SUBMISSIONS)
+    known = next((each for each in after.submissions if each.id == event.submission), None)
+    line = line_of(envelope, before, after)
+    round = known.round if known is not None and known.kind != "register" else None
+    trouble = line.level in WARNINGS
+    return Sentence(envelope.at, envelope.seq, _short(line.message), round, trouble, settles=True)
+
+
+def _warning(envelope: Envelope, before: State, after: State) -> Sentence | None:
+    """What nothing else is said of, if it is a warning, in the words of the log."""
+    line = line_of(envelope, before, after)
+    return _trouble(envelope, _short(line.message)) if line.level in WARNINGS else None
+
+
+def _fact(envelope: Envelope, text: str, round: int | None = None) -> Sentence:
+    return Sentence(envelope.at, envelope.seq, text, round)
+
+
+def _trouble(envelope: Envelope, text: str) -> Sentence:
+    return Sentence(envelope.at, envelope.seq, text, trouble=True)
+
+
+def _short(text: str) -> str:
+    """The first line of a text, within the bound."""
+    line = first_line(text)
+    return line if len(line) <= REASON_CHARACTERS_MAX else line[:REASON_CHARACTERS_MAX] + "…"
+
+
+_Phrase = Callable[[Envelope, State, State, float], Sentence | None]
+_PHRASES: dict[type[Event], _Phrase] = {
+    NodeStarted: _started,
+    NodeStopped: _stopped,
+    StopRequested: _stop_asked,
+    RolloutsGathered: _gathered,
+    StageTrained: _trained,
+    TrainingCancelled: _cancelled,
+    ReportPublished: _published,
+    RoundsSkipped: _skipped,
+    TimerFired: _timer,
+    WorkerExited: _exited,
+    TrainerReady: _ready,
+    LinkUp: _linked,
+    LinkDown: _link_lost,
+    **dict.fromkeys(_SUBMISSIONS, _submission),
+}

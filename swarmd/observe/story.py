@@ -1,0 +1,195 @@
+"""The story of one round in sentences, with its causes, told from the event log alone.
+
+`Teller` takes every event of the log in order and keeps what belongs to the round: from the moment the swarm reached it
+to the moment this node went past it, the troubles since the last trained stage before, and, later, what the chain made
+of the node's submissions. Its memory is bounded, whatever the log's length.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from swarmd.core.events import Envelope, NodeStarted, RoundsSkipped, StageTrained
+from swarmd.core.state import State
+from swarmd.observe.causes import advice_on, doing, reason_of
+from swarmd.observe.phrases import Sentence, sentences_of
+
+SENTENCES_MAX = 200  # of one story; what comes after is counted
+TROUBLES_KEPT = 8  # before the round
+
+
+class Story(msgspec.Struct, frozen=True):
+    """What became of a round.
+
+    Attributes:
+        outcome: trained, skipped, missed (this node was there and trained nothing), open, ahead, or unknown.
+        verdict: one sentence.
+        advice: what may be done about it.
+        cut: sentences left out at the end.
+    """
+
+    round: int
+    outcome: str
+    verdict: str
+    sentences: tuple[Sentence, ...] = ()
+    advice: tuple[str, ...] = ()
+    cut: int = 0
+
+
+class Teller:
+    """Listens to a log and tells the story of one round."""
+
+    def __init__(self, round: int) -> None:
+        self._round = round
+        self._sentences: list[Sentence] = []
+        self._cut = 0
+        self._troubles: deque[Sentence] = deque(maxlen=TROUBLES_KEPT)
+        self._first: tuple[int, float] | None = None  # where the log begins: its first seq and the round known then
+        self._opened = False
+        self._closed = False
+        self._found_doing = ""
+        self._found_round: int | None = None  # that it was still busy with
+        self._trained: list[StageTrained] = []
+        self._before: StageTrained | None = None  # the last stage trained before the round
+        self._took_s = 0.0  # from joining that stage to its end, where it held this round up
+        self._skip: RoundsSkipped | None = None
+        self._at = 0.0
+        self._state = State()
+
+    def take(self, envelope: Envelope, before: State, after: State) -> None:
+        """Hear the next event, with the states around it."""
+        if self._first is None:
+            self._first = (envelope.seq, reached(before))
+        self._note(envelope, before)
+        said = sentences_of(envelope, before, after, self._at)
+        if not self._opened and reached(after) >= self._round:
+            self._open(before, envelope.at)
+        if self._opened and not self._closed:
+            self._say([each for each in said if each.round in (None, self._round, self._found_round)])
+        elif self._closed:
+            self._say([each for each in said if each.settles and each.round == self._round])
+        else:
+            self._troubles.extend(each for each in said if each.trouble)
+        self._closed = self._closed or self._is_past(after)
+        self._at, self._state = envelope.at, after
+
+    def story(self) -> Story:
+        """The story so far."""
+        outcome = self._outcome()
+        troubles = [each for each in (*self._troubles, *self._sentences) if each.trouble]
+        cause = self._skip.cause if self._skip is not None else "fault" if troubles else "slow"
+        reason = reason_of(cause, self._found_doing, troubles)
+        sentences = (*(self._troubles if outcome in ("skipped", "missed") else ()), *self._sentences)
+        gone = outcome in ("skipped", "missed")
+        advice = advice_on(cause, self._before, self._took_s, self._state) if gone else ()
+        return Story(self._round, outcome, self._verdict(outcome, reason), sentences, advice, self._cut)
+
+    # --- while listening ---
+
+    def _note(self, envelope: Envelope, before: State) -> None:
+        event = envelope.event
+        if isinstance(event, StageTrained):
+            if event.round == self._round and before.done < (event.round, event.stage):
+                self._trained.append(event)
+            elif event.round < self._round:
+                self._before = event
+                if not self._opened:
+                    self._troubles.clear()
+                elif before.work is not None:
+                    self._took_s = envelope.at - before.work.joined_at
+        elif isinstance(event, RoundsSkipped) and event.first <= self._round <= event.last:
+            self._skip = event
+
+    def _open(self, before: State, at: float) -> None:
+        self._opened = True
+        self._found_doing = doing(before, at)
+        if before.work is not None and before.chart.startswith("round."):
+            self._found_round = before.work.round
+
+    def _say(self, sentences: list[Sentence]) -> None:
+        room = SENTENCES_MAX - len(self._sentences)
+        self._sentences += sentences[:room]
+        self._cut += len(sentences[room:])
+
+    def _is_past(self, state: State) -> bool:
+        """Whether the node has gone beyond the round: what it does from now on belongs to others."""
+        over = state.clock is not None and state.clock.final and state.chart == "waiting"
+        return self._opened and (over or (state.work is not None and state.work.round > self._round))
+
+    # --- when asked ---
+
+    def _outcome(self) -> str:
+        if self._first is None or self._first[1] > self._round:
+            return "unknown"
+        if self._trained and (self._closed or len(self._trained) == self._stages):
+            return "trained"
+        if self._skip is not None:
+            return "skipped"
+        if not self._opened:
+            return "ahead"
+        return "missed" if self._closed else "open"
+
+    @property
+    def _stages(self) -> int:
+        return self._state.settings.stages if self._state.settings else 1
+
+    def _verdict(self, outcome: str, reason: str) -> str:
+        name, state = f"Round {self._round}", self._state
+        if outcome == "unknown":
+            seq = self._first[0] if self._first else 0
+            return f"{name} was over before this log begins (event {seq}): nothing is known of it here."
+        if outcome == "ahead":
+            where = f"the swarm is at round {reached(state)}" if reached(state) >= 0 else "no round is known here"
+            return f"{name} has not been reached: {where}."
+        if outcome == "trained":
+            return f"{name} was trained by this node: {rewards_in_words(self._trained, self._stages)}."
+        if outcome == "open" and state.chart in ("stopped", "failed"):
+            return f"{name} was under way when this node stopped: {state.stop_reason or 'nobody said why'}."
+        if outcome == "open":
+            return f"{name} is under way: this node is {doing(state, self._at)}."
+        if outcome == "missed":
+            return f"{name} passed and this node trained nothing of it: {reason}."
+        assert self._skip is not None
+        return f"{span_in_words(self._skip)} skipped, cause {self._skip.cause}: {reason}."
+
+
+class Latest:
+    """Listens to a log and remembers which rounds are worth a story: the one in hand, and the latest skip."""
+
+    def __init__(self) -> None:
+        self.skip: RoundsSkipped | None = None
+        self.trained: StageTrained | None = None
+        self.starts = 0
+
+    def take(self, envelope: Envelope) -> None:
+        """Hear the next event."""
+        event = envelope.event
+        if isinstance(event, RoundsSkipped):
+            self.skip = event
+        elif isinstance(event, StageTrained):
+            self.trained = event
+        elif isinstance(event, NodeStarted):
+            self.starts += 1
+
+
+def reached(state: State) -> int:
+    """The highest round that the node has heard of; -1 before the first."""
+    clock = -1 if state.clock is None else state.clock.round - state.clock.final
+    return max(clock, -1 if state.work is None else state.work.round, state.skipped_to)
+
+
+def rewards_in_words(trained: list[StageTrained], stages: int) -> str:
+    """ "reward 0.500, held-out accuracy 0.40", or by stage."""
+    if stages == 1 and len(trained) == 1:
+        held_out = trained[0].held_out
+        return f"reward {trained[0].reward:.3f}" + ("" if held_out is None else f", held-out accuracy {held_out:.2f}")
+    by_stage = ", ".join(f"{each.reward:.3f} in stage {each.stage}" for each in trained)
+    missing = stages - len(trained)
+    return f"rewards {by_stage}" + (f"; {missing} of {stages} stages were not trained" if missing > 0 else "")
+
+
+def span_in_words(skip: RoundsSkipped) -> str:
+    """ "Rounds 3 to 7 were", or "Round 3 was"."""
+    return f"Round {skip.first} was" if skip.first == skip.last else f"Rounds {skip.first} to {skip.last} were"
