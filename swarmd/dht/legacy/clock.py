@@ -37,7 +37,8 @@ class LegacyClock:
     def __init__(self, session: LegacySession) -> None:
         self._session = session
         self._announced: Announce | None = None
-        self._told: RoundAnnounced | None = None
+        self._told: RoundAnnounced | None = None  # where the clock was when it was read last
+        self._furthest: Place = (-1, -1)  # of all that became an event
         self._read_at = 0.0
 
     async def announce(self, command: Announce) -> None:
@@ -72,11 +73,15 @@ class LegacyClock:
         found = await self._find()
         self._take(found)
         if self._told is not None:
-            self._session.emit(self._told)
+            self._tell(self._told)
         elif found.answered:
             self._session.emit(NoRoundYet())
         else:
             raise NetworkDown("no peer answered when the clock was read")
+
+    def _tell(self, told: RoundAnnounced) -> None:
+        self._furthest = max(self._furthest, (told.round, told.stage))
+        self._session.emit(told)
 
     async def _find(self) -> Findings[Place]:
         return await self._session.find(keys.CLOCK, self._read_place)
@@ -99,7 +104,7 @@ class LegacyClock:
         last = self._told
         if last is not None and (last.round, last.stage) == (round, stage):
             return False
-        if last is not None and (round, stage) < (last.round, last.stage):
+        if last is not None and (round, stage) < (last.round, last.stage) == self._furthest:
             log.warning(
                 "the coordinator went back from round %d to round %d: it was started anew, or somebody else wrote the "
                 "clock; this node waits until the swarm has passed where it was",
@@ -109,14 +114,18 @@ class LegacyClock:
         return True
 
     async def follow(self) -> None:
-        """Read every `dht.poll_s`, and when a peer stores the clock with this node, for the rest of the session."""
+        """Read every `dht.poll_s`, and when a peer stores the clock with this node, for the rest of the session.
+
+        Only what leads further than ever becomes an event: anybody may write the clock to and fro.
+        """
         session = self._session
         while not session.coordinating:
             await session.node.wait_up()
             session.clock_stored.clear()
             try:
-                if self._take(await self._find()) and self._told is not None:
-                    session.emit(self._told)
+                moved, told = self._take(await self._find()), self._told
+                if moved and told is not None and (told.round, told.stage) > self._furthest:
+                    self._tell(told)
             except NetworkDown as error:
                 log.debug("the clock was not read: %s", error)
             await anyio.sleep(PAUSE_S)

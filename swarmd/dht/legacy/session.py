@@ -92,11 +92,11 @@ class LegacySession(Session):
         """Read a key. Raises NetworkDown; that nobody answered is told by `Findings.answered`."""
         call_s = timeout_s or self.config.dht.call_s
         until = asyncio.get_running_loop().time() + max(call_s - SLACK_S, call_s / 2)
-        refused = partial(self._refuse_once, name)
+        refused = partial(self.refuse_once, name)
         return await self.node.call(lambda life: search(life, name, beam, until, read, refused), call_s)
 
-    def _refuse_once(self, name: str, subkey: str | None, value: bytes, error: RecordRejected) -> None:
-        """A bad record is found again with every look at its key, and counts once."""
+    def refuse_once(self, name: str, subkey: str | None, value: bytes, error: RecordRejected) -> None:
+        """Count a refused record; it is found again with every look at its key, and counts once."""
         record = hash((name, subkey, value))
         if record not in self._refused:
             self.refuse(error)

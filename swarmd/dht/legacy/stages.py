@@ -19,6 +19,7 @@ from swarmd.dht.legacy.clock import LegacyClock, Place
 from swarmd.dht.legacy.records import leaderboard_of, outputs_of
 from swarmd.dht.legacy.rollouts import outputs_in
 from swarmd.dht.legacy.session import LegacySession
+from swarmd.dht.legacy.telling import Telling
 from swarmd.errors import NetworkDown
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts
 
@@ -133,7 +134,7 @@ class Collecting:
     def __init__(self, session: LegacySession, place: Place) -> None:
         self.place = place
         self._session = session
-        self._told: dict[str, float] = {}
+        self._telling = Telling()
         self._listed: dict[str, float] = {}
 
     async def look(self, may_count: bool) -> None:
@@ -147,10 +148,11 @@ class Collecting:
             self._listed = rewards
 
     def _tell(self, rewards: Mapping[str, float]) -> None:
-        for peer, reward in rewards.items():
-            if self._told.get(peer) != reward:
-                self._told[peer] = reward
-                self._session.emit(ReportSeen(peer, *self.place, reward))
+        due, dropped = self._telling.take(rewards, time.monotonic())
+        for peer, reward in due.items():
+            self._session.emit(ReportSeen(peer, *self.place, reward))
+        for peer, encoded, error in dropped:
+            self._session.refuse_once(keys.rewards(*self.place), peer, encoded, error)
 
 
 async def write_leaderboard(session: LegacySession, place: Place, rewards: Mapping[str, float]) -> None:
