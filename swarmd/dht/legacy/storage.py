@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import msgspec
+
 from swarmd.dht.hive import DHTID, DictionaryDHTValue
-from swarmd.dht.storage import KEY_BYTES_MAX, KEYS_MAX, BoundedStorage, size_of
+from swarmd.dht.storage import KEY_BYTES_MAX, KEYS_MAX, RECOUNT_S, BoundedStorage, size_of
 from swarmd.errors import RecordRejected
 
 ENTRY_BYTES = 256  # what a record costs besides its value
 HEAP_SLACK = 1024  # left-over entries of hivemind's expiration heap before it is made anew
 
 
+class Weight(msgspec.Struct):
+    """Bytes under one key: never too few, and too many until a count finds what has expired."""
+
+    size_bytes: int = 0
+    counted_at: float = -RECOUNT_S  # seconds, monotone
+
+
 class LegacyStorage(BoundedStorage):
     """hivemind's local storage with v0.4's rule, a later expiration wins, and with bounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weights: dict[DHTID, Weight] = {}
 
     def held(self, key: DHTID, subkey: str | None) -> tuple[bytes, float] | None:
         """(value, expiration) of an unexpired record; of a plain value where `subkey` is None."""
@@ -43,19 +57,41 @@ class LegacyStorage(BoundedStorage):
             raise RecordRejected("malformed", "a plain value where peers have records of their own")
         if not self.would_change(key, subkey, expiration):
             return False
-        self._make_room(item, len(value))
+        before = self.held(key, subkey)
+        more = len(value) - (len(before[0]) if before is not None else 0)
+        weight = self._make_room(key, item, more)
         self._bytes += len(value) + ENTRY_BYTES
         stored = bool(self.store(key, value, expiration, subkey=subkey))
+        weight.size_bytes += more if stored else 0
         _tidy(self)
         if in_dictionary and item is not None:
             _tidy(item.value)
         return stored
 
-    def _make_room(self, item: Any, more: int) -> None:
-        if item is not None and size_of(item.value) + more > KEY_BYTES_MAX:
-            raise RecordRejected("full", "the key holds too many bytes already")
+    def _make_room(self, key: DHTID, item: Any, more: int) -> Weight:
+        weight = self._weight_of(key, item)
+        if item is not None and weight.size_bytes + more > KEY_BYTES_MAX:
+            _count_again(weight, item)
+            if weight.size_bytes + more > KEY_BYTES_MAX:
+                raise RecordRejected("full", "the key holds too many bytes already")
         if (item is None and len(self) >= KEYS_MAX) or self._is_full():
             raise RecordRejected("full", "this node can hold no more")
+        return weight
+
+    def _weight_of(self, key: DHTID, item: Any) -> Weight:
+        """What lies under a key, from a sum that is kept: a key may have thousands of records."""
+        if item is None or key not in self._weights:
+            self._weights[key] = Weight(0 if item is None else size_of(item.value))
+        if len(self._weights) > 2 * KEYS_MAX:
+            self._weights = {key: weight for key, weight in self._weights.items() if key in self.data}
+        return self._weights.setdefault(key, Weight())
+
+
+def _count_again(weight: Weight, item: Any) -> None:
+    """Take off what has expired, now and then: a key that is full costs its writers no count for each refusal."""
+    now = time.monotonic()
+    if now > weight.counted_at + RECOUNT_S:
+        weight.size_bytes, weight.counted_at = size_of(item.value), now
 
 
 def _tidy(storage: Any) -> None:

@@ -12,7 +12,7 @@ import msgpack
 import pytest
 
 from swarmd.dht import names
-from swarmd.dht.hive import DHTID, PeerID, dht_pb2, protocol_module
+from swarmd.dht.hive import DHTID, DictionaryDHTValue, PeerID, dht_pb2, protocol_module
 from swarmd.dht.legacy import keys, storage
 from swarmd.dht.legacy.guard import AHEAD_S, KEPT_BURST, SUBKEY_LENGTH_MAX, Guard
 from swarmd.dht.legacy.protocol import LegacyProtocol
@@ -20,6 +20,7 @@ from swarmd.dht.legacy.records import LIFE_S
 from swarmd.dht.legacy.storage import HEAP_SLACK, LegacyStorage
 from swarmd.dht.legacy.values import VALUE_BYTES_MAX, encode
 from swarmd.dht.rejections import Rejections
+from swarmd.dht.storage import RECOUNT_S, size_of
 from swarmd.errors import RecordRejected
 from tests.dht.outsider import bomb, dictionary_of
 
@@ -185,6 +186,56 @@ def test_replaced_records_leave_nothing_behind() -> None:
     assert item is not None and len(item.value.expiration_heap) <= HEAP_SLACK + 4
     assert len(kept.expiration_heap) <= HEAP_SLACK + 4
     assert kept.held(key, "subkey") == (encode(3 * HEAP_SLACK - 1), at + (3 * HEAP_SLACK - 1) * 0.001)
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each count of a key went through."""
+    made: list[int] = []
+
+    def count(value: Any) -> int:
+        made.append(len(value) if isinstance(value, DictionaryDHTValue) else 1)
+        return size_of(value)
+
+    monkeypatch.setattr(storage, "size_of", count)
+    return made
+
+
+def test_a_key_of_many_records_is_not_counted_anew_for_each(counts: list[int]) -> None:
+    kept, key, at = LegacyStorage(), DHTID.generate(), in_s(60)
+    for number in range(2000):
+        assert kept.keep(key, str(number), encode(1.0), at)
+    assert sum(counts) <= 2000
+
+
+def test_a_replaced_record_takes_its_place_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "KEY_BYTES_MAX", 100)
+    kept, key, at = LegacyStorage(), DHTID.generate(), in_s(60)
+    for number in range(10):
+        assert kept.keep(key, "a", encode("x" * 80), at + number)
+    with pytest.raises(RecordRejected) as refusal:
+        kept.keep(key, "b", encode("x" * 30), at)
+    assert refusal.value.reason == "full"
+    assert kept.keep(key, "a", encode("x" * 10), at + 20) and kept.keep(key, "b", encode("x" * 30), at)
+
+
+def test_a_full_key_is_counted_now_and_then_and_takes_the_place_of_what_expired(
+    monkeypatch: pytest.MonkeyPatch, counts: list[int]
+) -> None:
+    monkeypatch.setattr(storage, "KEY_BYTES_MAX", 100)
+    now = 1000.0
+    monkeypatch.setattr(storage.time, "monotonic", lambda: now)
+    kept, key = LegacyStorage(), DHTID.generate()
+    assert kept.keep(key, "long", encode("x"), in_s(60)) and kept.keep(key, "short", encode("x" * 80), in_s(0.05))
+    for _ in range(50):
+        with pytest.raises(RecordRejected):
+            kept.keep(key, "b", encode("x" * 40), in_s(60))
+    assert len(counts) <= 1
+    deadline = time.time() + 5
+    while kept.held(key, "short") is not None:
+        assert time.time() < deadline
+    now += RECOUNT_S + 1
+    assert kept.keep(key, "b", encode("x" * 40), in_s(60))
 
 
 def test_expired_records_are_gone() -> None:
