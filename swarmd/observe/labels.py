@@ -1,0 +1,73 @@
+"""The values that labels of metrics may have: few, and known beforehand. What is none of them counts as "other".
+
+A label with a value of a peer's, a provider's or a file's making would be a series for each, and may be a secret.
+"""
+
+from __future__ import annotations
+
+from swarmd.core.events import WorkerExited, WorkerStartFailed
+
+OTHER = "other"
+LAYERS = ("process", "network", "training", "round", "chain", "submissions")
+WORKERS = ("network", "trainer", "chain")
+SKIP_CAUSES = ("slow", "late", "fault")
+PARTS = ("gather", "train", "publish", "submit")  # of a stage
+DEPTHS = ("live", "ready", "productive")  # of health
+EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent")
+SUBMISSION_KINDS = ("register", "reward", "winners", "advance")
+SUBMISSION_STATES = ("intended", "prepared", "sent", "included", "confirmed", "lost", "refused")
+OPEN_STATES = ("waiting", "sent", "included")  # of submissions that are not settled
+FAILURE_CAUSES = ("funds", "fees", OTHER)  # why a submission could not be made for now
+SENDERS = ("webhook", "telegram", "command")  # of notifications
+OUTCOMES = ("done", "failed")
+COMMANDS = (
+    "register", "clock", "gather", "train", "report", "outputs", "announce", "collect", "leaderboard", "admit", "watch",
+    "submit", "broadcast", OTHER,
+)  # fmt: skip
+# What the contract calls its errors, and swarmd's own words for what the contract never sees.
+REFUSAL_CODES = (
+    "AdvanceNotAllowed", "InvalidRoundNumber", "InvalidStageNumber", "InvalidVote", "InvalidVoterPeerId",
+    "OnlyStageManager", "PeerIdAlreadyRegistered", "PeerNotAllowed", "RewardAlreadySubmitted", "StageOutOfBounds",
+    "WinnerAlreadyVoted", "Error", "Panic", "below-mark", "follows-only", "moved-on", "not-offered", "not-yet",
+    "outbox-full", "taken", OTHER,
+)  # fmt: skip
+REJECTION_REASONS = (
+    "bad-signature", "config-digest", "duplicate", "empty", "far-expiration", "full", "future", "generator",
+    "group-size", "held-out", "index", "malformed", "members-full", "missing", "nested", "non-finite", "not-a-member",
+    "not-the-coordinator", "origin", "oversize", "oversized", "plan", "prompt-length", "quota", "quoted", "replayed",
+    "seed", "source", "stale", "swarm", "unknown-question", "unknown-task", "unowned", "unsafe-scorer", "unsigned",
+    "version", "wrong-digest", "wrong-key", "wrong-keys", "wrong-round", "wrong-swarm", OTHER,
+)  # fmt: skip
+
+
+def known(value: str, values: tuple[str, ...]) -> str:
+    """The value, or "other" where it is not among those allowed."""
+    return value if value in values else OTHER
+
+
+def command_of(command: str) -> str:
+    """The kind of a command, by its id: "train/3/0" is "train"."""
+    return known(command.partition("/")[0], COMMANDS)
+
+
+def exit_cause(event: WorkerExited | WorkerStartFailed) -> str:
+    """Why a worker ended, in one word. The kernel's killer for lack of memory says nothing but SIGKILL."""
+    if isinstance(event, WorkerStartFailed):
+        return "crash"
+    headline = event.reason.partition("\n")[0]
+    if event.permanent:
+        return "permanent"
+    if "memory ran out" in headline or "out of memory" in headline.partition(", not by this daemon")[0]:
+        return "memory"
+    if event.planned:
+        return "planned"
+    if headline.startswith(("answered no ping", "not ready within")):
+        return "silent"
+    return "killed" if event.signal in (9, 15) else "crash"
+
+
+def failure_cause(reason: str) -> str:
+    """Why a submission cannot be made now, by the words of swarmd.chain: no coins, gas too dear, anything else."""
+    if " wei, and " in reason:
+        return "funds"
+    return "fees" if "chain.fees" in reason else OTHER

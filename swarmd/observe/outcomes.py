@@ -1,0 +1,259 @@
+"""What came of a node's work since its daemon started, counted event by event.
+
+All of it is a function of the events from the last `NodeStarted` on: whoever folds them gets the same figures, so a
+server that is restarted goes on where it was. With the next `NodeStarted` all counts begin at 0, as Prometheus expects
+of a process that was restarted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import Metric
+
+from swarmd.core.events import (
+    ChainReorged,
+    CommandFailed,
+    Envelope,
+    Fact,
+    ModelPushed,
+    NodeStarted,
+    ReportPublished,
+    StageTrained,
+    SubmissionConfirmed,
+    TrainingCancelled,
+    WorkerExited,
+    WorkerStartFailed,
+)
+from swarmd.core.state import State, Submission
+from swarmd.core.workers import LEAVING
+from swarmd.observe import labels
+from swarmd.observe.health import Progress
+
+PART_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)  # bounds of buckets
+# A part of a stage took what the node spent in the first state, where the second one followed.
+_PARTS = {
+    ("round.gathering", "round.training"): "gather",
+    ("round.training", "round.publishing"): "train",
+    ("round.publishing", "round.submitting"): "publish",
+    ("round.publishing", "round.settling"): "publish",
+    ("round.submitting", "round.settling"): "submit",
+}
+
+
+class Outcomes:
+    """Counts of one life of a daemon.
+
+    Attributes:
+        progress: what health is judged by besides the status.
+    """
+
+    def __init__(self, started_at: float = 0.0) -> None:
+        registry = self._registry = CollectorRegistry()
+        self.progress = Progress(started_at=started_at)
+        self.rounds_joined = Counter("swarmd_rounds_joined", "Rounds this node took up.", registry=registry)
+        self.rounds_skipped = _counter(
+            registry, "rounds_skipped", "Rounds this node took no part in, by cause.", cause=labels.SKIP_CAUSES
+        )
+        self.stages_trained = Counter("swarmd_stages_trained", "Stages trained.", registry=registry)
+        self.stages_cancelled = Counter(
+            "swarmd_stages_cancelled", "Stages whose training was given up for a newer one.", registry=registry
+        )
+        self.tokens = Counter("swarmd_generated_tokens", "Completion tokens generated.", registry=registry)
+        self.reports_published = Counter(
+            "swarmd_reports_published", "Signed reports of a stage that are in the DHT.", registry=registry
+        )
+        self.submissions = _counter(
+            registry,
+            "submissions",
+            "Submissions to the contract that came into a state, by kind.",
+            kind=labels.SUBMISSION_KINDS,
+            state=labels.SUBMISSION_STATES,
+        )
+        self.refusals = _counter(
+            registry,
+            "submissions_refused",
+            "Submissions that the contract will never take, by its error or swarmd's own word.",
+            kind=labels.SUBMISSION_KINDS,
+            code=labels.REFUSAL_CODES,
+        )
+        self.failures = _counter(
+            registry,
+            "submission_failures",
+            "Submissions that could not be made for now, by cause; they are tried again.",
+            cause=labels.FAILURE_CAUSES,
+        )
+        self.worker_exits = _counter(
+            registry,
+            "worker_exits",
+            "Ends of worker processes, each followed by a restart unless permanent; orderly stops are not counted.",
+            worker=labels.WORKERS,
+            cause=labels.EXIT_CAUSES,
+        )
+        self.rejections = _counter(
+            registry,
+            "records_rejected",
+            "Peers' records and groups that were refused, by reason.",
+            reason=labels.REJECTION_REASONS,
+        )
+        self.commands_failed = _counter(
+            registry,
+            "commands_failed",
+            "Commands that a worker could not carry out; most are given again.",
+            command=labels.COMMANDS,
+        )
+        self.reorgs = Counter("swarmd_chain_reorgs", "Reorganisations of the chain.", registry=registry)
+        self.reorged_blocks = Counter(
+            "swarmd_chain_reorged_blocks", "Blocks that reorganisations dropped.", registry=registry
+        )
+        self.pushes = _counter(
+            registry, "model_pushes", "Attempts to put the model on the Hub.", outcome=labels.OUTCOMES
+        )
+        self.part_seconds = Histogram(
+            "swarmd_stage_part_seconds",
+            "Wall-clock time that the parts of a stage took, where they came to their end.",
+            ["part"],
+            buckets=PART_SECONDS,
+            registry=registry,
+        )
+        for part in labels.PARTS:
+            self.part_seconds.labels(part)
+        self.reward_confirmed = Gauge(
+            "swarmd_reward_confirmed",
+            "Sum of the rewards confirmed on the chain since the daemon started, in the unit they were earned in.",
+            registry=registry,
+        )
+
+    def collect(self) -> Iterable[Metric]:
+        """What there is. The times at which this process made its counters are left out: they say nothing of a node."""
+        for family in self._registry.collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
+
+    def observe(self, envelope: Envelope, before: State, after: State) -> None:
+        """Count an event, given the states before and after it."""
+        _count_changes(self, envelope.at, before, after)
+        rule = _RULES.get(type(envelope.event))
+        if rule is not None:
+            rule(self, envelope.event, before, after)
+        self._note_progress(envelope, after)
+
+    def _note_progress(self, envelope: Envelope, after: State) -> None:
+        progress, clock = self.progress, after.clock
+        if clock is not None:
+            progress.stage_s = clock.deadline_at - clock.opened_at
+            progress.finished = clock.final
+        if isinstance(envelope.event, StageTrained):
+            progress.trained_at = envelope.at
+        elif isinstance(envelope.event, SubmissionConfirmed):
+            progress.confirmed_at[_kind_of(envelope.event.submission)] = envelope.at
+        elif isinstance(envelope.event, NodeStarted):
+            chain = envelope.event.settings.chain
+            progress.submits = chain is not None and chain.sends
+
+
+def _counter(registry: CollectorRegistry, name: str, text: str, **values: tuple[str, ...]) -> Counter:
+    """A counter with every series at 0, so that the first event is an increase."""
+    counter = Counter(f"swarmd_{name}", text, list(values), registry=registry)
+    series: list[tuple[str, ...]] = [()]
+    for each in values.values():
+        series = [(*taken, value) for taken in series for value in each]
+    for taken in series:
+        counter.labels(*taken)
+    return counter
+
+
+def _kind_of(submission: str) -> str:
+    return submission.partition("/")[0]
+
+
+# --- what the states show ---
+
+
+def _count_changes(to: Outcomes, at: float, before: State, after: State) -> None:
+    to.rounds_joined.inc(max(0, after.rounds_joined - before.rounds_joined))
+    if before.skips is not after.skips and after.rounds_skipped > before.rounds_skipped:
+        to.rounds_skipped.labels(after.skips[-1].cause).inc(after.rounds_skipped - before.rounds_skipped)
+    part = _PARTS.get((before.chart, after.chart))
+    if part is not None:
+        to.part_seconds.labels(part).observe(max(0.0, at - before.since))
+    if before.rejections is not after.rejections:
+        _count_rejections(to, dict(before.rejections), after.rejections)
+    if before.submissions is not after.submissions:
+        _count_submissions(to, before, after)
+
+
+def _count_rejections(to: Outcomes, before: dict[str, int], after: tuple[tuple[str, int], ...]) -> None:
+    for reason, count in after:
+        label = labels.known(reason, labels.REJECTION_REASONS)
+        to.rejections.labels(label).inc(max(0, count - before.get(reason, 0)))
+
+
+def _count_submissions(to: Outcomes, before: State, after: State) -> None:
+    chain = after.settings.chain if after.settings else None
+    scale = chain.reward_scale if chain else 1
+    charts = {each.id: (each.chart, each.intended_at) for each in before.submissions}
+    for each in after.submissions:
+        known = charts.get(each.id)
+        if known is None or known[1] != each.intended_at:  # a registration may be wanted again under its id
+            to.submissions.labels(each.kind, "intended").inc()
+            known = ("intended", each.intended_at)
+        if known[0] != each.chart:
+            to.submissions.labels(each.kind, each.chart).inc()
+            _count_settled(to, each, known[0], scale)
+
+
+def _count_settled(to: Outcomes, submission: Submission, chart: str, scale: int) -> None:
+    """Count what was refused or confirmed, and take back what a reorganisation dropped; `chart` is the one before."""
+    if submission.chart == "refused":
+        to.refusals.labels(submission.kind, labels.known(submission.code, labels.REFUSAL_CODES)).inc()
+    elif "confirmed" in (submission.chart, chart):
+        sign = 1 if submission.chart == "confirmed" else -1
+        to.reward_confirmed.inc(sign * submission.reward / scale)
+
+
+# --- what an event says itself ---
+
+
+def _on_stage_trained(to: Outcomes, event: StageTrained, before: State, after: State) -> None:
+    to.stages_trained.inc()
+    to.tokens.inc(max(0, event.tokens))
+
+
+def _on_worker_exited(to: Outcomes, event: WorkerExited, before: State, after: State) -> None:
+    if before.chart not in LEAVING:
+        to.worker_exits.labels(event.worker, labels.exit_cause(event)).inc()
+
+
+def _on_worker_start_failed(to: Outcomes, event: WorkerStartFailed, before: State, after: State) -> None:
+    to.worker_exits.labels(event.worker, labels.exit_cause(event)).inc()
+
+
+def _on_command_failed(to: Outcomes, event: CommandFailed, before: State, after: State) -> None:
+    kind = labels.command_of(event.command)
+    to.commands_failed.labels(kind).inc()
+    if kind in ("submit", "broadcast"):
+        to.failures.labels(labels.failure_cause(event.reason)).inc()
+
+
+def _on_chain_reorged(to: Outcomes, event: ChainReorged, before: State, after: State) -> None:
+    to.reorgs.inc()
+    to.reorged_blocks.inc(max(0, event.depth))
+
+
+def _on_model_pushed(to: Outcomes, event: ModelPushed, before: State, after: State) -> None:
+    to.pushes.labels("failed" if event.error else "done").inc()
+
+
+_RULES: dict[type[Fact], Callable[[Outcomes, Any, State, State], None]] = {
+    StageTrained: _on_stage_trained,
+    TrainingCancelled: lambda to, *_: to.stages_cancelled.inc(),
+    ReportPublished: lambda to, *_: to.reports_published.inc(),
+    WorkerExited: _on_worker_exited,
+    WorkerStartFailed: _on_worker_start_failed,
+    CommandFailed: _on_command_failed,
+    ChainReorged: _on_chain_reorged,
+    ModelPushed: _on_model_pushed,
+}
