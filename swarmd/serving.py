@@ -10,12 +10,13 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
-
-from aiohttp import web
+from typing import TYPE_CHECKING, NamedTuple
 
 from swarmd.errors import AddressInUse, ConfigError
 from swarmd.private import Kind, locate_secret, read_secret
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 SILENT_S = 10.0  # a connection without a whole request's head is closed after this
 CONNECTIONS_MAX = 256
@@ -104,6 +105,8 @@ async def listening(app: web.Application, address: Address, stop_s: float) -> As
     Raises:
         AddressInUse: the address cannot be listened on.
     """
+    from aiohttp import web  # here: other servers have no use for its memory
+
     runner = web.AppRunner(
         app, access_log=None, keepalive_timeout=SILENT_S, auto_decompress=False, shutdown_timeout=stop_s
     )

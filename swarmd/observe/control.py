@@ -1,0 +1,76 @@
+"""Asking a running daemon over its socket, `run/control.sock`: one JSON line asks, one JSON line answers.
+
+What may be asked, and how the daemon answers, is in `swarmd.daemon.control`. A socket path longer than the kernel
+allows is reached through a descriptor of its directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from swarmd.errors import ControlError
+
+ADDRESS_BYTES_MAX = 107  # sun_path without its terminating zero
+REPLY_BYTES_MAX = 4 * 1024 * 1024
+CALL_S = 5.0  # longest exchange, on either side
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What may be asked."""
+
+    verb: str
+
+
+def ask(path: Path, verb: str, within_s: float = CALL_S) -> bytes:
+    """Ask a running daemon. Blocks at most about `within_s`.
+
+    Returns:
+        Its answer, one JSON document.
+
+    Raises:
+        NoDaemon: nobody listens there.
+        ControlError: somebody listens and does not answer, or answers with an error.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as endpoint, short_address(path) as address:
+            endpoint.settimeout(within_s)
+            endpoint.connect(address)
+            endpoint.sendall(msgspec.json.encode(Request(verb)) + b"\n")
+            return _receive_line(endpoint)
+    except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
+        raise NoDaemon(f"no daemon listens at {path}") from error
+    except OSError as error:
+        raise ControlError(f"the daemon at {path} does not answer: {error.strerror or error}") from error
+
+
+def _receive_line(endpoint: socket.socket) -> bytes:
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        chunk = endpoint.recv(65536)
+        if not chunk or len(line) > REPLY_BYTES_MAX:
+            raise ControlError("the daemon broke off in the middle of its answer")
+        line += chunk
+    return bytes(line[:-1])
+
+
+class NoDaemon(ControlError):
+    """Nobody listens on the control socket."""
+
+
+@contextlib.contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """An address for `path` that fits the kernel's limit; valid inside the `with` only."""
+    if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
