@@ -237,6 +237,16 @@ class ControlError(SwarmdError):
     """The daemon's control socket cannot be made, reached or understood."""
 
 
+class BundleError(SwarmdError):
+    """A support bundle cannot be made or opened, was altered, or replays to another state."""
+
+    exit_code = ExitCode.BAD_DATA
+
+
+class BundleHoldsSecret(BundleError):
+    """One of the node's secrets stands in what would go into a bundle."""
+
+
 class LocalSwarmFailed(SwarmdError):
     """A node of a local swarm ended by itself, does not end, or does not do what was waited for."""
 

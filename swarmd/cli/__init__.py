@@ -38,6 +38,7 @@ VERBS = {
     "join": Verb("swarmd.cli.join", "join", "Join a swarm by its manifest."),
     "status": Verb("swarmd.cli.status", "status", "Say how a node is: process, network, training, round."),
     "explain": Verb("swarmd.cli.explain", "explain", "Tell what became of a round, or of a gap, and why."),
+    "bundle": Verb("swarmd.cli.bundle", "bundle", "Make a support archive without secrets, or open one and replay it."),
     "local": Verb("swarmd.cli.local", "local", "Run a small swarm of real nodes on this machine."),
     "leaderboard": Verb(
         "swarmd.cli.leaderboard",

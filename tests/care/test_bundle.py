@@ -1,0 +1,191 @@
+"""Support bundles: they replay elsewhere to the same state, and hold no secret."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from swarmd.care.bundle import MANIFEST, open_bundle, slice_of, write_bundle
+from swarmd.cli import run_command
+from swarmd.config import ChainConfig, Config, HubConfig, ResultsConfig, SwarmConfig, WebConfig
+from swarmd.core.state import State
+from swarmd.errors import BundleError, BundleHoldsSecret, ExitCode
+from swarmd.eventlog.fold import load
+from swarmd.observe.slots import known_secrets, slots_of
+from tests.eventlog.making import follower_story, open_log, write_story
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+NODE = GOLDEN / "rules-2" / "chain-kills" / "node-1"
+SECRET = "canary-0123456789abcdef"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    """A data directory with a real node's log."""
+    place = tmp_path / "node"
+    shutil.copytree(NODE, place)
+    return place
+
+
+def members_of(file: Path) -> list[str]:
+    with tarfile.open(file) as archive:
+        return archive.getnames()
+
+
+def test_a_bundle_replays_elsewhere_to_the_same_state(node: Path, tmp_path: Path) -> None:
+    made = write_bundle(node / "events", tmp_path / "b.tar.gz", {"status.json": b"{}"}, [], 2**30)
+    opened = open_bundle(tmp_path / "b.tar.gz", tmp_path / "elsewhere")
+    assert opened == made and opened.first_seq == 0
+    assert load(tmp_path / "elsewhere" / "events") == load(node / "events")
+    assert members_of(tmp_path / "b.tar.gz")[0] == MANIFEST
+    assert (tmp_path / "b.tar.gz").stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.glob(".b*")) and not list(tmp_path.glob(".bundle*"))
+
+
+def test_of_a_long_log_the_newest_part_goes_in_with_the_snapshot_that_it_follows_on(tmp_path: Path) -> None:
+    with open_log(tmp_path / "events", segment_bytes=1024) as log:
+        state = State()
+        for _ in range(30):
+            state = write_story(log, follower_story(), state, group=2)
+            log.write_snapshot(state, 3)
+    part = slice_of(tmp_path / "events", 60_000)
+    assert len(part.segments) < len(list((tmp_path / "events").glob("*.seg")))
+    made = write_bundle(tmp_path / "events", tmp_path / "b.tar.gz", {}, [], 60_000)
+    assert made.first_seq > 0 and "oldest snapshot stands for them" in made.notes[0]
+    opened = open_bundle(tmp_path / "b.tar.gz", tmp_path / "elsewhere")
+    assert opened.state_sha256 == made.state_sha256 and opened.next_seq == load(tmp_path / "events")[1]
+
+
+@pytest.mark.parametrize("where", ["text", "log"])
+def test_a_secret_anywhere_stops_it(where: str, node: Path, tmp_path: Path) -> None:
+    secret = SECRET if where == "text" else _some_text_of(node)
+    texts = {"config.json": b"x" * 1_048_570 + SECRET.encode()} if where == "text" else {}
+    with pytest.raises(BundleHoldsSecret) as caught:
+        write_bundle(node / "events", tmp_path / "b.tar.gz", texts, [secret], 2**30)
+    assert secret not in str(caught.value) and not (tmp_path / "b.tar.gz").exists()
+
+
+def _some_text_of(node: Path) -> str:
+    state, _ = load(node / "events")
+    assert state.settings is not None
+    return state.settings.peer
+
+
+def test_nothing_is_overwritten(node: Path, tmp_path: Path) -> None:
+    (tmp_path / "b.tar.gz").write_bytes(b"mine")
+    with pytest.raises(BundleError, match="exists already"):
+        write_bundle(node / "events", tmp_path / "b.tar.gz", {}, [], 2**30)
+    write_bundle(node / "events", tmp_path / "c.tar.gz", {}, [], 2**30)
+    with pytest.raises(BundleError, match="not an empty directory"):
+        open_bundle(tmp_path / "c.tar.gz", node)
+
+
+def _repacked(file: Path, change) -> Path:  # type: ignore[no-untyped-def]
+    """The archive with its members as `change` has them: (name, content) to the same, or None to leave it out."""
+    out = file.with_name("changed.tar.gz")
+    with tarfile.open(file) as archive, tarfile.open(out, "w:gz") as changed:
+        for entry in archive:
+            content = archive.extractfile(entry).read()  # type: ignore[union-attr]
+            for name, kept in change(entry.name, content):
+                new = tarfile.TarInfo(name)
+                new.size = len(kept)
+                changed.addfile(new, io.BytesIO(kept))
+    return out
+
+
+def _flip(name: str, content: bytes):  # type: ignore[no-untyped-def]
+    yield name, content if name == MANIFEST or name.endswith(".snap") else content[:-1] + bytes([content[-1] ^ 1])
+
+
+def _escape(name: str, content: bytes):  # type: ignore[no-untyped-def]
+    yield name, content
+    if name == MANIFEST:
+        yield "../outside", b"x"
+
+
+def _lie(name: str, content: bytes):  # type: ignore[no-untyped-def]
+    if name != MANIFEST:
+        yield name, content
+    else:
+        manifest = json.loads(content)
+        manifest["state_sha256"] = "0" * 64
+        yield name, json.dumps(manifest).encode()
+
+
+def _newer(name: str, content: bytes):  # type: ignore[no-untyped-def]
+    yield name, content.replace(b'"format": 1', b'"format": 2') if name == MANIFEST else content
+
+
+def _less(name: str, content: bytes):  # type: ignore[no-untyped-def]
+    if not name.endswith(".seg"):
+        yield name, content
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_flip, "altered"),
+        (_escape, "outside"),
+        (_lie, "folds to another state"),
+        (_newer, "format 2"),
+        (_less, "disagree"),
+    ],
+)
+def test_an_altered_bundle_is_refused(change, said: str, node: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    write_bundle(node / "events", tmp_path / "b.tar.gz", {"status.json": b"{}"}, [], 2**30)
+    changed = _repacked(tmp_path / "b.tar.gz", change)
+    with pytest.raises(BundleError, match=said):
+        open_bundle(changed, tmp_path / "elsewhere")
+    assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08\x00 broken"])
+def test_what_is_no_bundle_is_one_clear_error(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "b.tar.gz").write_bytes(content)
+    with pytest.raises(BundleError, match="tar"):
+        open_bundle(tmp_path / "b.tar.gz", tmp_path / "elsewhere")
+
+
+def test_every_slot_of_a_configuration_is_known(tmp_path: Path) -> None:
+    for name in ("hub", "web", "pass"):
+        (tmp_path / name).write_text(f"{SECRET}-{name}\n")
+        (tmp_path / name).chmod(0o600)
+    (tmp_path / "urls").write_text(f"https://rpc.example/v2/{SECRET}-file\n")
+    (tmp_path / "urls").chmod(0o600)
+    config = Config(
+        SwarmConfig(id="s"),
+        results=ResultsConfig(hub=HubConfig(repo="a/b", token="hub")),
+        web=WebConfig(token="web"),
+        chain=ChainConfig(
+            rpc=("file:urls", f"https://rpc.example/v2/{SECRET}-url"),
+            chain_id=1,
+            contract="0x" + "1" * 40,
+            passphrase="pass",
+        ),
+    )
+    found = known_secrets(config, tmp_path, {"HF_TOKEN": f"{SECRET}-env", "HTTPS_PROXY": f"http://me:{SECRET}-p@x:1"})
+    assert found == {f"{SECRET}-{name}" for name in ("hub", "web", "pass", "file", "url", "env", "p")}
+    assert {slot.key for slot in slots_of(config)} >= {
+        "results.hub.token",
+        "web.token",
+        "chain.passphrase",
+        "chain.rpc",
+    }
+
+
+def test_from_the_command_line(node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (node / "account.pass").write_text(SECRET)
+    out = tmp_path / "b.tar.gz"
+    assert run_command(["bundle", str(node), "--out", str(out), "--unit", ""]) == ExitCode.OK
+    assert {"bundle.json", "status.json", "stories.json", "files.json"} <= set(members_of(out))
+    assert run_command(["bundle", "--open", str(out), "--to", str(tmp_path / "there")]) == ExitCode.OK
+    assert "folds to the very state" in capsys.readouterr().out
+    for path in (tmp_path / "there").rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes()
+    assert run_command(["bundle", str(tmp_path / "nowhere")]) == ExitCode.NO_INPUT
+    assert run_command(["bundle", "--open", str(out)]) == ExitCode.BAD_CONFIG
