@@ -86,11 +86,6 @@ class LogReader:
         """Peer id of the node whose log it is; empty before the first segment was read."""
         return self._node
 
-    @property
-    def place(self) -> tuple[Path, int] | None:
-        """Segment and offset behind the commit that was read last; None before any segment was opened."""
-        return None if self._path is None else (self._path, self._offset)
-
     def _enter(self) -> bool:
         """Have a segment open, if there is any."""
         if self._path is None:
