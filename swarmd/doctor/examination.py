@@ -1,0 +1,102 @@
+"""Carrying out checks: side by side, each with a deadline of its own, none of which can bring the others down."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, NamedTuple
+
+import anyio
+import msgspec
+
+from swarmd import __version__
+from swarmd.doctor.finding import Finding, Kind, Report, Skipped, sort_findings, well, worst_of
+from swarmd.doctor.subject import Subject
+from swarmd.errors import SwarmdError
+
+CRASHED = Kind(
+    "doctor.crashed",
+    "warning",
+    "A check failed itself",
+    "What it looks at is not known to be well or unwell. The other checks are not touched.",
+    "Please report it with the evidence",
+)
+LATE = Kind(
+    "doctor.late",
+    "warning",
+    "A check did not end in time",
+    "What it looks at did not answer: a disk or another machine that hangs, or a machine that is very busy.",
+    "Try again with `swarmd doctor --only` and the check's name, when the machine is quieter",
+)
+
+Need = Literal["machine", "config", "network", "chain"]
+
+
+class Check(NamedTuple):
+    """One check: `needs` says what must be there for it, `title` names what it looks at."""
+
+    name: str
+    title: str
+    run: Callable[[Subject], Awaitable[list[Finding]]]
+    needs: Need = "config"
+    deadline_s: float = 20.0
+
+
+Tell = Callable[[str, bool], None]  # a check's name; whether it has ended
+
+
+def obstacle(check: Check, subject: Subject) -> str:
+    """Why a check is not made; empty when it is."""
+    if check.needs != "machine" and subject.config is None:
+        return "there is no configuration" if subject.fault is None else "the configuration cannot be used"
+    if check.needs in ("network", "chain") and subject.offline:
+        return "offline"
+    if check.needs == "chain" and subject.config is not None and subject.config.chain is None:
+        return "the swarm has no chain"
+    return ""
+
+
+async def examine(subject: Subject, checks: Sequence[Check], tell: Tell = lambda name, ended: None) -> Report:
+    """Make the checks and report. `tell` hears of each check's begin and end."""
+    findings: list[Finding] = []
+    obstacles = {check.name: obstacle(check, subject) for check in checks}
+
+    async def make(check: Check) -> None:
+        tell(check.name, False)
+        findings.extend(await findings_of(check, subject))
+        tell(check.name, True)
+
+    async with anyio.create_task_group() as tasks:
+        for check in checks:
+            if not obstacles[check.name]:
+                tasks.start_soon(make, check)
+    return Report(
+        at=time.time(),
+        version=__version__,
+        verdict=worst_of(findings),
+        config=str(subject.path or ""),
+        data=str(subject.data.root if subject.data else ""),
+        offline=subject.offline,
+        findings=sort_findings(findings, [check.name for check in checks]),
+        skipped=tuple(Skipped(name, reason) for name, reason in obstacles.items() if reason),
+    )
+
+
+async def findings_of(check: Check, subject: Subject) -> list[Finding]:
+    """What one check finds; that it failed or hung is a finding too."""
+    try:
+        with anyio.fail_after(check.deadline_s):
+            return await check.run(subject) or [well(check.name, check.title, "nothing to object to")]
+    except TimeoutError:
+        return [_about(check, LATE.found(f"the check {check.name} gave no result within {check.deadline_s:g} s"))]
+    except SwarmdError as error:
+        return [_about(check, CRASHED.found(f"the check {check.name} failed: {error.message}", error.fix))]
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        told = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+        return [_about(check, CRASHED.found(f"the check {check.name} failed: {told}"))]
+
+
+def _about(check: Check, finding: Finding) -> Finding:
+    return msgspec.structs.replace(finding, check=check.name)

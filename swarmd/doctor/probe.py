@@ -1,0 +1,132 @@
+"""Asks torch about this machine, in a process of its own: `python -m swarmd.doctor.probe` < configuration > answer.
+
+torch takes seconds and hundreds of megabytes to load, and a broken driver may end the process that loads it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from swarmd.config import TrainingConfig
+from swarmd.errors import SwarmdError
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What is asked."""
+
+    training: TrainingConfig
+    kept: str = ""  # the model that `auto` settled on earlier
+
+
+class Weighed(msgspec.Struct, frozen=True):
+    """A model, what it takes, and whether it fits. Sizes in bytes."""
+
+    model: str
+    need: int
+    checkpoint: int  # weights and optimiser, as they are written
+    fits: bool
+    why: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What torch says."""
+
+    torch: str
+    cuda: str  # that torch was built for, empty without
+    device: str = ""  # chosen; empty where the wanted one is not there
+    fault: str = ""  # why it is not
+    fix: str = ""
+    names: tuple[str, ...] = ()  # of the accelerators
+    bfloat16: bool = False
+    numbers: str = ""
+    weights: str = ""  # torch's name of the numbers that weights are held in
+    free: int = 0
+    total: int = 0
+    limit: str = ""
+    absent: str = ""  # a model on the Hub that is not in the cache
+    weighed: tuple[Weighed, ...] = ()  # the configured model, or the pool of `auto`
+    unknown: str = ""  # why the model cannot be weighed
+
+
+def main() -> int:
+    """Answer one question on standard output, whatever the libraries print there."""
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Question)
+    with out:
+        out.write(msgspec.json.encode(answer(question)))
+    return 0
+
+
+def answer(question: Question) -> Answer:
+    """Look at the devices, then weigh the model."""
+    import torch
+
+    from swarmd.training.device import choose_device, choose_numbers, computes_bfloat16
+    from swarmd.training.memory import measure_room
+    from swarmd.training.quiet import quieten
+
+    quieten()
+    training = question.training
+    cuda = str(getattr(torch.version, "cuda", None) or "")
+    names = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+    try:
+        device = choose_device(training.device)
+        numbers, room = choose_numbers(training, device), measure_room(device)
+    except (SwarmdError, RuntimeError) as error:
+        fix = error.fix if isinstance(error, SwarmdError) else ""
+        return Answer(torch.__version__, cuda, fault=str(getattr(error, "message", error)), fix=fix, names=names)
+    found = Answer(
+        torch=torch.__version__,
+        cuda=cuda,
+        device=device,
+        names=names,
+        bfloat16=computes_bfloat16(device),
+        numbers=numbers.text,
+        weights=numbers.weights,
+        free=room.free,
+        total=room.total,
+        limit=room.limit,
+    )
+    try:
+        weighed, absent = _weigh(question, numbers, room)
+    except SwarmdError as error:
+        return msgspec.structs.replace(found, unknown=error.message, fix=error.fix)
+    return msgspec.structs.replace(found, weighed=weighed, absent=absent)
+
+
+def _weigh(question: Question, numbers: Any, room: Any) -> tuple[tuple[Weighed, ...], str]:
+    from swarmd.training.model import inspect_model
+    from swarmd.training.pool import list_pool, weigh
+    from swarmd.training.source import AUTO
+
+    training = question.training
+    if training.model != AUTO or question.kept:
+        training = msgspec.structs.replace(training, pool=(question.kept or training.model,))
+    rows = list_pool(training, lambda source: inspect_model(source, source))
+    fits = [weigh(row, training, numbers, room) for row in rows]
+    weighed = tuple(
+        Weighed(fit.model.name, fit.need.total, fit.need.weights + fit.need.optimizer, fit.fits, fit.why)
+        for fit in fits
+    )
+    absent = [row.name for row in rows if not _is_here(row.name)] if len(rows) == 1 else []
+    return weighed, "".join(absent)
+
+
+def _is_here(name: str) -> bool:
+    """A directory, or in the Hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    from swarmd.training.source import locate_model
+
+    located = locate_model(name)
+    return Path(located).is_dir() or isinstance(try_to_load_from_cache(located, "config.json"), str)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
