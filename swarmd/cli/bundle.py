@@ -58,7 +58,7 @@ def bundle(
     loaded = load_config(config) if config is not None else None
     log = find_log(place)
     texts, notes = _texts(place, loaded, unit)
-    secrets = known_secrets(loaded, place) if loaded is not None else frozenset()
+    secrets = known_secrets(loaded, place, signing=True) if loaded is not None else frozenset()
     target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     made = write_bundle(log, target, texts, secrets | _keys_in(place), log_mib * MIB, notes, _progress)
     typer.echo(f"{target}: {target.stat().st_size / MIB:.1f} MiB, events {made.first_seq} to {made.next_seq - 1}")

@@ -21,14 +21,13 @@ def run(
     """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once."""
     from swarmd.daemon.service import run_node
     from swarmd.observe.logs import configure, tell_fatal
-    from swarmd.observe.redaction import address_secrets
+    from swarmd.observe.slots import known_secrets
     from swarmd.swarms.registry import check_kind
 
     loaded = load_config(config)
     check_kind(loaded.swarm)
-    addresses = loaded.chain.rpc if loaded.chain is not None else ()
-    configure(loaded.logs.level, loaded.logs.format, secrets=[s for url in addresses for s in address_secrets(url)])
     paths = DataPaths(data or data_directory(config, loaded.data))
+    configure(loaded.logs.level, loaded.logs.format, secrets=known_secrets(loaded, paths.root))
     try:
         return run_node(loaded, paths)
     except SwarmdError as error:

@@ -27,7 +27,7 @@ from swarmd.core.commands import (
     StartWorker,
     StopWorkers,
 )
-from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
+from swarmd.core.events import Event, NodeStarted, NodeStopped, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
 from swarmd.daemon.clock import Clock, SystemClock
@@ -47,6 +47,8 @@ from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.store import EventLog
 from swarmd.observe.live import Live
 from swarmd.observe.logs import log_event
+from swarmd.observe.redaction import covering
+from swarmd.observe.slots import known_secrets
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.paths import DataPaths
 from swarmd.worker.messages import Start
@@ -165,12 +167,17 @@ class Node:
         """Make the supervisors. `tag` marks the node's processes."""
         self._tasks = tasks
         environment = worker_environment(os.environ, tag)
+        cover = covering(known_secrets(self._config, self._data.root))
+
+        async def observe(event: Event) -> None:
+            await self.engine.observe(cover(event))
+
         start = Start(encode(self._config), str(self._data.root.resolve()), self._peer)
         for worker, argv in programs.items():
             if worker == "chain" and self._config.chain is None:
                 continue
             self._supervisors[worker] = Supervisor(
-                worker, argv, environment, start, self._config.workers, self.engine.observe, tasks
+                worker, argv, environment, start, self._config.workers, observe, tasks
             )
 
     async def run(self, started: NodeStarted) -> NodeStopped:

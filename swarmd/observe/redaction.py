@@ -12,6 +12,10 @@ from functools import reduce
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
+from swarmd.core.events import Event
+
 REDACTED = "[redacted]"
 DEPTH_MAX = 6  # deeper structures are replaced as a whole
 BEFORE_CHARACTERS = 64  # of text before 64 hex digits in which a word says what they are
@@ -40,12 +44,14 @@ _SAYS_WHAT = re.compile(
 )
 _IS_A_KEY = re.compile(r"(?i)private|secret|\bkey|passphrase|mnemonic")
 
+_WORDS_OF_WORKERS = ("reason", "error")  # fields of events that hold what a process or a library said
+
 Processor = Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]
 
 
 def redacting(secrets: Iterable[str] = ()) -> Processor:
     """A structlog processor that gives the line without its secrets; `secrets` are those known by their text."""
-    known = sorted(set(secrets), key=len, reverse=True)
+    known = _longest_first(secrets)
 
     def redact(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         for name in list(fields):
@@ -53,6 +59,23 @@ def redacting(secrets: Iterable[str] = ()) -> Processor:
         return fields
 
     return redact
+
+
+def covering(secrets: Iterable[str] = ()) -> Callable[[Event], Event]:
+    """Gives events without the secrets that a worker's words may hold: what is in the log is there for ever."""
+    known = _longest_first(secrets)
+
+    def cover(event: Event) -> Event:
+        told = {name: getattr(event, name, "") for name in _WORDS_OF_WORKERS}
+        covered = {name: _without(known, redact_text(text)) for name, text in told.items() if text}
+        changed = {name: text for name, text in covered.items() if text != told[name]}
+        return msgspec.structs.replace(event, **changed) if changed else event
+
+    return cover
+
+
+def _longest_first(secrets: Iterable[str]) -> list[str]:
+    return sorted(set(secrets), key=len, reverse=True)
 
 
 def _without(known: list[str], value: Any) -> Any:

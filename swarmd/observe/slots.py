@@ -29,6 +29,7 @@ class Slot(NamedTuple):
     key: str
     named: str
     addresses: bool = False  # the file holds URLs, a line each
+    signs: bool = False  # it opens the account's key
 
 
 def slots_of(config: Config) -> list[Slot]:
@@ -42,20 +43,23 @@ def slots_of(config: Config) -> list[Slot]:
     ]
     if config.chain is not None:
         found.append(Slot("chain.proxy.token", config.chain.proxy.token))
-        found.append(Slot("chain.passphrase", config.chain.passphrase))
+        found.append(Slot("chain.passphrase", config.chain.passphrase, signs=True))
         found += [Slot("chain.rpc", _file_in(url), addresses=True) for url in config.chain.rpc]
     return [slot for slot in found if slot.named]
 
 
-def known_secrets(config: Config, root: Path, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+def known_secrets(
+    config: Config, root: Path, environ: Mapping[str, str] = os.environ, signing: bool = False
+) -> frozenset[str]:
     """The texts of all secrets that this process can read: of files, of URLs in the configuration, of the environment.
 
     What cannot be read is left out: whoever needs it says what is wrong with it.
 
     Args:
         root: the data directory, which files are relative to.
+        signing: the account's passphrase, too, which a daemon has no business to read.
     """
-    found = [text for slot in slots_of(config) for text in _texts(slot, root)]
+    found = [text for slot in slots_of(config) if signing or not slot.signs for text in _texts(slot, root)]
     urls = (*(config.chain.rpc if config.chain is not None else ()), config.notify.webhook)
     found += [text for url in urls for text in address_secrets(url)]
     found += [environ[name] for name in VARIABLES if name in environ]

@@ -168,7 +168,9 @@ def test_every_slot_of_a_configuration_is_known(tmp_path: Path) -> None:
             passphrase="pass",
         ),
     )
-    found = known_secrets(config, tmp_path, {"HF_TOKEN": f"{SECRET}-env", "HTTPS_PROXY": f"http://me:{SECRET}-p@x:1"})
+    environ = {"HF_TOKEN": f"{SECRET}-env", "HTTPS_PROXY": f"http://me:{SECRET}-p@x:1"}
+    assert f"{SECRET}-pass" not in known_secrets(config, tmp_path, environ)
+    found = known_secrets(config, tmp_path, environ, signing=True)
     assert found == {f"{SECRET}-{name}" for name in ("hub", "web", "pass", "file", "url", "env", "p")}
     assert {slot.key for slot in slots_of(config)} >= {
         "results.hub.token",

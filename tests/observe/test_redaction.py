@@ -13,8 +13,9 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmd.core.events import LinkUp, ModelPushed, WorkerExited
 from swarmd.observe.logs import configure
-from swarmd.observe.redaction import REDACTED, address_secrets, redact_field, redact_text
+from swarmd.observe.redaction import REDACTED, address_secrets, covering, redact_field, redact_text
 
 CANARY = "C4n4ryC4n4ryC4n4ryC4n4ry"
 
@@ -199,3 +200,16 @@ def test_an_exception_is_logged_with_its_cause(stream: io.StringIO) -> None:
         structlog.get_logger("x").exception("it broke")
     line = json.loads(stream.getvalue())
     assert "KeyError: 'cause'" in line["exception"] and "ValueError: inner" in line["exception"]
+
+
+def test_what_a_worker_says_goes_into_the_log_of_events_without_secrets() -> None:
+    known = "plain-words-that-open-a-door"
+    cover = covering([known])
+    exit_ = WorkerExited("trainer", f"ended with status 1; last output:\ntoken={CANARY} and {known}", code=1)
+    covered = cover(exit_)
+    assert isinstance(covered, WorkerExited) and covered.code == 1
+    assert CANARY not in covered.reason and known not in covered.reason and "ended with status 1" in covered.reason
+    pushed = cover(ModelPushed(3, "a/b", error=f"401 for https://hub.example/{CANARY}?token={known}"))
+    assert isinstance(pushed, ModelPushed) and CANARY not in pushed.error and known not in pushed.error
+    plain = LinkUp(3)
+    assert cover(plain) is plain
