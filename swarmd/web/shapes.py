@@ -43,6 +43,7 @@ class PeerRow(msgspec.Struct, frozen=True):
     seen_at: float | None = None  # when something of it was seen last
     present: bool = True  # False: it said that it leaves
     votes: int | None = None  # received on the chain; None in a swarm without one
+    known: bool = True  # False: no reward of it is known here, and `reward` says nothing
 
 
 class ChainView(msgspec.Struct, frozen=True):
@@ -281,6 +282,8 @@ class Here(msgspec.Struct, frozen=True):
     name: str = ""
     swarm_id: str = ""
     data: str = ""  # last part of the directory that is read
+    trouble: str = ""  # why the log cannot be read, or not to its end: what is shown is what lies before
+    read: float = 1.0  # share of the log that has been read; below 1 right after the start on a long log
 
 
 # `GET /api/v1/node/status` answers with `swarmd.observe.status.Status`.
