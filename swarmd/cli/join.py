@@ -16,7 +16,7 @@ from swarmd.config import ChainConfig, Config, SwarmConfig
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
 from swarmd.manifest import Chain, Manifest, NodeChoice, config_of, node_text, read_manifest, recipe_digest, recipe_of
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
-from swarmd.swarms.registry import check_kind
+from swarmd.swarms.registry import check_kind, must_name_tasks
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
@@ -89,6 +89,8 @@ def join(
         questions=find_questions(read.recipe.options, manifest, node.data),
     )
     _check(read, wishes)
+    if existing is None:
+        _check_tasks(read)
     with node.held():
         typer.echo(f'swarm: "{read.name}", {read.id}, created by {read.creator}: valid')
         _make(node, read, wishes, existing)
@@ -107,6 +109,18 @@ def _check(manifest: Manifest, wishes: Wishes) -> None:
     if manifest.chain is not None and not (wishes.paid_by.rpc or manifest.chain.rpc):
         raise ConfigError(
             "the manifest names no endpoint of the chain", f"Give --rpc URL of chain {manifest.chain.chain_id}"
+        )
+
+
+def _check_tasks(manifest: Manifest) -> None:
+    """Refuse a manifest that says one thing to its creator and another to this version."""
+    recipe = manifest.recipe
+    if must_name_tasks(recipe.kind) and not recipe.tasks:
+        raise ManifestError(
+            f"the manifest names no tasks of the kind {recipe.kind!r}: in older versions of swarmd that meant the "
+            "digit tasks, now it means a mixture; nodes that take it differently refuse each other's rollouts",
+            'Ask the creator to make the swarm anew with this version: with kind = "digits" for the digit tasks, else '
+            "the manifest will name its tasks by itself",
         )
 
 

@@ -31,7 +31,7 @@ from swarmd.manifest import (
     write_manifest,
 )
 from swarmd.manifest.form import FORMAT, OWN_OPTIONS, UINT32_MAX
-from swarmd.swarms.registry import check_kind, find_kind
+from swarmd.swarms.registry import check_kind, find_kind, spell_out
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
 STAGE_S = 300
@@ -142,7 +142,7 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
     check_kind(swarm)
     home = path.parent / base.data if path else Path()
     name = questions_of(swarm.options)
-    swarm = msgspec.structs.replace(swarm, options=sealed(swarm.options, home))
+    swarm = spell_out(msgspec.structs.replace(swarm, options=sealed(swarm.options, home)))
     return msgspec.structs.replace(base, swarm=swarm), home / name if name else None
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import SwarmdError, SwarmError
 from swarmd.swarms.options import decode_options
 from swarmd.swarms.plan import Plan
@@ -67,6 +67,8 @@ _OPTIONS = {  # of swarmd's own kinds; they import little, so that options are c
     "proposer-solver": "proposer.settings:ProposerOptions",
     "file": "file:FileOptions",
 }
+# Kinds whose own mixture a manifest has to spell out: what an empty list means has changed there and may change again.
+_MIXTURES = {"reasoning-gym": "reasoning_gym:MIXTURE"}
 BUILT_IN = {kind.name: msgspec.structs.replace(kind, target=f"swarmd.swarms.{kind.target}") for kind in _OWN}
 
 
@@ -119,6 +121,19 @@ def check_kind(swarm: SwarmConfig) -> Kind:
         options = EntryPoint(kind.name, f"swarmd.swarms.{_OPTIONS[kind.name]}", GROUP).load()
         decode_options(swarm.options, options)
     return kind
+
+
+def must_name_tasks(kind: str) -> bool:
+    """Whether a manifest of this kind without tasks says different things in different versions."""
+    return kind in _MIXTURES
+
+
+def spell_out(swarm: SwarmConfig) -> SwarmConfig:
+    """The same with the kind's own mixture in `tasks` where none are named, for a manifest. Imports that kind."""
+    if swarm.tasks or not must_name_tasks(swarm.kind):
+        return swarm
+    names = EntryPoint(swarm.kind, f"swarmd.swarms.{_MIXTURES[swarm.kind]}", GROUP).load()
+    return msgspec.structs.replace(swarm, tasks=tuple(TaskConfig(name) for name in names))
 
 
 def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Path = _HERE) -> Plan:

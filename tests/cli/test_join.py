@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from swarmd.config import load_config
 from swarmd.dht.identity import create_identity, load_identity
 from swarmd.errors import ExitCode
+from swarmd.manifest import sign_manifest, write_manifest
 from tests.anvil import AnvilMissing, running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
 
@@ -119,6 +121,21 @@ def test_a_recipe_that_was_changed_by_hand_is_told(shell: Shell, manifest: Path)
     config = shell.root / "b" / "config.toml"
     config.write_text(config.read_text().replace("steps = 40", "steps = 4"))
     assert "may train something else" in shell.well("join", manifest, "--dir", shell.root / "b")
+
+
+def test_an_old_manifest_whose_meaning_has_changed_is_refused_and_what_runs_runs_on(shell: Shell) -> None:
+    """Without tasks the kind `reasoning-gym` once meant the digit tasks; nothing else tells such a manifest apart."""
+    shell.well("swarm", "new", "Old", "--dir", shell.root / "a")
+    path = shell.root / "a" / "swarm.toml"
+    old = shell.manifest("a")
+    shell.well("join", path, "--dir", shell.root / "before")
+    recipe = msgspec.structs.replace(old.recipe, kind="reasoning-gym", tasks=())
+    identity = load_identity(shell.root / "a" / "identity.key")
+    write_manifest(path, sign_manifest(msgspec.structs.replace(old, recipe=recipe), identity))
+    told = shell.fails(ExitCode.BAD_DATA, "join", path, "--dir", shell.root / "b")
+    assert "names no tasks" in told and 'kind = "digits"' in told
+    assert not (shell.root / "b").exists()
+    assert "kept as it is" in shell.well("join", path, "--dir", shell.root / "before")
 
 
 def test_options_of_a_chain_where_there_is_none(shell: Shell, manifest: Path) -> None:

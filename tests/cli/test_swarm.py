@@ -19,6 +19,7 @@ from swarmd.cli.swarm_new import swarm_id
 from swarmd.config import load_config
 from swarmd.dht.identity import load_identity
 from swarmd.errors import ExitCode
+from swarmd.swarms.reasoning_gym import MIXTURE
 from tests.anvil import AnvilMissing, running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
 
@@ -99,6 +100,17 @@ def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
     assert (manifest.rounds.quorum, manifest.rounds.stage_s) == (0.5, 900.0)
     assert (config.training.device, config.training.steps, config.coordinator.quorum) == ("cpu", 3, 0.5)
     assert config.round.train_s == 1800.0
+
+
+def test_a_mixture_that_is_the_kinds_own_is_spelled_out(shell: Shell) -> None:
+    """So that the manifest says the same in every version."""
+    recipe = shell.root / "recipe.toml"
+    recipe.write_text('role = "coordinator"\n[swarm]\nid = "x"\nkind = "reasoning-gym"\n')
+    shell.well("swarm", "new", "a", "--dir", shell.root / "a", "--config", recipe)
+    manifest, config = shell.manifest("a"), load_config(shell.root / "a" / "config.toml")
+    assert [task.name for task in manifest.recipe.tasks] == list(MIXTURE)
+    assert {(task.weight, len(task.config), task.curriculum) for task in manifest.recipe.tasks} == {(1.0, 0, False)}
+    assert tuple(task.name for task in config.swarm.tasks) == MIXTURE
 
 
 @pytest.mark.parametrize(
