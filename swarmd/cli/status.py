@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from swarmd.observe.status import Status
 
 DEFAULT_DIRECTORY = Path("data")
+WATCH_EVERY_S = 1.0
 
 
 def status(
@@ -24,6 +26,7 @@ def status(
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as JSON.")] = False,
+    watched: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every second, until Ctrl-C.")] = False,
 ) -> int:
     """Say how a node is: process, network, training, round, and the chain where there is one.
 
@@ -34,12 +37,61 @@ def status(
 
     from swarmd.observe.panel import panel_of
 
-    current = read_status(DataPaths(pick_directory(directory, config)))
+    paths = DataPaths(pick_directory(directory, config))
+    if watched:
+        if as_json:
+            raise ConfigError("--watch and --json exclude each other", "Call `swarmd status --json` as often as needed")
+        watch(paths)
+        return ExitCode.OK
+    current = read_status(paths)
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(current), indent=2))
     else:
         Console().print(panel_of(current))
     return ExitCode.OK if current.healthy else ExitCode.FAILURE
+
+
+def watch(paths: DataPaths) -> None:
+    """Show the status until Ctrl-C; a line a change where nobody looks at a terminal."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from swarmd.observe.panel import panel_of
+
+    console = Console()
+    current = read_status(paths)
+    if not console.is_terminal:
+        _watch_lines(paths, current)
+        return
+    with contextlib.suppress(KeyboardInterrupt), Live(panel_of(current), console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(WATCH_EVERY_S)
+            live.update(panel_of(read_status(paths)), refresh=True)
+
+
+def _watch_lines(paths: DataPaths, current: Status) -> None:
+    said = ""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            if (line := line_of(current)) != said:
+                typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
+                said = line
+            time.sleep(WATCH_EVERY_S)
+            current = read_status(paths)
+
+
+def line_of(status: Status) -> str:
+    """All layers in one line; it changes only when one of them does."""
+    layers = {
+        "process": status.process,
+        "network": status.network,
+        "training": status.training,
+        "round": status.round,
+        "chain": status.chain,
+        "on chain": status.submissions,
+    }
+    words = [f"{name} {layer.state}{'' if layer.healthy else ' (!)'}" for name, layer in layers.items() if layer]
+    return f"round {status.round.round} stage {status.round.stage}: {', '.join(words)}"
 
 
 def pick_directory(directory: Path | None, config: Path | None) -> Path:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +86,23 @@ def test_it_is_told_in_words(
 def test_without_a_chain_there_are_no_such_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = told(write_log(tmp_path, (NodeStarted(settings(), "run"),)), capsys)
     assert status["chain"] is None and status["submissions"] is None
+
+
+@pytest.mark.parametrize("on_terminal", [False, True])
+def test_it_is_watched_until_ctrl_c(on_terminal: bool, tmp_path: Path) -> None:
+    write_log(tmp_path, EVENTS[:2])
+    reader, writer = pty.openpty() if on_terminal else os.pipe()
+    call = [sys.executable, "-m", "swarmd", "status", str(tmp_path), "--watch"]
+    process = subprocess.Popen(call, stdout=writer, stderr=subprocess.PIPE, start_new_session=True)
+    os.close(writer)
+    said = b""
+    while b"chain" not in said:
+        said += os.read(reader, 4096)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == ExitCode.OK, process.stderr and process.stderr.read()
+    os.close(reader)
+    assert b"process" in said and b"Traceback" not in (process.stderr.read() if process.stderr else b"")
+
+
+def test_watching_and_json_exclude_each_other(tmp_path: Path) -> None:
+    assert run_command(["status", str(tmp_path), "--watch", "--json"]) == ExitCode.BAD_CONFIG
