@@ -75,12 +75,18 @@ def backup(
     """Write the key into an encrypted file, and beside it how far the node has come, for a warning at a restore."""
     from swarmd.cli.passphrase import take_passphrase
     from swarmd.dht.backup import Backup, seal_backup
+    from swarmd.dht.saved import note_backup
 
     identity = load_identity(path)
     _refuse_existing(out)
     marks = _marks_for_backup(path, data, identity.peer_id)
     passphrase = take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
-    write_private(out, seal_backup(Backup(identity.encode(), identity.peer_id, time.time(), marks), passphrase))
+    made_at = time.time()
+    write_private(out, seal_backup(Backup(identity.encode(), identity.peer_id, made_at, marks), passphrase))
+    try:
+        note_backup(path, identity.peer_id, made_at, out)
+    except OSError as error:
+        _warn(f"`swarmd doctor` will not know of this backup: {error.filename}: {error.strerror}")
     typer.echo(f"{out}: backup of {identity.peer_id}{_at_round(marks)}")
 
 

@@ -27,8 +27,8 @@ BOOTSTRAP_FOREIGN = Kind(
     "bootstrap.identity",
     "warning",
     "Somebody else answers at a bootstrap address",
-    "There is a program at that address, but not the peer whose id the address ends in: that node has a new identity, or "
-    "another program has its port.",
+    "There is a program at that address, but not the peer whose id the address ends in: that node has a new "
+    "identity, or another program has its port.",
     "Ask the swarm's creator for the present address",
 )
 BOOTSTRAP_SELF = Kind(
@@ -61,9 +61,6 @@ def judge(dialled: Sequence[Dialled]) -> list[Finding]:
         told = "; ".join(f"{each.address}: {each.reason}" for each in (*silent, *foreign))
         return [*found, BOOTSTRAP_ALONE.found(told)]
     found += [BOOTSTRAP_SILENT.found(f"{each.address}: {each.reason}") for each in silent]
-    quickest = min(each.rtt_s for each in good)
-    return found or [
-        well(
-            "bootstrap", "Bootstrap nodes", f"all {len(good)} answer as peers, the nearest in {quickest * 1000:.0f} ms"
-        )
-    ]
+    quickest_ms = 1000 * min(each.rtt_s for each in good)
+    evidence = f"all {len(good)} answer as peers, the nearest in {quickest_ms:.0f} ms"
+    return found or [well("bootstrap", "Bootstrap nodes", evidence)]

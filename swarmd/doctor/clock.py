@@ -24,8 +24,8 @@ CLOCK_SKEWED = Kind(
     "clock.skew",
     "error",
     "The clock is wrong",
-    "Peers turn a node away whose clock differs from theirs by more than 3 s: they refuse its records, or take them for "
-    "expired.",
+    "Peers turn a node away whose clock differs from theirs by more than 3 s: they refuse its records, or take them "
+    "for expired.",
     "Set it right and keep it so: `timedatectl set-ntp true`, or start chrony; in a virtual machine look at the host's",
 )
 CLOCK_DRIFTING = Kind(

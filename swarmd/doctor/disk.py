@@ -93,8 +93,8 @@ async def check_disk(subject: Subject) -> list[Finding]:
     found += await in_thread(list_of_room, place, data, config.storage, await _checkpoint_bytes(subject))
     if any(finding.severity in ("warning", "error") for finding in found):
         return found
-    free = f"{await in_thread(free_bytes, place) / GIB:.1f} GiB are free for {data.root} ({mount.fstype if mount else '?'})"
-    return [well("disk", "Disk", free), *found]
+    free = f"{await in_thread(free_bytes, place) / GIB:.1f} GiB are free for {data.root}"
+    return [well("disk", "Disk", f"{free} ({mount.fstype})" if mount else free), *found]
 
 
 async def check_programs(subject: Subject) -> list[Finding]:
@@ -154,10 +154,8 @@ def list_of_room(place: Path, data: DataPaths, storage: StorageConfig, checkpoin
         )
         found.append(DISK_FULL.found(f"{lack} MiB"))
     elif free < wanted:
-        shares = (storage.log_bytes_max, storage.blob_bytes_max, checkpoints)
-        words = "{:.2f} GiB of log, {:.2f} GiB of rollouts and {:.2f} GiB of checkpoints".format(
-            *(x / GIB for x in shares)
-        )
+        log, blobs, kept = (size / GIB for size in (storage.log_bytes_max, storage.blob_bytes_max, checkpoints))
+        words = f"{log:.2f} GiB of log, {blobs:.2f} GiB of rollouts and {kept:.2f} GiB of checkpoints"
         found.append(DISK_BUDGET.found(f"{free / GIB:.2f} GiB are free for {place}; the bounds allow {words}"))
     status = os.statvfs(place)
     if status.f_files and status.f_favail < INODES_MIN:

@@ -91,7 +91,7 @@ PROXY_SET = Kind(
     "proxies.set",
     "note",
     "Programs are sent through a proxy",
-    "Downloads from the Hub, pushes and HTTP endpoints of the chain go through it. Peers do not: the DHT has TCP of its own.",
+    "Downloads, pushes and HTTP endpoints of the chain go through it. Peers do not: the DHT has TCP of its own.",
 )
 PROXY_LOOPBACK = Kind(
     "proxies.loopback",
@@ -101,9 +101,8 @@ PROXY_LOOPBACK = Kind(
     "Set `NO_PROXY=localhost,127.0.0.1,::1` beside HTTPS_PROXY",
 )
 
-EXTRAS: tuple[
-    tuple[str, str, Callable[[Config], bool]], ...
-] = (  # (package, extra that brings it, whether a configuration needs it)
+# (package, extra that brings it, whether a configuration needs it)
+EXTRAS: tuple[tuple[str, str, Callable[[Config], bool]], ...] = (
     ("peft", "lora", lambda config: config.training.lora.rank > 0),
     (
         "bitsandbytes",

@@ -80,9 +80,9 @@ def answer(question: Question) -> Answer:
         numbers, room = choose_numbers(training, device), measure_room(device)
     except (SwarmdError, RuntimeError) as error:
         fix = error.fix if isinstance(error, SwarmdError) else ""
-        return Answer(torch.__version__, cuda, fault=str(getattr(error, "message", error)), fix=fix, names=names)
+        return Answer(str(torch.__version__), cuda, fault=str(getattr(error, "message", error)), fix=fix, names=names)
     found = Answer(
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         cuda=cuda,
         device=device,
         names=names,

@@ -1,0 +1,38 @@
+"""What this machine knows of backups of an identity: a note beside the key file, which says when and where to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+SUFFIX = ".saved"  # identity.key.saved
+NOTE_BYTES_MAX = 16 * 1024
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """The latest backup that was made here."""
+
+    peer: str
+    at: float  # POSIX seconds
+    file: str  # absolute
+
+
+def note_of(key: Path) -> Path:
+    """Where the note about a key file lies."""
+    return key.with_name(key.name + SUFFIX)
+
+
+def note_backup(key: Path, peer: str, at: float, out: Path) -> None:
+    """Write down that a backup was made. Raises OSError; the backup is none the worse for it."""
+    note_of(key).write_bytes(msgspec.json.encode(Saved(peer, at, str(out.absolute()))))
+
+
+def last_backup(key: Path, peer: str) -> Saved | None:
+    """The latest backup of this peer's key that was made here; None where none is known."""
+    try:
+        with note_of(key).open("rb") as file:
+            saved = msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=Saved)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return saved if saved.peer == peer else None
