@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
@@ -19,12 +19,16 @@ from swarmd.core.state import State
 from swarmd.observe import labels, readings
 from swarmd.observe.disk import Disk, measure_disk
 from swarmd.observe.health import Progress, live, productive, ready
-from swarmd.observe.outcomes import Outcomes
+from swarmd.observe.outcomes import Count, Outcomes, counter_of
 from swarmd.observe.readings import Limits
 from swarmd.observe.status import Status
 from swarmd.paths import DataPaths
 
 DISK_LOOK_S = 15.0  # at most one look at the disk in so long, however often the figures are asked for
+NOTIFICATIONS = Count(
+    "Messages about the node's health, by how they were sent and what came of it.",
+    {"sender": labels.SENDERS, "outcome": labels.OUTCOMES},
+)
 ACCEPT_CHARACTERS_MAX = 1024  # of a client's Accept header; a longer one counts as none
 
 
@@ -49,15 +53,7 @@ class Metrics:
         self._outcomes = Outcomes()
         self._disk: tuple[float, Disk] | None = None
         self._own = CollectorRegistry()
-        self._notifications = Counter(
-            "swarmd_notifications",
-            "Messages about the node's health, by how they were sent and what came of it.",
-            ["sender", "outcome"],
-            registry=self._own,
-        )
-        for sender in labels.SENDERS:
-            for outcome in labels.OUTCOMES:
-                self._notifications.labels(sender, outcome)
+        self._notifications = counter_of("notifications", NOTIFICATIONS, self._own)
 
     @property
     def progress(self) -> Progress:

@@ -7,8 +7,9 @@ of a process that was restarted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
@@ -43,6 +44,47 @@ _PARTS = {
 }
 
 
+class Count(NamedTuple):
+    """What a counter counts."""
+
+    text: str
+    labels: Mapping[str, tuple[str, ...]] = {}  # the values that each label may have
+
+
+COUNTERS: Mapping[str, Count] = {
+    "rounds_joined": Count("Rounds this node took up."),
+    "rounds_skipped": Count("Rounds this node took no part in, by cause.", {"cause": labels.SKIP_CAUSES}),
+    "stages_trained": Count("Stages trained."),
+    "stages_cancelled": Count("Stages whose training was given up for a newer one."),
+    "generated_tokens": Count("Completion tokens generated."),
+    "reports_published": Count("Signed reports of a stage that are in the DHT."),
+    "submissions": Count(
+        "Submissions to the contract that came into a state, by kind.",
+        {"kind": labels.SUBMISSION_KINDS, "state": labels.SUBMISSION_STATES},
+    ),
+    "submissions_refused": Count(
+        "Submissions that the contract will never take, by its error or swarmd's own word.",
+        {"kind": labels.SUBMISSION_KINDS, "code": labels.REFUSAL_CODES},
+    ),
+    "submission_failures": Count(
+        "Submissions that could not be made for now, by cause; they are tried again.", {"cause": labels.FAILURE_CAUSES}
+    ),
+    "worker_exits": Count(
+        "Ends of worker processes, each followed by a restart unless permanent; orderly stops are not counted.",
+        {"worker": labels.WORKERS, "cause": labels.EXIT_CAUSES},
+    ),
+    "records_rejected": Count(
+        "Peers' records and groups that were refused, by reason.", {"reason": labels.REJECTION_REASONS}
+    ),
+    "commands_failed": Count(
+        "Commands that a worker could not carry out; most are given again.", {"command": labels.COMMANDS}
+    ),
+    "chain_reorgs": Count("Reorganisations of the chain."),
+    "chain_reorged_blocks": Count("Blocks that reorganisations dropped."),
+    "model_pushes": Count("Attempts to put the model on the Hub.", {"outcome": labels.OUTCOMES}),
+}
+
+
 class Outcomes:
     """Counts of one life of a daemon.
 
@@ -53,64 +95,7 @@ class Outcomes:
     def __init__(self, started_at: float = 0.0) -> None:
         registry = self._registry = CollectorRegistry()
         self.progress = Progress(started_at=started_at)
-        self.rounds_joined = Counter("swarmd_rounds_joined", "Rounds this node took up.", registry=registry)
-        self.rounds_skipped = _counter(
-            registry, "rounds_skipped", "Rounds this node took no part in, by cause.", cause=labels.SKIP_CAUSES
-        )
-        self.stages_trained = Counter("swarmd_stages_trained", "Stages trained.", registry=registry)
-        self.stages_cancelled = Counter(
-            "swarmd_stages_cancelled", "Stages whose training was given up for a newer one.", registry=registry
-        )
-        self.tokens = Counter("swarmd_generated_tokens", "Completion tokens generated.", registry=registry)
-        self.reports_published = Counter(
-            "swarmd_reports_published", "Signed reports of a stage that are in the DHT.", registry=registry
-        )
-        self.submissions = _counter(
-            registry,
-            "submissions",
-            "Submissions to the contract that came into a state, by kind.",
-            kind=labels.SUBMISSION_KINDS,
-            state=labels.SUBMISSION_STATES,
-        )
-        self.refusals = _counter(
-            registry,
-            "submissions_refused",
-            "Submissions that the contract will never take, by its error or swarmd's own word.",
-            kind=labels.SUBMISSION_KINDS,
-            code=labels.REFUSAL_CODES,
-        )
-        self.failures = _counter(
-            registry,
-            "submission_failures",
-            "Submissions that could not be made for now, by cause; they are tried again.",
-            cause=labels.FAILURE_CAUSES,
-        )
-        self.worker_exits = _counter(
-            registry,
-            "worker_exits",
-            "Ends of worker processes, each followed by a restart unless permanent; orderly stops are not counted.",
-            worker=labels.WORKERS,
-            cause=labels.EXIT_CAUSES,
-        )
-        self.rejections = _counter(
-            registry,
-            "records_rejected",
-            "Peers' records and groups that were refused, by reason.",
-            reason=labels.REJECTION_REASONS,
-        )
-        self.commands_failed = _counter(
-            registry,
-            "commands_failed",
-            "Commands that a worker could not carry out; most are given again.",
-            command=labels.COMMANDS,
-        )
-        self.reorgs = Counter("swarmd_chain_reorgs", "Reorganisations of the chain.", registry=registry)
-        self.reorged_blocks = Counter(
-            "swarmd_chain_reorged_blocks", "Blocks that reorganisations dropped.", registry=registry
-        )
-        self.pushes = _counter(
-            registry, "model_pushes", "Attempts to put the model on the Hub.", outcome=labels.OUTCOMES
-        )
+        self._counters = {name: counter_of(name, count, registry) for name, count in COUNTERS.items()}
         self.part_seconds = Histogram(
             "swarmd_stage_part_seconds",
             "Wall-clock time that the parts of a stage took, where they came to their end.",
@@ -125,6 +110,11 @@ class Outcomes:
             "Sum of the rewards confirmed on the chain since the daemon started, in the unit they were earned in.",
             registry=registry,
         )
+
+    def count(self, name: str, *values: str, by: int = 1) -> None:
+        """Add to a counter of the table; a figure that makes no sense adds nothing."""
+        counter = self._counters[name]
+        (counter.labels(*values) if values else counter).inc(max(0, by))
 
     def collect(self) -> Iterable[Metric]:
         """What there is. The times at which this process made its counters are left out: they say nothing of a node."""
@@ -148,34 +138,28 @@ class Outcomes:
         if isinstance(envelope.event, StageTrained):
             progress.trained_at = envelope.at
         elif isinstance(envelope.event, SubmissionConfirmed):
-            progress.confirmed_at[_kind_of(envelope.event.submission)] = envelope.at
+            kind = envelope.event.submission.partition("/")[0]
+            progress.confirmed_at = {**progress.confirmed_at, kind: envelope.at}  # anew: other threads read it
         elif isinstance(envelope.event, NodeStarted):
             chain = envelope.event.settings.chain
             progress.submits = chain is not None and chain.sends
 
 
-def _counter(registry: CollectorRegistry, name: str, text: str, **values: tuple[str, ...]) -> Counter:
+def counter_of(name: str, count: Count, registry: CollectorRegistry) -> Counter:
     """A counter with every series at 0, so that the first event is an increase."""
-    counter = Counter(f"swarmd_{name}", text, list(values), registry=registry)
-    series: list[tuple[str, ...]] = [()]
-    for each in values.values():
-        series = [(*taken, value) for taken in series for value in each]
-    for taken in series:
-        counter.labels(*taken)
+    counter = Counter(f"swarmd_{name}", count.text, list(count.labels), registry=registry)
+    for values in product(*count.labels.values()) if count.labels else ():
+        counter.labels(*values)
     return counter
-
-
-def _kind_of(submission: str) -> str:
-    return submission.partition("/")[0]
 
 
 # --- what the states show ---
 
 
 def _count_changes(to: Outcomes, at: float, before: State, after: State) -> None:
-    to.rounds_joined.inc(max(0, after.rounds_joined - before.rounds_joined))
+    to.count("rounds_joined", by=after.rounds_joined - before.rounds_joined)
     if before.skips is not after.skips and after.rounds_skipped > before.rounds_skipped:
-        to.rounds_skipped.labels(after.skips[-1].cause).inc(after.rounds_skipped - before.rounds_skipped)
+        to.count("rounds_skipped", after.skips[-1].cause, by=after.rounds_skipped - before.rounds_skipped)
     part = _PARTS.get((before.chart, after.chart))
     if part is not None:
         to.part_seconds.labels(part).observe(max(0.0, at - before.since))
@@ -187,8 +171,8 @@ def _count_changes(to: Outcomes, at: float, before: State, after: State) -> None
 
 def _count_rejections(to: Outcomes, before: dict[str, int], after: tuple[tuple[str, int], ...]) -> None:
     for reason, count in after:
-        label = labels.known(reason, labels.REJECTION_REASONS)
-        to.rejections.labels(label).inc(max(0, count - before.get(reason, 0)))
+        by = count - before.get(reason, 0)
+        to.count("records_rejected", labels.known(reason, labels.REJECTION_REASONS), by=by)
 
 
 def _count_submissions(to: Outcomes, before: State, after: State) -> None:
@@ -198,17 +182,17 @@ def _count_submissions(to: Outcomes, before: State, after: State) -> None:
     for each in after.submissions:
         known = charts.get(each.id)
         if known is None or known[1] != each.intended_at:  # a registration may be wanted again under its id
-            to.submissions.labels(each.kind, "intended").inc()
+            to.count("submissions", each.kind, "intended")
             known = ("intended", each.intended_at)
         if known[0] != each.chart:
-            to.submissions.labels(each.kind, each.chart).inc()
+            to.count("submissions", each.kind, each.chart)
             _count_settled(to, each, known[0], scale)
 
 
 def _count_settled(to: Outcomes, submission: Submission, chart: str, scale: int) -> None:
     """Count what was refused or confirmed, and take back what a reorganisation dropped; `chart` is the one before."""
     if submission.chart == "refused":
-        to.refusals.labels(submission.kind, labels.known(submission.code, labels.REFUSAL_CODES)).inc()
+        to.count("submissions_refused", submission.kind, labels.known(submission.code, labels.REFUSAL_CODES))
     elif "confirmed" in (submission.chart, chart):
         sign = 1 if submission.chart == "confirmed" else -1
         to.reward_confirmed.inc(sign * submission.reward / scale)
@@ -218,39 +202,39 @@ def _count_settled(to: Outcomes, submission: Submission, chart: str, scale: int)
 
 
 def _on_stage_trained(to: Outcomes, event: StageTrained, before: State, after: State) -> None:
-    to.stages_trained.inc()
-    to.tokens.inc(max(0, event.tokens))
+    to.count("stages_trained")
+    to.count("generated_tokens", by=event.tokens)
 
 
 def _on_worker_exited(to: Outcomes, event: WorkerExited, before: State, after: State) -> None:
     if before.chart not in LEAVING:
-        to.worker_exits.labels(event.worker, labels.exit_cause(event)).inc()
+        to.count("worker_exits", event.worker, labels.exit_cause(event))
 
 
 def _on_worker_start_failed(to: Outcomes, event: WorkerStartFailed, before: State, after: State) -> None:
-    to.worker_exits.labels(event.worker, labels.exit_cause(event)).inc()
+    to.count("worker_exits", event.worker, labels.exit_cause(event))
 
 
 def _on_command_failed(to: Outcomes, event: CommandFailed, before: State, after: State) -> None:
     kind = labels.command_of(event.command)
-    to.commands_failed.labels(kind).inc()
+    to.count("commands_failed", kind)
     if kind in ("submit", "broadcast"):
-        to.failures.labels(labels.failure_cause(event.reason)).inc()
+        to.count("submission_failures", labels.failure_cause(event.reason))
 
 
 def _on_chain_reorged(to: Outcomes, event: ChainReorged, before: State, after: State) -> None:
-    to.reorgs.inc()
-    to.reorged_blocks.inc(max(0, event.depth))
+    to.count("chain_reorgs")
+    to.count("chain_reorged_blocks", by=event.depth)
 
 
 def _on_model_pushed(to: Outcomes, event: ModelPushed, before: State, after: State) -> None:
-    to.pushes.labels("failed" if event.error else "done").inc()
+    to.count("model_pushes", labels.OUTCOMES[bool(event.error)])
 
 
 _RULES: dict[type[Fact], Callable[[Outcomes, Any, State, State], None]] = {
     StageTrained: _on_stage_trained,
-    TrainingCancelled: lambda to, *_: to.stages_cancelled.inc(),
-    ReportPublished: lambda to, *_: to.reports_published.inc(),
+    TrainingCancelled: lambda to, *_: to.count("stages_cancelled"),
+    ReportPublished: lambda to, *_: to.count("reports_published"),
     WorkerExited: _on_worker_exited,
     WorkerStartFailed: _on_worker_start_failed,
     CommandFailed: _on_command_failed,
