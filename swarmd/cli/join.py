@@ -16,7 +16,7 @@ from swarmd.config import ChainConfig, Config, SwarmConfig
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
 from swarmd.manifest import Chain, Manifest, NodeChoice, config_of, node_text, read_manifest, recipe_digest, recipe_of
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
-from swarmd.swarms.registry import check_kind, must_name_tasks
+from swarmd.swarms.registry import check_kind, find_cuts_of, must_name_tasks
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
@@ -98,8 +98,7 @@ def join(
 
 
 def _check(manifest: Manifest, wishes: Wishes) -> None:
-    recipe = manifest.recipe
-    check_kind(SwarmConfig(manifest.id, kind=recipe.kind, stages=recipe.stages, options=recipe.options))
+    check_kind(_swarm_of(manifest))
     if manifest.chain is None and (wishes.paid_by.rpc or wishes.paid_by.account or wishes.signer):
         raise ConfigError(f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there")
     if wishes.signer and wishes.paid_by.account:
@@ -110,6 +109,11 @@ def _check(manifest: Manifest, wishes: Wishes) -> None:
         raise ConfigError(
             "the manifest names no endpoint of the chain", f"Give --rpc URL of chain {manifest.chain.chain_id}"
         )
+
+
+def _swarm_of(manifest: Manifest) -> SwarmConfig:
+    recipe = manifest.recipe
+    return SwarmConfig(manifest.id, kind=recipe.kind, stages=recipe.stages, options=recipe.options)
 
 
 def _check_tasks(manifest: Manifest) -> None:
@@ -143,6 +147,8 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: Wishes, existing: Con
         config_of(manifest, choice)
     if wishes.questions is not None:
         copy_questions(wishes.questions, node.data)
+    for cut in find_cuts_of(existing.swarm if existing else _swarm_of(manifest)):
+        typer.echo(f"note: {cut}")
     written = node.write(node.config, node_text(manifest, choice))
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
         typer.echo(f"note: the recipe in {node.config} is not the manifest's; this node may train something else")

@@ -36,9 +36,9 @@ BOOTNODES_MAX = 32
 MEMBERS_MAX = 512
 RPC_MAX = 8
 TEXT_LENGTH_MAX = 256  # of an address or a URL
-# Options of kinds that are each node's own: what keeps programs in, and whom a node calls. Whoever made a manifest has
-# no say in that.
-OWN_OPTIONS = ("sandbox", "judge", "judge_model", "judge_s")
+# Options of kinds that are each node's own: what keeps programs in, what they are given, and whom a node calls. Whoever
+# made a manifest has no say in that.
+OWN_OPTIONS = ("sandbox", "own_limits", "judge", "judge_model", "judge_s")
 DEPTH_MAX = 8  # tables in tables of a task's settings
 UINT32_MAX = 2**32 - 1  # of the contract's policy
 CREATED_AT_MAX = 253_402_300_799  # the last second of the year 9999

@@ -19,6 +19,7 @@ import msgspec
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import SwarmdError, SwarmError
 from swarmd.swarms.options import decode_options
+from swarmd.swarms.own_limits import describe_cuts
 from swarmd.swarms.plan import Plan
 
 GROUP = "swarmd.swarms"
@@ -117,10 +118,21 @@ def check_kind(swarm: SwarmConfig) -> Kind:
             f"swarm.stages is {swarm.stages}, but a round of {kind.name!r} has {kind.stages}",
             f"Write stages = {kind.stages} in [swarm]",
         )
-    if kind.name in _OPTIONS:
-        options = EntryPoint(kind.name, f"swarmd.swarms.{_OPTIONS[kind.name]}", GROUP).load()
-        decode_options(swarm.options, options)
+    _read_options(swarm)
     return kind
+
+
+def _read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
+    """The options of one of swarmd's own kinds; None for a plug-in's. Raises SwarmError."""
+    if swarm.kind not in _OPTIONS:
+        return None
+    kind: type[msgspec.Struct] = EntryPoint(swarm.kind, f"swarmd.swarms.{_OPTIONS[swarm.kind]}", GROUP).load()
+    return decode_options(swarm.options, kind)
+
+
+def find_cuts_of(swarm: SwarmConfig) -> list[str]:
+    """A line for each thing that the settings ask of this machine for programs and that it does not give."""
+    return describe_cuts(getattr(_read_options(swarm), "cuts", {}))
 
 
 def must_name_tasks(kind: str) -> bool:

@@ -138,6 +138,21 @@ def test_an_old_manifest_whose_meaning_has_changed_is_refused_and_what_runs_runs
     assert "kept as it is" in shell.well("join", path, "--dir", shell.root / "before")
 
 
+def test_what_a_manifest_asks_for_programs_beyond_this_nodes_bounds_is_told(shell: Shell) -> None:
+    recipe = shell.root / "recipe.toml"
+    recipe.write_text(
+        'role = "coordinator"\n[swarm]\nid = "x"\nkind = "code"\n'
+        "options = {limits = {memory_bytes = 68719476736, cpu_s = 3600}, rerun_s = 3600.0, "
+        "own_limits = {cpu_s = 3600}}\n"
+    )
+    shell.well("swarm", "new", "Greedy", "--dir", shell.root / "a", "--config", recipe)
+    assert "own_limits" not in (shell.root / "a" / "swarm.toml").read_text()
+    assert load_config(shell.root / "a" / "config.toml").swarm.options["own_limits"] == {"cpu_s": 3600}
+    shown = shell.well("join", shell.root / "a" / "swarm.toml", "--dir", shell.root / "b")
+    assert "note: the swarm asks for limits.memory_bytes = 6.87195e+10, this node gives programs" in shown
+    assert "(swarm.options.own_limits.cpu_s)" in shown and "(swarm.options.own_limits.stage_s)" in shown
+
+
 def test_options_of_a_chain_where_there_is_none(shell: Shell, manifest: Path) -> None:
     told = shell.fails(ExitCode.BAD_CONFIG, "join", manifest, "--dir", shell.root / "b", "--rpc", "http://127.0.0.1:1")
     assert "has no chain" in told

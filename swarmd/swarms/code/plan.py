@@ -23,6 +23,7 @@ from swarmd.swarms.code.rewards import FIRST_WEIGHTS, LATER_WEIGHTS, compat_part
 from swarmd.swarms.code.settings import CodeOptions
 from swarmd.swarms.file import FilePlan
 from swarmd.swarms.options import decode_options
+from swarmd.swarms.own_limits import narrow, tell_cuts
 from swarmd.swarms.plan import Material, Place, Plan, Question, Score, hash_number
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.rewards import find_answer
@@ -55,7 +56,10 @@ class CodePlan(Plan):
         self._options = decode_options(swarm.options, CodeOptions)
         self._format_reward = (training or TrainingConfig()).format_reward
         self._questions = make_questions(swarm, self._options, training, home)
-        self._executions = Executions(Sandbox(self._options.limits, self._options.sandbox), self._options.rerun_s)
+        own = self._options.own_limits
+        sandbox = Sandbox(narrow(self._options.limits, own), self._options.sandbox)
+        self._executions = Executions(sandbox, min(self._options.rerun_s, own.stage_s))
+        tell_cuts(self._options.cuts)
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from swarmd.config import Section
 from swarmd.sandbox import Isolation, Limits
 from swarmd.swarms.code import form
 from swarmd.swarms.code.prompts import Prompt
+from swarmd.swarms.own_limits import OwnLimits, find_cuts
 
 Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
@@ -29,3 +30,9 @@ class CodeOptions(Section, frozen=True):
     rerun_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0  # in a stage, to run peers' programs again
     sandbox: Isolation = "auto"
     limits: Limits = Limits()
+    own_limits: OwnLimits = OwnLimits()  # each node's own; never more than that is given
+
+    @property
+    def cuts(self) -> dict[str, tuple[float, float]]:
+        """See `find_cuts`."""
+        return find_cuts(self.limits, self.own_limits, rerun_s=self.rerun_s)

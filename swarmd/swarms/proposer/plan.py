@@ -19,6 +19,7 @@ from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.sandbox import Sandbox
 from swarmd.swarms.options import decode_options
+from swarmd.swarms.own_limits import narrow, tell_cuts
 from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score, hash_number, split_of
 from swarmd.swarms.proposer import prompts
 from swarmd.swarms.proposer.difficulty import CORRECT, NO_RATES, Level, PassRates, measure
@@ -71,7 +72,10 @@ class ProposerSolverPlan(Plan):
         self._level = Level(options.level)
         self._rewards = Rewards(options, (training or TrainingConfig()).format_reward)
         self._judge = Judge(options.judge, options.judge_model, options.judge_s) if options.judge else None
-        self._runner = Runner(Sandbox(options.limits, options.sandbox), options.own_s, options.peer_s)
+        own = options.own_limits
+        sandbox = Sandbox(narrow(options.limits, own), options.sandbox)
+        self._runner = Runner(sandbox, min(options.own_s, own.stage_s), min(options.peer_s, own.stage_s))
+        tell_cuts(options.cuts)
 
     @property
     def tasks(self) -> tuple[str, ...]:

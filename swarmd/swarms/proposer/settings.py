@@ -9,6 +9,7 @@ import msgspec
 
 from swarmd.config import Section
 from swarmd.sandbox import Isolation, Limits
+from swarmd.swarms.own_limits import OwnLimits, find_cuts
 
 LEVELS = 5
 MIB = 1024 * 1024
@@ -33,10 +34,16 @@ class ProposerOptions(Section, frozen=True):
     own_s: Seconds = 300.0  # in a stage, to run what this node wrote
     peer_s: Seconds = 30.0  # in a stage, to run what one peer wrote
     sandbox: Isolation = "auto"
+    own_limits: OwnLimits = OwnLimits()  # each node's own; never more than that is given
     judge: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # an OpenAI-compatible endpoint, up to /v1; empty: none
     judge_model: Annotated[str, msgspec.Meta(max_length=200)] = ""  # as the endpoint names it
     judge_reward: Weight = 0.2  # of a program that the judge holds to be right
     judge_s: Seconds = 20.0  # longest wait for one answer
+
+    @property
+    def cuts(self) -> dict[str, tuple[float, float]]:
+        """See `find_cuts`."""
+        return find_cuts(self.limits, self.own_limits, own_s=self.own_s, peer_s=self.peer_s)
 
     def __post_init__(self) -> None:
         if self.judge:

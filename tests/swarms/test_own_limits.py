@@ -1,0 +1,71 @@
+"""A swarm's settings ask for processor time and memory; a node gives no more than its own bounds say."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from swarmd.config import SwarmConfig
+from swarmd.errors import SwarmError
+from swarmd.sandbox import Limits
+from swarmd.swarms.own_limits import OwnLimits, narrow
+from swarmd.swarms.registry import find_cuts_of, make_plan
+
+MIB = 1024 * 1024
+GREEDY = {"wall_s": 3600.0, "cpu_s": 3600, "memory_bytes": 2**40, "scratch_bytes": 2**40}
+KINDS = {"code": (1, {"rerun_s": 3600.0}), "proposer-solver": (2, {"own_s": 3600.0, "peer_s": 3600.0})}
+
+
+def swarm_of(kind: str, **options: Any) -> SwarmConfig:
+    return SwarmConfig("s", kind=kind, stages=KINDS[kind][0], options={"sandbox": "none-i-accept-the-risk", **options})
+
+
+def limits_of(plan: Any, kind: str) -> tuple[Limits, tuple[float, ...]]:
+    """What a plan's programs really get: of one run, and seconds of a stage."""
+    if kind == "code":
+        return plan._executions._sandbox.limits, (plan._executions._rerun_s,)
+    return plan._runner._sandbox.limits, (plan._runner._own_s, plan._runner._peer_s)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_swarm_asks_for_is_cut_to_what_the_node_gives(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    swarm = swarm_of(kind, limits=GREEDY, **KINDS[kind][1])
+    limits, stage_s = limits_of(make_plan(swarm), kind)
+    own = OwnLimits()
+    assert (limits.wall_s, limits.cpu_s, limits.memory_bytes) == (own.wall_s, own.cpu_s, own.memory_bytes)
+    assert (limits.files_open, limits.program_bytes) == (Limits().files_open, Limits().program_bytes)
+    assert set(stage_s) == {own.stage_s}
+    assert "limits.memory_bytes = 1.09951e+12" in caplog.text
+    assert len(find_cuts_of(swarm)) == len(caplog.records) == 4 + len(stage_s)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_node_may_give_more_and_less(kind: str) -> None:
+    limits, _ = limits_of(
+        make_plan(swarm_of(kind, limits=GREEDY, own_limits={"memory_bytes": 2**34, "cpu_s": 1, "stage_s": 7.0})), kind
+    )
+    assert (limits.memory_bytes, limits.cpu_s) == (2**34, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_usual_settings_are_given_in_full(kind: str) -> None:
+    assert find_cuts_of(swarm_of(kind)) == []
+
+
+def test_nodes_of_different_means_understand_each_other() -> None:
+    """What a question's digest is made of stays the swarm's, or nodes would refuse each other's groups."""
+    plans: list[Any] = [make_plan(swarm_of("proposer-solver", own_limits={"cpu_s": seconds})) for seconds in (1, 9)]
+    assert plans[0]._digest == plans[1]._digest
+
+
+def test_own_limits_are_checked() -> None:
+    with pytest.raises(SwarmError, match=r"own_limits\.memory_bytes"):
+        make_plan(swarm_of("code", own_limits={"memory_bytes": 1}))
+
+
+def test_the_smaller_of_both_counts() -> None:
+    both = narrow(Limits(cpu_s=3, memory_bytes=100 * MIB), OwnLimits(cpu_s=9, memory_bytes=64 * MIB))
+    assert (both.cpu_s, both.memory_bytes) == (3, 64 * MIB)
