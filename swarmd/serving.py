@@ -81,9 +81,14 @@ def load_token(named: str, root: Path, kind: Kind = TOKEN) -> str:
 
 def carries_token(request: web.Request, token: str) -> bool:
     """Whether the request may be made, as far as the token says; an empty token lets everybody in."""
+    return bears_token(request.headers.get("Authorization", ""), token)
+
+
+def bears_token(authorization: str, token: str) -> bool:
+    """Whether an Authorization header carries the token; an empty token lets everybody in."""
     if not token:
         return True
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    scheme, _, given = authorization.partition(" ")
     right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), token.encode())
     return scheme.lower() == "bearer" and right
 
