@@ -15,7 +15,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint types layers drift unit e2e charts bench bench-long soak lock format reset clean
+.PHONY: help setup run test check lint types layers drift unit e2e packaging dist charts bench bench-long soak lock format reset clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 24
@@ -55,12 +55,22 @@ drift: $(READY) ## generated files are what their sources say
 	@rm -rf build/charts
 	$(BIN)/swarmd chart --write build/charts
 	diff -r build/charts docs/charts
+	@rm -rf build/packaging
+	$(BIN)/python -m swarmd.cli.manual build/packaging
+	diff build/packaging/swarmd.1 packaging/swarmd.1
+	diff -r build/packaging/completion packaging/completion
 
 unit: $(READY) ## fast tests
 	$(BIN)/pytest -m 'not e2e' --durations=10
 
 e2e: $(READY) ## tests with whole nodes (minutes)
 	$(BIN)/pytest -m e2e --durations=10 -v
+
+packaging: $(READY) ## write the manual page and the completion scripts
+	$(BIN)/python -m swarmd.cli.manual packaging
+
+dist: $(READY) ## build wheel and sdist into dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
 
 charts: $(READY) ## draw the statecharts into docs/charts
 	$(BIN)/swarmd chart --write docs/charts
