@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+pytest_plugins = ["tests.again"]
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

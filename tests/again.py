@@ -1,0 +1,81 @@
+"""With `--again`, a test that starts processes and failed is run once more, by itself, when all others are done.
+
+Such a test has deadlines, and on a busy machine a process that should answer in seconds may not run for longer. A test
+of pure code has no such excuse and is never run again. The first failure is shown in full, the last lines of the output
+name every test that needed a second run, and one that fails again fails the whole.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+STARTING_PROCESSES = (
+    *(f"tests/{name}/" for name in ("care", "chain", "cli", "contracts", "daemon", "dht", "doctor", "e2e", "sandbox")),
+    *(f"tests/{name}/" for name in ("training/reference", "units", "web", "worker")),
+    *(f"tests/training/test_{name}.py" for name in ("ranks", "vllm", "worker")),
+)
+MOST = 12  # more failures than these are no accident
+LONGEST_S = 900.0
+TAIL_LINES = 60
+
+
+@dataclass
+class Again:
+    """What failed in this run, and how it went by itself."""
+
+    config: pytest.Config
+    failed: dict[str, None] = field(default_factory=dict)
+    verdicts: dict[str, str] = field(default_factory=dict)  # test -> "" or the end of what it printed
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed[report.nodeid] = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if exitstatus != pytest.ExitCode.TESTS_FAILED or not self.may_be_accidents():
+            return
+        for test in self.failed:
+            self.verdicts[test] = run_alone(test, self.config)
+        if not any(self.verdicts.values()):
+            session.exitstatus = pytest.ExitCode.OK
+
+    def may_be_accidents(self) -> bool:
+        """Whether each of the failed tests starts processes, and they are few."""
+        return 0 < len(self.failed) <= MOST and all(test.startswith(STARTING_PROCESSES) for test in self.failed)
+
+    def lines(self) -> Iterator[str]:
+        for test, output in self.verdicts.items():
+            if output:
+                yield output
+            yield f"RAN AGAIN {'and failed again' if output else 'and passed'}: {test}"
+
+    def pytest_unconfigure(self) -> None:
+        for line in self.lines():
+            print(line, flush=True)
+
+
+def run_alone(test: str, config: pytest.Config) -> str:
+    """Run one test in a process of its own. The end of its output, or nothing when it passed."""
+    order = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", test]
+    try:
+        done = subprocess.run(order, cwd=config.rootpath, capture_output=True, text=True, timeout=LONGEST_S)
+    except subprocess.TimeoutExpired:
+        return f"{test} took more than {LONGEST_S:.0f} s"
+    if done.returncode == 0 and " passed" in done.stdout:
+        return ""
+    return "\n".join((done.stdout + done.stderr).splitlines()[-TAIL_LINES:])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--again", action="store_true", help="run failed tests that start processes once more, alone")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--again") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Again(config), "again")
