@@ -116,7 +116,7 @@ class FeesConfig(Section, frozen=True):
 class ChainConfig(Section, frozen=True):
     """The contract that keeps the rounds, and how to reach it."""
 
-    rpc: tuple[str, ...]  # ws(s) and http(s) URLs of one chain, best first; a file of one per line as file:PATH
+    rpc: tuple[str, ...]  # ws(s), http(s) URLs of one chain, best first; file:PATH, credential:NAME: one a line
     chain_id: AtLeastOne
     contract: Address
     from_block: Count = 0  # the contract was created in this block
@@ -410,7 +410,7 @@ def _check_chain(chain: ChainConfig, origin: str) -> None:
     if not chain.rpc:
         raise ConfigError(f"{origin}: chain.rpc names no endpoint", "Give the URL of at least one node of the chain")
     for url in chain.rpc:
-        if not url.startswith(("http://", "https://", "ws://", "wss://", "file:")):
+        if not url.startswith(("http://", "https://", "ws://", "wss://", "file:", "credential:")):
             raise ConfigError(
                 f"{origin}: chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by"
             )

@@ -7,14 +7,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from swarmd.errors import ConfigError
+from swarmd.private import CREDENTIAL, Kind, locate_secret
 
 ENDPOINTS_MAX = 32
 FILE_BYTES_MAX = 64 * 1024  # of a file of URLs
+URLS = Kind("file of chain.rpc's URLs", ConfigError, FILE_BYTES_MAX)
 SECRET_CHARS_MIN = 6  # shorter parts of a URL are words that any message may have
 
 
 def read_urls(entries: Sequence[str], root: Path) -> list[str]:
-    """The URLs of chain.rpc, with those of its files; a path is relative to `root`, the data directory.
+    """The URLs of chain.rpc, with those of its files and credentials; a path is relative to `root`, the data directory.
 
     Raises:
         ConfigError: a file cannot be read, there is no endpoint, too many, or one is no URL.
@@ -28,9 +30,9 @@ def read_urls(entries: Sequence[str], root: Path) -> list[str]:
 
 
 def _urls_of(entry: str, root: Path) -> list[str]:
-    if not entry.startswith("file:"):
+    if not entry.startswith(("file:", CREDENTIAL)):
         return [entry]
-    path = root / entry.removeprefix("file:")
+    path = locate_secret(entry.removeprefix("file:"), root, URLS).path
     try:
         with path.open(encoding="utf-8") as file:
             lines = [line.strip() for line in file.read(FILE_BYTES_MAX).splitlines()]

@@ -29,6 +29,15 @@ def status(code: int, **headers: str) -> Callable[[dict[str, Any]], Awaitable[An
     return act
 
 
+def test_urls_may_come_from_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rpc").write_text("# paid\nhttps://rpc.example.org/key\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert read_urls(["credential:rpc"], tmp_path / "elsewhere") == ["https://rpc.example.org/key"]
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    with pytest.raises(ConfigError, match="LoadCredential=rpc"):
+        read_urls(["credential:rpc"], tmp_path)
+
+
 def body(text: str) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
     async def act(call: dict[str, Any]) -> Answer:
         return web.Response(text=text)
