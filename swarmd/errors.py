@@ -108,6 +108,12 @@ class IdentityInUse(SwarmdError):
     exit_code = ExitCode.IDENTITY_CONFLICT
 
 
+class UnitError(SwarmdError):
+    """A systemd unit cannot be written, or not as asked for."""
+
+    exit_code = ExitCode.CANNOT_CREATE
+
+
 class PathUnusable(SwarmdError):
     """A file or directory cannot be made where it was asked for."""
 

@@ -59,6 +59,7 @@ VERBS = {
     "sim": Verb("swarmd.cli.sim", "sim", "Simulate swarms with faults, and check every commit."),
     "identity": Verb("swarmd.cli.identity", "app", "Make, show, back up, restore, check or import a node's identity."),
     "account": Verb("swarmd.cli.account", "app", "Make the account that submits to a chain, show or import one."),
+    "service": Verb("swarmd.cli.service", "app", "Make a node a service of systemd, or take it away again."),
     "signer": Verb("swarmd.cli.signer", "signer", "Submit for many nodes with one account, over HTTP."),
 }
 

@@ -1,0 +1,202 @@
+"""`swarmd service`: make a node a service of systemd, take it away again, or say what its unit does and why."""
+
+from __future__ import annotations
+
+import subprocess
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.errors import ExitCode, UnitError
+
+if TYPE_CHECKING:
+    from swarmd.units.files import Planned
+    from swarmd.units.plan import Place
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a node as a service of systemd.")
+
+SYSTEMCTL_S = 120.0  # longest wait for systemctl, a stop of a node included
+SYSTEMCTL_FIX = "See `systemctl status` and `journalctl -xe`; with --no-reload the files are written and nothing is told"
+
+Instance = Annotated[
+    str, typer.Option("--instance", metavar="NAME", help="One of several nodes: swarmd@NAME, /etc/swarmd/NAME.toml.")
+]
+User = Annotated[bool, typer.Option("--user", help="For yourself, without root: see `show --user` for what differs.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Reload = Annotated[bool, typer.Option("--reload/--no-reload", help="Have systemd read the files.")]
+
+
+@app.command()
+def install(
+    instance: Instance = "",
+    user: User = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Copied to where the unit reads it.")
+    ] = None,
+    gpu: Annotated[
+        bool | None, typer.Option("--gpu/--cpu", help="An accelerator's devices are left; else as the machine has one.")
+    ] = None,
+    programs: Annotated[
+        bool | None,
+        typer.Option("--programs/--no-programs", help="The sandbox for programs works; else as the swarm's kind asks."),
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="Start the node, now and at every boot.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace changed files; copies are kept.")] = False,
+    reload: Reload = True,
+    dry_run: DryRun = False,
+) -> None:
+    """Write the unit and what belongs to it. Can be run again; a file that somebody changed is not overwritten."""
+    from swarmd.units.files import Planned, put, refuse_changed, state_of
+    from swarmd.units.plan import find_place, plan, read_config
+    from swarmd.units.program import find_command
+
+    place = find_place(instance, user)
+    loaded = read_config(config or place.config)
+    if config is not None and loaded is None:
+        raise UnitError(f"there is no configuration {config}")
+    files = plan(place, find_command(user=user), loaded, gpu, programs)
+    if config is not None and config.resolve() != place.config:
+        text = config.read_text(encoding="utf-8")
+        files.append(Planned(place.config, text, "the node's configuration, readable by all", marked=False))
+    if not force:
+        refuse_changed(files)
+    _drop_stale(place, files, dry_run)
+    for planned in files:
+        done = f"would be written ({state_of(planned)})" if dry_run else put(planned)
+        typer.echo(f"{planned.path}: {planned.why}; {done}")
+    if dry_run:
+        return
+    _make_directories(place)
+    if reload:
+        _systemctl(place, "daemon-reload")
+    if now:
+        _systemctl(place, "enable", "--now", place.unit)
+        typer.echo(f"{place.unit}: started, now and at every boot")
+    _tell_next(place, files, now)
+
+
+def _drop_stale(place: Place, files: list[Planned], dry_run: bool) -> None:
+    """Drop-ins of an earlier install that asked for something else."""
+    from swarmd.units.files import remove
+
+    wanted = {planned.path for planned in files}
+    for unit in (place.unit, place.failure):
+        for name in OUR_DROP_INS:
+            path = place.drop_in(name, unit)
+            if path not in wanted and path.exists():
+                typer.echo(f"{path}: not needed any more; {'would go' if dry_run else remove(path)}")
+
+
+OUR_DROP_INS = ("10-cpu.conf", "10-devices.conf", "20-programs.conf", "30-credentials.conf", "40-stop.conf")
+
+
+def _make_directories(place: Place) -> None:
+    try:
+        place.etc.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not place.user:
+            place.credentials.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UnitError(f"{error.filename}: {error.strerror}", "Run as root, or with --user") from error
+
+
+def _tell_next(place: Place, files: list[Planned], started: bool) -> None:
+    """What is left to the operator."""
+    from swarmd.units.plan import credential_names, read_config
+
+    loaded = read_config(place.config)
+    if loaded is None:
+        typer.echo(f"next: put the node's configuration at {place.config}, and run this again")
+        return
+    for name in credential_names(loaded):
+        if not (place.credentials / name).exists():
+            typer.echo(f"next: `install -m 600 FILE {place.credentials / name}`: the configuration asks for it")
+    if not started:
+        typer.echo(f"next: `systemctl {'--user ' if place.user else ''}enable --now {place.unit}`")
+    if place.user:
+        typer.echo("next: `loginctl enable-linger`, or the node ends when you log out")
+
+
+@app.command()
+def uninstall(
+    instance: Instance = "",
+    user: User = False,
+    force: Annotated[bool, typer.Option("--force", help="Remove changed files, too.")] = False,
+    reload: Reload = True,
+    dry_run: DryRun = False,
+) -> None:
+    """Stop and disable the node and remove what `install` wrote. Data, configuration and secrets stay."""
+    from swarmd.units.files import remove
+    from swarmd.units.plan import find_place
+
+    place = find_place(instance, user)
+    paths = [path for path in _written(place) if path.exists()]
+    if not paths:
+        raise UnitError(f"{place.unit} is not installed in {place.units}")
+    if reload and not dry_run:
+        _systemctl(place, "disable", "--now", place.unit)
+    for path in paths:
+        typer.echo(f"{path}: {'would be removed' if dry_run else remove(path, force)}")
+    if reload and not dry_run:
+        _systemctl(place, "daemon-reload")
+    kept = place.config if place.user else f"{place.config}, /var/lib/swarmd{'-' * bool(instance)}{instance}"
+    typer.echo(f"left as they are: {kept} and what lies beside them")
+
+
+def _written(place: Place) -> list[Path]:
+    """Files of this node; with the last node of its kind go the template, and with the last of all the target."""
+    own = [place.drop_in(name, unit) for unit in (place.unit, place.failure) for name in OUR_DROP_INS]
+    others = [link for link in place.units.glob("*.wants/swarmd@*.service") if link.name != place.unit]
+    if place.instance and others:
+        return own
+    own += [place.units / place.template, place.units / place.failure_template]
+    other_template = "swarmd.service" if place.instance else "swarmd@.service"
+    return own if (place.units / other_template).exists() else [*own, place.units / "swarmd.target"]
+
+
+@app.command()
+def show(
+    instance: Instance = "",
+    user: User = False,
+    write: Annotated[
+        Path | None, typer.Option("--write", metavar="DIR", help="Write the units as swarmd ships them, below DIR.")
+    ] = None,
+) -> int:
+    """Print what the installed unit sets, where it stands and what it is for, and how it differs from swarmd's own."""
+    from swarmd.units.plan import find_place
+    from swarmd.units.reading import drift, effective, reasons
+    from swarmd.units.writing import write_shipped
+
+    if write is not None:
+        for path in write_shipped(write):
+            typer.echo(path)
+        return ExitCode.OK
+    place = find_place(instance, user)
+    lines = effective(place)
+    if not lines:
+        raise UnitError(f"{place.unit} is not installed in {place.units}", "Run `swarmd service install --dry-run`")
+    told = reasons()
+    for line in lines:
+        why = told.get((line.key, line.value)) or told.get((line.key, ""), "")
+        typer.echo(f"{line.key}={line.value}  [{line.file.relative_to(place.units)}]")
+        typer.echo(textwrap.indent(textwrap.fill(why, 112), "    ") if why else "    (set by somebody)")
+    differences = drift(place)
+    for difference in differences:
+        typer.echo(
+            f"{difference.file}: {difference.setting or 'the file'} is {difference.installed or 'missing'}, "
+            f"swarmd writes {difference.expected or 'none'}. {difference.fix}",
+            err=True,
+        )
+    return ExitCode.DIFFERENCE if differences else ExitCode.OK
+
+
+def _systemctl(place: Place, *words: str) -> None:
+    argv = ["systemctl", *(["--user"] if place.user else []), *words]
+    try:
+        ended = subprocess.run(argv, capture_output=True, text=True, timeout=SYSTEMCTL_S, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnitError(f"{' '.join(argv)}: {error}", SYSTEMCTL_FIX) from error
+    if ended.returncode:
+        said = " ".join(ended.stderr.split())[:500]
+        raise UnitError(f"{' '.join(argv)} failed with {ended.returncode}: {said}", SYSTEMCTL_FIX)
