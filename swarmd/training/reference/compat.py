@@ -23,6 +23,11 @@ TOKENS_MAX = 2200  # of a sequence; what simple_GRPO itself does not train on
 UPLOAD_ITEMS = (3, 4, 6)  # JSON, inputs, rewards; then log-probabilities of the generation; then two kinds of scores
 EMPTY = b"empty"
 ACCEPTED = b"tensor"
+REGROUP = (
+    "the regroup dialect (Q and As with raw rewards, where the server makes the groups) is not served: it leaves open "
+    "how texts become tokens and which template they were sampled under; send whole groups as tensors, with plen and "
+    "advantages"
+)
 ARCHIVE_FILES_MAX = 16
 OPCODES_MAX = 256  # of the pickle of one tensor
 SAVED_NAMES = frozenset(
@@ -81,7 +86,7 @@ def _read_head(item: bytes) -> _Head:
     try:
         table = msgspec.json.decode(item, type=dict[str, Any])
         if {"Q", "As"} & set(table):
-            raise FrameError("this is the dialect in which the server makes the groups; send groups as tensors")
+            raise FrameError(REGROUP)
         return msgspec.convert(table, _Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise FrameError(f"the first item is no JSON with plen: {str(error)[:200]}") from None

@@ -114,7 +114,10 @@ def test_the_dialect_that_leaves_grouping_to_the_server_is_named(serve: Serve) -
     server = serve(compat=True)
     body = pack([json.dumps({"Q": "1 + 1?", "As": ["2", "3"]}).encode(), saved(torch.ones(2))])
     answer = requests.post(f"{server.url}/upload", data=body, timeout=CALL_S)
-    assert answer.status_code == 400 and "server makes the groups" in answer.json()["error"]
+    told = answer.json()["error"]
+    assert answer.status_code == 400 and "the server makes the groups) is not served" in told
+    assert "how texts become tokens" in told and "send whole groups as tensors, with plen" in told
+    assert requests.get(f"{server.url}/get", timeout=CALL_S).content == b"empty"
 
 
 def test_a_full_queue_takes_no_more(serve: Serve, embedded: Reference) -> None:
