@@ -253,6 +253,10 @@ class BundleHoldsSecret(BundleError):
     """One of the node's secrets stands in what would go into a bundle."""
 
 
+class NotifyFailed(SwarmdError):
+    """A message about the node's health did not get out."""
+
+
 class LocalSwarmFailed(SwarmdError):
     """A node of a local swarm ended by itself, does not end, or does not do what was waited for."""
 
