@@ -1,0 +1,176 @@
+"""All addresses of the HTTP interface, as a table: what serves a request and what the OpenAPI document says are one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from swarmd.errors import SwarmdError
+from swarmd.observe.health import Health, live, ready
+from swarmd.observe.status import Status
+from swarmd.web import upstream
+from swarmd.web.answers import JsonAnswer
+from swarmd.web.endpoints import SEQ_MAX, Endpoint, Parameter
+from swarmd.web.moments import plain
+from swarmd.web.node import LogNode
+from swarmd.web.shapes import (
+    CURVES_MAX,
+    EVENTS_PAGE_MAX,
+    OVERVIEW_BUCKETS_MAX,
+    ChartsView,
+    Curves,
+    EventPage,
+    Gossip,
+    Here,
+    Moment,
+    Overview,
+    StagesView,
+    SwarmView,
+)
+from swarmd.web.sources import PEERS_ANSWERED_MAX, SwarmSource
+from swarmd.web.stream import Stream
+
+TIME_MAX = 1e12
+EVENT_STREAM = "text/event-stream"
+METRICS = "text/plain"
+
+_FIRST = Parameter("first", "integer", "The first event; negative: counted from the end.", -SEQ_MAX, default=-100)
+_COUNT = Parameter("count", "integer", "How many events.", 1, EVENTS_PAGE_MAX, default=100)
+_SEQ = Parameter("seq", "integer", "The event's number.", required=True, in_path=True)
+_PEER = Parameter("peer", "string", "A peer's id; by default the first ten.", 1, 128, many=CURVES_MAX)
+_LIMIT = Parameter("limit", "integer", "How many peers.", 1, PEERS_ANSWERED_MAX, default=PEERS_ANSWERED_MAX)
+_SINCE = Parameter("since", "number", "POSIX seconds; by default where the log begins.", -TIME_MAX, TIME_MAX)
+_UNTIL = Parameter("until", "number", "POSIX seconds; by default where the log ends.", -TIME_MAX, TIME_MAX)
+_BUCKETS = Parameter("buckets", "integer", "Parts of that time.", 1, OVERVIEW_BUCKETS_MAX, default=256)
+_IN_TIME = (_SINCE, _UNTIL, _BUCKETS)
+_SINCE_ROUND = Parameter("since_round", "integer", "The first round of interest.", -1, default=-1)
+_NAME = Parameter("name", "string", "A peer's name, in any case.", 1, 128, required=True)
+
+
+def upstream_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
+    """Those of RL Swarm's web server."""
+    told = upstream.Upstream(source)
+    return (
+        Endpoint("/api/healthz", "Whether the source can be read.", upstream.Health, told.healthz, refusals=(503,)),
+        Endpoint("/api/round_and_stage", "Where the swarm is.", upstream.RoundAndStage, told.round_and_stage),
+        Endpoint("/api/leaderboard", "Rewards of the open stage.", upstream.Leaderboard, told.leaderboard),
+        Endpoint(
+            "/api/leaderboard-cumulative", "Rewards of all stages.", upstream.CumulativeLeaderboard, told.cumulative
+        ),
+        Endpoint("/api/rewards-history", "Rewards in time.", upstream.RewardsHistory, told.rewards_history),
+        Endpoint("/api/name-to-id", "The peer with a name.", upstream.IdOfName, told.name_to_id, parameters=(_NAME,)),
+        Endpoint(
+            "/api/id-to-name",
+            "Names of peers, by id; changes nothing.",
+            dict[str, str],
+            serve_request=told.id_to_name,
+            refusals=(413, 408),
+            method="POST",
+            takes=list[str],
+        ),
+        Endpoint("/api/gossip", "What peers wrote.", upstream.GossipMessages, told.gossip, parameters=(_SINCE_ROUND,)),
+    )
+
+
+def swarm_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
+    """The swarm page's."""
+
+    async def view(given: dict[str, Any]) -> SwarmView:
+        return await source.view(given["limit"])
+
+    async def curves(given: dict[str, Any]) -> Curves:
+        return await source.curves(given["peer"])
+
+    async def gossip(given: dict[str, Any]) -> Gossip:
+        return await source.gossip(given["since_round"])
+
+    return (
+        Endpoint("/api/v1/swarm", "Where the swarm is and who takes part.", SwarmView, view, parameters=(_LIMIT,)),
+        Endpoint("/api/v1/swarm/curves", "Rewards of some peers.", Curves, curves, parameters=(_PEER,)),
+        Endpoint("/api/v1/swarm/gossip", "What peers wrote.", Gossip, gossip, parameters=(_SINCE_ROUND,)),
+    )
+
+
+def node_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
+    """The node page's."""
+
+    async def events(given: dict[str, Any]) -> EventPage:
+        return await node.events(given["first"], given["count"])
+
+    async def moment(given: dict[str, Any]) -> Moment:
+        return await node.moment(given["seq"])
+
+    async def overview(given: dict[str, Any]) -> Overview:
+        return await node.overview(given["since"], given["until"], given["buckets"])
+
+    async def charts(given: dict[str, Any]) -> ChartsView:
+        return node.charts()
+
+    async def stages(given: dict[str, Any]) -> StagesView:
+        return node.stages()
+
+    async def status(given: dict[str, Any]) -> JsonAnswer:
+        return JsonAnswer(plain(await node.status()))
+
+    return (
+        Endpoint("/api/v1/node/status", "How the node is.", Status, status),
+        Endpoint("/api/v1/node/events", "Events in words.", EventPage, events, parameters=(_FIRST, _COUNT)),
+        Endpoint(
+            "/api/v1/node/overview", "The log in time.", Overview, overview, parameters=(_SINCE, _UNTIL, _BUCKETS)
+        ),
+        Endpoint("/api/v1/node/moments/{seq}", "An event and all that came of it.", Moment, moment, parameters=(_SEQ,)),
+        Endpoint("/api/v1/node/charts", "The statecharts and where they are.", ChartsView, charts),
+        Endpoint("/api/v1/node/stages", "What was done of each stage.", StagesView, stages),
+    )
+
+
+def stream_endpoint(stream: Stream) -> Endpoint:
+    """What happens, as it happens."""
+    return Endpoint("/api/v1/stream", "What happens, as it happens.", EVENT_STREAM, serve_request=stream.open)
+
+
+def here_endpoint(node: LogNode | None, observed: Here | None) -> Endpoint:
+    """What this server shows."""
+
+    async def here(given: dict[str, Any]) -> Here:
+        if node is not None:
+            return node.here()
+        assert observed is not None
+        return observed
+
+    return Endpoint("/api/v1/here", "What this server shows.", Here, here)
+
+
+def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
+    """Metrics and health, for programs that watch."""
+
+    async def status_or_none() -> Status | None:
+        try:
+            return await node.status()
+        except SwarmdError:
+            return None
+
+    async def metrics(request: Request) -> Response:
+        body, content_type = await node.render_metrics(await status_or_none(), request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    async def livez(given: dict[str, Any]) -> JsonAnswer:
+        return health_answer(live(await status_or_none()))
+
+    async def readyz(given: dict[str, Any]) -> JsonAnswer:
+        return health_answer(ready(await status_or_none()))
+
+    return (
+        Endpoint("/metrics", "Metrics for Prometheus.", METRICS, serve_request=metrics),
+        Endpoint("/livez", "Whether the daemon answers; 503 if not.", Health, livez, refusals=(503,)),
+        Endpoint("/readyz", "Whether it can do its part of a stage; 503 if not.", Health, readyz, refusals=(503,)),
+    )
+
+
+def health_answer(health: Health) -> JsonAnswer:
+    """200 or 503, with the reasons."""
+    return JsonAnswer(
+        {"ok": health.ok, "reasons": [plain(reason) for reason in health.reasons]}, 200 if health.ok else 503
+    )

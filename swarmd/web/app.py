@@ -1,0 +1,89 @@
+"""The application: the table of addresses, the pages and the guard around them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from swarmd.web import api, pages
+from swarmd.web.answers import JsonAnswer
+from swarmd.web.endpoints import Endpoint
+from swarmd.web.guard import Doors, Guard
+from swarmd.web.login import Login
+from swarmd.web.node import LogNode
+from swarmd.web.openapi import openapi
+from swarmd.web.shapes import Here
+from swarmd.web.sources import SwarmSource
+from swarmd.web.stream import Stream
+
+Background = Callable[[], Awaitable[None]]
+
+
+def endpoints_of(
+    swarm: SwarmSource, node: LogNode | None, stream: Stream, here: Here | None = None
+) -> tuple[Endpoint, ...]:
+    """All addresses of the interface, those of a node where there is one."""
+    of_node = (*api.node_endpoints(node), *api.monitoring_endpoints(node)) if node is not None else ()
+    return (
+        *api.upstream_endpoints(swarm),
+        api.here_endpoint(node, here),
+        *api.swarm_endpoints(swarm),
+        *of_node,
+        api.stream_endpoint(stream),
+    )
+
+
+def make_app(
+    swarm: SwarmSource,
+    doors: Doors,
+    node: LogNode | None = None,
+    here: Here | None = None,
+    background: Sequence[Background] = (),
+) -> Guard:
+    """The application as a server runs it.
+
+    Args:
+        swarm: where the swarm page's figures come from.
+        doors: who is let in.
+        node: the node's log, where there is one; started and stopped with the application.
+        here: what is shown, where there is no node.
+        background: further tasks that run beside it, for example what sends notifications.
+    """
+    stream = Stream(swarm, node)
+    endpoints = endpoints_of(swarm, node, stream, here)
+    document = openapi(endpoints)
+
+    async def serve_document(request: Request) -> Response:
+        return JsonAnswer(document)
+
+    @asynccontextmanager
+    async def running(app: Starlette) -> AsyncIterator[dict[str, Any]]:
+        if node is not None:
+            await node.start()
+        tasks = [asyncio.ensure_future(task()) for task in (stream.run, *background)]
+        try:
+            yield {}
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if node is not None:
+                await node.stop()
+
+    routes = [
+        *(endpoint.route() for endpoint in endpoints),
+        Route("/api/openapi.json", serve_document),
+        Route("/login", Login(doors.token).enter, methods=["POST"]),
+        Route("/api", pages.refuse_unknown),
+        Route("/api/{rest:path}", pages.refuse_unknown),
+        Route("/static/{name:path}", pages.serve_static),
+        Route("/{rest:path}", pages.serve_page),
+    ]
+    return Guard(Starlette(routes=routes, lifespan=running), doors)

@@ -1,0 +1,128 @@
+"""Events in words, and moments: an event, what it changed and caused, and the state after it. For any reader to see.
+
+Everything shown is cut to a length and freed of what looks like a secret.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from swarmd.core.commands import Command
+from swarmd.core.events import Envelope, tag_of
+from swarmd.core.state import State
+from swarmd.eventlog.changes import changes_between
+from swarmd.eventlog.fold import Applied
+from swarmd.observe.lines import line_of
+from swarmd.observe.redaction import redact_text
+from swarmd.web.shapes import ChangeRow, CommandRow, EventRow, Moment
+
+TEXT_CHARACTERS_MAX = 2000  # of one text
+ITEMS_MAX = 256  # of one list; a state of a large swarm has longer ones
+ROW_CHARACTERS_MAX = 500  # of an event's text
+CACHED_TEXTS = 2048
+INTEGER_MAX = 2**53  # beyond, JSON's readers lose digits
+
+
+def event_row(applied: Applied) -> EventRow:
+    """The event in words."""
+    line = line_of(Envelope(applied.seq, applied.at, applied.event), applied.before, applied.after)
+    round_, stage = line.fields.get("round", -1), line.fields.get("stage", -1)
+    return EventRow(
+        seq=applied.seq,
+        at=number(applied.at) or 0.0,
+        type=tag_of(applied.event),
+        level=line.level,
+        text=shown_text(line.message, ROW_CHARACTERS_MAX),
+        round=round_ if round_ >= 0 else None,
+        stage=stage if stage >= 0 else None,
+        peer=shown_text(getattr(applied.event, "peer", "") or "", ROW_CHARACTERS_MAX),
+    )
+
+
+def moment_of(applied: Applied) -> Moment:
+    """An event with all that came of it."""
+    before, after = applied.before, applied.after
+    fields = plain(applied.event)
+    fields.pop("type", None)
+    return Moment(
+        event=event_row(applied),
+        fields=fields,
+        charts=charts_of(after),
+        before=charts_of(before),
+        changes=tuple(
+            ChangeRow(change.path, plain(change.before), plain(change.after))
+            for change in changes_between(before, after)[:ITEMS_MAX]
+        ),
+        commands=tuple(map(command_row, applied.commands[:ITEMS_MAX])),
+        pending=tuple(map(command_row, after.pending[:ITEMS_MAX])),
+        deadlines=tuple((deadline.name, number(deadline.due_at) or 0.0) for deadline in after.deadlines[:ITEMS_MAX]),
+        state=plain(after),
+    )
+
+
+def command_row(command: Command) -> CommandRow:
+    """A command and its fields."""
+    fields = plain(command)
+    return CommandRow(str(fields.pop("id")), str(fields.pop("type")), fields)
+
+
+def charts_of(state: State) -> dict[str, str]:
+    """The state that each chart is in: those that this node has."""
+    charts = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
+    if state.coordination is not None:
+        charts["coordinator"] = state.coordination.chart
+    if state.chain is not None:
+        charts["chain"] = state.chain.chart
+        under_way = [each.chart for each in state.submissions if each.chart not in ("confirmed", "refused")]
+        latest = [each.chart for each in state.submissions]
+        if latest:
+            charts["submission"] = (under_way or latest[-1:])[0]
+    return charts
+
+
+def plain(value: Any) -> Any:
+    """Any value made of Structs as dicts, lists and scalars that JSON has, short enough to be shown."""
+    if isinstance(value, msgspec.Struct):
+        tag = value.__struct_config__.tag
+        fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {"type": tag, **fields} if tag else fields
+    if isinstance(value, list | tuple):
+        rest = len(value) - ITEMS_MAX
+        items = [plain(inner) for inner in value[:ITEMS_MAX]]
+        return [*items, f"... {rest} more"] if rest > 0 else items
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, str):
+        return shown_text(value, TEXT_CHARACTERS_MAX)
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > INTEGER_MAX:
+        return str(value)
+    return value
+
+
+@lru_cache(CACHED_TEXTS)
+def shown_text(text: str, characters_max: int) -> str:
+    """A text cut to a length and without secrets; half of a surrogate pair, which UTF-8 has not, becomes "?"."""
+    if len(text) > characters_max:
+        text = text[:characters_max] + " ..."
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-8", "replace").decode()
+    return redact_text(text)
+
+
+def number(value: float) -> float | None:
+    """The value where JSON has it; None for NaN and infinities."""
+    return value if math.isfinite(value) else None

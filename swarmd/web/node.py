@@ -1,0 +1,263 @@
+"""A node's log as source: of the swarm as it knows it, and of all that the node did."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from swarmd import __version__
+from swarmd.core.events import Envelope
+from swarmd.core.state import State
+from swarmd.errors import ControlError, NotFoundError
+from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.fold import Applied, Base
+from swarmd.eventlog.retention import log_bytes
+from swarmd.observe.control import NoDaemon, ask
+from swarmd.observe.metrics import Metrics
+from swarmd.observe.status import LogStatus, Status, status_of
+from swarmd.paths import DataPaths
+from swarmd.web.charts import charts_view
+from swarmd.web.gossip import GossipFeed
+from swarmd.web.history import History
+from swarmd.web.ledger import Ledger
+from swarmd.web.moments import event_row, moment_of
+from swarmd.web.overview import Timeline
+from swarmd.web.shapes import (
+    CURVES_MAX,
+    ChartsView,
+    Curves,
+    EventPage,
+    EventRow,
+    Gossip,
+    Here,
+    Message,
+    Moment,
+    Overview,
+    StagesView,
+    SwarmView,
+)
+from swarmd.web.sources import PEERS_ANSWERED_MAX, Beacon, Unavailable
+from swarmd.web.stages import Stages
+from swarmd.web.swarm import Circumstances, peer_rows, swarm_view
+from swarmd.web.tail import LogTail
+
+THREADS = 2  # that fold and read files for answers
+CURVES_SHOWN = 10  # where none are asked for
+STATUS_FRESH_S = 0.4  # a status so young is given again
+ASK_S = 2.0  # longest wait for the daemon
+
+T = TypeVar("T")
+
+
+class Facts(NamedTuple):
+    """What the log does not know of its swarm."""
+
+    kind: str = ""
+    explorer: str = ""
+
+
+class _Counting:
+    """Hands the fold to the metrics, which count from a daemon's start on."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def begin(self, base: Base) -> None:
+        """Nothing: the next `NodeStarted` begins the counts anew."""
+
+    def take(self, applied: Applied) -> None:
+        self._metrics.observe(Envelope(applied.seq, applied.at, applied.event), applied.before, applied.after)
+
+
+class LogNode:
+    """Follows the log of one node.
+
+    Args:
+        paths: its data directory; the daemon may be up or down.
+        facts: what a configuration adds.
+        live: False for an archive, which is read once and whose daemon is not asked.
+        metrics: counts along.
+
+    Attributes:
+        told: called in the event loop with each batch of new events.
+    """
+
+    def __init__(
+        self, paths: DataPaths, facts: Facts | None = None, live: bool = True, metrics: Metrics | None = None
+    ) -> None:
+        self.paths = paths
+        self.metrics = metrics or Metrics(paths)
+        self.told: Callable[[Sequence[Applied]], None] | None = None
+        self._facts = facts or Facts()
+        self._live = live
+        self._ledger, self._stages, self._timeline = Ledger(), Stages(), Timeline()
+        self._feed = GossipFeed(Blobs(paths.blobs), self._ledger)
+        followers = (self._ledger, self._stages, self._timeline, self._feed, _Counting(self.metrics))
+        self._history = History(paths.events, followers)
+        self._tail = LogTail(self._history, self._tell, grows=live)
+        self._pool = ThreadPoolExecutor(THREADS, "answers")
+        self._status: Status | None = None
+        self._status_lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop
+        self.changes: Beacon
+
+    async def start(self) -> None:
+        """Begin to read; returns at once."""
+        self._loop = asyncio.get_running_loop()
+        self.changes = Beacon()
+        self._tail.start()
+
+    async def stop(self) -> None:
+        """End the reading thread."""
+        await asyncio.to_thread(self._tail.stop)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _tell(self, batch: list[Applied]) -> None:
+        """In the tail's thread."""
+        self._loop.call_soon_threadsafe(self._ring, batch)
+
+    def _ring(self, batch: list[Applied]) -> None:
+        if batch and self.told is not None:
+            self.told(batch)
+        self.changes.ring()
+
+    async def _aside(self, call: Callable[..., T], *args: object) -> T:
+        """Run what folds or reads files beside the event loop."""
+        return await self._loop.run_in_executor(self._pool, call, *args)
+
+    # --- the swarm ---
+
+    async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
+        return await self._aside(self._view, peers_max)
+
+    def _view(self, peers_max: int) -> SwarmView:
+        with self._history.lock:
+            state, at = self._history.state, self._history.at
+            around = Circumstances(self._facts.kind, self._facts.explorer, at, self._tail.begin, self._notes())
+            return swarm_view(state, self._ledger, around, peers_max)
+
+    def _notes(self) -> tuple[str, ...]:
+        trouble, share = self._tail.trouble, self._tail.share_read
+        notes = (f"The log cannot be read to its end: {trouble}.",) if trouble else ()
+        return notes + ((f"The log is being read: {share:.0%} so far.",) if share < 1 else ())
+
+    async def curves(self, peers: Sequence[str]) -> Curves:
+        return await self._aside(self._curves, tuple(peers))
+
+    def _curves(self, peers: Sequence[str]) -> Curves:
+        with self._history.lock:
+            accounts = self._ledger.accounts
+            if not peers:
+                rows = peer_rows(self._history.state, self._ledger)
+                peers = [row.id for row in rows if row.known][:CURVES_SHOWN]
+            return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
+
+    async def gossip(self, since_round: int = -1) -> Gossip:
+        return Gossip(await self._aside(self._feed.latest, since_round))
+
+    async def messages_since(self, count: int) -> tuple[list[Message], int]:
+        """What was shared beyond the first `count` messages, oldest first, and how many there are; nothing for -1."""
+        return await self._aside(self._feed.since, count)
+
+    # --- the node ---
+
+    @property
+    def state(self) -> State:
+        """After the last event read."""
+        return self._history.state
+
+    @property
+    def next_seq(self) -> int:
+        """Of the event that comes next."""
+        return self._history.next_seq
+
+    def here(self) -> Here:
+        """What this is."""
+        settings = self.state.settings
+        return Here(
+            version=__version__,
+            node=True,
+            swarm=True,
+            live=self._live,
+            peer=settings.peer if settings else "",
+            name=settings.name if settings else "",
+            swarm_id=settings.swarm if settings else "",
+            data=self.paths.root.resolve().name,
+            trouble=str(self._tail.trouble or ""),
+            read=self._tail.share_read,
+        )
+
+    async def events(self, first: int, count: int) -> EventPage:
+        """Events from `first` on; a negative one counts from the end. Raises NotFoundError, LogDamaged."""
+        return await self._aside(self._events, first, count)
+
+    def _events(self, first: int, count: int) -> EventPage:
+        begin, end = self._history.first, self._history.next_seq
+        start = max(begin, end + first) if first < 0 else max(begin, first)
+        rows = tuple(map(event_row, self._history.fold_from(start, min(count, max(0, end - start)))))
+        return EventPage(begin, end, rows)
+
+    async def rows_between(self, first: int, end: int) -> tuple[EventRow, ...]:
+        """Events `first` to `end - 1`, as far as the log has them."""
+        return (await self.events(first, end - first)).events if first < end else ()
+
+    async def moment(self, seq: int) -> Moment:
+        """An event and all that came of it. Raises NotFoundError, LogDamaged."""
+        return await self._aside(lambda: moment_of(self._history.moment(seq)))
+
+    def charts(self) -> ChartsView:
+        """The charts and where they are."""
+        return charts_view(self.state)
+
+    def stages(self) -> StagesView:
+        """What was done of each stage."""
+        with self._history.lock:
+            return self._stages.view()
+
+    async def overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
+        """The log in time."""
+        return await self._aside(self._overview, since, until, buckets)
+
+    def _overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
+        with self._history.lock:
+            return self._timeline.overview(since, until, buckets, self._history.first)
+
+    async def render_metrics(self, status: Status | None, accept: str) -> tuple[bytes, str]:
+        """Body and content type of the metrics."""
+        return await self._aside(self.metrics.render, status, accept)
+
+    async def status(self) -> Status:
+        """How the node is: from its daemon, or from its log. Raises Unavailable where neither says anything."""
+        return await self._aside(self._fresh_status)
+
+    def _fresh_status(self) -> Status:
+        with self._status_lock:
+            if self._status is None or not 0 <= time.time() - self._status.at < STATUS_FRESH_S:
+                self._status = self._ask()
+            return self._status
+
+    def _ask(self) -> Status:
+        if not self._live:
+            return self._status_of_log("")
+        try:
+            return msgspec.json.decode(ask(self.paths.control, "status", ASK_S), type=Status)
+        except NoDaemon:
+            return self._status_of_log("")
+        except ControlError as error:
+            return self._status_of_log(error.message)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return self._status_of_log(f"the daemon's answer is not understood: {error}")
+
+    def _status_of_log(self, mute: str) -> Status:
+        try:
+            size_bytes = log_bytes(self.paths.events)
+        except (NotFoundError, OSError) as error:
+            raise Unavailable(f"neither daemon nor log can be read: {error}") from error
+        log = LogStatus(str(self.paths.events), self.next_seq, size_bytes)
+        return status_of(self.state, time.time(), log, mute=mute)

@@ -1,0 +1,118 @@
+"""The task that watches a node's status and tells its operator of changes, once each.
+
+It lives in the process that serves the node's page, so it can tell that the daemon died. What fails here is logged and
+counted, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from swarmd.config import NotifyConfig
+from swarmd.errors import NotifyFailed
+from swarmd.observe.metrics import Metrics
+from swarmd.observe.status import Status
+from swarmd.web.notify_edges import Edges, Note
+from swarmd.web.notify_senders import Sender, senders_of
+
+LOOK_S = 2.0  # between two looks at the status
+QUEUED_MAX = 64  # notes that wait for one sender; the oldest is let go at the bound
+
+log = logging.getLogger("swarmd.notify")
+
+Latest = Callable[[], Status | None]
+
+
+class Notifier:
+    """Tells of changes by every sender, each in its own time.
+
+    Args:
+        edges: decides what is told.
+        senders: the ways out.
+        metrics: counts what came of each note.
+        clock: seconds, never going back.
+    """
+
+    def __init__(
+        self,
+        edges: Edges,
+        senders: Sequence[Sender],
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._edges = edges
+        self._metrics = metrics
+        self._clock = clock
+        self._outlets = [_Outlet(sender, metrics) for sender in senders]
+
+    async def run(self, latest: Latest, every_s: float = LOOK_S) -> None:
+        """Watch until cancelled; `latest` gives the newest status, None while there is none, and does not wait."""
+        async with asyncio.TaskGroup() as tasks:
+            for outlet in self._outlets:
+                tasks.create_task(outlet.run())
+            while True:
+                self.look(latest())
+                await asyncio.sleep(every_s)
+
+    def look(self, status: Status | None) -> list[Note]:
+        """Take a status into account; gives the notes that are on their way now."""
+        notes = [] if status is None else self._edges.look(status, self._clock())
+        for note in notes:
+            log.info("told: %s", note.text)
+            for outlet in self._outlets:
+                outlet.put(note)
+        return notes
+
+
+class _Outlet:
+    """A sender and what waits for it."""
+
+    def __init__(self, sender: Sender, metrics: Metrics) -> None:
+        self._sender = sender
+        self._metrics = metrics
+        self._waiting: deque[Note] = deque()
+        self._more = asyncio.Event()
+
+    def put(self, note: Note) -> None:
+        if len(self._waiting) >= QUEUED_MAX:
+            gone = self._waiting.popleft()
+            self._note_failure(NotifyFailed(f"{QUEUED_MAX} messages wait for {self._sender.name}; let go: {gone.text}"))
+        self._waiting.append(note)
+        self._more.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._more.wait()
+            while self._waiting:
+                await self._send(self._waiting.popleft())
+            self._more.clear()
+
+    async def _send(self, note: Note) -> None:
+        try:
+            await self._sender.send(note)
+        except NotifyFailed as error:
+            self._note_failure(error)
+        else:
+            self._metrics.count_notification(self._sender.name, True)
+
+    def _note_failure(self, error: NotifyFailed) -> None:
+        self._metrics.count_notification(self._sender.name, False)
+        log.warning("a message did not get out: %s", error)
+
+
+def notifier_of(config: NotifyConfig, root: Path, metrics: Metrics) -> Notifier | None:
+    """The notifier that a node's configuration asks for, None where it names no way.
+
+    Args:
+        root: the data directory, which files are relative to.
+
+    Raises:
+        ConfigError: a secret cannot be read, or what is named is no URL.
+    """
+    senders = senders_of(config, root)
+    return Notifier(Edges(config.after_s, config.quiet_s), senders, metrics) if senders else None

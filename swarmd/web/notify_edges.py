@@ -1,0 +1,178 @@
+"""When a change of a node's health is worth a message: (statuses over time) to notes. Pure.
+
+A layer that becomes unwell is told once that lasted `after_s`, with its reason; that it is well again once that lasted
+as long. A layer that is not well for `after_s` on end in between counts as unwell on, so one that flaps is told once;
+when it went ill again after that, it counts as well only after `quiet_s`. Of one layer there is at most one note in
+`quiet_s`; what came and went meanwhile is summed up in the next.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from swarmd.observe.layers import Layer, first_line
+from swarmd.observe.redaction import redact_text
+from swarmd.observe.status import ProcessStatus, Status
+
+START_S = 180.0  # of a daemon's life in which its other layers are not judged: a model loads, peers are found
+REASON_CHARACTERS_MAX = 400
+
+
+class Note(msgspec.Struct, frozen=True):
+    """One message about one layer."""
+
+    node: str  # its name, else the end of its peer id
+    peer: str
+    swarm: str
+    layer: str
+    well: bool
+    reason: str  # why it is not well, or was not
+    lasted_s: float  # since it became unwell
+    changes: int  # how often it was well and ill again that no note tells of
+    at: float  # POSIX seconds
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        return f"{self.node}: {self._words()}{self._flapped()}"
+
+    def _words(self) -> str:
+        what = "the node" if self.layer == "process" else self.layer
+        if self.well:
+            was = f"; it was not for {span(self.lasted_s)}" if self.lasted_s else ""
+            return f"{what} is well{was}. Last reason: {self.reason}"
+        verb = "is down" if self.layer == "process" else f"has not been well for {span(self.lasted_s)}"
+        return f"{what} {verb}: {self.reason}"
+
+    def _flapped(self) -> str:
+        return f" (changed {self.changes} times meanwhile)" if self.changes else ""
+
+
+def span(seconds: float) -> str:
+    """A time in whole units: "40 s", "5 min", "3 h"."""
+    for unit_s, unit in ((7200.0, "h"), (120.0, "min")):
+        if seconds >= unit_s:
+            return f"{seconds / (unit_s / 2 if unit == 'min' else 3600.0):.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+class Edges:
+    """Follows one node.
+
+    Args:
+        after_s: a change must last so long before it is told.
+        quiet_s: of one layer, at most one note in so long.
+    """
+
+    def __init__(self, after_s: float, quiet_s: float) -> None:
+        self._after_s = after_s
+        self._quiet_s = quiet_s
+        self._tracks: dict[str, _Track] = {}
+        self._run = ""
+
+    def look(self, status: Status, now: float) -> list[Note]:
+        """What is to be told now. Call it more often than `after_s`.
+
+        Args:
+            status: the node's.
+            now: seconds, of a clock that never goes back.
+        """
+        notes: list[Note] = []
+        if self._run and status.process.run != self._run and status.source == "daemon":
+            notes += self._take(status, "process", False, "the daemon ended, and was started anew", now)
+        self._run = status.process.run or self._run
+        for name, layer in judged(status):
+            notes += self._take(status, name, layer.healthy, reason_of(layer), now)
+        return notes
+
+    def _take(self, status: Status, name: str, well: bool, reason: str, now: float) -> list[Note]:
+        track = self._tracks.setdefault(name, _Track(now))
+        told = track.take(well, reason, now, self._after_s, self._quiet_s)
+        if told is None:
+            return []
+        node = status.name or status.peer[-12:] or "node"
+        return [
+            Note(node, status.peer, status.swarm, name, told.well, told.reason, told.lasted_s, told.changes, status.at)
+        ]
+
+
+def judged(status: Status) -> list[tuple[str, Layer]]:
+    """The layers that say something now: of a daemon that is down or has just started, only that."""
+    layers: list[tuple[str, Layer | None]] = [("process", status.process)]
+    if status.source == "daemon" and status.process.healthy and status.process.age_s >= START_S:
+        layers += [("network", status.network), ("training", status.training), ("round", status.round)]
+        layers += [("chain", status.chain), ("submissions", status.submissions)]
+    return [(name, layer) for name, layer in layers if layer is not None]
+
+
+def reason_of(layer: Layer) -> str:
+    """Why it is not well, in one line without secrets; of a daemon that ended, with its exit code."""
+    reason = redact_text(first_line(layer.reason) or layer.state)
+    if isinstance(layer, ProcessStatus) and layer.exit_code is not None:
+        reason = f"stopped in order, exit code {layer.exit_code}: {reason}"
+    return reason if len(reason) <= REASON_CHARACTERS_MAX else reason[:REASON_CHARACTERS_MAX] + " ..."
+
+
+class _Told(msgspec.Struct, frozen=True):
+    well: bool
+    reason: str
+    lasted_s: float
+    changes: int
+
+
+class _Track:
+    """One layer: how it is, and what was told of it last."""
+
+    def __init__(self, now: float) -> None:
+        self._well = True
+        self._since = now  # that it is as it is
+        self._told_well = True
+        self._told_at = -math.inf
+        self._ill_from: float | None = None  # since it was last well for long enough
+        self._due = False  # that it is ill is worth telling
+        self._relapses = 0  # times it became ill since the last note
+        self._missed_s = 0.0  # how long the last illness took that came and went untold
+        self._reason = ""
+
+    def take(self, well: bool, reason: str, now: float, after_s: float, quiet_s: float) -> _Told | None:
+        """Take note of how the layer is; gives what is to be told."""
+        if well != self._well:
+            self._well, self._since = well, now
+            self._relapses += not well
+        if not well:
+            self._reason = reason
+            self._ill_from = now if self._ill_from is None else self._ill_from
+        quiet = now - self._told_at < quiet_s
+        if self._told_well:
+            self._settle(now, after_s)
+            return None if quiet else self._ill_news(now)
+        patience_s = quiet_s if self._relapses else after_s
+        over = self._well and now - self._since >= patience_s
+        return self._tell(True, now, self._ill_from, self._since) if over and not quiet else None
+
+    def _settle(self, now: float, after_s: float) -> None:
+        """While others think it well: is an illness over, or has one lasted?"""
+        if self._ill_from is None:
+            return
+        if self._well and now - self._since >= after_s:
+            self._missed_s = self._since - self._ill_from if self._due else self._missed_s
+            self._ill_from, self._due = None, False
+        elif not self._well and now - self._ill_from >= after_s:
+            self._due = True
+
+    def _ill_news(self, now: float) -> _Told | None:
+        if self._due and not self._well:
+            return self._tell(False, now, self._ill_from, now)
+        if self._missed_s and self._ill_from is None:
+            return self._tell(True, now, now - self._missed_s, now)
+        return None
+
+    def _tell(self, well: bool, now: float, ill_from: float | None, until: float) -> _Told:
+        changes = max(0, self._relapses - (1 if self._told_well else 0))
+        told = _Told(well, self._reason, max(0.0, until - (now if ill_from is None else ill_from)), changes)
+        self._told_well, self._told_at, self._relapses, self._missed_s, self._due = well, now, 0, 0.0, False
+        if well:
+            self._ill_from = None
+        return told

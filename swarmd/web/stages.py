@@ -1,0 +1,92 @@
+"""What a node did of each stage, and which rounds it skipped: followed through the fold."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from msgspec.structs import replace
+
+from swarmd.core.events import RoundsSkipped, StageTrained
+from swarmd.core.state import State
+from swarmd.eventlog.fold import Applied, Base
+from swarmd.web.shapes import SkipRow, StageRow, StagesView
+
+STAGES_KEPT = 500
+SKIPS_KEPT = 500
+# What a chart state that was left says was done.
+_PARTS = {
+    "round.gathering": "gathered_s",
+    "round.training": "trained_s",
+    "round.publishing": "published_s",
+    "round.submitting": "submitted_s",
+}
+_ORDER = (*_PARTS, "round.settling")
+
+
+class Stages:
+    """Follows the fold."""
+
+    def __init__(self) -> None:
+        self.begin(Base())
+
+    def begin(self, base: Base) -> None:
+        self._rows: deque[StageRow] = deque(maxlen=STAGES_KEPT)
+        self._skips: deque[SkipRow] = deque(maxlen=SKIPS_KEPT)
+        self._entered_at = 0.0
+
+    def take(self, applied: Applied) -> None:
+        before, after, event = applied.before, applied.after, applied.event
+        if isinstance(event, RoundsSkipped):
+            self._skips.append(SkipRow(event.first, event.last, event.cause, applied.seq, applied.at))
+        if _place(before) != _place(after):
+            self._change(before, after, applied)
+        elif before.chart != after.chart and self._rows and after.work is not None:
+            self._advance(before.chart, after.chart, applied.at)
+        if isinstance(event, StageTrained):
+            self._note_result(event)
+
+    def view(self) -> StagesView:
+        """For an answer."""
+        return StagesView(tuple(self._rows), tuple(self._skips))
+
+    def _change(self, before: State, after: State, applied: Applied) -> None:
+        """The stage in hand is another one now, or none."""
+        if before.work is not None and self._rows and self._rows[-1].outcome == "open":
+            if after.chart == "round.settling" or before.chart == "round.settling":
+                self._advance(before.chart, "round.settling", applied.at)
+            else:
+                self._rows[-1] = replace(self._rows[-1], outcome="abandoned")
+        if after.work is not None:
+            work = after.work
+            self._entered_at = applied.at
+            self._rows.append(StageRow(work.round, work.stage, applied.seq, applied.at))
+            if after.chart in _ORDER[1:]:
+                self._advance("round.gathering", after.chart, applied.at)
+
+    def _advance(self, left: str, entered: str, at: float) -> None:
+        """Note how long the part took that was left; every part in between took no time of its own."""
+        if left not in _ORDER or entered not in _ORDER or _ORDER.index(entered) < _ORDER.index(left):
+            if entered == "waiting" and self._rows[-1].outcome == "open":
+                self._rows[-1] = replace(self._rows[-1], outcome="abandoned")
+            self._entered_at = at if entered in _ORDER else self._entered_at
+            return
+        row, took_s = self._rows[-1], max(0.0, at - self._entered_at)
+        for part in _ORDER[_ORDER.index(left) : _ORDER.index(entered)]:
+            row = replace(row, **{_PARTS[part]: took_s})
+            took_s = 0.0
+        given_up = entered == "round.settling" and row.reward is None and left == "round.training"
+        if entered == "round.settling":
+            row = replace(row, outcome="abandoned" if given_up else "done")
+        self._rows[-1] = replace(row, trained_s=None) if given_up else row
+        self._entered_at = at
+
+    def _note_result(self, event: StageTrained) -> None:
+        for index in range(len(self._rows) - 1, max(-1, len(self._rows) - 4), -1):
+            row = self._rows[index]
+            if (row.round, row.stage) == (event.round, event.stage):
+                self._rows[index] = replace(row, reward=event.reward, held_out=event.held_out)
+                return
+
+
+def _place(state: State) -> tuple[int, int] | None:
+    return (state.work.round, state.work.stage) if state.work else None
