@@ -39,6 +39,7 @@ VERBS = {
     "status": Verb("swarmd.cli.status", "status", "Say how a node is: process, network, training, round."),
     "explain": Verb("swarmd.cli.explain", "explain", "Tell what became of a round, or of a gap, and why."),
     "bundle": Verb("swarmd.cli.bundle", "bundle", "Make a support archive without secrets, or open one and replay it."),
+    "dashboard": Verb("swarmd.cli.dashboard", "dashboard", "Show a node and its swarm in a browser."),
     "local": Verb("swarmd.cli.local", "local", "Run a small swarm of real nodes on this machine."),
     "leaderboard": Verb(
         "swarmd.cli.leaderboard",
