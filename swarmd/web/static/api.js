@@ -1,0 +1,60 @@
+/** Asking the server. */
+
+import { note } from "./clock.js";
+
+const PATIENCE_MS = 20000;
+
+/** A refusal or a failure, as a sentence for people. */
+export class Problem extends Error {
+  /** @param {string} message @param {number} [status] of the answer; 0 where none came */
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** Go and ask for the token; where the page is left, nothing further happens on it. */
+export function login() {
+  location.assign(`/login?next=${encodeURIComponent(location.pathname)}`);
+}
+
+/**
+ * @param {string} path below /api/v1/
+ * @param {AbortSignal} [signal] gives the question up
+ * @returns {Promise<any>}
+ */
+export async function get(path, signal) {
+  const limit = AbortSignal.timeout(PATIENCE_MS);
+  const asked = Date.now() / 1000;
+  const response = await ask(path, signal ? AbortSignal.any([signal, limit]) : limit);
+  note(response.headers.get("Date"), asked, Date.now() / 1000);
+  if (response.status === 401) login();
+  if (!response.ok) throw new Problem(await refusal(response), response.status);
+  return response.json();
+}
+
+/** @param {string} path @param {AbortSignal} signal */
+async function ask(path, signal) {
+  try {
+    return await fetch(`/api/v1/${path}`, { signal, headers: { Accept: "application/json" } });
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new Problem("The server does not answer. See that it still runs; this page goes on as soon as it does.");
+  }
+}
+
+/** @param {Response} response */
+async function refusal(response) {
+  try {
+    const told = await response.json();
+    if (typeof told.message === "string" && told.message) return told.message;
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error; // no JSON: not this server, or a proxy before it
+  }
+  return `The server answered ${response.status} and gave no reason. Its own log says why.`;
+}
+
+/** Whether a promise was given up by its own signal. @param {unknown} error */
+export function givenUp(error) {
+  return error instanceof DOMException && error.name === "AbortError";
+}

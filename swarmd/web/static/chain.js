@@ -1,0 +1,66 @@
+/** What the contract says: votes, and this node's own submissions. */
+
+import { byId, copyButton, el, fill, shortId } from "./dom.js";
+import { count } from "./format.js";
+
+let before = "";
+
+/** @param {any} view SwarmView */
+export function showChain(view) {
+  const { chain } = view;
+  byId("chain").hidden = !chain;
+  const now = JSON.stringify(chain);
+  if (!chain || now === before) return;
+  before = now;
+  const names = new Map(view.peers.map((/** @type {any} */ peer) => [peer.id, peer.name]));
+  fill(byId("chain-facts"), ...facts(chain).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+  fill(byId("votes"), chain.votes.length ? votes(chain, names) : el("p", { class: "empty" }, "No vote has been seen."));
+  fill(byId("submissions"), chain.submissions.length ? submissions(chain) : el("p", { class: "empty" }, "None."));
+}
+
+/** @param {any} chain @returns {[string, any][]} */
+function facts(chain) {
+  const rows = /** @type {[string, any][]} */ ([
+    ["chain", `${chain.chain_id}, block ${count(chain.head)}`],
+    ["round", `${chain.round} · stage ${chain.stage}`],
+    ["contract", linked(chain.explorer, chain.contract)],
+  ]);
+  if (chain.account) rows.push(["account", linked(chain.explorer, chain.account)]);
+  return rows;
+}
+
+/** An address or hash, linked where an explorer is known. @param {string} explorer @param {string} text */
+function linked(explorer, text) {
+  if (!/^https?:\/\//.test(explorer)) return copyButton(text);
+  const link = el("a", { href: explorer + encodeURIComponent(text), rel: "noopener noreferrer", target: "_blank", class: "mono", title: text }, shortId(text));
+  return el("span", {}, link, copyButton(text));
+}
+
+/** @param {any} chain @param {Map<string, string>} names */
+function votes(chain, names) {
+  const called = (/** @type {string} */ id) => el("span", { title: id, class: "voted" }, names.get(id) || shortId(id));
+  const rows = chain.votes.map((/** @type {[string, number, string[]]} */ [voter, round, winners]) => el("tr", {},
+    el("td", { class: "number" }, round), el("td", {}, called(voter)), el("td", { class: "wrap" }, ...winners.map(called)),
+  ));
+  return tabled("Latest votes", ["Round", "Voter", "For"], rows);
+}
+
+/** @param {any} chain */
+function submissions(chain) {
+  const rows = chain.submissions.map((/** @type {[string, string, string]} */ [id, state, hash]) => el("tr", {},
+    el("td", { class: "mono" }, id),
+    el("td", { class: state === "refused" || state === "lost" ? "bad" : state === "confirmed" ? "accent" : "" }, state),
+    el("td", {}, hash ? linked(chain.explorer.replace(/address\/$/, "tx/"), hash) : "—"),
+  ));
+  return tabled("Own submissions", ["What", "State", "Transaction"], rows);
+}
+
+/** @param {string} caption @param {string[]} titles @param {any[]} rows */
+function tabled(caption, titles, rows) {
+  return el("div", { class: "scroller chain-scroller", role: "region", "aria-label": caption, tabindex: 0 },
+    el("table", { class: "small" },
+      el("thead", {}, el("tr", {}, ...titles.map((title) => el("th", { scope: "col" }, title)))),
+      el("tbody", {}, ...rows),
+    ),
+  );
+}

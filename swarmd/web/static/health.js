@@ -1,0 +1,67 @@
+/** The layers of a node's health, each with its state, age and reason. */
+
+import { byId, copyButton, el, fill, say } from "./dom.js";
+import { age, count, duration, place, plural, reward } from "./format.js";
+
+const LAYERS = [["process", "Process"], ["network", "Network"], ["training", "Training"], ["round", "Round"], ["chain", "Chain"], ["submissions", "Submissions"]];
+const DETAILS = /** @type {Record<string, (layer: any) => (string | false)[]>} */ ({
+  process: (layer) => [layer.pid > 0 && `pid ${layer.pid}`, layer.rss_bytes > 0 && `${Math.round(layer.rss_bytes / 1048576)} MiB`, layer.version && `swarmd ${layer.version}`, layer.exit_code !== null && `exit code ${layer.exit_code}`],
+  network: (layer) => [plural(layer.peers, "peer")],
+  training: (layer) => [layer.model && `${layer.model} on ${layer.device}`, layer.total > 0 && `${layer.doing} ${layer.done} of ${layer.total}`, layer.figures.tokens_per_s > 0 && `${Math.round(layer.figures.tokens_per_s)} tokens/s`],
+  round: (layer) => [layer.round >= 0 && place(layer.round, layer.stage), layer.deadline_in_s > 0 && `deadline in ${duration(layer.deadline_in_s)}`, `${count(layer.joined)} joined, ${count(layer.skipped)} skipped`],
+  chain: (layer) => [layer.block >= 0 && `block ${count(layer.block)}`, layer.lag_s !== null && `${duration(layer.lag_s)} behind`, layer.endpoint],
+  submissions: (layer) => [`${layer.confirmed} confirmed`, layer.waiting + layer.sent > 0 && `${layer.waiting + layer.sent} under way`, layer.refused > 0 && `${layer.refused} refused`],
+});
+
+let before = "";
+
+/** @param {any} status Status */
+export function showStatus(status) {
+  showWho(status);
+  const layers = LAYERS.filter(([key]) => status[key]);
+  const list = byId("layers");
+  const keys = layers.map(([key]) => key).join();
+  if (keys !== before) fill(list, ...layers.map(([, title]) => card(title)));
+  before = keys;
+  layers.forEach(([key], index) => paint(list.children[index], key, status[key], status.source === "daemon"));
+}
+
+/** @param {any} status */
+function showWho(status) {
+  say(byId("node-name"), status.name || "Node");
+  document.title = `${status.name || "Node"} · swarmd`;
+  if (status.peer && byId("node-id").dataset.of !== status.peer) fill(byId("node-id"), copyButton(status.peer));
+  byId("node-id").dataset.of = status.peer;
+  const rejected = Object.values(status.rejections).reduce((sum, each) => sum + each, 0);
+  const facts = [status.role && `${status.role} in ${status.swarm}`, `reward ${reward(status.reward_total)} in all`, `${count(status.log.next_seq)} events`, rejected ? `${plural(rejected, "record")} of peers refused` : ""];
+  say(byId("node-facts"), facts.filter(Boolean).join(" · "));
+}
+
+/** @param {string} title */
+function card(title) {
+  return el("li", { class: "layer panel" },
+    el("div", { class: "layer-head" }, el("h2", {}, title), el("span", { class: "layer-age muted" })),
+    el("p", { class: "layer-state" }),
+    el("p", { class: "layer-reason" }),
+    el("p", { class: "layer-details muted" }),
+    el("p", { class: "layer-worker muted" }),
+  );
+}
+
+/** @param {any} node @param {string} key @param {any} layer @param {boolean} running */
+function paint(node, key, layer, running) {
+  const [head, state, reason, details, worker] = node.children;
+  node.dataset.health = layer.healthy ? "good" : running ? "bad" : "off";
+  say(head.children[1], layer.age_s > 0 ? `for ${age(layer.age_s)}` : "");
+  fill(state, layer.state, el("span", { class: "unseen" }, layer.healthy ? ", healthy" : ", not healthy"));
+  say(reason, layer.reason);
+  say(details, DETAILS[key](layer).filter(Boolean).join(" · "));
+  say(worker, layer.worker ? workerWords(layer.worker) : "");
+}
+
+/** @param {{pid: number, restarts: number, last_exit: string, silent_s: number | null, answering: boolean | null}} worker */
+function workerWords(worker) {
+  const words = [worker.pid ? `worker ${worker.pid}` : "", worker.answering === false ? "silent" : "", worker.restarts ? plural(worker.restarts, "restart") : ""];
+  const exit = worker.restarts && worker.last_exit ? `last exit: ${worker.last_exit.split("\n")[0]}` : "";
+  return [...words, exit].filter(Boolean).join(" · ");
+}

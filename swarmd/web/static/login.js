@@ -1,0 +1,9 @@
+/** The form that asks for the token. Without scripts it works too, and leads to the swarm page. */
+
+import { byId } from "./dom.js";
+
+const asked = new URLSearchParams(location.search);
+const next = asked.get("next") ?? "/";
+byId("next").value = /^\/(?![/\\])/.test(next) ? next : "/";
+byId("why").hidden = !asked.has("failed");
+byId("token").focus();

@@ -1,0 +1,108 @@
+/** The node page: how the node is, and every event of its log with the state it led to. */
+
+import { get } from "./api.js";
+import { byId, say } from "./dom.js";
+import { Charts } from "./charts.js";
+import { EventList } from "./eventlist.js";
+import { Log } from "./log.js";
+import { MomentPanel } from "./moment.js";
+import { Stages } from "./stages.js";
+import { showStatus } from "./health.js";
+import { Stream } from "./stream.js";
+import { Timeline } from "./timeline.js";
+import { bindTheme, here, notice, report, showCondition } from "./top.js";
+
+const STAGES_EVERY_MS = 1500; // at most so often are the stages asked for again
+
+class NodePage {
+  /** @param {boolean} live */
+  constructor(live) {
+    this.live = live;
+    this.log = new Log();
+    this.panel = new MomentPanel();
+    this.stages = new Stages((seq) => this.line.choose(seq));
+    this.list = new EventList(this.log, (seq) => this.line.choose(seq));
+    this.line = new Timeline(this.log, live, (moment) => this.showMoment(moment), (seq) => this.choose(seq));
+    this.charts = /** @type {Charts | null} */ (null);
+    this.stagesDue = 0;
+    this.lost = false;
+  }
+
+  async load() {
+    await Promise.all([
+      this.part("node/status", (status) => showStatus(status)),
+      this.part("node/charts", (view) => {
+        this.charts = new Charts(view);
+        if (this.moment) this.showMoment(this.moment);
+        else this.charts.light(view.now);
+      }),
+      this.loadStages(),
+      this.line.open().catch(report),
+    ]);
+    this.list.showTypes(Object.keys(this.line.overviews.whole?.types ?? {}));
+  }
+
+  /** @param {string} path @param {(answer: any) => void} show */
+  async part(path, show) {
+    try {
+      show(await get(path));
+    } catch (error) {
+      report(error);
+    }
+  }
+
+  async loadStages() {
+    await this.part("node/stages", (view) => {
+      this.stages.show(view);
+      this.line.skips = view.skips;
+      this.line.draw();
+    });
+  }
+
+  /** @param {number} seq */
+  choose(seq) {
+    this.list.choose(seq);
+    this.stages.light(seq);
+  }
+
+  /** @param {any} moment */
+  showMoment(moment) {
+    this.moment = moment;
+    this.panel.show(moment);
+    this.charts?.light(moment.charts, moment.before);
+    say(byId("charts-when"), this.line.following ? "now" : `after event ${moment.event.seq}`);
+  }
+
+  /** @param {import("./log.js").EventRow} row */
+  append(row) {
+    if (!this.log.append(row)) return;
+    this.list.append(row);
+    this.line.append(row);
+    this.stagesDue ||= setTimeout(() => {
+      this.stagesDue = 0;
+      this.loadStages();
+    }, STAGES_EVERY_MS);
+  }
+
+  follow() {
+    const stream = new Stream(
+      { event: (row) => this.append(row), status: (status) => showStatus(status) },
+      (condition) => {
+        showCondition(condition, () => stream.wake());
+        if (condition.state === "live" && this.lost) notice("");
+        this.lost = condition.state === "lost" || (condition.state === "connecting" && this.lost);
+      },
+    );
+    stream.run(this.log.end - 1);
+  }
+}
+
+bindTheme();
+const found = await here();
+if (found.node) {
+  const page = new NodePage(found.live);
+  await page.load();
+  if (found.live) page.follow();
+} else {
+  notice("This server follows a swarm from outside and reads no node’s log. Give `swarmd dashboard` a node’s directory to see its events.");
+}

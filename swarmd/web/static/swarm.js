@@ -1,0 +1,102 @@
+/** The swarm page: where the swarm is, who takes part, what they earn and write. */
+
+import { get } from "./api.js";
+import { byId, el, fill } from "./dom.js";
+import { Board } from "./leaderboard.js";
+import { Curves } from "./curves.js";
+import { Gossip } from "./gossip.js";
+import { showChain } from "./chain.js";
+import { showRound, tick } from "./round.js";
+import { Stream } from "./stream.js";
+import { bindTheme, here, notice, report, showCondition } from "./top.js";
+
+const CURVES_EVERY_MS = 5000; // at most so often are the curves asked for again
+
+class SwarmPage {
+  /** @param {import("./top.js").Here} found */
+  constructor(found) {
+    this.found = found;
+    this.curves = new Curves();
+    this.board = new Board(found, (id) => this.toggleCurve(id));
+    this.gossip = new Gossip();
+    this.place = "";
+    this.due = 0;
+    this.lost = false;
+  }
+
+  async load() {
+    await Promise.all([
+      this.part("swarm", (view) => this.show(view)),
+      this.part("swarm/gossip", (gossip) => this.gossip.showAll(gossip.messages)),
+      this.loadCurves(),
+    ]);
+  }
+
+  /** @param {string} path @param {(answer: any) => void} show */
+  async part(path, show) {
+    try {
+      show(await get(path));
+    } catch (error) {
+      report(error);
+    }
+  }
+
+  /** @param {any} view SwarmView */
+  show(view) {
+    showRound(view, this.found.live);
+    this.board.show(view);
+    showChain(view);
+    byId("notes").hidden = view.notes.length === 0;
+    fill(byId("notes-list"), ...view.notes.map((/** @type {string} */ note) => el("li", {}, note)));
+    const place = `${view.round}/${view.stage}/${view.reports}`;
+    if (this.place && this.place !== place) this.curvesSoon();
+    this.place = place;
+  }
+
+  curvesSoon() {
+    this.due ||= setTimeout(() => {
+      this.due = 0;
+      this.loadCurves();
+    }, CURVES_EVERY_MS);
+  }
+
+  async loadCurves() {
+    const asked = this.curves.asked.map((id) => `peer=${encodeURIComponent(id)}`).join("&");
+    await this.part(`swarm/curves${asked && "?"}${asked}`, ({ curves }) => {
+      this.curves.show(curves);
+      this.board.showCurves(this.curves.colours);
+    });
+  }
+
+  /** @param {string} id */
+  toggleCurve(id) {
+    this.curves.toggle(id);
+    this.loadCurves();
+  }
+
+  follow() {
+    const stream = new Stream(
+      {
+        swarm: (view) => this.show(view),
+        gossip: (message) => this.gossip.add(message),
+      },
+      (condition) => {
+        showCondition(condition, () => stream.wake());
+        if (condition.state === "live" && this.lost) this.load().then(() => notice(""));
+        this.lost = condition.state !== "live" && (this.lost || condition.state === "lost");
+      },
+    );
+    stream.run();
+  }
+}
+
+bindTheme();
+const found = await here();
+if (found.swarm) {
+  const page = new SwarmPage(found);
+  await page.load();
+  setInterval(tick, 1000);
+  if (found.live) page.follow();
+} else {
+  notice("This server knows of no swarm: the log it shows has no member, announcement or report yet. See the node page.");
+}

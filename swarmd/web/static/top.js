@@ -1,0 +1,82 @@
+/** The bar at the top, the notice below it, and the loading of a page. */
+
+import { byId, el, fill, say } from "./dom.js";
+import { get, givenUp, login } from "./api.js";
+import { duration } from "./format.js";
+
+const THEMES = ["auto", "light", "dark"];
+const RETRY_MS = 3000;
+
+/** @typedef {{version: string, node: boolean, swarm: boolean, live: boolean, peer: string, name: string, swarm_id: string, data: string}} Here */
+
+/** Let the theme be switched; it is remembered in this browser. */
+export function bindTheme() {
+  const button = byId("theme");
+  const show = () => say(button, `Theme: ${document.documentElement.dataset.theme ?? "auto"}`);
+  button.addEventListener("click", () => {
+    const now = document.documentElement.dataset.theme ?? "auto";
+    const next = THEMES[(THEMES.indexOf(now) + 1) % THEMES.length];
+    if (next === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = next;
+    localStorage.setItem("swarmd.theme", next);
+    show();
+    dispatchEvent(new Event("themechange"));
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("themechange")));
+  show();
+}
+
+/** Say what went wrong; an empty text takes it back. @param {string} text */
+export function notice(text) {
+  say(byId("notice"), text);
+}
+
+/** What the server shows; asked again until it answers. @returns {Promise<Here>} */
+export async function here() {
+  for (;;) {
+    try {
+      const found = await get("here");
+      notice("");
+      showHere(found);
+      return found;
+    } catch (error) {
+      report(error);
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    }
+  }
+}
+
+/** @param {Here} found */
+function showHere(found) {
+  byId("to-swarm").hidden = !found.swarm;
+  byId("to-node").hidden = !found.node;
+  byId("pulse").dataset.state = found.live ? "connecting" : "archive";
+  say(byId("pulse"), found.live ? "connecting" : "archive");
+  const source = found.data ? ` · ${found.data}` : "";
+  fill(byId("foot"), `swarmd ${found.version}${source}`, found.live ? null : " · an archive: it does not change");
+}
+
+/** Say an error as a sentence. @param {unknown} error */
+export function report(error) {
+  if (givenUp(error)) return;
+  notice(error instanceof Error ? error.message : String(error));
+  if (!(error instanceof Error) || error.name !== "Error") console.error(error); // a fault of the page itself
+}
+
+/**
+ * Show how the stream is.
+ * @param {import("./stream.js").Condition} condition
+ * @param {() => void} retry
+ */
+export function showCondition(condition, retry) {
+  const pulse = byId("pulse");
+  pulse.dataset.state = condition.state;
+  if (condition.state !== "lost") {
+    say(pulse, condition.state);
+    return;
+  }
+  const wait = duration((condition.delay_ms ?? 0) / 1000);
+  fill(pulse, el("span", {}, `connection lost, again in ${wait}`), el("button", { type: "button", onclick: retry }, "Now"));
+}
+
+export { login };
