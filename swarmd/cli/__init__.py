@@ -39,8 +39,10 @@ VERBS = {
     "status": Verb("swarmd.cli.status", "status", "Say how a node is: process, network, training, round."),
     "explain": Verb("swarmd.cli.explain", "explain", "Tell what became of a round, or of a gap, and why."),
     "bundle": Verb("swarmd.cli.bundle", "bundle", "Make a support archive without secrets, or open one and replay it."),
+    "doctor": Verb("swarmd.cli.doctor", "doctor", "Say what is wrong with a node or its machine, and how to mend it."),
     "dashboard": Verb("swarmd.cli.dashboard", "dashboard", "Show a node and its swarm in a browser."),
     "local": Verb("swarmd.cli.local", "local", "Run a small swarm of real nodes on this machine."),
+    "notify": Verb("swarmd.cli.notify", "notify", "Send a test message to whom the node tells how it is."),
     "leaderboard": Verb(
         "swarmd.cli.leaderboard",
         "leaderboard",

@@ -97,6 +97,9 @@ class _Outlet:
             await self._sender.send(note)
         except NotifyFailed as error:
             self._note_failure(error)
+        except Exception as error:  # a fault of ours: the node's page and the other ways go on
+            log.exception("a sender broke")
+            self._note_failure(NotifyFailed(f"{self._sender.name} broke: {type(error).__name__}"))
         else:
             self._metrics.count_notification(self._sender.name, True)
 

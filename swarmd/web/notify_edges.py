@@ -32,30 +32,14 @@ class Note(msgspec.Struct, frozen=True):
     lasted_s: float  # since it became unwell
     changes: int  # how often it was well and ill again that no note tells of
     at: float  # POSIX seconds
-
-    @property
-    def text(self) -> str:
-        """In one line."""
-        return f"{self.node}: {self._words()}{self._flapped()}"
-
-    def _words(self) -> str:
-        what = "the node" if self.layer == "process" else self.layer
-        if self.well:
-            was = f"; it was not for {span(self.lasted_s)}" if self.lasted_s else ""
-            return f"{what} is well{was}. Last reason: {self.reason}"
-        verb = "is down" if self.layer == "process" else f"has not been well for {span(self.lasted_s)}"
-        return f"{what} {verb}: {self.reason}"
-
-    def _flapped(self) -> str:
-        return f" (changed {self.changes} times meanwhile)" if self.changes else ""
+    text: str  # all of it in one line
 
 
 def span(seconds: float) -> str:
     """A time in whole units: "40 s", "5 min", "3 h"."""
-    for unit_s, unit in ((7200.0, "h"), (120.0, "min")):
-        if seconds >= unit_s:
-            return f"{seconds / (unit_s / 2 if unit == 'min' else 3600.0):.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 class Edges:
@@ -92,10 +76,32 @@ class Edges:
         told = track.take(well, reason, now, self._after_s, self._quiet_s)
         if told is None:
             return []
-        node = status.name or status.peer[-12:] or "node"
-        return [
-            Note(node, status.peer, status.swarm, name, told.well, told.reason, told.lasted_s, told.changes, status.at)
-        ]
+        return [_note(status, name, told)]
+
+
+def _note(status: Status, layer: str, told: _Told) -> Note:
+    node = status.name or status.peer[-12:] or "node"
+    return Note(
+        node=node,
+        peer=status.peer,
+        swarm=status.swarm,
+        layer=layer,
+        well=told.well,
+        reason=told.reason,
+        lasted_s=told.lasted_s,
+        changes=told.changes,
+        at=status.at,
+        text=f"{node}: {_words(layer, told)}",
+    )
+
+
+def _words(layer: str, told: _Told) -> str:
+    what = "the node" if layer == "process" else layer
+    flapped = f" (it came and went {told.changes} times meanwhile)" if told.changes else ""
+    if told.well:
+        return f"{what} is well again after {span(told.lasted_s)}{flapped}; it was: {told.reason}"
+    verb = "has not run well" if layer == "process" else "has not been well"
+    return f"{what} {verb} for {span(told.lasted_s)}{flapped}: {told.reason}"
 
 
 def judged(status: Status) -> list[tuple[str, Layer]]:
