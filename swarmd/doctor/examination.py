@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import anyio
@@ -14,6 +14,8 @@ from swarmd import __version__
 from swarmd.doctor.finding import Finding, Kind, Report, Skipped, sort_findings, well, worst_of
 from swarmd.doctor.subject import Subject
 from swarmd.errors import SwarmdError
+from swarmd.observe.redaction import REDACTED
+from swarmd.observe.slots import known_secrets
 
 CRASHED = Kind(
     "doctor.crashed",
@@ -30,7 +32,7 @@ LATE = Kind(
     "Try again with `swarmd doctor --only` and the check's name, when the machine is quieter",
 )
 
-Need = Literal["machine", "config", "network", "chain"]
+Need = Literal["machine", "config", "network", "account", "chain"]  # an account is looked at offline, too
 
 
 class Check(NamedTuple):
@@ -52,7 +54,7 @@ def obstacle(check: Check, subject: Subject) -> str:
         return "there is no configuration" if subject.fault is None else "the configuration cannot be used"
     if check.needs in ("network", "chain") and subject.offline:
         return "offline"
-    if check.needs == "chain" and subject.config is not None and subject.config.chain is None:
+    if check.needs in ("chain", "account") and subject.config is not None and subject.config.chain is None:
         return "the swarm has no chain"
     return ""
 
@@ -71,6 +73,8 @@ async def examine(subject: Subject, checks: Sequence[Check], tell: Tell = lambda
         for check in checks:
             if not obstacles[check.name]:
                 tasks.start_soon(make, check)
+    secrets = known_secrets(subject.config, subject.data.root) if subject.config and subject.data else ()
+    findings = [cover(finding, secrets) for finding in findings]
     return Report(
         at=time.time(),
         version=__version__,
@@ -81,6 +85,14 @@ async def examine(subject: Subject, checks: Sequence[Check], tell: Tell = lambda
         findings=sort_findings(findings, [check.name for check in checks]),
         skipped=tuple(Skipped(name, reason) for name, reason in obstacles.items() if reason),
     )
+
+
+def cover(finding: Finding, secrets: Iterable[str]) -> Finding:
+    """The finding without any text that is known to be secret."""
+    evidence, fix = finding.evidence, finding.fix
+    for secret in sorted(secrets, key=len, reverse=True):
+        evidence, fix = evidence.replace(secret, REDACTED), fix.replace(secret, REDACTED)
+    return msgspec.structs.replace(finding, evidence=evidence, fix=fix)
 
 
 async def findings_of(check: Check, subject: Subject) -> list[Finding]:

@@ -168,6 +168,14 @@ def _read(path: Path) -> Identity:
     return identity
 
 
+def read_key(subject: Subject) -> str:
+    """The peer id of the node's key, empty where it cannot be read."""
+    try:
+        return _read(subject.key).peer_id
+    except (OSError, SwarmdError):
+        return ""
+
+
 def _examine_peer(subject: Subject, identity: Identity) -> Iterator[Finding]:
     config, data = subject.whole
     if config.dht.peer and config.dht.peer != identity.peer_id:

@@ -13,6 +13,7 @@ from swarmd.core.state import State
 from swarmd.daemon.control import NoDaemon, ask
 from swarmd.doctor.dial import Dialled
 from swarmd.doctor.probe import Answer, Question
+from swarmd.doctor.seen import Seen, look_at
 from swarmd.doctor.waiting import ChildFailed, Once, ask_child, in_thread
 from swarmd.errors import ControlError, SwarmdError
 from swarmd.eventlog.fold import load
@@ -58,6 +59,7 @@ class Subject:
         self.state = Once(self._fold)
         self.probe = Once(self._ask_torch)
         self.dialled = Once(self._dial)
+        self.endpoints = Once(self._look_at_endpoints)
 
     def _load(self) -> None:
         if self.path is None:
@@ -137,6 +139,12 @@ class Subject:
         if not addresses:
             return []
         return await self._ask(DIALLER, msgspec.json.encode(addresses), list[Dialled])
+
+    async def _look_at_endpoints(self) -> list[Seen]:
+        """What every endpoint of the chain says. Raises ConfigError."""
+        config, data = self.whole
+        assert config.chain is not None, "such a check is left out without a chain"
+        return await look_at(config.chain, data.root)
 
     async def _ask(self, module: str, request: bytes, kind: type[T]) -> T:
         try:

@@ -1,0 +1,141 @@
+"""`swarmd doctor`: what is wrong with a node or its machine, before it costs a round."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.errors import ConfigError, NotFoundError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from swarmd.doctor.finding import Finding, Report
+    from swarmd.doctor.subject import Subject
+
+CONFIG = "config.toml"
+COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
+RUNNING_SHOWN = 3  # names of checks under way that are shown
+
+
+def doctor(
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help=f"The node's directory, with its {CONFIG}; here without it.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Data directory in place of the configuration's, as of `run`.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask nothing but this machine: no peers, no endpoints.")
+    ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="CHECK", help="Make only this check; may be given several times.")
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the checks and end.")] = False,
+) -> int:
+    """Examine a node and its machine: every finding with evidence and what to do about it.
+
+    Exits with 0 when nothing is worse than a note, with 1 when there are warnings, with 2 when there are errors. It
+    changes nothing, and may be run while the node runs.
+    """
+    from swarmd.doctor.catalogue import CHECKS, choose_checks
+    from swarmd.doctor.subject import Subject
+
+    if listing:
+        for check in CHECKS:
+            typer.echo(f"{check.name:12} {check.title}")
+        return 0
+    checks = choose_checks(only or ())
+    subject = Subject(find_config(directory, config), data, offline)
+    report = examine_visibly(subject, [check.name for check in checks], quiet=as_json)
+    if as_json:
+        typer.echo(encode_report(report))
+    else:
+        print_report(report)
+    return report.exit_code
+
+
+def find_config(directory: Path | None, config: Path | None) -> Path | None:
+    """The configuration that is meant, None where there is none.
+
+    Raises:
+        ConfigError: both were given.
+        NotFoundError: what was named is not there, or has no configuration.
+    """
+    if directory is not None and config is not None:
+        raise ConfigError("both a directory and --config were given", "Give one of them")
+    if config is not None:
+        if not config.is_file():
+            raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node")
+        return config
+    place = (directory or Path()) / CONFIG
+    if place.is_file():
+        return place
+    if directory is None:
+        return None
+    raise NotFoundError(
+        f"there is no {CONFIG} in {directory}",
+        "Name the configuration with --config, and its data directory with --data",
+    )
+
+
+def examine_visibly(subject: Subject, names: list[str], quiet: bool = False) -> Report:
+    """Make the checks; on a terminal, say on stderr which are under way."""
+    from rich.console import Console
+
+    from swarmd.doctor.catalogue import choose_checks
+    from swarmd.doctor.examination import examine
+
+    checks = choose_checks(names)
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        return asyncio.run(examine(subject, checks))
+    under_way: dict[str, None] = {}
+    with console.status("examining") as line:
+
+        def tell(name: str, ended: bool) -> None:
+            under_way.pop(name, None) if ended else under_way.setdefault(name)
+            shown = ", ".join(list(under_way)[:RUNNING_SHOWN])
+            line.update(f"examining: {shown}{' ...' if len(under_way) > RUNNING_SHOWN else ''}")
+
+        return asyncio.run(examine(subject, checks, tell))
+
+
+def encode_report(report: Report) -> str:
+    """The report as JSON text."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+
+
+def print_report(report: Report) -> None:
+    """The findings for people, the worst first."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for finding in report.findings:
+        _print_finding(console, finding)
+    left_out: dict[str, list[str]] = {}
+    for skipped in report.skipped:
+        left_out.setdefault(skipped.reason, []).append(skipped.check)
+    for reason, names in left_out.items():
+        console.print(f"left out, {reason}: {', '.join(names)}", style="dim", markup=False)
+    counts = {word: sum(each.severity == word for each in report.findings) for word in ("error", "warning", "note")}
+    told = ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count)
+    console.print(f"\n{told or 'nothing to object to'}", style=COLOURS[report.verdict], markup=False)
+
+
+def _print_finding(console: Console, finding: Finding) -> None:
+    console.print(f"{finding.severity:8}", style=COLOURS[finding.severity], end="")
+    if finding.severity == "ok":
+        console.print(f"{finding.check}: {finding.evidence}", markup=False)
+        return
+    console.print(f"{finding.title} ({finding.id})", markup=False)
+    console.print(f"        {finding.evidence}", markup=False)
+    if finding.fix:
+        console.print(f"        fix: {finding.fix}", markup=False)

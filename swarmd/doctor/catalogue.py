@@ -1,0 +1,125 @@
+"""All checks in their order, and all kinds of findings; `python -m swarmd.doctor.catalogue docs/DOCTOR.md` writes the
+tables of the manual.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from swarmd.doctor import (
+    announce,
+    bootstrap,
+    clock,
+    configuration,
+    device,
+    disk,
+    endpoints,
+    examination,
+    history,
+    keys,
+    machine,
+    onchain,
+    ports,
+    running,
+    sandboxed,
+)
+from swarmd.doctor.examination import Check
+from swarmd.doctor.finding import Kind
+from swarmd.errors import ConfigError
+
+TORCH_S = 120.0  # to load torch and its libraries on a busy machine
+NETWORK_S = 60.0  # to start p2pd and to dial
+CHAIN_S = 45.0
+LOG_S = 60.0
+BEGIN, END = "<!-- findings: python -m swarmd.doctor.catalogue docs/DOCTOR.md -->", "<!-- end of the findings -->"
+
+CHECKS = (
+    Check("python", "Python", machine.check_python, "machine"),
+    Check("packages", "Packages", machine.check_packages, "machine"),
+    Check("extras", "Optional packages", machine.check_extras),
+    Check("device", "Device", device.check_device, "machine", TORCH_S),
+    Check("memory", "Memory", device.check_memory, "config", TORCH_S),
+    Check("limits", "Limits", machine.check_limits, "machine"),
+    Check("proxies", "Proxies", machine.check_proxies, "machine"),
+    Check("programs", "Programs", disk.check_programs, "machine"),
+    Check("sandbox", "Sandbox", sandboxed.check_sandbox, "config", NETWORK_S),
+    Check("config", "Configuration", configuration.check_config, "machine"),
+    Check("secrets", "Files with secrets", configuration.check_secrets),
+    Check("data", "Data directory", configuration.check_data),
+    Check("disk", "Disk", disk.check_disk, "config", TORCH_S),
+    Check("identity", "Identity", keys.check_identity),
+    Check("log", "Event log", history.check_log_health, "config", LOG_S),
+    Check("daemon", "Daemon", running.check_daemon),
+    Check("leftovers", "Leftovers", running.check_leftovers),
+    Check("ports", "Ports", ports.check_ports),
+    Check("announce", "Announced addresses", announce.check_announce),
+    Check("bootstrap", "Bootstrap nodes", bootstrap.check_bootstrap, "network", NETWORK_S),
+    Check("clock", "Clock", clock.check_clock, "machine", NETWORK_S),
+    Check("rpc", "Endpoints", endpoints.check_rpc, "chain", CHAIN_S),
+    Check("contract", "Contract", onchain.check_contract, "chain", CHAIN_S),
+    Check("account", "Account", onchain.check_account, "account", CHAIN_S),
+)
+MODULES: tuple[ModuleType, ...] = (
+    machine,
+    device,
+    disk,
+    sandboxed,
+    configuration,
+    keys,
+    history,
+    running,
+    ports,
+    announce,
+    bootstrap,
+    clock,
+    endpoints,
+    onchain,
+    examination,
+)
+KINDS = tuple(kind for module in MODULES for kind in vars(module).values() if isinstance(kind, Kind))
+
+
+def choose_checks(only: Sequence[str]) -> tuple[Check, ...]:
+    """The checks of these names; all where none is named. Raises ConfigError for a name that is none."""
+    names = [check.name for check in CHECKS]
+    for name in only:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(names)}"
+            raise ConfigError(f"there is no check {name!r}", hint)
+    return tuple(check for check in CHECKS if check.name in only) if only else CHECKS
+
+
+def render_tables() -> str:
+    """All kinds of findings as Markdown, a table for each check."""
+    parts = []
+    for check in (*CHECKS, Check("doctor", "The examination itself", machine.check_python)):
+        kinds = [kind for kind in KINDS if kind.check == check.name]
+        if kinds:
+            rows = [_row(kind) for kind in kinds]
+            parts.append(
+                "\n".join([f"### {check.name}", "", "| id | severity | meaning | fix |", "|---|---|---|---|", *rows])
+            )
+    return "\n\n".join(parts)
+
+
+def _row(kind: Kind) -> str:
+    cells = (f"`{kind.id}`", kind.severity, f"{kind.title}. {kind.meaning}", kind.fix or "As the finding says")
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def main() -> int:
+    """Put the tables into the page that is named."""
+    page = Path(sys.argv[1])
+    text = page.read_text(encoding="utf-8")
+    head, tail = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+    page.write_text(f"{head}\n{render_tables()}\n{tail}", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""The configuration file: is it valid, who may change it, and are the secrets that it names in safe places?"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from swarmd.chain.urls import name_of
+from swarmd.config import Config
+from swarmd.dht.addresses import check_addresses
+from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.subject import Subject
+from swarmd.doctor.waiting import in_thread
+from swarmd.errors import SwarmdError
+from swarmd.observe.slots import slots_of
+from swarmd.private import CREDENTIAL
+from swarmd.serving import is_loopback, parse_listen
+from swarmd.swarms.registry import check_kind
+from swarmd.training.source import AUTO, locate_model
+
+EXAMPLE_PORT = 8800
+
+CONFIG_ABSENT = Kind(
+    "config.absent",
+    "note",
+    "No configuration was examined",
+    "Only the machine was looked at.",
+    "Name a node: `swarmd doctor DIR`, or `--config FILE`. `swarmd init` makes one",
+)
+CONFIG_WRONG = Kind(
+    "config.wrong",
+    "error",
+    "The configuration cannot be used",
+    "The node ends with code 66 or 78 at its start: an unknown key, a wrong value, an address that is none, a kind of "
+    "swarm or a model that is not there.",
+    "Correct the key that the evidence names; configs/reference.toml explains each",
+)
+CONFIG_WRITABLE = Kind(
+    "config.writable",
+    "warning",
+    "Others may change the configuration",
+    "Whoever can write to it decides what the node runs, and with whose account.",
+    "Run `chmod go-w` on the file",
+)
+CONFIG_SECRET = Kind(
+    "config.secret",
+    "warning",
+    "A secret stands in a file that others may read",
+    "A key in a URL can be used by everybody who sees it.",
+    "Run `chmod 600` on the file, or put the URLs into a private file and name it as file:PATH",
+)
+CONFIG_SECRET_PLAIN = Kind(
+    "config.plain",
+    "note",
+    "A secret stands in the configuration itself",
+    "It goes wherever the file is copied to.",
+    "Put it into a private file of its own and name that as file:PATH",
+)
+WEB_OPEN = Kind(
+    "config.web",
+    "error",
+    "The node's page would be open to other machines",
+    "It listens on an address that others reach, and has no token.",
+    "Set web.listen to 127.0.0.1 and use a tunnel (`ssh -L 8800:127.0.0.1:8800 HOST`), or set web.token",
+)
+SECRET_MISSING = Kind(
+    "secrets.missing",
+    "error",
+    "A file with a secret is missing",
+    "What needs it fails: a push, a signer, the account's key.",
+    "Make the file, mode 0600, or take the key out of the configuration",
+)
+SECRET_MODE = Kind(
+    "secrets.mode",
+    "error",
+    "Others may read a secret",
+    "swarmd refuses to use it.",
+    "Run `chmod 600` on the file, and change the secret if others can have read it",
+)
+SECRET_OWNER = Kind(
+    "secrets.owner",
+    "error",
+    "A file with a secret belongs to another user",
+    "The node cannot read it.",
+    "Run the node as that user, or give the file away with `chown`",
+)
+SECRET_CREDENTIAL = Kind(
+    "secrets.credential",
+    "note",
+    "A secret comes from the service manager",
+    "Only a start by systemd has it; it cannot be examined here.",
+    "See that the unit has `LoadCredential=` for it",
+)
+DATA_MODE = Kind(
+    "data.mode",
+    "warning",
+    "Others may look into the data directory",
+    "They can read the log and what the node trained. Keys in it have a mode of their own.",
+    "Run `chmod 700` on it",
+)
+DATA_OWNER = Kind(
+    "data.owner",
+    "error",
+    "The data directory belongs to another user",
+    "This user cannot run the node there.",
+    "Run swarmd as that user, or give the directory away with `chown -R`",
+)
+DATA_NEW = Kind(
+    "data.new",
+    "note",
+    "The data directory is not there yet",
+    "The first start makes it. If the node ran before, the path is wrong or a disk is not mounted.",
+    "If it ran before, correct `data` or mount the disk before the start",
+)
+
+
+async def check_config(subject: Subject) -> list[Finding]:
+    """As `swarmd config check`, and who may read and change the file."""
+    if subject.path is None:
+        return [CONFIG_ABSENT.found("no configuration was named, and there is no config.toml here")]
+    if subject.fault is not None:
+        return [CONFIG_WRONG.found(subject.fault.message, subject.fault.fix)]
+    return await in_thread(lambda: list(_examine_config(subject)))
+
+
+def _examine_config(subject: Subject) -> Iterator[Finding]:
+    config, path = subject.whole[0], subject.path
+    assert path is not None
+    try:
+        check_addresses(config)
+        kind = check_kind(config.swarm)
+        if config.training.model != AUTO:
+            locate_model(config.training.model)
+    except SwarmdError as error:
+        yield CONFIG_WRONG.found(error.message, error.fix)
+        return
+    found = [*_examine_mode(path, config), *_examine_web(config)]
+    yield from found
+    if not any(finding.severity != "note" for finding in found):
+        yield well("config", "Configuration", f"{path}: valid, {config.role} of {config.swarm.id}, kind {kind.name}")
+
+
+def _examine_mode(path: Path, config: Config) -> Iterator[Finding]:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o022:
+        yield CONFIG_WRITABLE.found(f"{path} has mode {mode:04o}", f"Run `chmod go-w {path}`")
+    for key, shown in secret_values(config):
+        evidence = f"{key} in {path} has more than {shown}"
+        if mode & 0o077:
+            fix = f"Run `chmod 600 {path}`, or put the value into a private file and name it as file:PATH"
+            yield CONFIG_SECRET.found(f"{evidence}, and the file has mode {mode:04o}", fix)
+        else:
+            yield CONFIG_SECRET_PLAIN.found(evidence)
+
+
+def secret_values(config: Config) -> Iterator[tuple[str, str]]:
+    """(key, what of the value may be shown) of URLs that seem to hold a secret."""
+    named = [("chain.rpc", url) for url in (config.chain.rpc if config.chain else ())]
+    named.append(("notify.webhook", config.notify.webhook))
+    for key, url in named:
+        if "://" in url and name_of(url) != url.rstrip("/"):
+            yield key, name_of(url)
+
+
+def _examine_web(config: Config) -> Iterator[Finding]:
+    if not config.web.listen:
+        return
+    try:
+        host = parse_listen(config.web.listen, EXAMPLE_PORT).host
+    except SwarmdError as error:
+        yield CONFIG_WRONG.found(f"web.listen: {error.message}", error.fix)
+        return
+    if not is_loopback(host) and not config.web.token:
+        yield WEB_OPEN.found(f'web.listen is "{config.web.listen}", and web.token is empty')
+
+
+def named_secrets(config: Config) -> list[tuple[str, str]]:
+    """(key, file or credential) of every secret that the configuration names and this node uses."""
+    chain = config.chain
+    unused = {
+        "wallet": ("chain.proxy.token",),
+        "proxy": ("chain.passphrase",),
+        "none": ("chain.proxy.token", "chain.passphrase"),
+    }[chain.sender if chain is not None else "none"]
+    named = [(slot.key, slot.named) for slot in slots_of(config) if slot.key not in unused]
+    if chain is not None and chain.sender == "wallet":
+        named.append(("chain.keystore", chain.keystore))
+    return named
+
+
+async def check_secrets(subject: Subject) -> list[Finding]:
+    """Is every file with a secret there, and private?"""
+    config, data = subject.whole
+    named = named_secrets(config)
+    credentials = [key for key, place in named if place.startswith(CREDENTIAL)]
+    found = [SECRET_CREDENTIAL.found(f"{', '.join(credentials)}")] if credentials else []
+    for key, place in named:
+        if not place.startswith(CREDENTIAL):
+            found += await in_thread(lambda: list(_examine_secret(key, data.root / place, subject)))  # noqa: B023
+    files = ", ".join(key for key, place in named if not place.startswith(CREDENTIAL)) or "none"
+    return found or [well("secrets", "Files with secrets", f"named by the configuration: {files}")]
+
+
+def _examine_secret(key: str, path: Path, subject: Subject) -> Iterator[Finding]:
+    try:
+        status = path.lstat()
+    except OSError:
+        fix = f"Make {path} with mode 0600, or correct {key}"
+        yield SECRET_MISSING.found(f"{key} names {path}, which is not there", fix)
+        return
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISREG(status.st_mode):
+        yield SECRET_MISSING.found(f"{key} names {path}, which is no regular file", "Name the file itself")
+    elif mode & 0o077:
+        yield SECRET_MODE.found(f"{path}, which {key} names, has mode {mode:04o}", f"Run `chmod 600 {path}`")
+    elif status.st_uid != subject.user:
+        yield SECRET_OWNER.found(
+            f"{path}, which {key} names, belongs to user {status.st_uid}, the node runs as {subject.user}",
+            f"Run `chown {subject.user} {path}`",
+        )
+
+
+async def check_data(subject: Subject) -> list[Finding]:
+    """The data directory itself."""
+    return await in_thread(lambda: list(_examine_data(subject)))
+
+
+def _examine_data(subject: Subject) -> Iterator[Finding]:
+    root = subject.whole[1].root
+    if not root.is_dir():
+        yield DATA_NEW.found(f"{root} is not there")
+        return
+    status = root.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    bad = False
+    if mode & 0o077:
+        bad = True
+        yield DATA_MODE.found(f"{root} has mode {mode:04o}", f"Run `chmod 700 {root}`")
+    if status.st_uid != subject.user:
+        bad = True
+        yield DATA_OWNER.found(f"{root} belongs to user {status.st_uid}, this is {subject.user}")
+    if not bad:
+        yield well("data", "Data directory", f"{root}, user {status.st_uid}, mode {mode:04o}")
