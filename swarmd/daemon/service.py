@@ -31,6 +31,7 @@ from swarmd.core.events import Event, NodeStarted, NodeStopped, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
 from swarmd.daemon.clock import Clock, SystemClock
+from swarmd.daemon.companion import Companion, is_wanted
 from swarmd.daemon.control import Control, bind_control
 from swarmd.daemon.engine import Engine, Plan
 from swarmd.daemon.identity import node_identity
@@ -152,6 +153,7 @@ class Node:
         self._pruning = False
         self._stopping = False
         self._supervisors: dict[Worker, Supervisor] = {}
+        self._companion: Companion | None = None
         self._tasks: TaskGroup
         self.engine = Engine(
             event_log,
@@ -179,12 +181,16 @@ class Node:
             self._supervisors[worker] = Supervisor(
                 worker, argv, environment, start, self._config.workers, observe, tasks
             )
+        if is_wanted(self._config):
+            self._companion = Companion(self._config, self._data.root, environment)
 
     async def run(self, started: NodeStarted) -> NodeStopped:
         """Take up the log, say so, and work until the node has stopped."""
         await self.engine.commit([started])
         self._notifier.ready(headline(self.engine.state))
         log.info("ready", pid=os.getpid(), version=__version__, data=str(self._data.root))
+        if self._companion is not None:
+            self._tasks.start_soon(self._companion.run)
         return await self.engine.run()
 
     # --- commands ---
@@ -273,7 +279,9 @@ class Node:
             self._supervisors["chain"].live() if "chain" in self._supervisors else None,
         )
         log_status = LogStatus(str(self._data.events), self.engine.next_seq, log_bytes(self._data.events))
-        return status_of(self.engine.state, self._clock.now(), log_status, live, __version__)
+        notes = (self._companion.trouble,) if self._companion and self._companion.trouble else ()
+        status = status_of(self.engine.state, self._clock.now(), log_status, live, __version__)
+        return msgspec.structs.replace(status, notes=notes) if notes else status
 
     def status_json(self) -> bytes:
         """The status for the control socket."""

@@ -30,6 +30,7 @@ def panel_of(status: Status) -> RenderableType:
     if status.rejections:
         counts = ", ".join(f"{reason} {times}" for reason, times in status.rejections.items())
         parts.append(Text(f"records refused: {counts}", style="yellow"))
+    parts += [Text(note, style="yellow") for note in status.notes]
     parts.append(
         Text(f"log {status.log.directory}: {status.log.next_seq} events, {size(status.log.size_bytes)}", "dim")
     )

@@ -165,6 +165,7 @@ class Status(msgspec.Struct, frozen=True):
     coordinator: CoordinatorStatus | None = None
     chain: ChainStatus | None = None  # this and the next are present where a contract keeps the rounds
     submissions: SubmissionsStatus | None = None
+    notes: tuple[str, ...] = ()  # what is amiss beside the layers, and costs no round
 
 
 def status_of(
