@@ -6,6 +6,7 @@ Everything shown is cut to a length and freed of what looks like a secret.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +18,7 @@ from swarmd.core.state import State
 from swarmd.eventlog.changes import changes_between
 from swarmd.eventlog.fold import Applied
 from swarmd.observe.lines import line_of
-from swarmd.observe.redaction import redact_text
+from swarmd.observe.redaction import REDACTED, redact_text
 from swarmd.web.shapes import ChangeRow, CommandRow, EventRow, Moment
 
 TEXT_CHARACTERS_MAX = 2000  # of one text
@@ -25,6 +26,14 @@ ITEMS_MAX = 256  # of one list; a state of a large swarm has longer ones
 ROW_CHARACTERS_MAX = 500  # of an event's text
 CACHED_TEXTS = 2048
 INTEGER_MAX = 2**53  # beyond, JSON's readers lose digits
+
+_covered: list[str] = []  # secrets known by their text, the longest first
+
+
+def cover_also(secrets: Iterable[str]) -> None:
+    """From now on nothing that is shown has these texts in it: this process's node holds them as secrets."""
+    _covered[:] = sorted({*_covered, *secrets}, key=len, reverse=True)
+    shown_text.cache_clear()
 
 
 def event_row(applied: Applied) -> EventRow:
@@ -114,13 +123,11 @@ def _scalar(value: Any) -> Any:
 @lru_cache(CACHED_TEXTS)
 def shown_text(text: str, characters_max: int) -> str:
     """A text cut to a length and without secrets; half of a surrogate pair, which UTF-8 has not, becomes "?"."""
-    if len(text) > characters_max:
-        text = text[:characters_max] + " ..."
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        text = text.encode("utf-8", "replace").decode()
-    return redact_text(text)
+    text = text[: 2 * characters_max]  # what is cut off later is not looked through
+    for secret in _covered:
+        text = text.replace(secret, REDACTED)
+    text = redact_text(text).encode("utf-8", "replace").decode()
+    return text if len(text) <= characters_max else text[:characters_max] + " ..."
 
 
 def number(value: float) -> float | None:

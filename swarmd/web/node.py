@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ import msgspec
 from swarmd import __version__
 from swarmd.core.events import Envelope
 from swarmd.core.state import State
-from swarmd.errors import ControlError, NotFoundError
+from swarmd.errors import ControlError, NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Applied, Base
 from swarmd.eventlog.retention import log_bytes
@@ -231,6 +232,18 @@ class LogNode:
     async def render_metrics(self, status: Status | None, accept: str) -> tuple[bytes, str]:
         """Body and content type of the metrics."""
         return await self._aside(self.metrics.render, status, accept)
+
+    @property
+    def latest_status(self) -> Status | None:
+        """The status that was asked for last; `keep_status` keeps it young."""
+        return self._status
+
+    async def keep_status(self, every_s: float) -> None:
+        """Ask for the status again and again until cancelled."""
+        while True:
+            with contextlib.suppress(SwarmdError):
+                await self.status()
+            await asyncio.sleep(every_s)
 
     async def status(self) -> Status:
         """How the node is: from its daemon, or from its log. Raises Unavailable where neither says anything."""

@@ -41,14 +41,15 @@ _LANE_OF: dict[type, str] = {
     events.StopRequested: "stops",
     events.NodeStopped: "stops",
 }
-_CHAIN_PREFIXES = ("Chain", "Submission", "Membership")
+_BY_NAME = {"Chain": "chain", "Submission": "chain", "Membership": "chain", "Space": "workers"}
 # Never a warning, and frequent: spares asking for their line.
 CALM = (events.MemberSeen, events.ReportSeen, events.RoundAnnounced, events.RolloutsGathered, events.TimerFired)
 
 
 def lane_of(kind: type) -> str:
-    """The lane of an event type; what nobody named is of the network or, by its name, of the chain."""
-    return _LANE_OF.get(kind) or ("chain" if kind.__name__.startswith(_CHAIN_PREFIXES) else "network")
+    """The lane of an event type; of one that is not listed by how its name begins, else the network's."""
+    begins = (lane for start, lane in _BY_NAME.items() if kind.__name__.startswith(start))
+    return _LANE_OF.get(kind) or next(begins, "network")
 
 
 TYPES = {str(kind.__struct_config__.tag): lane_of(kind) for kind in get_args(Event)}

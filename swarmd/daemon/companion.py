@@ -1,0 +1,127 @@
+"""The process beside the node that serves its page and sends notifications: started, watched, ended with the node.
+
+It reads the log and the control socket as anybody may; nothing of it is ever an event, and its end is a warning.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import anyio
+import msgspec
+import structlog
+
+from swarmd.config import Config, encode
+from swarmd.daemon.output import LineReader
+from swarmd.daemon.process import Child
+from swarmd.observe.folding import LineFolder
+
+PROGRAM = (sys.executable, "-m", "swarmd.web")
+RESTART_S = 1.0  # before the second start; doubled with every further one
+RESTART_S_MAX = 60.0
+STEADY_S = 60.0  # after so long the next end counts as the first
+STOP_S = 3.0  # longest orderly end
+DRAIN_S = 1.0  # longest reading of what a dead one left in its pipes
+
+log = structlog.get_logger("swarmd.companion")
+
+
+def is_wanted(config: Config) -> bool:
+    """Whether the configuration asks for one."""
+    notify = config.notify
+    return bool(config.web.listen or notify.webhook or notify.telegram_token or notify.command)
+
+
+class Companion:
+    """Keeps the process running until cancelled.
+
+    Args:
+        config: the node's; the process gets all of it.
+        root: the data directory.
+        environment: as a worker's, with the node's tag.
+
+    Attributes:
+        url: where the page is served, empty while it is not.
+        trouble: why the process does not run, empty while it does.
+    """
+
+    def __init__(
+        self, config: Config, root: Path, environment: Mapping[str, str], program: Sequence[str] = PROGRAM
+    ) -> None:
+        self.url = ""
+        self.trouble = ""
+        self._program = tuple(program)
+        self._environment = dict(environment)
+        self._order = msgspec.json.encode({"config": encode(config), "root": str(root.resolve())}) + b"\n"
+        self._what = "the page" if config.web.listen else "what sends notifications"
+
+    async def run(self) -> None:
+        """Start it, and again whenever it ends, later each time."""
+        wait_s = RESTART_S
+        while True:
+            began = anyio.current_time()
+            how = await self._live()
+            if anyio.current_time() - began > STEADY_S:
+                wait_s = RESTART_S
+            self.url, self.trouble = "", f"{self._what} is not there: {how}"
+            log.warning("the process beside the node ended", reason=how, restart_s=wait_s)
+            await anyio.sleep(wait_s)
+            wait_s = min(2 * wait_s, RESTART_S_MAX)
+
+    async def _live(self) -> str:
+        """One life of the process, from start to end; how it ended."""
+        try:
+            child = Child(self._program, self._environment)
+        except OSError as error:
+            return f"{self._program[0]}: {error.strerror or error}"
+        lines = LineReader()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read_url, child)
+                tasks.start_soon(self._order_it, child)
+                drained = anyio.Event()
+                tasks.start_soon(_read_lines, child, lines, drained)
+                await child.wait()
+                with anyio.move_on_after(DRAIN_S):
+                    await drained.wait()
+                tasks.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(child)
+            status = child.reap()
+        return (lines.tail().rpartition("\n")[2] or f"it ended with status {status}").removeprefix("ERROR ")
+
+    async def _order_it(self, child: Child) -> None:
+        try:
+            await child.write(self._order)
+        except BrokenPipeError:
+            return  # it is ending, and its end tells
+
+    async def _read_url(self, child: Child) -> None:
+        told = b""
+        while chunk := await child.read_stdout():
+            told = (told + chunk)[:1024]
+            if b"\n" in told and not self.url:
+                self.url, self.trouble = told.partition(b"\n")[0].decode("utf-8", "replace"), ""
+                log.info("the page is served", url=self.url)
+
+
+async def _read_lines(child: Child, lines: LineReader, done: anyio.Event) -> None:
+    """What it says goes into the daemon's log."""
+    folder = LineFolder("web")
+    while chunk := await child.read_stderr():
+        for line in lines.feed(chunk):
+            folder.take(line.level, line.text, anyio.current_time())
+    for line in lines.end():
+        folder.take(line.level, line.text, anyio.current_time())
+    folder.flush()
+    done.set()
+
+
+async def _end(child: Child) -> None:
+    """Ask it to end, if it runs; whoever calls kills what is left."""
+    child.terminate()
+    with anyio.move_on_after(STOP_S):
+        await child.wait()

@@ -1,0 +1,118 @@
+"""The process beside a node: serves its page and tells of its health. `python -m swarmd.web`, started by the daemon.
+
+The daemon writes one line of JSON, `Order`, to stdin and keeps it open; stdin's end is the daemon's. Then this process
+ends too, but where it sends notifications it first stays long enough to tell that the daemon is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from swarmd.config import Config, decode
+from swarmd.errors import SwarmdError
+from swarmd.observe.metrics import Metrics, limits_of
+from swarmd.observe.slots import known_secrets
+from swarmd.paths import DataPaths
+from swarmd.serving import check_listen, load_token, parse_listen
+from swarmd.web.app import Background, make_app
+from swarmd.web.guard import Doors
+from swarmd.web.moments import cover_also
+from swarmd.web.node import Facts, LogNode
+from swarmd.web.notify import LOOK_S, notifier_of
+from swarmd.web.server import Server, bind, configure_logging, url_of
+
+ORDER_BYTES_MAX = 4 * 1024 * 1024
+PORT = 8800  # an example, for errors
+LINGER_SLACK_S = 30.0  # beyond notify.after_s: until then the daemon's death has been told
+LINGER_S_MAX = 600.0
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What to do."""
+
+    config: bytes  # as `swarmd.config.encode` has it
+    root: str  # the data directory
+
+
+def main() -> int:
+    """Run until stdin ends or SIGTERM. Returns the exit code."""
+    configure_logging()
+    try:
+        order = msgspec.json.decode(sys.stdin.buffer.readline(ORDER_BYTES_MAX), type=Order)
+        return run(decode(order.config), Path(order.root))
+    except msgspec.DecodeError as error:
+        print(f"ERROR this process is started by the daemon: {error}; try `swarmd dashboard`", file=sys.stderr)
+        return 64
+    except SwarmdError as error:
+        print(f"ERROR {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run(config: Config, root: Path) -> int:
+    """Serve, notify, or both. Raises SwarmdError where that cannot be done as configured."""
+    paths = DataPaths(root)
+    cover_also(known_secrets(config, root))
+    metrics = Metrics(paths, limits_of(config))
+    node = LogNode(paths, Facts(config.swarm.kind, config.web.explorer), metrics=metrics)
+    background = tasks_of(config, root, node)
+    linger_s = min(config.notify.after_s + LINGER_SLACK_S, LINGER_S_MAX) if background else 0.0
+    if not config.web.listen:
+        asyncio.run(_watch_only(node, background, linger_s))
+        return 0
+    address = parse_listen(config.web.listen, PORT)
+    token = load_token(config.web.token, root)
+    check_listen(address, token, "the page of [web]")
+    endpoint = bind(address)
+    app = make_app(node, Doors(address, token, config.web.hosts), node, background=background)
+    server = Server(app, lambda: print(url_of(endpoint), flush=True))
+
+    def stop() -> None:
+        server.should_exit = True
+
+    at_end_of_input(lambda: threading.Timer(linger_s, stop).start() if linger_s else stop())
+    server.run([endpoint])
+    return 0
+
+
+def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...]:
+    """What runs beside the server. Raises ConfigError."""
+    notifier = notifier_of(config.notify, root, node.metrics)
+    if notifier is None:
+        return ()
+    return (lambda: node.keep_status(LOOK_S), lambda: notifier.run(lambda: node.latest_status))
+
+
+async def _watch_only(node: LogNode, background: tuple[Background, ...], linger_s: float) -> None:
+    """Notify without serving."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    at_end_of_input(lambda: loop.call_soon_threadsafe(loop.call_later, linger_s, ended.set))
+    await node.start()
+    tasks = [asyncio.ensure_future(task()) for task in background]
+    try:
+        await asyncio.wait([*tasks, asyncio.ensure_future(ended.wait())], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await node.stop()
+
+
+def at_end_of_input(call: Callable[[], Any]) -> None:
+    """Call, in a thread, when whoever started this process is gone."""
+
+    def wait() -> None:
+        while sys.stdin.buffer.read(4096):
+            continue
+        call()
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()
