@@ -22,7 +22,7 @@ DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 
 
 def fit(
-    model: Annotated[str, typer.Option("--model", help="One model only: a directory or a Hugging Face id.")] = "",
+    model: Annotated[str, typer.Option("--model", help="A directory, a Hugging Face id, or a kind of the pool.")] = "",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps or xpu.")] = "",
     config: Annotated[Path | None, typer.Option("--config", help="Reckon with this file's [training].")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -40,14 +40,14 @@ def fit(
     from swarmd.training.quiet import quieten
 
     quieten()
-    room, fits, adapted = _weigh_all(training)
+    room, fits, adapted = _weigh_all(training, f"--model {model}" if model else "training.pool")
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(_describe(room, fits, adapted)), indent=1).decode())
     else:
         _print(room, fits, adapted)
 
 
-def _weigh_all(training: TrainingConfig) -> tuple[Room, list[Fit], list[Fit]]:
+def _weigh_all(training: TrainingConfig, named_by: str) -> tuple[Room, list[Fit], list[Fit]]:
     from swarmd.training.device import choose_device, choose_numbers
     from swarmd.training.memory import measure_room
     from swarmd.training.model import inspect_model
@@ -55,7 +55,7 @@ def _weigh_all(training: TrainingConfig) -> tuple[Room, list[Fit], list[Fit]]:
 
     device = choose_device(training.device)
     room = measure_room(device)
-    rows = list_pool(training, lambda source: inspect_model(source, source))
+    rows = list_pool(training, lambda source: inspect_model(source, source), named_by)
     small = msgspec.structs.replace(training, lora=ADAPTED, quantization="4bit", optimizer="adamw")
     fits, adapted = (
         [weigh(row, settings, choose_numbers(settings, device), room) for row in rows] for settings in (training, small)

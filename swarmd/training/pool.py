@@ -75,6 +75,7 @@ TABLE = (
     PooledModel("Qwen/Qwen2.5-Coder-32B-Instruct", "coder", _THIRTY_TWO_B, "4bit"),
 )
 KINDS = tuple(dict.fromkeys(row.kind for row in TABLE))
+_NAME_ANOTHER = f'Name a directory with a model, an id like "user/model-7B", or a kind: {", ".join(KINDS)}'
 # other publications of the same weights
 _SAME = {"Qwen/Qwen2.5-", "unsloth/Qwen2.5-", "Gensyn/Qwen2.5-"}
 
@@ -116,11 +117,14 @@ def find_model(name: str) -> PooledModel | None:
     return PooledModel(name, nearest.kind, shape, nearest.quantization)
 
 
-def list_pool(training: TrainingConfig, inspect: Callable[[str], Shape]) -> list[PooledModel]:
+def list_pool(
+    training: TrainingConfig, inspect: Callable[[str], Shape], named_by: str = "training.pool"
+) -> list[PooledModel]:
     """The models that `training.pool` names, in its order.
 
     Args:
         inspect: the shape of a model directory.
+        named_by: what errors blame: where the entries really come from.
 
     Raises:
         ConfigError: an entry whose size cannot be told.
@@ -132,16 +136,22 @@ def list_pool(training: TrainingConfig, inspect: Callable[[str], Shape]) -> list
             rows += [row for row in TABLE if row.kind == entry]
             continue
         if entry == EMBEDDED or Path(entry).expanduser().is_dir() or entry.startswith((".", "~", "/")):
-            rows.append(PooledModel(entry, KINDS[0], inspect(locate_model(entry))))
+            rows.append(PooledModel(entry, KINDS[0], _inspect_directory(entry, inspect, named_by)))
             continue
         row = find_model(entry)
         if row is None:
             raise ConfigError(
-                f"training.pool: the size of {entry!r} is neither in swarmd's table nor in its name",
-                f'Name a directory, an id like "user/model-7B", or a kind: {", ".join(KINDS)}',
+                f"{named_by}: the size of {entry!r} is neither in swarmd's table nor in its name", _NAME_ANOTHER
             )
         rows.append(row)
     return rows
+
+
+def _inspect_directory(entry: str, inspect: Callable[[str], Shape], named_by: str) -> Shape:
+    try:
+        return inspect(locate_model(entry))
+    except ModelError as error:
+        raise ModelError(f"{named_by}: {error.message}", _NAME_ANOTHER) from error
 
 
 def weigh(row: PooledModel, training: TrainingConfig, numbers: Numbers, room: Room) -> Fit:

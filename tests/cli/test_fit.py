@@ -41,6 +41,20 @@ def test_what_cannot_be_reckoned_is_named(arguments: list[str], told: str, capsy
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["x", "./nowhere"])
+def test_a_model_that_is_not_known_is_blamed_on_the_option_that_names_it(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["model", "fit", "--model", name]) in (ExitCode.BAD_CONFIG, ExitCode.NO_INPUT)
+    told = capsys.readouterr().err
+    assert f"--model {name}" in told and "training.pool" not in told
+    assert "a directory with a model" in told and "user/model-7B" in told
+    file = tmp_path / "node.toml"
+    file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\npool = ["x"]\n')
+    assert run_command(["model", "fit", "--config", str(file)]) == ExitCode.BAD_CONFIG
+    assert "training.pool" in capsys.readouterr().err
+
+
 def test_a_trainer_settles_auto_before_it_loads(tmp_path: Path) -> None:
     config = Config(SwarmConfig(id="s"), training=TrainingConfig(model="auto", device="cpu", pool=("embedded",)))
     settled = settle_config(config, DataPaths(tmp_path))
