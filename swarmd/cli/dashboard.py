@@ -70,7 +70,7 @@ def serve_log(
     listen: str,
     token: str = "",
     hosts: tuple[str, ...] = (),
-    live: bool = True,
+    archive: Path | None = None,
     else_any: bool = False,
     open_page: bool = False,
     config: Config | None = None,
@@ -83,7 +83,7 @@ def serve_log(
         listen: HOST:PORT.
         token: file or credential with the bearer token; a relative path is relative to the data directory.
         hosts: further host names.
-        live: whether the log may grow.
+        archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
         else_any: take a free port where that one is taken.
         open_page: open a browser.
         config: the node's, for the limits in its metrics.
@@ -95,7 +95,7 @@ def serve_log(
     from swarmd.web.node import LogNode
     from swarmd.web.server import bind, serve, url_of
 
-    if not paths.events.is_dir():
+    if archive is None and not paths.events.is_dir():
         raise NotFoundError(
             f"there is no event log in {paths.root}", "Name a node's data directory, or its configuration with --config"
         )
@@ -104,7 +104,7 @@ def serve_log(
     check_listen(address, secret, "the dashboard")
     endpoint = bind(address, else_any)
     limits = limits_of(config) if config is not None else None
-    node = LogNode(paths, facts, live, Metrics(paths, limits))
+    node = LogNode(paths, facts, Metrics(paths, limits), archive)
     app = make_app(node, Doors(address, secret, hosts), node)
     url = url_of(endpoint)
 

@@ -66,6 +66,9 @@ def replay(
             rich_help_panel=MODES,
         ),
     ] = None,
+    web: Annotated[
+        bool, typer.Option("--web", help="Show it in a browser, event by event.", rich_help_panel=MODES)
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
 ) -> None:
     """Replay an event log: list what happened and what came of it, step through it, verify it, or try other charts.
@@ -74,12 +77,14 @@ def replay(
     """
     from swarmd.eventlog.segment import find_log
 
-    if state + step + verify + (against is not None) > 1:
-        raise typer.BadParameter("--state, --step, --verify and --against exclude each other")
-    if (state or verify or against) and (types or first or round_ is not None or stage is not None):
+    if state + step + verify + web + (against is not None) > 1:
+        raise typer.BadParameter("--state, --step, --verify, --against and --web exclude each other")
+    if (state or verify or against or web) and (types or first or round_ is not None or stage is not None):
         raise typer.BadParameter("--type, --round, --stage and --from choose what is listed; here only --to counts")
     log = find_log(directory)
-    if verify:
+    if web:
+        show_page(log)
+    elif verify:
         show_verified(directory, log, last, json)
     elif against is not None:
         show_comparison(log, against, last, json)
@@ -88,6 +93,15 @@ def replay(
     else:
         wanted = Filter(types or [], round_, stage, first)
         show_events(log, wanted, last, Display(steps=step, json=json))
+
+
+def show_page(log: Path) -> None:
+    """Serve the log's page until Ctrl-C, on the usual port or, where that is taken, on any."""
+    from swarmd.cli.dashboard import LISTEN, serve_log
+    from swarmd.paths import DataPaths
+    from swarmd.web.node import Facts
+
+    serve_log(DataPaths(log.parent), Facts(), LISTEN, archive=log, else_any=True)
 
 
 # --- what is folded and what is shown ---

@@ -86,4 +86,4 @@ def make_app(
         Route("/static/{name:path}", pages.serve_static),
         Route("/{rest:path}", pages.serve_page),
     ]
-    return Guard(Starlette(routes=routes, lifespan=running), doors)
+    return Guard(Starlette(routes=routes, lifespan=running), doors, stream.end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -57,9 +57,14 @@ class Doors(NamedTuple):
 
 
 class Guard:
-    """Wraps the application."""
+    """Wraps the application.
 
-    def __init__(self, app: ASGIApp, doors: Doors) -> None:
+    Attributes:
+        let_go: ends the streams, so that a server that stops need not wait for their clients.
+    """
+
+    def __init__(self, app: ASGIApp, doors: Doors, let_go: Callable[[], None] = lambda: None) -> None:
+        self.let_go = let_go
         self._app = app
         self._doors = doors
         self._hosts = known_hosts(doors)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -82,26 +83,27 @@ class LogNode:
     Args:
         paths: its data directory; the daemon may be up or down.
         facts: what a configuration adds.
-        live: False for an archive, which is read once and whose daemon is not asked.
         metrics: counts along.
+        archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
 
     Attributes:
         told: called in the event loop with each batch of new events.
     """
 
     def __init__(
-        self, paths: DataPaths, facts: Facts | None = None, live: bool = True, metrics: Metrics | None = None
+        self, paths: DataPaths, facts: Facts | None = None, metrics: Metrics | None = None, archive: Path | None = None
     ) -> None:
         self.paths = paths
         self.metrics = metrics or Metrics(paths)
         self.told: Callable[[Sequence[Applied]], None] | None = None
         self._facts = facts or Facts()
-        self._live = live
+        self._live = archive is None
+        self._directory = archive or paths.events
         self._ledger, self._stages, self._timeline = Ledger(), Stages(), Timeline()
         self._feed = GossipFeed(Blobs(paths.blobs), self._ledger)
         followers = (self._ledger, self._stages, self._timeline, self._feed, _Counting(self.metrics))
-        self._history = History(paths.events, followers)
-        self._tail = LogTail(self._history, self._tell, grows=live)
+        self._history = History(self._directory, followers)
+        self._tail = LogTail(self._history, self._tell, grows=self._live)
         self._pool = ThreadPoolExecutor(THREADS, "answers")
         self._status: Status | None = None
         self._status_lock = threading.Lock()
@@ -269,8 +271,8 @@ class LogNode:
 
     def _status_of_log(self, mute: str) -> Status:
         try:
-            size_bytes = log_bytes(self.paths.events)
+            size_bytes = log_bytes(self._directory)
         except (NotFoundError, OSError) as error:
             raise Unavailable(f"neither daemon nor log can be read: {error}") from error
-        log = LogStatus(str(self.paths.events), self.next_seq, size_bytes)
+        log = LogStatus(str(self._directory), self.next_seq, size_bytes)
         return status_of(self.state, time.time(), log, mute=mute)

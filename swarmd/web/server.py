@@ -74,11 +74,16 @@ class Server(uvicorn.Server):
             )
         )
         self._ready = ready
+        self._let_go = app.let_go
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._let_go()
+        await super().shutdown(sockets)
 
 
 def configure_logging() -> None:
