@@ -116,10 +116,11 @@ async def _ask_time(p2p: Any, peer: Any) -> tuple[float, float | None]:
     from swarmd.dht.hive import P2PDaemonError, P2PHandlerError, dht_pb2, protocol_module
 
     best: tuple[float, float | None] = (float("inf"), None)
+    kind = protocol_module.DHTProtocol
     for _ in range(PINGS):
         asked_at = time.time()
         try:
-            stub = protocol_module.DHTProtocol.get_stub(p2p, peer)
+            stub = super(kind, kind).get_stub(p2p, peer)  # its own needs a whole node
             answer = await stub.rpc_ping(dht_pb2.PingRequest(peer=dht_pb2.NodeInfo()), timeout=DIAL_S)
         except (P2PDaemonError, P2PHandlerError):
             return (0.0, None) if best[1] is None else best

@@ -1,0 +1,128 @@
+"""Nodes for the doctor to examine, whole ones and broken ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from swarmd.core.events import Event, NodeStarted
+from swarmd.core.state import State
+from swarmd.core.step import RULES
+from swarmd.daemon.engine import plan
+from swarmd.dht.identity import create_identity
+from swarmd.doctor.catalogue import CHECKS, choose_checks
+from swarmd.doctor.examination import examine
+from swarmd.doctor.finding import Finding, Report
+from swarmd.doctor.probe import Answer, Weighed
+from swarmd.doctor.subject import Subject
+from swarmd.doctor.waiting import Once
+from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.store import EventLog
+from tests.core.story import settings
+
+GIB = 2**30
+CPU = Answer(
+    torch="2",
+    cuda="",
+    device="cpu",
+    numbers="float32",
+    weights="float32",
+    free=8 * GIB,
+    total=16 * GIB,
+    weighed=(Weighed("embedded", GIB // 4, GIB // 16, True),),
+)
+NODE = Path(__file__).with_name("late_node.py")
+
+
+class Made:
+    """A node's directory: configuration, identity, private data directory."""
+
+    def __init__(self, root: Path, text: str = "", **tables: str) -> None:
+        self.root = root
+        self.data = root / "data"
+        self.data.mkdir(parents=True, mode=0o700)
+        self.peer = create_identity(self.key).peer_id
+        self.config = root / "config.toml"
+        self.write(text)
+
+    @property
+    def key(self) -> Path:
+        return self.data / "identity.key"
+
+    def write(self, text: str, head: str = 'role = "coordinator"') -> None:
+        self.config.write_text(f'{head}\n[swarm]\nid = "test"\n{text}\n')
+        self.config.chmod(0o600)
+
+    def log(self, *events: Event, peer: str = "", rules: int = RULES, at: float = 1.0) -> Path:
+        """Write a log as the node would; returns its directory."""
+        state = State()
+        with EventLog.open(self.data / "events", peer or self.peer, "run") as log:
+            for event in (NodeStarted(settings(), "run"), *events):
+                planned = plan(state, log.next_seq, at, [event])
+                log.append(at, planned.events, digest_commands(planned.commands), rules)
+                state = planned.state
+        return self.data / "events"
+
+    def subject(self, offline: bool = True, probe: Answer = CPU) -> Subject:
+        made = Subject(self.config, offline=offline)
+        made.probe = Once(_giving(probe))
+        return made
+
+    def report(self, *names: str, offline: bool = True, probe: Answer = CPU) -> Report:
+        checks = choose_checks(names)
+        return asyncio.run(examine(self.subject(offline, probe), checks))
+
+    def find(self, name: str, offline: bool = True, probe: Answer = CPU) -> dict[str, Finding]:
+        """The findings of one check by their ids."""
+        return {finding.id: finding for finding in self.report(name, offline=offline, probe=probe).findings}
+
+
+def _giving(answer: Answer) -> Callable[[], Awaitable[Answer]]:
+    async def give() -> Answer:
+        return answer
+
+    return give
+
+
+def ids(report: Report, *severities: str) -> list[str]:
+    return [finding.id for finding in report.findings if finding.severity in severities]
+
+
+NAMES = [check.name for check in CHECKS]
+
+
+@contextmanager
+def nodes(*offsets_s: float) -> Iterator[list[str]]:
+    """Real DHT nodes, each in a process of its own with its clock set off; gives their addresses."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, str(NODE), str(offset_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(NODE.parent.parent.parent)},
+            start_new_session=True,
+        )
+        for offset_s in offsets_s
+    ]
+    try:
+        yield [_line(process) for process in running]
+    finally:
+        for process in running:
+            process.communicate("", timeout=30)
+
+
+def _line(process: Any) -> str:
+    line = str(process.stdout.readline()).strip()
+    assert line.startswith("/ip4/"), line
+    return line
+
+
+def quoted(addresses: Sequence[str]) -> str:
+    return "[" + ", ".join(f'"{address}"' for address in addresses) + "]"

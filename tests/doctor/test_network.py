@@ -1,0 +1,207 @@
+"""Peers as the doctor sees them: real nodes, one of them with a wrong clock; ports that are taken; NATs."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarmd.core.events import RoundAnnounced
+from swarmd.dht.identity import generate_identity
+from swarmd.doctor import announce, clock
+from swarmd.doctor.clock import judge_peers
+from tests.doctor.making import Made, nodes, quoted
+
+ELSEWHERE = generate_identity().peer_id
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[list[str]]:
+    """A node whose clock is right, and two whose clocks are wrong by the same."""
+    with nodes(0.0, 10.0, 10.0) as found:
+        yield found
+
+
+def follower(root: Path, addresses: list[str], more: str = "") -> Made:
+    made = Made(root)
+    made.write(
+        f'coordinator = "{ELSEWHERE}"\n[dht]\nbootstrap = {quoted(addresses)}\n{more}', 'role = "follower"\nname = "f"'
+    )
+    return made
+
+
+def test_a_node_that_answers(tmp_path: Path, addresses: list[str]) -> None:
+    made = follower(tmp_path, addresses[:1])
+    found = made.find("bootstrap", offline=False)
+    assert set(found) == {"bootstrap"} and found["bootstrap"].severity == "ok"
+    assert "all 1 answer as peers" in found["bootstrap"].evidence
+
+
+def test_clocks_of_peers_that_agree_with_ours(tmp_path: Path, addresses: list[str]) -> None:
+    found = follower(tmp_path, addresses[:1]).find("clock", offline=False)
+    assert set(found) <= {"clock", "clock.free"}, "whether anything keeps the clock is this machine's business"
+
+
+def test_a_clock_that_differs_from_all_peers(tmp_path: Path, addresses: list[str]) -> None:
+    found = follower(tmp_path, addresses[1:]).find("clock", offline=False)
+    skewed = found["clock.skew"]
+    assert skewed.severity == "error" and "timedatectl" in skewed.fix
+    assert ("s behind the peers'" in skewed.evidence and "+10." in skewed.evidence) or "+9." in skewed.evidence
+    assert "clock.peer" not in found
+
+
+def test_of_two_that_differ_the_median_decides() -> None:
+    found = judge_peers({"a": 0.1, "b": -0.2, "c": 12.0})
+    assert [(each.id, "c differs by +12.00 s" in each.evidence) for each in found] == [("clock.peer", True)]
+    assert [each.id for each in judge_peers({"a": -1.5, "b": -1.4})] == ["clock.drift"]
+    assert judge_peers({"a": 0.4}) == judge_peers({}) == []
+
+
+def test_records_of_the_coordinator_show_a_clock_that_is_behind(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.log(*(RoundAnnounced(round, 0, 1008.0, 1100.0) for round in range(3)), at=1000.0)
+    found = made.find("clock")["clock.skew"]
+    assert "8.00 s before they began" in found.evidence and found.fix
+
+
+def test_records_in_time_are_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "is_kept", lambda: True)
+    made = Made(tmp_path)
+    made.log(RoundAnnounced(0, 0, 999.5, 1100.0), at=1000.0)
+    assert set(made.find("clock")) == {"clock"}
+
+
+def test_a_clock_that_nothing_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "is_kept", lambda: False)
+    assert made_ids(Made(tmp_path), "clock") == {"clock.free": "note"}
+    assert isinstance(clock.is_kept(), bool)
+
+
+def made_ids(made: Made, name: str, offline: bool = True) -> dict[str, str]:
+    return {key: finding.severity for key, finding in made.find(name, offline=offline).items()}
+
+
+def test_nobody_at_the_address(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    made = follower(tmp_path, [f"/ip4/127.0.0.1/tcp/{port}/p2p/{ELSEWHERE}"])
+    found = made.find("bootstrap", offline=False)
+    assert set(found) == {"bootstrap.none"}
+    assert f"/tcp/{port}/" in found["bootstrap.none"].evidence and "firewall" in found["bootstrap.none"].fix
+
+
+def test_somebody_else_at_one_address_and_nobody_at_another(tmp_path: Path, addresses: list[str]) -> None:
+    foreign = addresses[0].rpartition("/p2p/")[0] + f"/p2p/{ELSEWHERE}"
+    made = follower(tmp_path, [foreign, addresses[1], f"/ip4/127.0.0.1/tcp/1/p2p/{ELSEWHERE}"])
+    assert made_ids(made, "bootstrap", offline=False) == {
+        "bootstrap.identity": "warning",
+        "bootstrap.unreachable": "warning",
+    }
+
+
+def test_a_node_that_is_its_own_bootstrap_node(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    address = f"/ip4/127.0.0.1/tcp/1/p2p/{made.peer}"
+    made.write(f'[dht]\npeer = "{made.peer}"\nbootstrap = ["{address}"]')
+    assert made_ids(made, "bootstrap", offline=False) == {"bootstrap.self": "note"}
+
+
+@pytest.mark.parametrize(
+    ("table", "key"), [('[dht]\nlisten = ["/ip4/127.0.0.1/tcp/{}"]', "dht"), ('[web]\nlisten = "127.0.0.1:{}"', "web")]
+)
+def test_a_taken_port(tmp_path: Path, table: str, key: str) -> None:
+    made = Made(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        made.write(table.format(port))
+        found = made.find("ports")["ports.taken"]
+    assert found.severity == "error" and f"{key}.listen: port {port} is taken by process" in found.evidence
+    assert f"ss -ltnp sport = :{port}" in found.fix
+    assert "ports.taken" not in made.find("ports")
+
+
+def test_a_coordinator_without_a_fixed_port(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    assert made_ids(made, "ports") == {"ports.changing": "warning"}
+    made.write('[dht]\nlisten = ["/ip4/127.0.0.1/tcp/39999"]')
+    assert made_ids(made, "ports") == {"ports": "ok"}
+
+
+def nat(monkeypatch: pytest.MonkeyPatch, *own: str) -> None:
+    """Give this machine these addresses."""
+    monkeypatch.setattr(announce, "own_addresses", lambda: [f"/ip4/{address}" for address in own])
+
+
+PUBLIC = f"/ip4/8.8.4.4/tcp/38331/p2p/{ELSEWHERE}"
+
+
+def test_behind_a_nat_the_advice_names_the_port_and_the_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nat(monkeypatch, "192.168.1.7")
+    found = follower(tmp_path, [PUBLIC], 'listen = ["/ip4/0.0.0.0/tcp/40001"]').find("announce")["announce.nat"]
+    assert found.severity == "warning"
+    assert "forward TCP port 40001 to 192.168.1.7" in found.fix
+    assert 'dht.announce = ["/ip4/PUBLIC-ADDRESS/tcp/40001"]' in found.fix and "dht.client_mode = true" in found.fix
+
+
+def test_without_a_fixed_port_the_advice_fixes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nat(monkeypatch, "10.0.0.2")
+    found = follower(tmp_path, [PUBLIC]).find("announce")["announce.nat"]
+    assert found.fix.startswith('Set dht.listen = ["/ip4/0.0.0.0/tcp/38331"]')
+
+
+@pytest.mark.parametrize(
+    ("own", "bootstrap", "more"),
+    [
+        ("8.8.8.8", PUBLIC, ""),
+        ("192.168.1.7", PUBLIC, "client_mode = true"),
+        ("192.168.1.7", PUBLIC.replace("8.8.4.4", "192.168.1.8"), ""),
+        ("192.168.1.7", PUBLIC, 'announce = ["/ip4/8.8.8.8/tcp/1"]'),
+    ],
+    ids=["public", "client", "same network", "announced"],
+)
+def test_where_no_nat_matters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, bootstrap: str, more: str
+) -> None:
+    nat(monkeypatch, own)
+    assert made_ids(follower(tmp_path, [bootstrap], more), "announce") == {"announce": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("/ip4/0.0.0.0/tcp/1", {"announce.any": "error"}),
+        ("/ip6/::/tcp/1", {"announce.any": "error"}),
+        ("/ip4/127.0.0.1/tcp/1", {"announce.loopback": "warning"}),
+        ("/ip4/192.168.1.7/tcp/1", {"announce.private": "note"}),
+        ("/ip4/100.64.1.7/tcp/1", {"announce.private": "note"}),
+        ("/ip4/8.8.8.8/tcp/1", {"announce": "ok"}),
+    ],
+)
+def test_what_is_announced(tmp_path: Path, address: str, expected: dict[str, str]) -> None:
+    assert made_ids(follower(tmp_path, [PUBLIC], f'announce = ["{address}"]'), "announce") == expected
+
+
+def test_another_port_than_the_one_listened_on(tmp_path: Path) -> None:
+    more = 'announce = ["/ip4/8.8.8.8/tcp/1"]\nlisten = ["/ip4/0.0.0.0/tcp/2"]'
+    assert made_ids(follower(tmp_path, [PUBLIC], more), "announce") == {"announce.port": "note"}
+
+
+def test_a_coordinator_that_only_dials(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    made.write("[dht]\nclient_mode = true")
+    assert made_ids(made, "announce") == {"announce.client": "warning"}
+
+
+def test_a_coordinator_in_a_private_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nat(monkeypatch, "192.168.1.7")
+    assert made_ids(Made(tmp_path), "announce") == {"announce.inside": "note"}
+
+
+def test_a_name_that_nobody_knows(tmp_path: Path) -> None:
+    made = follower(tmp_path, [PUBLIC], 'announce = ["/dns4/nowhere.invalid/tcp/1"]')
+    assert made_ids(made, "announce", offline=False) == {"announce.name": "warning"}
