@@ -15,8 +15,14 @@ from swarmd.swarms.math.modes import Mode, Parts, Posed, Voice, best_of, entry_o
 from swarmd.swarms.math.numbers import same_answer
 from swarmd.swarms.math.prompts import agreement_prompt, comparison_prompt
 from swarmd.swarms.math.questions import Item
+from swarmd.swarms.math.settings import STUDENTS_MAX
 from swarmd.swarms.plan import Outcome
 from swarmd.swarms.rollouts import Source
+
+# Of a message in words, with room for tags that upstream does not escape. Each student is looked for among the writers,
+# and each vote among the students; a message beyond it is refused.
+STUDENTS_READ_MAX = 2 * STUDENTS_MAX
+VOTES_READ_MAX = 4 * STUDENTS_MAX
 
 
 class FixedMode(Mode):
@@ -83,13 +89,15 @@ class FixedMode(Mode):
     def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> Posed:
         if extract_question(prompt).strip() != item.text.strip():
             raise RecordRejected("unknown-question", "a message in words is about another question than it says")
-        shown = extract_answers(prompt)
+        shown, said = extract_answers(prompt), extract_votes(prompt)
+        if len(shown) > STUDENTS_READ_MAX or len(said) > VOTES_READ_MAX:
+            raise RecordRejected("oversize", f"a message in words shows {len(shown)} students and {len(said)} votes")
         authors = self._find_authors(shown, answers)
         students = {
             name: {"peer": authors[name], "right": same_answer(read_last(text, "answer") or "", item.answer)}
             for name, text in shown.items()
         }
-        votes = [choice for vote in extract_votes(prompt) if (choice := fixed.read_choice(vote, students)) is not None]
+        votes = [choice for vote in said if (choice := fixed.read_choice(vote, students)) is not None]
         more = {"votes": votes} if stage == 2 else {}
         return Posed(prompt, entry_of(item, students=students, **more))
 

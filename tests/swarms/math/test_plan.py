@@ -372,6 +372,22 @@ def test_a_message_about_another_question_is_refused() -> None:
     assert refusal(plan, mixed, Place("alpha", 0, 1), material) == "unknown-question"
 
 
+@pytest.mark.parametrize(
+    ("stage", "junk"),
+    [(1, "<student>Student #{0}</student> said \n{0}\n\n"), (2, "<identify>\nNone\n</identify>\n")],
+)
+def test_a_message_in_words_has_only_so_many_students_and_votes(stage: int, junk: str) -> None:
+    """Each vote is looked up among the students, each student among the writers: how often, no stranger decides."""
+    plan = make_plan()
+    *_, material = first_stages(plan)
+    place = Place("alpha", 0, stage)
+    question = take(plan, place, 1, material)[0]
+    said = plan.quote(question).prompt
+    plan.regenerate(in_words(plan, question, prompt=said + "".join(map(junk.format, range(3)))), place, material)
+    swollen = in_words(plan, question, prompt=said + "".join(map(junk.format, range(1000))))
+    assert refusal(plan, swollen, place, material) == "oversize"
+
+
 def test_held_out_questions_in_words_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(
         "".join(f'{{"question": "What is {n} + 1?", "answer": "#### {n + 1}"}}\n' for n in range(60))
