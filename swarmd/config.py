@@ -258,7 +258,8 @@ class StorageConfig(Section, frozen=True):
     segment_bytes: AtLeastOne = 64 * 1024 * 1024
     log_bytes_max: AtLeastOne = 2 * 1024 * 1024 * 1024
     blob_bytes_max: AtLeastOne = 512 * 1024 * 1024
-    free_bytes_min: Count = 32 * 1024 * 1024  # below this the node stops training instead of filling the disk
+    free_bytes_min: Count = 32 * 1024 * 1024  # with less free, a checkpoint aside, the node pauses; 0: it never does
+    free_bytes_stop: Count = 4 * 1024 * 1024  # with less free it ends; half of free_bytes_min at most
 
 
 class WebConfig(Section, frozen=True):

@@ -64,7 +64,9 @@ def _reached(state: State) -> int:
 
 
 def cause_of(state: State) -> SkipCause:
-    """Why rounds were missed: it joined late, something broke, or it was slow."""
+    """Why rounds were missed: it joined late, something broke, it was stopped, or it was slow."""
     if state.done[0] < 0 and state.skipped_to < 0 and state.work is None:
         return "late"
-    return "fault" if state.faulted else "slow"
+    if state.faulted:
+        return "fault"
+    return "stopped" if state.stopped else "slow"

@@ -85,8 +85,7 @@ def on_chain_degraded(turn: Turn, event: ChainDegraded) -> None:
     """No endpoint answers: go by the DHT's clock for now."""
     turn.disarm("ready/chain")
     if turn.move_chain("isolated", reason=event.reason, handed=""):
-        if turn.state.work is not None:
-            turn.put("faulted", True)
+        turn.note_fault()
         _go_by_the_dht(turn)
 
 

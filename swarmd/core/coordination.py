@@ -113,7 +113,8 @@ def on_member_left(turn: Turn, event: MemberLeft) -> None:
 def _muster(turn: Turn) -> None:
     coordination = turn.coordination
     present = sum(not member.left for member in coordination.members)
-    if coordination.chart == "mustering" and present >= settings_of(turn).min_peers:
+    enough = present >= settings_of(turn).min_peers and not turn.state.restored  # then the clock may still be heard
+    if coordination.chart == "mustering" and enough:
         begin(turn)
 
 
@@ -122,10 +123,19 @@ def begin(turn: Turn) -> None:
     if turn.coordination.chart != "mustering":
         return
     turn.disarm("muster")
-    if _all_rounds_run(turn, turn.coordination.round):
-        _finish(turn, turn.coordination.round)
+    round = _first_round(turn)
+    if _all_rounds_run(turn, round):
+        _finish(turn, round)
     else:
-        _open(turn, "mustered", turn.coordination.round, 0)
+        _open(turn, "mustered", round, 0)
+
+
+def _first_round(turn: Turn) -> int:
+    """The round to open first. After a restore it is one that this node never opened, as far as anybody can tell."""
+    round = turn.coordination.round
+    if turn.state.restored:
+        turn.set(restored=False, floor=max(turn.state.floor, round + 1))
+    return max(round, turn.state.floor)
 
 
 def _open(turn: Turn, trigger: str, round: int, stage: int) -> None:

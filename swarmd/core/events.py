@@ -24,6 +24,8 @@ class NodeStarted(Fact, frozen=True, tag="node_started"):
     settings: Settings
     run: str  # random id of this process's life, so that logs of two lives are told apart
     version: str = ""
+    restored: bool = False  # the log came from a backup: this node may have signed more than the log knows of
+    from_round: int = 0  # first round that such a node may take part in or open, where whoever restored it knows
 
 
 class StopRequested(Fact, frozen=True, tag="stop_requested"):
@@ -45,6 +47,19 @@ class TimerFired(Fact, frozen=True, tag="timer_fired"):
 
     name: str
     due_at: float
+
+
+class SpaceLow(Fact, frozen=True, tag="space_low"):
+    """Too little room is left on the data directory's file system to train on; what may go has gone already."""
+
+    free_bytes: int
+    wanted_bytes: int  # that must be free before training goes on
+
+
+class SpaceFreed(Fact, frozen=True, tag="space_freed"):
+    """There is room again."""
+
+    free_bytes: int
 
 
 # --- workers ---
@@ -405,6 +420,8 @@ Event = (
     | StopRequested
     | NodeStopped
     | TimerFired
+    | SpaceLow
+    | SpaceFreed
     | WorkerStarted
     | WorkerExited
     | WorkerStartFailed
@@ -449,6 +466,7 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     seq: int
     at: float  # POSIX seconds
     event: Event
+    rules: int = 0  # those under which it was committed, so that it is followed as it was then; 0: the present ones
 
 
 def tag_of(event: Event) -> str:

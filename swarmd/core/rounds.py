@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmd.core import submissions, votes
+from swarmd.core import restored, submissions, votes
 from swarmd.core.commands import (
     Announce,
     CancelTraining,
@@ -47,7 +47,8 @@ def on_linked(turn: Turn) -> None:
     if turn.state.chart not in ("registering", "starting") and not turn.chain_is_up:
         read_clock(turn)
     for command in turn.state.pending:
-        if not isinstance(command, Register | Train | Announce):  # the coordinator announces anew by itself
+        idle = isinstance(command, Gather) and turn.state.low_space is not None
+        if not idle and not isinstance(command, Register | Train | Announce):  # the coordinator announces by itself
             _send_again(turn, command)
     _publish_again(turn)
 
@@ -97,9 +98,11 @@ def heed_clock(turn: Turn, event: RoundAnnounced) -> None:
     if place < before:
         return
     if clock is not None and place == before and event.deadline_at < clock.deadline_at:
+        restored.raise_floor(turn, event, clock.round)
         follow_clock(turn, moved=False)  # an older record of the same stage: it tells where the swarm is, not how long
         return
     turn.put("clock", Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final))
+    restored.raise_floor(turn, event, event.round)
     if event.final or turn.chain_is_up:
         turn.disarm("clock")
     else:
@@ -118,7 +121,8 @@ def follow_clock(turn: Turn, moved: bool) -> None:
     if clock is None:
         return
     if turn.state.chart == "syncing":
-        _resume_or_enter(turn, clock)
+        if turn.state.low_space is None:
+            _resume_or_enter(turn, clock)
     elif not moved:
         return
     elif turn.state.chart == "round.training":
@@ -131,7 +135,8 @@ def follow_clock(turn: Turn, moved: bool) -> None:
 def _resume_or_enter(turn: Turn, clock: Clock) -> None:
     """After a start: take up the stage left undone if the swarm is still there, else join where it is."""
     work = turn.state.work
-    if work is None or (work.round, work.stage) != (clock.round, clock.stage) or clock.final:
+    elsewhere = work is None or (work.round, work.stage) != (clock.round, clock.stage)
+    if work is None or elsewhere or clock.final or restored.is_barred(turn.state, clock.round):
         enter_stage(turn, clock)
     elif work.published or (work.result is None and turn.state.done >= (work.round, work.stage)):
         awaited = submissions.awaited(turn.state, work.round, work.stage)
@@ -152,6 +157,12 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     if clock.final:
         if turn.move_round("closed"):
             _drop_gathering(turn)
+        return
+    if restored.is_barred(turn.state, clock.round):
+        turn.move_round("no_round")
+        return
+    if turn.state.low_space is not None:
+        turn.move_round("pause")  # `pause.hold` does the rest
         return
     if (clock.round, clock.stage) <= max(turn.state.done, _rewarded(turn)):
         turn.move_round("resume_settling")
@@ -238,18 +249,18 @@ def _begin_training(turn: Turn, rollouts: tuple[RolloutsRef, ...]) -> None:
         _train(turn, turn.state.work)
 
 
-def _train_id(round: int, stage: int) -> str:
+def train_id(round: int, stage: int) -> str:
     return f"train/{round}/{stage}"
 
 
 def _train(turn: Turn, work: Work) -> None:
-    turn.issue(Train(_train_id(work.round, work.stage), work.round, work.stage, work.rollouts, work.context))
+    turn.issue(Train(train_id(work.round, work.stage), work.round, work.stage, work.rollouts, work.context))
     turn.arm("train", turn.at + turn.settings.train_s)
 
 
 def on_stage_trained(turn: Turn, event: StageTrained) -> None:
     """Keep the result, whatever else has happened meanwhile, and publish it if the node is still at that stage."""
-    freed = _free_trainer(turn, _train_id(event.round, event.stage))
+    freed = _free_trainer(turn, train_id(event.round, event.stage))
     work = turn.state.work
     if turn.state.done >= (event.round, event.stage):
         turn.settle(event.command)
@@ -278,6 +289,7 @@ def _note_result(turn: Turn, event: StageTrained) -> None:
     reward = StageReward(event.round, event.stage, event.reward, event.held_out)
     turn.put("done", (event.round, event.stage))
     turn.put("faulted", False)
+    turn.put("stopped", False)
     turn.put("rewards", (*turn.state.rewards[-REWARDS_KEPT + 1 :], reward))
     turn.put("reward_total", turn.state.reward_total + event.reward)
     for reason, count in event.rejected:
@@ -343,17 +355,17 @@ def on_outputs_made(turn: Turn, event: OutputsMade) -> None:
 def _abandon(turn: Turn) -> None:
     """Leave the stage in training for the newer one that opened."""
     if turn.move_round("abandon"):
-        _cancel(turn)
+        cancel(turn)
         if turn.state.trainer.chart != "busy" and turn.state.clock is not None:
             enter_stage(turn, turn.state.clock)
 
 
-def _cancel(turn: Turn) -> None:
+def cancel(turn: Turn) -> None:
     """Ask the trainer to stop between two steps."""
     work = turn.state.work
     assert work is not None
     turn.disarm("train")
-    train = _train_id(work.round, work.stage)
+    train = train_id(work.round, work.stage)
     turn.settle(train)
     if is_training(turn, train):
         turn.emit(CancelTraining(f"cancel/{work.round}/{work.stage}", train))
@@ -363,7 +375,7 @@ def _cancel(turn: Turn) -> None:
 def on_train_overdue(turn: Turn) -> None:
     """The stage has had its time on this node."""
     if turn.state.chart == "round.training":
-        _cancel(turn)
+        cancel(turn)
         _give_up_stage(turn)
 
 
@@ -375,7 +387,7 @@ def on_cancel_overdue(turn: Turn) -> None:
 
 def on_training_cancelled(turn: Turn, event: TrainingCancelled) -> None:
     """The trainer is free. While leaving, the command stays pending: the next life trains the stage."""
-    if _free_trainer(turn, _train_id(event.round, event.stage)):
+    if _free_trainer(turn, train_id(event.round, event.stage)):
         go_on_training(turn)
 
 
@@ -397,7 +409,7 @@ def go_on_training(turn: Turn) -> None:
     """Nothing is training any more: a node that is skipping joins the newer stage, a stage that waits is begun."""
     if turn.state.chart == "skipping" and turn.state.clock is not None:
         enter_stage(turn, turn.state.clock)
-    elif turn.state.chart == "round.training":
+    elif turn.state.chart == "round.training" and turn.state.low_space is None:
         for command in turn.state.pending:
             if isinstance(command, Train) and turn.port_is_up(command):
                 turn.send(command)
@@ -439,7 +451,8 @@ def _give_up_stage(turn: Turn) -> None:
 def on_retry_due(turn: Turn, command_id: str) -> None:
     """Send a command again that failed a while ago."""
     command = turn.pending(command_id)
-    if command is not None and turn.port_is_up(command):
+    idle = isinstance(command, Gather) and turn.state.low_space is not None
+    if command is not None and not idle and turn.port_is_up(command):
         _send_again(turn, command)
 
 

@@ -34,6 +34,14 @@ class WorkerState(Value, frozen=True):
     reason: str = ""  # of the last exit
 
 
+class LowSpace(Value, frozen=True):
+    """The disk is too full to train on."""
+
+    free_bytes: int  # when it was noticed last
+    wanted_bytes: int
+    since: float  # POSIX seconds
+
+
 class Link(Value, frozen=True):
     """The connection to the DHT; `chart` is a state of link.yaml."""
 
@@ -223,6 +231,10 @@ class State(Value, frozen=True):
     pending: tuple[Command, ...] = ()  # issued or due, not yet answered; issued again when their port comes up
     deadlines: tuple[Deadline, ...] = ()
     faulted: bool = False  # something broke since a stage was last trained: the cause of rounds missed meanwhile
+    stopped: bool = False  # it was stopped in order since then
+    low_space: LowSpace | None = None  # while it is there, no stage is begun
+    restored: bool = False  # from a backup, and where the swarm is has not been heard since
+    floor: int = 0  # first round to take part in; what was signed before a restore is below
     skipped_to: int = -1  # last round recorded as skipped
     skips: tuple[Skip, ...] = ()
     rounds_skipped: int = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from swarmd.core import chain, coordination, rounds, submissions, votes, workers
+from swarmd.core import chain, coordination, pause, rounds, submissions, votes, workers
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import (
@@ -37,6 +37,8 @@ from swarmd.core.events import (
     RoundAnnounced,
     RoundPublished,
     RoundsSkipped,
+    SpaceFreed,
+    SpaceLow,
     StageTrained,
     StopRequested,
     SubmissionConfirmed,
@@ -55,10 +57,11 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
-RULES = 3  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
+RULES = 4  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
 # Rules whose logs still come to the same states and commands. 2 added chain and submissions; 3 added what swarms of
-# several stages hand on from stage to stage, and there were no such swarms before.
-REPRODUCES = (1, 2, 3)
+# several stages hand on from stage to stage, and there were no such swarms before; 4 added the pause for want of space,
+# restored nodes, and a cause of its own for rounds missed while a node was stopped, where the commits' rules tell.
+REPRODUCES = (1, 2, 3, 4)
 
 Rule = Callable[[Turn, Any], None]
 
@@ -77,8 +80,11 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
     event = envelope.event
     if state.settings is None and not isinstance(event, NodeStarted):
         return state, ()
-    turn = Turn(replace(state), envelope.seq, envelope.at, charts or default_charts())
+    rules = envelope.rules or RULES
+    turn = Turn(replace(state), envelope.seq, envelope.at, charts or default_charts(), rules)
     _RULES[type(event)](turn, event)
+    if turn.state.low_space is not None:
+        pause.hold(turn)
     return turn.state, tuple(turn.commands)
 
 
@@ -186,6 +192,8 @@ _RULES: dict[type, Rule] = {
     StopRequested: workers.on_stop_requested,
     NodeStopped: workers.on_node_stopped,
     TimerFired: _on_timer_fired,
+    SpaceLow: pause.on_space_low,
+    SpaceFreed: pause.on_space_freed,
     WorkerStarted: workers.on_worker_started,
     WorkerStartFailed: workers.on_worker_start_failed,
     WorkerExited: _on_worker_exited,

@@ -16,6 +16,7 @@ from swarmd.core.commands import TRAINER_COMMANDS, Command, Train
 from swarmd.core.state import REJECTIONS_KEPT, Chain, Coordination, Deadline, Link, State, Submission, Trainer, Work
 from swarmd.core.values import ChainSettings, Settings
 
+STOPPED_SINCE = 4  # rules that tell a node that was stopped from one that broke
 PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given up beyond it
 
 
@@ -31,6 +32,7 @@ class Turn(msgspec.Struct, gc=False):
     seq: int
     at: float
     charts: Charts
+    rules: int  # to follow: those of the commit that holds the event
     commands: list[Command] = []
 
     @property
@@ -210,6 +212,12 @@ class Turn(msgspec.Struct, gc=False):
         return next((command for command in self.state.pending if command.id == command_id), None)
 
     # --- odds ---
+
+    def note_fault(self) -> None:
+        """Something broke: rounds missed until the next stage is trained have this cause. Leaving in order is none."""
+        in_order = self.rules >= STOPPED_SINCE and self.state.chart == "draining"
+        if self.state.work is not None and not in_order:
+            force_setattr(self.state, "faulted", True)
 
     def work_on(self, **fields: Any) -> None:
         """Replace fields of the work in hand."""

@@ -9,7 +9,7 @@ import msgspec
 Worker = Literal["network", "trainer", "chain"]
 Role = Literal["coordinator", "follower"]
 BehindPolicy = Literal["finish-stage", "abandon"]
-SkipCause = Literal["slow", "late", "fault"]
+SkipCause = Literal["slow", "late", "fault", "stopped"]
 SubmissionKind = Literal["register", "reward", "winners", "advance"]
 Drive = Literal["never", "policy", "manager"]
 Votes = Literal["reported", "judged"]

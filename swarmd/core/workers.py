@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from swarmd.core.commands import KillWorker, StartWorker, StopWorkers, Train, WatchChain
+from swarmd.core.commands import Gather, KillWorker, StartWorker, StopWorkers, Train, WatchChain
 from swarmd.core.events import (
     LinkDegraded,
     LinkDown,
@@ -18,7 +18,7 @@ from swarmd.core.events import (
     WorkerStartFailed,
 )
 from swarmd.core.state import Chain, Coordination, Link, State, Trainer, WorkerState
-from swarmd.core.turn import Turn
+from swarmd.core.turn import STOPPED_SINCE, Turn
 from swarmd.core.values import Worker
 from swarmd.errors import ExitCode
 
@@ -31,6 +31,8 @@ _LIVES: dict[Worker, str] = {"network": "network", "trainer": "training", "chain
 def start_node(turn: Turn, event: NodeStarted) -> None:
     """Begin a life: keep what was learnt and left undone, forget what belonged to the process before."""
     before = turn.state
+    in_order = turn.rules >= STOPPED_SINCE and before.chart == "stopped"
+    working = before.work is not None
     turn.set(
         settings=event.settings,
         run=event.run,
@@ -42,10 +44,16 @@ def start_node(turn: Turn, event: NodeStarted) -> None:
         coordination=_coordination(before, event),
         chain=_chain(before, event, turn.at),
         deadlines=(),
-        faulted=before.faulted or before.work is not None,
+        faulted=before.faulted or (working and not in_order) or event.restored,
+        stopped=before.stopped or (working and in_order),
+        low_space=None,
+        restored=before.restored or event.restored,
+        floor=max(before.floor, event.from_round),
         stop_reason="",
         exit_code=0,
     )
+    if event.restored:  # what was to be fetched and trained then is no longer, or was by now
+        turn.put("pending", tuple(each for each in before.pending if not isinstance(each, Gather | Train)))
     if turn.state.chain is not None:
         turn.put("chaining", WorkerState())
     turn.move_round("start")
@@ -68,7 +76,7 @@ def _coordination(before: State, event: NodeStarted) -> Coordination | None:
     if event.settings.coordination is None:
         return None
     kept = before.coordination or Coordination()
-    return replace(kept, chart="idle") if kept.chart == "mustering" else kept
+    return replace(kept, chart="idle") if kept.chart == "mustering" or event.restored else kept
 
 
 def start_worker(turn: Turn, worker: Worker) -> None:
@@ -143,8 +151,8 @@ def _note_exit(turn: Turn, event: WorkerExited) -> None:
     elif event.worker == "trainer":
         turn.move_trainer("exited")
         turn.disarm("cancel")
-    if turn.state.work is not None and not event.planned:
-        turn.set(faulted=True)
+    if not event.planned:
+        turn.note_fault()
 
 
 def on_ready_overdue(turn: Turn, worker: Worker) -> None:
@@ -172,8 +180,7 @@ def on_link_degraded(turn: Turn, event: LinkDegraded) -> None:
 def on_link_down(turn: Turn, event: LinkDown) -> None:
     """p2pd died under the network worker, which starts it again by itself."""
     turn.move_link("lost", reason=event.reason, peers=0)
-    if turn.state.work is not None:
-        turn.set(faulted=True)
+    turn.note_fault()
 
 
 def on_trainer_ready(turn: Turn, event: TrainerReady) -> None:

@@ -39,7 +39,7 @@ from swarmd.daemon.leftovers import kill_leftovers, node_tag
 from swarmd.daemon.notify import Notifier
 from swarmd.daemon.process import worker_environment
 from swarmd.daemon.signals import HEEDED, heed_signals
-from swarmd.daemon.space import check_space, guard_space
+from swarmd.daemon.space import SpaceGuard, check_space
 from swarmd.daemon.supervisor import Supervisor
 from swarmd.errors import ExitCode, PathUnusable, single_error
 from swarmd.eventlog.blobs import Blobs
@@ -52,6 +52,7 @@ from swarmd.observe.redaction import covering
 from swarmd.observe.slots import known_secrets
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.paths import DataPaths
+from swarmd.training.kept import drop_older
 from swarmd.worker.messages import Start
 
 WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
@@ -98,7 +99,7 @@ async def _serve(
     signals: AsyncIterator[signal.Signals],
 ) -> int:
     make_root(data.root)
-    check_space(data.root, config.storage.free_bytes_min)
+    check_space(data.root, config.storage)
     peer = node_identity(config, data).peer_id
     run = secrets.token_hex(8)
     with (
@@ -116,7 +117,8 @@ async def _serve(
             node.wire(tasks, tag, programs)
             tasks.start_soon(heed_signals, signals, node.engine.observe, node.end_at_once, tasks)
             tasks.start_soon(Control(data.control, node.status_json, node.engine.observe).serve, endpoint)
-            tasks.start_soon(guard_space, data.root, config.storage.free_bytes_min, node.engine.observe)
+            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)
+            tasks.start_soon(guard.watch)
             stopped = await node.run(NodeStarted(settings_of(config, peer), run, __version__))
             tasks.cancel_scope.cancel()
     return stopped.code
@@ -259,13 +261,21 @@ class Node:
             self._tasks.start_soon(self._prune)
 
     async def _prune(self) -> None:
-        keep = digests_in_use(self.engine.state)
         try:
-            pruned = await to_thread.run_sync(self._blobs.prune, keep, self._config.storage.blob_bytes_max)
+            await self._prune_blobs(self._config.storage.blob_bytes_max)
         finally:
             self._pruning = False
+
+    async def _prune_blobs(self, bytes_max: int) -> None:
+        pruned = await to_thread.run_sync(self._blobs.prune, digests_in_use(self.engine.state), bytes_max)
         if pruned.blobs:
             log.info("old rollouts removed", blobs=pruned.blobs, size_bytes=pruned.size_bytes)
+
+    async def make_room(self) -> None:
+        """Space runs low: keep only the rollouts in use and the newest whole checkpoint, whatever the budgets allow."""
+        await self._prune_blobs(0)
+        if older := await to_thread.run_sync(drop_older, self._data.checkpoints):
+            log.info("old checkpoints removed", checkpoints=older)
 
     # --- status ---
 

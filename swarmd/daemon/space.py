@@ -1,4 +1,8 @@
-"""Room on disk: a node that runs low stops in order, with its log whole, instead of filling the disk."""
+"""Room on disk: a node that runs low lets go of what it can do without, then pauses, and goes on when there is room.
+
+Three bounds, each a number of free bytes on the data directory's file system (`Bounds`). Below the first the node
+pauses, above the second it goes on, and below the third it ends while its log can still be written.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,32 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
+import msgspec
 from anyio import to_thread
 
-from swarmd.core.events import Event, StopRequested
+from swarmd.config import StorageConfig
+from swarmd.core.events import Event, SpaceFreed, SpaceLow, StopRequested
 from swarmd.errors import ExitCode, NoSpaceLeft
+from swarmd.training.kept import newest_bytes
 
 LOOK_EVERY_S = 5.0
+MORE_TO_GO_ON = 1.25  # times what it pauses at, so that a node does not pause and go on by turns
 MIB = 1024 * 1024
-FIX = "Free some space, then start the node again; nothing is lost. storage.free_bytes_min sets the limit"
+FIX = "Free some space, then start the node again; nothing is lost. storage.free_bytes_stop sets the limit"
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """Free bytes: below `low` a node pauses, from `wanted` on it goes on, below `stop` it ends."""
+
+    low: int
+    wanted: int
+    stop: int
+
+
+def bounds_of(storage: StorageConfig, checkpoint_bytes: int = 0) -> Bounds:
+    """The bounds that a configuration sets, for a node whose next checkpoint takes so much."""
+    low = storage.free_bytes_min + checkpoint_bytes if storage.free_bytes_min else 0
+    return Bounds(low, int(low * MORE_TO_GO_ON), min(storage.free_bytes_stop, storage.free_bytes_min // 2))
 
 
 def free_bytes(directory: Path) -> int:
@@ -23,30 +45,66 @@ def free_bytes(directory: Path) -> int:
     return stat.f_bavail * stat.f_frsize
 
 
-def lack_of_space(directory: Path, free_bytes_min: int) -> str:
-    """What is wrong in words, empty when there is room."""
-    free = free_bytes(directory)
-    if free >= free_bytes_min:
-        return ""
-    return f"only {free / MIB:.1f} MiB are free for {directory}, the limit is {free_bytes_min / MIB:.1f} MiB"
+def check_space(directory: Path, storage: StorageConfig) -> None:
+    """Raise NoSpaceLeft when there is too little room even for the log."""
+    free, stop = free_bytes(directory), bounds_of(storage).stop
+    if free < stop:
+        raise NoSpaceLeft(_lack(directory, free, stop), FIX)
 
 
-def check_space(directory: Path, free_bytes_min: int) -> None:
-    """Raise NoSpaceLeft when there is too little room to start."""
-    if lack := lack_of_space(directory, free_bytes_min):
-        raise NoSpaceLeft(lack, FIX)
+def _lack(directory: Path, free: int, stop: int) -> str:
+    return f"only {free / MIB:.1f} MiB are free for {directory}, the limit is {stop / MIB:.1f} MiB"
 
 
-async def guard_space(
-    directory: Path,
-    free_bytes_min: int,
-    observe: Callable[[Event], Awaitable[None]],
-    every_s: float = LOOK_EVERY_S,
-) -> None:
-    """Look at the free space until it runs low, then ask the node to stop with exit code 73."""
-    while True:
-        lack = await to_thread.run_sync(lack_of_space, directory, free_bytes_min)
-        if lack:
-            break
-        await anyio.sleep(every_s)
-    await observe(StopRequested(lack, ExitCode.CANNOT_CREATE))
+class SpaceGuard:
+    """Looks at the free space and says what it comes to.
+
+    Args:
+        root: the data directory.
+        checkpoints: of the node: the newest tells how much the next one takes.
+        storage: bounds.
+        make_room: removes what the node can do without.
+        observe: takes the facts.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        checkpoints: Path,
+        storage: StorageConfig,
+        make_room: Callable[[], Awaitable[None]],
+        observe: Callable[[Event], Awaitable[None]],
+    ) -> None:
+        self._root = root
+        self._checkpoints = checkpoints
+        self._storage = storage
+        self._make_room = make_room
+        self._observe = observe
+        self._paused = False
+
+    async def watch(self, every_s: float = LOOK_EVERY_S) -> None:
+        """Look until the node has to end."""
+        while True:
+            if not await self._look():
+                return
+            await anyio.sleep(every_s)
+
+    async def _look(self) -> bool:
+        """Say what has changed. False when the node was asked to end, with exit code 73."""
+        free, bounds = await to_thread.run_sync(self._measure)
+        if free < bounds.low and not self._paused:
+            await self._make_room()
+            free, bounds = await to_thread.run_sync(self._measure)
+        if free < bounds.stop:
+            await self._observe(StopRequested(_lack(self._root, free, bounds.stop), ExitCode.CANNOT_CREATE))
+            return False
+        if free < bounds.low and not self._paused:
+            self._paused = True
+            await self._observe(SpaceLow(free, bounds.wanted))
+        elif self._paused and free >= bounds.wanted:
+            self._paused = False
+            await self._observe(SpaceFreed(free))
+        return True
+
+    def _measure(self) -> tuple[int, Bounds]:
+        return free_bytes(self._root), bounds_of(self._storage, newest_bytes(self._checkpoints))

@@ -36,8 +36,8 @@ class Commit(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     def envelopes(self) -> list[Envelope]:
         """The events, each with its place and time."""
-        at = self.at
-        return [Envelope(seq, at, event) for seq, event in enumerate(self.events, self.seq)]
+        at, rules = self.at, self.rules
+        return [Envelope(seq, at, event, rules) for seq, event in enumerate(self.events, self.seq)]
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")

@@ -48,9 +48,9 @@ def fold(commits: Iterable[Commit], state: State | None = None, step: Step = ste
     """
     now = State() if state is None else state
     for commit in commits:
-        at = commit.at
+        at, rules = commit.at, commit.rules
         for seq, event in enumerate(commit.events, commit.seq):
-            after, commands = step(now, Envelope(seq, at, event))
+            after, commands = step(now, Envelope(seq, at, event, rules))
             yield Applied(seq, at, event, now, after, commands)
             now = after
 
@@ -68,9 +68,9 @@ def load(directory: Path, step: Step = step) -> tuple[State, int]:
     state = base.state
     with LogReader(directory, base.seq) as reader:
         for commit in reader.read():
-            at = commit.at
+            at, rules = commit.at, commit.rules
             for seq, event in enumerate(commit.events, commit.seq):
-                state, _ = step(state, Envelope(seq, at, event))
+                state, _ = step(state, Envelope(seq, at, event, rules))
         check_not_ahead(directory, reader.next_seq)
         return state, reader.next_seq
 

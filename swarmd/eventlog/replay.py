@@ -80,12 +80,12 @@ def verify(directory: Path, watch: Watch = iter) -> Verified:
 
 def apply_commit(state: State, commit: Commit, step: Step) -> tuple[State, tuple[Command, ...]]:
     """State after a commit and all commands it causes, in order."""
-    at = commit.at
+    at, rules = commit.at, commit.rules
     if len(commit.events) == 1:
-        return step(state, Envelope(commit.seq, at, commit.events[0]))
+        return step(state, Envelope(commit.seq, at, commit.events[0], rules))
     commands: list[Command] = []
     for seq, event in enumerate(commit.events, commit.seq):
-        state, caused = step(state, Envelope(seq, at, event))
+        state, caused = step(state, Envelope(seq, at, event, rules))
         commands += caused
     return state, tuple(commands)
 

@@ -12,12 +12,15 @@ from swarmd.eventlog.files import write_all, write_durably, write_failure
 from swarmd.eventlog.frame import RESERVE_BYTES, encode_frame
 from swarmd.eventlog.segment import PREFIX, Header, encode_header, segment_name
 
+FULL_APPENDS = 64  # between two tries to write zeros on a full disk
+
 
 class SegmentWriter:
     """Appends frames to a segment and keeps its running digest.
 
     Zeros are written ahead of the frames, so that most appends change neither the file's size nor its blocks: the sync
-    then has no metadata to write and takes some three quarters of the time. Closing the segment cuts them off.
+    then has no metadata to write and takes some three quarters of the time. More follow when half of them are used, so
+    that what a node has to say when its disk is full can still be said. Closing the segment cuts them off.
 
     After a write that failed for want of space the segment is cut back and may be appended to again. After any other
     failure, and after every failed sync, what is on disk is unknown: the writer is broken and refuses further appends.
@@ -27,7 +30,8 @@ class SegmentWriter:
         self.path = path
         self.size_bytes = len(head)
         self._file_bytes = len(head)  # with the zeros
-        self._reserve = bytes(reserve_bytes)
+        self._reserve_bytes = reserve_bytes
+        self._full_for = 0  # appends until zeros are tried again that the disk had no room for
         self._descriptor = descriptor
         self._seed: int = PREFIX.unpack_from(head)[-1]
         self._digest = hashlib.sha256(head)
@@ -69,22 +73,27 @@ class SegmentWriter:
         self.size_bytes += len(frame)
 
     def _write(self, frame: bytes) -> None:
-        """Write over the zeros ahead; where there are too few, write new ones behind the frame. Raises OSError."""
+        """Write over the zeros ahead; where few are left, write new ones first. Raises OSError."""
         end = self.size_bytes + len(frame)
-        if end > self._file_bytes and self._reserve:
-            try:
-                write_all(self._descriptor, frame + self._reserve, self.size_bytes)
-                self._file_bytes = end + len(self._reserve)
-                return
-            except OSError as error:
-                if not isinstance(write_failure(error, self.path, "writing"), NoSpaceLeft):
-                    raise
-                # no room for them: from now on nothing is written ahead in this segment
-                self._reserve = b""
-                os.ftruncate(self._descriptor, self.size_bytes)
-                self._file_bytes = self.size_bytes
+        if end + self._reserve_bytes // 2 > self._file_bytes:
+            self._write_ahead(end)
         write_all(self._descriptor, frame, self.size_bytes)
         self._file_bytes = max(end, self._file_bytes)
+
+    def _write_ahead(self, end: int) -> None:
+        """Have zeros behind `end`, where the next frame will; without room for them it goes on without for a while."""
+        if self._full_for:
+            self._full_for -= 1
+            return
+        start = max(end, self._file_bytes)
+        try:
+            write_all(self._descriptor, bytes(end + self._reserve_bytes - start), start)
+            self._file_bytes = end + self._reserve_bytes
+        except OSError as error:
+            if not isinstance(write_failure(error, self.path, "writing"), NoSpaceLeft):
+                raise
+            self._full_for = FULL_APPENDS
+            os.ftruncate(self._descriptor, self._file_bytes)
 
     def seal(self) -> bytes:
         """Close the segment for good, durably without the zeros. Returns its SHA-256. Raises LogWriteFailed."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.core.state import WorkerState
+from swarmd.core.state import LowSpace, WorkerState
 from swarmd.observe.live import Live, WorkerLive
+
+MIB = 1024 * 1024
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,11 @@ def silence(worker: WorkerLive | None) -> str:
     if not worker.spoken:
         return f"the worker (pid {worker.pid}) is starting, for {worker.age_s:.0f} s so far"
     return f"the worker (pid {worker.pid}) has been silent for {worker.silent_s:.0f} s"
+
+
+def pause_words(low: LowSpace) -> str:
+    """Why a node pauses whose disk is nearly full."""
+    return f"paused: {low.free_bytes / MIB:.0f} MiB free of {low.wanted_bytes / MIB:.0f} wanted"
 
 
 def first_line(text: str) -> str:

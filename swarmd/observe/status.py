@@ -9,8 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from swarmd.core.coordination import expected_of
+from swarmd.core.restored import is_barred
 from swarmd.core.state import Coordination, State
-from swarmd.observe.layers import Layer, WorkerStatus, first_line, silence, worker_status
+from swarmd.observe.layers import Layer, WorkerStatus, first_line, pause_words, silence, worker_status
 from swarmd.observe.live import Live
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 
@@ -30,6 +31,7 @@ _ROUND_REASONS = {
     "round.publishing": "publishing rollouts and report",
     "round.submitting": "submitting the result",
     "round.settling": "done with this stage, waiting for the next",
+    "paused": "too little space is left to train on",
     "skipping": "a newer stage opened, training is being cancelled",
 }
 _TRAINER_REASONS = {
@@ -298,7 +300,7 @@ def _round(state: State, now: float) -> RoundStatus:
     in_swarm = state.chart == "waiting" or state.chart.startswith("round.") or state.chart == "skipping"
     return RoundStatus(
         state=state.chart,
-        healthy=in_swarm and not stalled,
+        healthy=in_swarm and not stalled and state.low_space is None,
         age_s=now - state.since if state.since else 0.0,
         reason=_round_reason(state, overdue_s),
         round=clock.round if clock else -1,
@@ -321,7 +323,11 @@ def _round_reason(state: State, overdue_s: float) -> str:
         return state.stop_reason or "the node has stopped"
     if state.clock is not None and state.clock.final:
         return "the swarm has run its rounds"
+    if state.low_space is not None:
+        return pause_words(state.low_space)
     reason = _ROUND_REASONS.get(state.chart, state.chart)
+    if state.chart == "waiting" and state.clock is not None and is_barred(state, state.clock.round):
+        reason = f"restored from a backup: it takes part from round {max(state.floor, state.clock.round + 1)} on"
     if state.chart == "syncing" and state.chain:
         reason = "reading where the contract is"
     if overdue_s > 0:
@@ -349,6 +355,8 @@ def _coordinator(coordination: Coordination, now: float) -> CoordinatorStatus:
 def headline(state: State) -> str:
     """One line for the service manager."""
     parts = [state.chart]
+    if state.low_space is not None:
+        parts.append(pause_words(state.low_space))
     if state.clock is not None:
         parts.append(f"round {state.clock.round} stage {state.clock.stage}")
     parts.append(f"network {state.link.chart} ({state.link.peers} peers)")

@@ -15,7 +15,14 @@ SPARKS = "▁▂▃▄▅▆▇█"
 BAR_CELLS = 24
 SPARKS_SHOWN = 8  # newest rounds in the live table, which must fit into 80 columns
 ROUND_ROWS_MAX = 24  # more rounds are shown as means over equal spans
-STATE_STYLES = {"round.training": "green", "waiting": "cyan", "skipping": "yellow", "failed": "red", "exited": "red"}
+STATE_STYLES = {
+    "round.training": "green",
+    "waiting": "cyan",
+    "skipping": "yellow",
+    "paused": "red",
+    "failed": "red",
+    "exited": "red",
+}
 
 
 class Trained(msgspec.Struct, frozen=True):

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "h")
 LINES = ("-", "--", "-.", ":")
-CAUSES = {"late": (">", "#666666"), "slow": ("d", "#E69F00"), "fault": ("x", "#D55E00")}  # marker and colour
+CAUSES = {  # marker and colour
+    "late": (">", "#666666"),
+    "slow": ("d", "#E69F00"),
+    "fault": ("x", "#D55E00"),
+    "stopped": ("s", "#0072B2"),
+}
 NODES_MAX = 64  # in one picture
 POINTS_MARKED_MAX = 60  # rounds up to which every point has its marker
 SKIPS_BESIDE = 5  # skipped rounds shown before the first and after the last trained one, at the least

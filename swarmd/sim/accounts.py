@@ -11,6 +11,7 @@ from swarmd.core.events import (
     LinkDown,
     NodeStarted,
     RoundsSkipped,
+    SpaceLow,
     StageTrained,
     TimerFired,
     WorkerExited,
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
     from swarmd.sim.world import World
 
 
-def breaks(event: Event) -> bool:
-    """Whether something went wrong that can make a node miss rounds."""
+def breaks(event: Event, chart: str) -> bool:
+    """Whether something went wrong that can make a node in that state miss rounds; that it was stopped is no fault."""
     if isinstance(event, CommandFailed):
         return event.command.startswith("train/")
     if isinstance(event, TimerFired):
         return event.name == "train"
-    return isinstance(event, NodeStarted | WorkerExited | WorkerStartFailed | LinkDown | ChainDegraded)
+    if isinstance(event, NodeStarted):
+        return chart != "stopped"
+    if isinstance(event, SpaceLow):
+        return True
+    return chart != "draining" and isinstance(event, WorkerExited | WorkerStartFailed | LinkDown | ChainDegraded)
 
 
 class Accounts:
@@ -43,6 +48,8 @@ class Accounts:
         self.skipped_to = -1
         self.ever_trained = False
         self.broke = False  # something did, since a stage was last trained
+        self.paused = False  # it paused for want of space, since then
+        self.stopped = False  # it was stopped in order, since then
         self.next_round = 0  # the first round not accounted for
 
     def on_step(self, step: Step) -> None:
@@ -53,9 +60,13 @@ class Accounts:
         elif isinstance(event, StageTrained) and event.round >= self.next_round:
             self.trained[event.round] = True
         if isinstance(event, StageTrained) and after.done > before.done:
-            self.ever_trained, self.broke = True, False
-        elif not self.broke and breaks(event):
+            self.ever_trained, self.broke, self.stopped, self.paused = True, False, False, False
+        elif after.chart == "paused":
+            self.broke = self.paused = True
+        elif not self.broke and breaks(event, before.chart):
             self.broke = True
+        elif isinstance(event, NodeStarted):
+            self.stopped = True
         moved = after.work is not before.work and _round(after) != _round(before)
         if moved or (after.chart == "waiting" and before.chart != "waiting"):
             self._settle(after)
@@ -67,7 +78,8 @@ class Accounts:
         if event.first <= self.skipped_to or event.last < event.first or both or event.first < self.next_round:
             self._fail(f"rounds {event.first} to {event.last} are skipped, trained were {both or 'none'} of them")
         first = not self.ever_trained and self.skipped_to < 0
-        if (event.cause == "late" and not first) or (event.cause == "fault" and not self.broke):
+        causes = {"late": first, "fault": self.broke, "stopped": self.stopped, "slow": not self.paused}
+        if not causes[event.cause]:
             self._fail(f"rounds {event.first} to {event.last} are called skipped for {event.cause}")
         self.skipped_to = event.last
 

@@ -14,6 +14,9 @@ from swarmd.eventlog.commit import Commit, decode_commit, encode_commit
 from swarmd.eventlog.frame import encode_frame, read_frames
 
 CHECKPOINTS_KEPT = 2
+ROOM_BYTES = 1 << 30  # free on a disk that nothing has filled
+WANTED_BYTES = 40 << 20  # that a node wants to be free before it trains on; below 32 MiB it pauses
+LOW_BYTES = 32 << 20
 PLACE = Path("simulated.seg")  # names the log in errors
 
 
@@ -65,12 +68,19 @@ class Disk:
     Attributes:
         trained: how often each (round, stage) was trained to its end, over all lives; a record of the simulator, which
             the node cannot read.
+        free_bytes: on the file system.
     """
 
     def __init__(self) -> None:
         self.log = DiskLog()
         self.checkpoints: dict[tuple[int, int], Checkpoint] = {}
         self.trained: dict[tuple[int, int], int] = {}
+        self.free_bytes = ROOM_BYTES
+
+    @property
+    def is_low(self) -> bool:
+        """Whether a node pauses on it."""
+        return self.free_bytes < LOW_BYTES
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, atomically, and drop the oldest."""

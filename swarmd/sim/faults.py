@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from swarmd.core.events import StopRequested
 from swarmd.sim.chain import FEE, Chain, sign
 from swarmd.sim.contract import Call, Kind
+from swarmd.sim.disk import LOW_BYTES, ROOM_BYTES, WANTED_BYTES
 from swarmd.sim.network import NetworkWorker
 from swarmd.sim.node import CRASH_POINTS, Node
 
@@ -23,6 +24,8 @@ DEAR_S = (20.0, 120.0)
 HALT_S = (5.0, 60.0)
 BARRED_S = (10.0, 60.0)
 OWNER = "0xowner"
+FULL_S = (5.0, 240.0)  # how long a disk stays full
+LOOK_S = 5.0  # how often a node looks at its disk
 CLOCK_STEP_S = 3.0  # a clock set anew is off by up to this
 
 
@@ -66,6 +69,7 @@ class Faults:
             node.crash_point = None
             node.supervisor.refusals = 0
             node.rpc_out_until = 0.0
+            self._set_space(node, ROOM_BYTES)
             node.frozen_until = min(node.frozen_until, world.now)
             world.call_in(0.0, node.thaw, node.life)
 
@@ -134,6 +138,25 @@ class Faults:
 
     def _set_clock(self, node: Node) -> None:
         node.skew_s += self.random.uniform(-CLOCK_STEP_S, CLOCK_STEP_S)
+
+    def _fill_disk(self, node: Node) -> None:
+        """Something else takes the space, gives back too little of it to go on with, and then all."""
+        if node.disk.is_low:
+            return
+        self.world.counts["full_disks"] += 1
+        self._set_space(node, self.random.randrange(LOW_BYTES))
+        until_s = self.random.uniform(*FULL_S)
+        self.world.call_in(until_s / 2, self._set_space, node, (LOW_BYTES + WANTED_BYTES) // 2)
+        self.world.call_in(until_s, self._set_space, node, ROOM_BYTES)
+
+    def _set_space(self, node: Node, free_bytes: int) -> None:
+        """The node notices it when it looks the next time, whichever life it is in then."""
+        if not self.over or free_bytes == ROOM_BYTES:
+            node.disk.free_bytes = free_bytes
+            self.world.call_in(self.random.uniform(0.0, LOOK_S), self._look, node)
+
+    def _look(self, node: Node) -> None:
+        node.look_at_space(node.life)
 
     # --- kinds of faults of a chain ---
 
@@ -221,6 +244,7 @@ _FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
     (Faults._stop, 1.0),
     (Faults._forget, 1.0),
     (Faults._set_clock, 1.0),
+    (Faults._fill_disk, 1.5),
 )
 _CHAIN_FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
     *_FAULTS,

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from swarmd.core.catchup import Step, advance
 from swarmd.core.commands import Command
-from swarmd.core.events import Event, NodeStarted, NodeStopped, TimerFired
+from swarmd.core.events import Event, NodeStarted, NodeStopped, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import Deadline, State
 from swarmd.core.step import RULES, step
 from swarmd.core.values import Settings
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
-from swarmd.sim.disk import Disk
+from swarmd.sim.disk import WANTED_BYTES, Disk
 from swarmd.sim.orders import PORTS
 from swarmd.sim.supervisor import Supervisor
 from swarmd.sim.worker import SimWorker
@@ -86,6 +86,7 @@ class Node:
         self.state = self.fold(self.base)
         self.base = (len(self.disk.log.commits), self.state)
         self.receive(self.life, NodeStarted(self.settings, f"{self.peer}-{self.life}"))
+        self.look_at_space(self.life)
 
     def fold(self, base: tuple[int, State]) -> State:
         """The state that the log comes to; it must be the one the last life had, with the same commands.
@@ -142,6 +143,16 @@ class Node:
         if life == self.life and self.running:
             self._wake_at = 0.0
             self._wake_in(self.world.now)
+
+    def look_at_space(self, life: int) -> None:
+        """Pause when the disk is nearly full, go on when there is room again."""
+        if life != self.life or not self.running:
+            return
+        free_bytes, paused = self.disk.free_bytes, self.state.low_space is not None
+        if self.disk.is_low and not paused:
+            self.receive(life, SpaceLow(free_bytes, WANTED_BYTES))
+        elif paused and free_bytes >= WANTED_BYTES:
+            self.receive(life, SpaceFreed(free_bytes))
 
     def extend(self, rounds: int) -> None:
         """Let the swarm run more rounds, from the next life on."""

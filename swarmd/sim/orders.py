@@ -11,12 +11,14 @@ from swarmd.core.commands import (
     TRAINER_COMMANDS,
     Announce,
     Command,
+    Gather,
     KillWorker,
     PublishReport,
     StartWorker,
     StopWorkers,
+    Train,
 )
-from swarmd.core.events import CommandFailed, Event, LinkUp, NodeStarted, TrainerReady
+from swarmd.core.events import CommandFailed, Event, LinkUp, NodeStarted, TrainerReady, TrainingCancelled
 from swarmd.core.state import State
 from swarmd.core.values import Worker
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 Port = Literal["network", "trainer", "chain", "supervisor"]
 
-RENEWING = (LinkUp, TrainerReady, NodeStarted, CommandFailed)
+RENEWING = (LinkUp, TrainerReady, NodeStarted, CommandFailed, TrainingCancelled)
 PORTS: dict[type, Port] = {
     **dict.fromkeys(NETWORK_COMMANDS, "network"),
     **dict.fromkeys(TRAINER_COMMANDS, "trainer"),
@@ -61,6 +63,8 @@ class Orders:
         if type(envelope.event) in RENEWING:
             self._renew(envelope.event, before)
         for command in commands:
+            if step[2].low_space is not None and isinstance(command, Gather | Train):
+                self._fail(f"{command.id} goes out although the disk is nearly full")
             self.allowed[command.id] = self.allowed.get(command.id, 0) + 1
             self._check_once(command, envelope.at)
             if isinstance(command, Announce):
@@ -79,9 +83,11 @@ class Orders:
             self.allowed.clear()
             for sent in self.sent.values():
                 sent.clear()
-        elif isinstance(event, CommandFailed):
+        elif isinstance(event, CommandFailed | TrainingCancelled):
+            _, _, place = event.command.partition("/")
             for sent in self.sent.values():
                 sent.pop(event.command, None)
+            self.sent["trainer"].pop(f"cancel/{place}", None)  # the stage may be trained and left once more
 
     def _check_announcement(self, step: Step, command: Announce) -> None:
         """The clock goes forward; the same stage is announced under a new id only when the link has come back."""

@@ -69,6 +69,8 @@ class Recovery:
         state = node.state
         if not node.running or state.link.chart != "up":
             self.world.fail(node, f"it is {state.chart}, its link {state.link.chart}, although all faults have ceased")
+        if state.low_space is not None:
+            self.world.fail(node, "it pauses although its disk has room")
         if state.chain is not None and state.chain.chart != "up":
             self.world.fail(node, f"its chain is {state.chain.chart}, although all faults have ceased")
 

@@ -13,6 +13,7 @@ from swarmd.sim.worker import SimWorker
 ORPHAN_S = 0.5  # a trainer whose daemon was killed notices within this, and may save a checkpoint meanwhile
 LOAD_S = (0.5, 4.0)
 STEP_S = 0.5  # cancellation takes effect between two steps
+FULL_CHANCE = 0.5  # that a checkpoint does not fit a disk that is nearly full
 SAVE_S = 3.0  # evaluation and checkpoint at the end of a stage, which no cancellation stops
 
 
@@ -40,12 +41,15 @@ class TrainerWorker(SimWorker):
         if self.running is not None:
             self.world.fail(self.node, f"{command.id} was sent while the trainer is at {self.running.id}")
         self.running = command
-        if (command.round, command.stage) in self.node.disk.checkpoints:
+        if self._has_checkpoint(command):
             self._finish_in(self.random.uniform(0.01, 0.3), command)
         elif self.random.random() < self.world.chance("trainer_failure"):
             self.later(self.random.uniform(0.1, 5.0), self._break_off, command)
         else:
             self._begin_stage(command)
+
+    def _has_checkpoint(self, command: Train) -> bool:
+        return (command.round, command.stage) in self.node.disk.checkpoints
 
     def _begin_stage(self, command: Train) -> None:
         self.hangs = self.random.random() < self.world.chance("trainer_hang")
@@ -56,13 +60,16 @@ class TrainerWorker(SimWorker):
         self.finish_at = self.world.now + delay_s
         self.later(delay_s, self._finish, command)
 
-    def _break_off(self, command: Train) -> None:
+    def _break_off(self, command: Train, reason: str = "out of memory") -> None:
         if self.running is command:
-            self.running = None
-            self.tell(CommandFailed(command.id, "out of memory"))
+            self.running, self.finish_at = None, math.inf
+            self.tell(CommandFailed(command.id, reason))
 
     def _finish(self, command: Train) -> None:
         if self.running is not command:
+            return
+        if self.node.disk.is_low and not self._has_checkpoint(command) and self.random.random() < FULL_CHANCE:
+            self._break_off(command, "no space left for the checkpoint")
             return
         checkpoint = self.save(command)
         if self.random.random() < self.world.chance("trainer_crash"):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from swarmd.core import submissions
 from swarmd.core.commands import Announce, PublishReport, Register, Train
+from swarmd.core.restored import is_barred
 from swarmd.core.state import Chain, Coordination, State, WorkerState
 from swarmd.core.values import Worker
 from swarmd.core.workers import LEAVING
@@ -81,10 +82,15 @@ def _submits(state: State, armed: list[str]) -> bool:
     return under_way and ("clock" in armed or (_follows_chain(state) and "submission" in armed))
 
 
+def _is_paused(state: State, armed: list[str]) -> bool:
+    """The daemon owes the fact that there is room again; meanwhile the clock is looked at."""
+    return state.low_space is not None and _settles(state, armed)
+
+
 def _waits(state: State, armed: list[str]) -> bool:
-    """A node waits only while no stage is known to be open that it has not trained."""
+    """A node waits only while no stage is known to be open that it has not trained and may train."""
     clock = state.clock
-    idle = clock is None or clock.final or (clock.round, clock.stage) <= state.done
+    idle = clock is None or clock.final or (clock.round, clock.stage) <= state.done or is_barred(state, clock.round)
     return idle and _settles(state, armed)
 
 
@@ -97,6 +103,7 @@ _RULES: dict[str, Callable[[State, list[str]], bool]] = {
     "round.training": _trains,
     "round.publishing": _publishes,
     "round.settling": _settles,
+    "paused": _is_paused,
     "skipping": lambda state, armed: state.trainer.chart == "busy",
 }
 

@@ -54,6 +54,7 @@ class Summary(msgspec.Struct, frozen=True):
     worker_exits: int
     partitions: int
     freezes: int
+    full_disks: int
     rounds: int
     stages_trained: int
     reports: int
@@ -99,7 +100,19 @@ class World:
         self.ends_at = BEGIN + profile.hours * 3600.0
         self.calm_from = max(BEGIN, self.ends_at - profile.calm_s)
         self.counts = dict.fromkeys(
-            ("events", "commits", "replayed", "crashes", "worker_exits", "partitions", "freezes", "reports", "skips"), 0
+            (
+                "events",
+                "commits",
+                "replayed",
+                "crashes",
+                "worker_exits",
+                "partitions",
+                "freezes",
+                "full_disks",
+                "reports",
+                "skips",
+            ),
+            0,
         )
         self.counts |= dict.fromkeys(("confirmed", "refused"), 0)
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []

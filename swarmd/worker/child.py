@@ -148,7 +148,8 @@ async def _converse(main: WorkerMain, outbox: Outbox) -> SwarmdError | None:
 
 def tell_failure(outbox: Outbox, failure: SwarmdError) -> None:
     """Report a deliberate error and end with its exit status."""
-    permanent = failure.exit_code >= ExitCode.USAGE and failure.exit_code != ExitCode.IN_USE
+    passing = (ExitCode.IN_USE, ExitCode.CANNOT_CREATE)  # another process may end, and a disk have room again
+    permanent = failure.exit_code >= ExitCode.USAGE and failure.exit_code not in passing
     outbox.fault(str(failure), permanent, failure.exit_code)
     sys.exit(failure.exit_code)
 

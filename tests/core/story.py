@@ -109,11 +109,11 @@ class Story:
 
     def join(self, peers: int = 1) -> tuple[Command, ...]:
         """Start, with both workers ready and the node registered."""
-        return (
-            *self.start(),
-            *self.workers_run(),
-            *self.tell(LinkUp(peers), Registered("register"), TrainerReady("cpu", "tiny", 1)),
-        )
+        return (*self.start(), *self.workers_run(), *self.join_as_started(peers))
+
+    def join_as_started(self, peers: int = 1) -> tuple[Command, ...]:
+        """The workers, which run, are ready, and the node is registered."""
+        return self.tell(LinkUp(peers), Registered("register"), TrainerReady("cpu", "tiny", 1))
 
     def join_chain(self, at: ChainUp | None = None) -> tuple[Command, ...]:
         """As `join`, with the chain worker too, and the contract at its first stage."""

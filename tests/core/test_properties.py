@@ -48,6 +48,8 @@ from swarmd.core.events import (
     RoundAnnounced,
     RoundPublished,
     RoundsSkipped,
+    SpaceFreed,
+    SpaceLow,
     StageLog,
     StageTrained,
     StopRequested,
@@ -76,7 +78,7 @@ from swarmd.core.state import (
     State,
     Submission,
 )
-from swarmd.core.step import step
+from swarmd.core.step import RULES, step
 from swarmd.core.turn import PENDING_MAX, Turn
 from swarmd.core.values import BlockRef, ChainSettings, CoordinatorSettings, Prepared, RolloutsRef, Settings
 
@@ -129,7 +131,7 @@ timers = st.builds(TimerFired, st.sampled_from(["clock", "train", "gather", "pub
 @st.composite
 def skips(draw: st.DrawFn) -> RoundsSkipped:
     first = draw(rounds)
-    return RoundsSkipped(first, first + draw(rounds), draw(st.sampled_from(["slow", "late", "fault"])))
+    return RoundsSkipped(first, first + draw(rounds), draw(st.sampled_from(["slow", "late", "fault", "stopped"])))
 
 
 accounts = st.sampled_from(["0xme", "0xother"])
@@ -154,7 +156,15 @@ chain_ups = st.builds(
 )  # fmt: skip
 
 BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
-    NodeStarted: st.builds(NodeStarted, node_settings(), words),
+    NodeStarted: st.builds(
+        NodeStarted,
+        node_settings(),
+        words,
+        restored=st.sampled_from([False, False, True]),
+        from_round=st.integers(0, 2),
+    ),
+    SpaceLow: st.builds(SpaceLow, st.integers(0, 9), st.just(10)),
+    SpaceFreed: st.builds(SpaceFreed, st.integers(10, 20)),
     StopRequested: st.builds(StopRequested, words, codes),
     NodeStopped: st.builds(NodeStopped, words, codes),
     TimerFired: timers,
@@ -389,7 +399,7 @@ def test_a_trigger_that_a_state_does_not_list_changes_nothing(name: str) -> None
     for place, trigger in unlisted:
         state = standing_at(name, place)
         before = _encode(state)
-        turn = Turn(state, 0, 9.0, charts)
+        turn = Turn(state, 0, 9.0, charts, RULES)
         assert _move(turn, name, trigger) is False
         assert _encode(turn.state) == before
         assert turn.commands == []

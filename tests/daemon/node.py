@@ -33,6 +33,7 @@ stop_s = {stop_s}
 restarts_max = {restarts_max}
 [storage]
 free_bytes_min = {free_bytes_min}
+free_bytes_stop = {free_bytes_stop}
 [logs]
 level = "debug"
 """
@@ -49,6 +50,7 @@ class FakeNode:
             "stop_s": 2.0,
             "restarts_max": 8,
             "free_bytes_min": 0,
+            "free_bytes_stop": 4 * 1024 * 1024,
         }
         self.config = directory / "node.toml"
         self.config.write_text(CONFIG.format(**(defaults | settings)))

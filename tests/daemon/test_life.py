@@ -166,7 +166,7 @@ def test_orderly_restarts_do_not_spend_the_budget(tmp_path: Path) -> None:
 
 
 def test_too_little_room_at_start_is_refused(tmp_path: Path) -> None:
-    with fake_node(tmp_path, free_bytes_min=2**62) as node:
+    with fake_node(tmp_path, free_bytes_min=2**62, free_bytes_stop=2**61) as node:
         node.start()
         assert node.wait() == 73
         assert "are free for" in node.lines()[-1]["message"]
@@ -211,16 +211,17 @@ def _fill(mount: Path) -> None:
             return
 
 
-def test_low_space_stops_the_node_in_order(tmp_path: Path, small_disk: Path) -> None:
+def test_a_disk_that_fills_up_suddenly_ends_the_node_in_order(tmp_path: Path, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,size=4m", str(small_disk)], check=True)  # room for what the log reserves
     with fake_node(tmp_path, data=small_disk / "data", free_bytes_min=1024 * 1024) as node:
         node.start()
         node.worker_pid("network")
-        (small_disk / "filler").write_bytes(b"\0" * (2 * 1024 * 1024 + 512 * 1024))
+        _fill(small_disk)
         assert node.wait() == 73
         stopped = node.events()[-1]
         assert isinstance(stopped, NodeStopped) and stopped.code == 73
         assert re.search(r"only 0\.\d MiB are free", stopped.reason)
+        verify(node.paths.events)
 
 
 def test_a_missing_identity_is_not_replaced(tmp_path: Path) -> None:

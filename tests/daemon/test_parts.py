@@ -15,14 +15,15 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from swarmd.core.events import Event, StopRequested
-from swarmd.daemon import control
+from swarmd.config import StorageConfig
+from swarmd.core.events import Event, SpaceFreed, SpaceLow, StopRequested
+from swarmd.daemon import control, space
 from swarmd.daemon.control import Control, NoDaemon, ask, bind_control
 from swarmd.daemon.leftovers import find_leftovers, kill_leftovers
 from swarmd.daemon.notify import Notifier
 from swarmd.daemon.output import LINE_CHARACTERS_MAX, LINES_KEPT, REASON_CHARACTERS_MAX, LineReader, level_of
 from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
-from swarmd.daemon.space import check_space, guard_space
+from swarmd.daemon.space import Bounds, SpaceGuard, bounds_of, check_space
 from swarmd.daemon.supervisor import describe_status
 from swarmd.errors import ControlError, NoSpaceLeft, single_error
 
@@ -228,20 +229,65 @@ def test_colours_are_taken_out() -> None:
 
 
 def test_room_is_checked(tmp_path: Path) -> None:
-    check_space(tmp_path, 1)
+    check_space(tmp_path, StorageConfig())
     with pytest.raises(NoSpaceLeft) as error:
-        check_space(tmp_path, 2**62)
+        check_space(tmp_path, StorageConfig(free_bytes_min=2**62, free_bytes_stop=2**61))
     assert error.value.exit_code == 73
 
 
-def test_the_guard_asks_for_a_stop_once(tmp_path: Path) -> None:
-    facts: list[Event] = []
+def test_bounds_leave_room_for_the_next_checkpoint_and_to_end_in_order() -> None:
+    assert bounds_of(StorageConfig(free_bytes_min=100, free_bytes_stop=60), 20) == Bounds(low=120, wanted=150, stop=50)
+    assert bounds_of(StorageConfig(free_bytes_min=0), 20) == Bounds(0, 0, 0)
 
-    async def observe(event: Event) -> None:
-        facts.append(event)
 
-    anyio.run(guard_space, tmp_path, 2**62, observe, 0.01)
-    assert len(facts) == 1 and isinstance(facts[0], StopRequested) and facts[0].code == 73
+class Disk:
+    """A disk whose free space the test sets, and what a guard says of it."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gain: int = 0) -> None:
+        self.free = 1000
+        self.gain = gain  # what making room brings
+        self.facts: list[Event] = []
+        self.rooms = 0
+        storage = StorageConfig(free_bytes_min=100, free_bytes_stop=20)
+        self.guard = SpaceGuard(tmp_path, tmp_path / "none", storage, self._make_room, self._observe)
+        monkeypatch.setattr(space, "free_bytes", lambda directory: self.free)
+
+    async def _observe(self, event: Event) -> None:
+        self.facts.append(event)
+
+    async def _make_room(self) -> None:
+        self.rooms += 1
+        self.free += self.gain
+
+    def look(self, free: int) -> list[Event]:
+        self.free = free
+        self.facts = []
+        self.goes_on = anyio.run(self.guard._look)
+        return self.facts
+
+
+def test_a_guard_tells_a_pause_and_its_end_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path, monkeypatch)
+    assert disk.look(100) == []
+    assert disk.look(99) == [SpaceLow(99, 125)]
+    assert disk.look(90) == [] == disk.look(124)
+    assert disk.look(125) == [SpaceFreed(125)]
+    assert disk.look(30) == [SpaceLow(30, 125)]
+    assert disk.goes_on
+
+
+def test_what_may_go_goes_before_a_node_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path, monkeypatch, gain=50)
+    assert disk.look(80) == []
+    assert disk.rooms == 1
+    assert disk.look(40) == [SpaceLow(90, 125)]
+
+
+def test_a_disk_that_is_as_good_as_full_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path, monkeypatch)
+    (stop,) = disk.look(19)
+    assert isinstance(stop, StopRequested) and stop.code == 73
+    assert not disk.goes_on
 
 
 # --- processes ---

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from swarmd.core import catchup, chain, coordination, rounds, step, submissions, turn, votes, workers
+from swarmd.core import catchup, chain, coordination, pause, rounds, step, submissions, turn, votes, workers
 from swarmd.sim import node, world
 
 
@@ -27,6 +27,24 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
+    Mutant(
+        "a pause never ends",
+        pause,
+        'turn.put("low_space", None)',
+        "pass",
+    ),
+    Mutant(
+        "a stage is begun on a disk that is nearly full",
+        pause,
+        "    if chart in IDLE:",
+        "    if chart == IDLE[0]:",
+    ),
+    Mutant(
+        "rounds missed in a pause count as the node's own slowness",
+        pause,
+        "        turn.note_fault()\n",
+        "",
+    ),
     Mutant(
         "a stage trained already is trained again after a restart",
         rounds,
@@ -209,8 +227,8 @@ CHAIN_MUTANTS = (
     Mutant(
         "a restart empties the outbox",
         workers,
-        "        faulted=before.faulted or before.work is not None,\n",
-        "        faulted=before.faulted or before.work is not None,\n        submissions=(),\n",
+        "        low_space=None,\n",
+        "        low_space=None,\n        submissions=(),\n",
     ),
     Mutant(
         "the vote is cast before the round is over",

@@ -1,0 +1,167 @@
+"""A node whose disk is nearly full: it begins nothing, says why, and joins again by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmd.core.events import (
+    CommandFailed,
+    NodeStopped,
+    NoRoundYet,
+    ReportPublished,
+    RoundsSkipped,
+    SpaceFreed,
+    SpaceLow,
+    StopRequested,
+    TrainerReady,
+    TrainingCancelled,
+    WorkerExited,
+    WorkerStarted,
+)
+from swarmd.core.state import LowSpace
+from tests.core.story import Story, announced, chain_settings, chain_up, gathered, ids, settings, trained
+
+LOW = SpaceLow(5, 40)
+FREED = SpaceFreed(100)
+
+
+@pytest.fixture
+def node() -> Story:
+    node = Story(settings())
+    node.join()
+    return node
+
+
+def finish(node: Story, round: int) -> None:
+    node.tell(gathered(round), trained(round), ReportPublished(f"report/{round}/0", round, 0))
+
+
+def test_an_idle_node_pauses_and_begins_no_stage(node: Story) -> None:
+    node.tell(NoRoundYet(), LOW)
+    assert node.state.chart == "paused"
+    assert node.state.low_space == LowSpace(5, 40, 0.0)
+    assert node.tell(announced(0), announced(1)) == ()
+    assert node.state.chart == "paused"
+    assert "clock" in node.waits
+
+
+def test_it_joins_at_the_present_round_when_there_is_room(node: Story) -> None:
+    node.tell(announced(0))
+    finish(node, 0)
+    node.tell(LOW, announced(1), announced(4))
+    assert ids(node.tell(FREED)) == ["gather/4/0"]
+    assert node.recorded[-2:] == [RoundsSkipped(1, 3, "fault"), FREED]
+    assert node.state.low_space is None
+
+
+def test_gathering_stops_and_goes_on(node: Story) -> None:
+    node.tell(announced(3))
+    node.tell(LOW)
+    assert node.state.chart == "paused" and "gather" not in node.waits
+    assert node.tell(gathered(3)) == ()
+    assert ids(node.tell(FREED)) == ["train/3/0"]
+
+
+def test_a_stage_at_the_trainer_is_finished_and_reported_but_no_other_begun(node: Story) -> None:
+    node.tell(announced(0))
+    assert node.tell(LOW, announced(1)) == ()
+    assert node.state.chart == "round.training"
+    assert ids(node.tell(trained(0))) == ["report/0/0"]
+    assert node.tell(ReportPublished("report/0/0", 0, 0)) == ()
+    assert node.state.chart == "paused"
+    node.tell(announced(2))
+    assert ids(node.tell(FREED)) == ["gather/2/0"]
+    assert RoundsSkipped(1, 1, "fault") in node.recorded
+
+
+def test_a_stage_is_left_where_the_policy_says_so() -> None:
+    node = Story(settings(behind="abandon"))
+    node.join()
+    node.tell(announced(0))
+    assert ids(node.tell(LOW)) == ["cancel/0/0"]
+    assert node.state.chart == "paused" and "cancel" in node.waits
+    node.tell(TrainingCancelled("train/0/0", 0, 0))
+    assert ids(node.tell(FREED)) == ["train/0/0"]
+
+
+def test_room_before_the_trainer_has_stopped_waits_for_the_trainer() -> None:
+    node = Story(settings(behind="abandon"))
+    node.join()
+    node.tell(announced(0), LOW)
+    assert node.tell(FREED) == ()
+    assert node.state.chart == "round.training"
+    assert ids(node.tell(TrainingCancelled("train/0/0", 0, 0))) == ["train/0/0"]
+
+
+def test_a_stage_trained_although_cancelled_is_reported() -> None:
+    node = Story(settings(behind="abandon"))
+    node.join()
+    node.tell(announced(0), LOW)
+    assert ids(node.tell(trained(0))) == ["report/0/0"]
+    assert node.state.chart == "round.publishing"
+    node.tell(ReportPublished("report/0/0", 0, 0))
+    assert node.state.chart == "paused"
+    assert node.tell(FREED) == ()
+    assert node.state.chart == "round.settling"
+
+
+def test_a_stage_that_failed_for_want_of_space_is_not_tried_until_there_is_some(node: Story) -> None:
+    node.tell(announced(0), LOW)
+    node.tell(CommandFailed("train/0/0", "no space left"))
+    assert node.state.chart == "paused"
+    assert not [name for name in node.waits if name.startswith(("retry", "train"))]
+    assert ids(node.tell(FREED)) == ["train/0/0"]
+
+
+def test_a_trainer_that_comes_back_is_given_nothing(node: Story) -> None:
+    node.tell(announced(0), WorkerExited("trainer", "killed", signal=9), LOW)
+    assert node.state.chart == "paused"
+    node.wait("restart/trainer")
+    assert node.tell(WorkerStarted("trainer", 13, 2), TrainerReady("cpu", "tiny", 1)) == ()
+    assert ids(node.tell(FREED)) == ["train/0/0"]
+
+
+def test_a_pause_that_goes_on_keeps_its_beginning(node: Story) -> None:
+    node.tell(NoRoundYet(), LOW)
+    node.at = 9.0
+    node.tell(SpaceLow(3, 40))
+    assert node.state.low_space == LowSpace(3, 40, 0.0)
+
+
+def test_a_paused_node_stops_in_order_and_a_new_life_looks_anew(node: Story) -> None:
+    node.tell(announced(0), LOW)
+    finish(node, 0)
+    assert ids(node.tell(StopRequested("signal 15"))) == ["stop/run1"]
+    node.tell(NodeStopped("signal 15"))
+    assert node.state.chart == "stopped"
+    node.join()
+    assert node.state.low_space is None
+    assert ids(node.tell(announced(1))) == ["gather/1/0"]
+
+
+def test_a_node_that_is_low_from_the_start_pauses_before_it_begins_anything() -> None:
+    node = Story(settings())
+    node.start()
+    node.tell(LOW)
+    assert node.state.chart == "starting"
+    node.workers_run()
+    node.join_as_started()
+    assert node.state.chart == "paused"
+    assert node.tell(announced(0)) == ()
+    assert ids(node.tell(FREED)) == ["train/0/0"]
+
+
+def test_on_a_chain_the_pause_lasts_while_the_contract_goes_on() -> None:
+    node = Story(chain_settings(behind="abandon"))
+    node.join_chain()
+    node.tell(LOW, TrainingCancelled("train/0/0", 0, 0))
+    assert node.tell(chain_up(round=2, head=2)) == ()
+    assert node.state.chart == "paused"
+    assert "gather/2/0" in ids(node.tell(FREED))
+
+
+def test_room_where_there_was_room_all_along_changes_nothing(node: Story) -> None:
+    node.tell(announced(0))
+    before = node.state
+    assert node.tell(FREED) == ()
+    assert node.state == before

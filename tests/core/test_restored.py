@@ -1,0 +1,173 @@
+"""A node that was brought back from a backup, and one that was stopped: what they take part in and record."""
+
+from __future__ import annotations
+
+from swarmd.core.commands import Announce, Gather, Train
+from swarmd.core.events import (
+    LinkUp,
+    NodeStarted,
+    NodeStopped,
+    NoRoundYet,
+    Registered,
+    ReportPublished,
+    RoundsSkipped,
+    StopRequested,
+    TrainerReady,
+    WorkerExited,
+)
+from tests.core.story import Story, announced, coordinator_settings, gathered, ids, settings, trained
+
+
+def old_log(round: int = 2) -> Story:
+    """A node that was at training a round when the backup was made."""
+    node = Story(settings())
+    node.join()
+    node.tell(announced(round), gathered(round))
+    return node
+
+
+def restore(node: Story, from_round: int = 0) -> None:
+    node.lives += 1
+    node.tell(NodeStarted(node.node, f"run{node.lives}", restored=True, from_round=from_round))
+    node.workers_run()
+    node.join_as_started()
+
+
+def test_the_round_that_is_open_is_left_alone_and_the_next_is_trained() -> None:
+    node = old_log()
+    restore(node)
+    assert node.tell(announced(2)) == (), "it may have reported this round after the backup"
+    assert node.state.chart == "waiting"
+    assert ids(node.tell(announced(3))) == ["gather/3/0"]
+    assert RoundsSkipped(2, 2, "fault") in node.recorded
+
+
+def test_what_it_was_told_to_train_before_is_forgotten() -> None:
+    node = old_log()
+    assert any(isinstance(command, Train) for command in node.state.pending)
+    restore(node)
+    assert not any(isinstance(command, Train | Gather) for command in node.state.pending)
+
+
+def test_a_swarm_that_went_on_is_joined_a_round_after_the_open_one() -> None:
+    node = old_log()
+    restore(node)
+    assert node.tell(announced(50)) == ()
+    assert ids(node.tell(announced(51))) == ["gather/51/0"]
+    assert RoundsSkipped(2, 50, "fault") in node.recorded
+
+
+def test_an_announcement_whose_time_has_passed_settles_nothing() -> None:
+    node = old_log()
+    node.at = 500.0
+    restore(node)
+    node.tell(announced(40, deadline_at=400.0))
+    assert node.state.restored
+    assert node.tell(announced(50, deadline_at=600.0)) == ()
+    assert node.state.floor == 51
+
+
+def test_it_holds_for_the_lives_that_follow() -> None:
+    node = old_log()
+    restore(node)
+    node.join()
+    assert node.tell(announced(2)) == ()
+    node.join()
+    assert node.tell(announced(2)) == ()
+    assert ids(node.tell(announced(3))) == ["gather/3/0"]
+
+
+def test_whoever_restores_may_know_a_later_round() -> None:
+    node = old_log()
+    restore(node, from_round=9)
+    assert node.tell(announced(5)) == ()
+    assert node.tell(announced(8)) == ()
+    assert ids(node.tell(announced(9))) == ["gather/9/0"]
+
+
+def test_a_swarm_that_has_ended_is_waited_for() -> None:
+    node = old_log()
+    restore(node)
+    node.tell(announced(6, final=True))
+    assert node.state.chart == "waiting"
+    assert node.state.floor == 6
+
+
+def coordinator() -> Story:
+    """One that had opened round 1 when the backup was made."""
+    node = Story(coordinator_settings(start_s=60.0))
+    node.join()
+    opened = [each for each in node.state.pending if isinstance(each, Announce)]
+    assert [each.round for each in opened] == [0]
+    return node
+
+
+def announcements(node: Story) -> list[int]:
+    return [each.round for each in node.state.pending if isinstance(each, Announce)]
+
+
+def test_a_restored_coordinator_opens_the_round_after_the_one_it_finds() -> None:
+    node = coordinator()
+    restore(node)
+    node.tell(announced(7))
+    node.wait("muster")
+    assert node.state.coordination is not None
+    assert node.state.coordination.round == 8
+
+
+def test_a_restored_coordinator_that_finds_no_clock_opens_none_of_its_old_rounds() -> None:
+    node = coordinator()
+    restore(node)
+    node.tell(NoRoundYet())
+    assert node.state.coordination is not None and node.state.coordination.chart == "mustering"
+    node.wait("muster")
+    assert node.state.coordination.round == 1
+    assert not node.state.restored
+    node = coordinator()
+    restore(node, from_round=30)
+    node.wait("muster")
+    assert node.state.coordination is not None and node.state.coordination.round == 30
+
+
+def finish(node: Story, round: int) -> None:
+    node.tell(gathered(round), trained(round), ReportPublished(f"report/{round}/0", round, 0))
+
+
+def test_rounds_missed_while_stopped_are_no_fault() -> None:
+    node = Story(settings())
+    node.join()
+    node.tell(announced(0))
+    finish(node, 0)
+    node.tell(StopRequested("signal 15"), WorkerExited("network", "stopped", code=0), NodeStopped("signal 15"))
+    node.start()
+    node.workers_run()
+    node.tell(LinkUp(1), Registered("register"), TrainerReady("cpu", "tiny", 1), announced(5))
+    assert node.recorded[-2] == RoundsSkipped(1, 4, "stopped")
+
+
+def test_a_node_that_stopped_in_mid_stage_was_stopped_too() -> None:
+    node = Story(settings())
+    node.join()
+    node.tell(announced(0), StopRequested("signal 15"), NodeStopped("signal 15"))
+    node.join()
+    node.tell(announced(2))
+    assert node.recorded[-2] == RoundsSkipped(0, 1, "stopped")
+
+
+def test_a_node_that_stopped_for_a_failure_was_not() -> None:
+    node = Story(settings())
+    node.join()
+    node.tell(announced(0), StopRequested("no space", 73), NodeStopped("no space", 73))
+    node.join()
+    node.tell(announced(2))
+    assert node.recorded[-2] == RoundsSkipped(0, 1, "fault")
+
+
+def test_a_fault_before_the_stop_stays_the_cause() -> None:
+    node = Story(settings())
+    node.join()
+    node.tell(announced(0), WorkerExited("trainer", "killed", signal=9))
+    node.tell(StopRequested("signal 15"), NodeStopped("signal 15"))
+    node.join()
+    node.tell(announced(2))
+    assert node.recorded[-2] == RoundsSkipped(0, 1, "fault")
