@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from swarmd.errors import SwarmdError
 from swarmd.web import api, pages
-from swarmd.web.answers import JsonAnswer
+from swarmd.web.answers import JsonAnswer, refusal, refusal_of
 from swarmd.web.endpoints import Endpoint
 from swarmd.web.guard import Doors, Guard
 from swarmd.web.login import Login
@@ -86,4 +88,21 @@ def make_app(
         Route("/static/{name:path}", pages.serve_static),
         Route("/{rest:path}", pages.serve_page),
     ]
-    return Guard(Starlette(routes=routes, lifespan=running), doors, stream.end)
+    return Guard(Starlette(routes=routes, lifespan=running, exception_handlers=REFUSALS), doors, stream.end)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, SwarmdError)
+    return refusal_of(error)
+
+
+async def _refuse_method(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refusal(error.status_code, f"{error.detail}: {request.method}", dict(error.headers or {}))
+
+
+async def _own_up(request: Request, error: Exception) -> Response:
+    return refusal(500, "the server met an error that it does not know; its log has it")
+
+
+REFUSALS = {SwarmdError: _refuse, HTTPException: _refuse_method, Exception: _own_up}

@@ -16,11 +16,10 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from swarmd.errors import SwarmdError
 from swarmd.serving import Address, is_loopback
-from swarmd.web.answers import JsonAnswer, refusal, refusal_of
+from swarmd.web.answers import JsonAnswer, refusal
 from swarmd.web.login import admits
-from swarmd.web.protocol import ABORT
+from swarmd.web.protocol import cut
 
 TARGET_BYTES_MAX = 4096  # path and query
 REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none
@@ -84,13 +83,11 @@ class Guard:
         except TimeoutError:
             status = 408 if scope["method"] == "POST" else 503
             await answer.break_off(refusal(status, f"this took longer than {REQUEST_S:g} s", {"connection": "close"}))
-        except SwarmdError as error:
-            await answer.break_off(refusal_of(error))
         except OSError:
             await answer.break_off(None)  # the client is gone
         except Exception:
             log.exception("ERROR a request failed: %s %.200r", scope["method"], scope["path"])
-            await answer.break_off(refusal(500, "the server met an error that it does not know; its log has it"))
+            await answer.break_off(None)
 
     def _deny(self, scope: Scope, headers: Headers) -> JsonAnswer | None:
         """A refusal, or None."""
@@ -190,8 +187,8 @@ class _Answer:
         """Answer otherwise; where the answer is half on its way, close the connection."""
         if not self._begun and instead is not None:
             await instead(self._scope, _nothing, self.send)
-        elif not self._ended and (abort := self._scope.get("state", {}).get(ABORT)):
-            abort()
+        elif not self._ended:
+            await cut(self._scope)
 
 
 async def _nothing() -> Message:

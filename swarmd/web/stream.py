@@ -18,7 +18,7 @@ from swarmd.eventlog.fold import Applied
 from swarmd.web.answers import encode, refusal
 from swarmd.web.moments import charts_of, event_row
 from swarmd.web.node import LogNode
-from swarmd.web.protocol import ABORT
+from swarmd.web.protocol import cut
 from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT, Message
 from swarmd.web.sources import SwarmSource
 
@@ -252,9 +252,7 @@ class _Streaming(Response):
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
-        abort = scope.get("state", {}).get(ABORT)
-        if abort is not None:
-            abort()  # at once: nobody may be there to take what is still to be written
+        await cut(scope)  # at once: nobody may be there to take what is still to be written
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
         feed = self._stream.feed(self._after_seq)

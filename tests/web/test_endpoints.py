@@ -1,0 +1,239 @@
+"""Every address, on every kind of log: its shape, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmd.core.events import MemberLeft, MemberSeen, ReportSeen, StageTrained
+from swarmd.eventlog.fold import commits_from, fold, load, oldest_base
+from swarmd.observe.status import Status
+from swarmd.web import shapes, upstream
+from tests.core.story import Story, announced, coordinator_settings, settings, trained
+from tests.eventlog.making import NODE
+from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, Served, copy_of, empty, served, told
+
+KINDS = ("empty", "coordinator", "follower", "chain")
+GOLDEN_LOGS = {"coordinator": COORDINATOR, "follower": FOLLOWER, "chain": CHAIN}
+SHAPES: dict[str, Any] = {
+    "/api/healthz": upstream.Health,
+    "/api/round_and_stage": upstream.RoundAndStage,
+    "/api/leaderboard": upstream.Leaderboard,
+    "/api/leaderboard-cumulative": upstream.CumulativeLeaderboard,
+    "/api/rewards-history": upstream.RewardsHistory,
+    "/api/name-to-id?name=node-1": upstream.IdOfName,
+    "/api/gossip?since_round=0": upstream.GossipMessages,
+    "/api/v1/here": shapes.Here,
+    "/api/v1/swarm": shapes.SwarmView,
+    "/api/v1/swarm?limit=1": shapes.SwarmView,
+    "/api/v1/swarm/curves": shapes.Curves,
+    "/api/v1/swarm/gossip": shapes.Gossip,
+    "/api/v1/node/status": Status,
+    "/api/v1/node/events?first=-10&count=5": shapes.EventPage,
+    "/api/v1/node/overview?buckets=16": shapes.Overview,
+    "/api/v1/node/charts": shapes.ChartsView,
+    "/api/v1/node/stages": shapes.StagesView,
+}
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Served]]:
+    """A server for each kind of log."""
+    root = tmp_path_factory.mktemp("logs")
+    places = {kind: copy_of(node, root / kind) for kind, node in GOLDEN_LOGS.items()}
+    places["empty"] = empty(root / "empty")
+    servers = [(kind, served(place)) for kind, place in places.items()]
+    running = {kind: server.__enter__() for kind, server in servers}
+    yield running
+    for _, server in servers:
+        server.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", SHAPES)
+def test_an_address_answers_in_its_shape(logs: dict[str, Served], kind: str, path: str) -> None:
+    answer = logs[kind].get(path)
+    assert answer.status_code == 200, answer.text
+    msgspec.json.decode(answer.content, type=SHAPES[path])
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_moment_of_a_log_is_what_the_fold_gives(logs: dict[str, Served], kind: str) -> None:
+    if kind == "empty":
+        assert logs[kind].json("/api/v1/node/moments/0", 404)["detail"] == "not-found"
+        return
+    events = GOLDEN_LOGS[kind] / "events"
+    for applied in fold(commits_from(events, oldest_base(events))):
+        answer = logs[kind].get(f"/api/v1/node/moments/{applied.seq}")
+        moment = msgspec.json.decode(answer.content, type=shapes.Moment)
+        assert moment.event.seq == applied.seq
+        assert moment.charts["round"] == applied.after.chart
+        assert moment.before["round"] == applied.before.chart
+        assert [command.id for command in moment.commands] == [command.id for command in applied.commands]
+        assert [command.id for command in moment.pending] == [command.id for command in applied.after.pending]
+        assert [name for name, _ in moment.deadlines] == [deadline.name for deadline in applied.after.deadlines]
+
+
+def test_events_are_given_from_either_end(logs: dict[str, Served]) -> None:
+    page = logs["coordinator"].json("/api/v1/node/events?first=10&count=3")
+    assert [row["seq"] for row in page["events"]] == [10, 11, 12]
+    end = page["end"]
+    last = logs["coordinator"].json("/api/v1/node/events?first=-2&count=100")
+    assert [row["seq"] for row in last["events"]] == [end - 2, end - 1]
+    assert logs["coordinator"].json(f"/api/v1/node/events?first={end}")["events"] == []
+    assert last["events"][-1]["text"].startswith("node stopped")
+
+
+@pytest.mark.parametrize("kind", ["coordinator", "follower", "chain"])
+def test_the_swarm_is_where_the_state_says(logs: dict[str, Served], kind: str) -> None:
+    state, _ = load(GOLDEN_LOGS[kind] / "events")
+    view = msgspec.json.decode(logs[kind].get("/api/v1/swarm").content, type=shapes.SwarmView)
+    assert state.clock is not None and state.settings is not None
+    assert (view.round, view.stage, view.final) == (state.clock.round, state.clock.stage, state.clock.final)
+    assert view.swarm == state.settings.swarm
+    assert [row.rank for row in view.peers] == list(range(1, len(view.peers) + 1))
+    assert (view.chain is not None) == (kind == "chain")
+    assert logs[kind].json("/api/round_and_stage") == {"round": view.round, "stage": view.stage}
+
+
+def test_a_coordinators_leaderboard_is_its_own_account(logs: dict[str, Served]) -> None:
+    state, _ = load(COORDINATOR / "events")
+    assert state.coordination is not None
+    expected = {member.peer: (member.reward, member.rounds, member.name) for member in state.coordination.members}
+    rows = logs["coordinator"].json("/api/v1/swarm")["peers"]
+    assert {row["id"]: (row["reward"], row["rounds"], row["name"]) for row in rows} == expected
+    assert [row["reward"] for row in rows] == sorted((row["reward"] for row in rows), reverse=True)
+    leaders = logs["coordinator"].json("/api/leaderboard-cumulative")["leaders"]
+    assert [leader["cumulativeScore"] for leader in leaders] == [row["reward"] for row in rows]
+
+
+def test_a_followers_log_says_that_it_does_not_know_others_rewards(logs: dict[str, Served]) -> None:
+    view = logs["follower"].json("/api/v1/swarm")
+    known = [row for row in view["peers"] if row["known"]]
+    assert [row["name"] for row in known] == ["node-2"]
+    assert len(view["peers"]) == 3
+    assert "not their rewards" in view["notes"][0]
+    state, _ = load(FOLLOWER / "events")
+    assert known[0]["reward"] == pytest.approx(state.reward_total)
+
+
+def test_a_chains_rewards_are_those_of_the_chain(logs: dict[str, Served]) -> None:
+    from swarmd.cli.standings import board_of_log
+
+    board = board_of_log(CHAIN, "reward", 0)
+    assert board is not None
+    view = logs["chain"].json("/api/v1/swarm")
+    rows = {row["id"]: row for row in view["peers"] if row["known"]}
+    for standing in board.standings:
+        row = rows[standing.peer]
+        assert row["reward"] == pytest.approx(standing.reward / 1000)
+        assert (row["rounds"], row["votes"]) == (standing.rounds, standing.wins)
+    assert view["chain"]["contract"] == board.contract
+    assert {own[1] for own in view["chain"]["submissions"]} <= {"confirmed", "included", "sent", "intended", "refused"}
+
+
+def test_charts_are_those_that_the_node_has(logs: dict[str, Served]) -> None:
+    names = {kind: set(logs[kind].json("/api/v1/node/charts")["now"]) for kind in KINDS}
+    assert names["empty"] == {"round", "link", "trainer"} == names["follower"]
+    assert names["coordinator"] == names["empty"] | {"coordinator"}
+    assert names["chain"] == names["empty"] | {"chain", "submission"}
+    for kind in KINDS:
+        view = msgspec.json.decode(logs[kind].get("/api/v1/node/charts").content, type=shapes.ChartsView)
+        states = {chart.name: {state.name for state in chart.states} for chart in view.charts}
+        assert all(state in states[name] for name, state in view.now.items())
+
+
+def test_stages_say_what_was_done_and_how_long_it_took(logs: dict[str, Served]) -> None:
+    stages = logs["follower"].json("/api/v1/node/stages")["stages"]
+    trained_stages = [
+        event
+        for applied in fold(commits_from(FOLLOWER / "events", oldest_base(FOLLOWER / "events")))
+        if isinstance(event := applied.event, StageTrained)
+    ]
+    rewards = {(event.round, event.stage): event.reward for event in trained_stages}
+    assert {(row["round"], row["stage"]): row["reward"] for row in stages} == rewards
+    assert [row["outcome"] for row in stages[:-1]] == ["done"] * (len(stages) - 1)
+    assert all(row["trained_s"] > 0 for row in stages)
+
+
+def test_an_overview_counts_every_event_once(logs: dict[str, Served]) -> None:
+    for kind in ("coordinator", "follower", "chain"):
+        view = msgspec.json.decode(logs[kind].get("/api/v1/node/overview?buckets=7").content, type=shapes.Overview)
+        assert sum(map(sum, view.counts)) == view.end - view.begin
+        assert len(view.firsts) == 8 and view.firsts[0] == view.begin and view.firsts[-1] == view.end
+        assert [mark.round for mark in view.rounds] == sorted({mark.round for mark in view.rounds})
+        assert set(view.types.values()) <= set(view.lanes)
+    part = logs["chain"].json(f"/api/v1/node/overview?since={view.since + 5}&until={view.since + 10}&buckets=3")
+    assert 0 < sum(map(sum, part["counts"])) < view.end
+
+
+def test_the_status_of_a_node_without_a_daemon_comes_from_its_log(logs: dict[str, Served]) -> None:
+    status = logs["follower"].json("/api/v1/node/status")
+    assert (status["source"], status["process"]["state"]) == ("log", "stopped")
+    assert logs["follower"].json("/livez", 503)["ok"] is False
+    assert logs["follower"].json("/readyz", 503)["reasons"]
+
+
+def test_metrics_are_served(logs: dict[str, Served]) -> None:
+    answer = logs["follower"].get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert "swarmd_daemon_up 0.0" in answer.text
+    newer = logs["follower"].get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert newer.headers["content-type"].startswith("application/openmetrics-text")
+    assert newer.text.endswith("# EOF\n")
+
+
+# --- the rules of the leaderboard ---
+
+
+def rows_of(directory: Path) -> dict[str, shapes.PeerRow]:
+    with served(directory) as server:
+        view = msgspec.json.decode(server.get("/api/v1/swarm").content, type=shapes.SwarmView)
+        return {row.id: row for row in view.peers}
+
+
+def test_stages_of_a_round_add_up(tmp_path: Path) -> None:
+    """Upstream's server overwrote a round's earlier stages."""
+    story = Story(settings(peer=NODE, stages=2))
+    story.join()
+    for place in ((0, 0), (0, 1), (1, 0)):
+        story.at += 1
+        story.tell(announced(*place))
+        story.tell(trained(*place, reward=0.25))
+    with served(told(tmp_path, story.recorded)) as server:
+        (leader,) = server.json("/api/leaderboard-cumulative")["leaders"]
+        assert (leader["cumulativeScore"], leader["lastScore"]) == (0.75, 0.25)
+        assert (leader["recordedRound"], leader["recordedStage"]) == (1, 0)
+        assert [point["y"] for point in leader["scoreHistory"]] == [0.25, 0.5, 0.75]
+        (row,) = server.json("/api/v1/swarm")["peers"]
+        assert row["rounds"] == 2
+
+
+def test_a_report_that_comes_again_counts_once_and_one_who_left_is_marked(tmp_path: Path) -> None:
+    story = Story(coordinator_settings(min_peers=3))
+    story.join()
+    story.tell(MemberSeen("a", "Anna"), MemberSeen("b", "Bert"))
+    story.tell(ReportSeen("a", 0, 0, 0.5), ReportSeen("a", 0, 0, 0.5), MemberLeft("b"))
+    rows = rows_of(told(tmp_path, story.recorded))
+    assert len(rows["a"].name) and rows["b"].present is False and rows["a"].present is True
+    with served(tmp_path) as server:
+        curves = server.json("/api/v1/swarm/curves?peer=a&peer=nobody")["curves"]
+        assert [(curve["id"], len(curve["points"])) for curve in curves] == [("a", 1)]
+        assert server.json("/api/name-to-id?name=ANNA") == {"id": "a"}
+        assert server.client.post("/api/id-to-name", json=["a", "x", "b"]).json() == {"a": "Anna", "b": "Bert"}
+
+
+def test_peers_beyond_the_limit_are_counted(tmp_path: Path) -> None:
+    story = Story(coordinator_settings(min_peers=100))
+    story.join()
+    story.tell(*[MemberSeen(f"peer{number:03d}", "") for number in range(30)])
+    with served(told(tmp_path, story.recorded)) as server:
+        view = server.json("/api/v1/swarm?limit=5")
+        assert len(view["peers"]) == 5 and view["total"] == 31
+        assert view["expected"] == 31

@@ -1,0 +1,70 @@
+"""`swarmd notify`: a test message, and what a unit's end looks like from OnFailure=."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli import run_command
+from swarmd.cli.notify import how_it_ended
+from swarmd.errors import ExitCode
+from tests.web.test_notify_senders import SECRET, receiving, script
+
+HEAD = 'name = "alpha"\nrole = "coordinator"\n[swarm]\nid = "test"\n[notify]\n'
+
+
+def test_a_test_message_goes_out_by_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = script(tmp_path / "take.py", f"open({str(tmp_path / 'got')!r}, 'w').write(sys.stdin.read())")
+    with receiving(200) as server:
+        (tmp_path / "node.toml").write_text(f'{HEAD}webhook = "{server.url}/x"\ncommand = {list(argv)}\n')
+        assert run_command(["notify", "--config", str(tmp_path / "node.toml")]) == ExitCode.OK
+    assert server.posted[0][1]["text"] == "alpha: this is a test"
+    assert (tmp_path / "got").read_text() == "alpha: this is a test\n"
+    assert capsys.readouterr().out.split("\n")[:2] == ["webhook: sent", "command: sent"]
+
+
+def test_a_failure_is_told_and_shows_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with receiving(404) as server:
+        (tmp_path / "node.toml").write_text(f'{HEAD}webhook = "{server.url}/{SECRET}"\n')
+        assert run_command(["notify", "-c", str(tmp_path / "node.toml")]) == ExitCode.FAILURE
+    said = capsys.readouterr()
+    assert "status 404" in said.err and SECRET not in said.err + said.out
+
+
+def test_without_any_way_it_says_which_keys_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "node.toml").write_text(HEAD)
+    assert run_command(["notify", "-c", str(tmp_path / "node.toml")]) == ExitCode.BAD_CONFIG
+    assert "notify.webhook" in capsys.readouterr().err
+
+
+def test_the_end_of_a_unit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONITOR_SERVICE_RESULT", "exit-code")
+    monkeypatch.setenv("MONITOR_EXIT_CODE", "exited")
+    monkeypatch.setenv("MONITOR_EXIT_STATUS", "78")
+    with receiving(200) as server:
+        (tmp_path / "node.toml").write_text(f'{HEAD}webhook = "{server.url}"\n')
+        assert run_command(["notify", "-c", str(tmp_path / "node.toml"), "--unit", "swarmd.service"]) == ExitCode.OK
+    body = server.posted[0][1]
+    assert body["text"] == (
+        "alpha: swarmd.service ended: it ended by itself, exit code 78: the configuration is wrong, or asks for what "
+        "this machine has not"
+    )
+    assert body["well"] is False
+
+
+@pytest.mark.parametrize(
+    ("result", "code", "status", "words"),
+    [
+        ("watchdog", "killed", "ABRT", "it gave no sign of life, by SIGABRT"),
+        ("oom-kill", "killed", "KILL", "memory ran out, by SIGKILL"),
+        ("signal", "killed", "TERM", "a signal ended it, by SIGTERM"),
+        ("exit-code", "exited", "1", "it ended by itself, exit code 1"),
+        ("start-limit-hit", "", "", "it failed too often to be started again"),
+        ("protocol", "", "", "protocol"),
+        ("", "", "", "the service manager does not say how it ended"),
+    ],
+)
+def test_systemds_words_are_put_into_ours(result: str, code: str, status: str, words: str) -> None:
+    environ = {"MONITOR_SERVICE_RESULT": result, "MONITOR_EXIT_CODE": code, "MONITOR_EXIT_STATUS": status}
+    assert how_it_ended(environ) == words
