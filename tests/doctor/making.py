@@ -51,6 +51,13 @@ class Made:
         self.config = root / "config.toml"
         self.write(text)
 
+    @classmethod
+    def of(cls, config: Path, data: Path) -> Made:
+        """A node that was made otherwise."""
+        made = cls.__new__(cls)
+        made.root, made.data, made.config, made.peer = config.parent, data, config, ""
+        return made
+
     @property
     def key(self) -> Path:
         return self.data / "identity.key"
