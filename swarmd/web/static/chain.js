@@ -1,7 +1,7 @@
 /** What the contract says: votes, and this node's own submissions. */
 
-import { byId, copyButton, el, fill, shortId } from "./dom.js";
-import { count } from "./format.js";
+import { byId, copyButton, el, fill } from "./dom.js";
+import { count, shortId } from "./format.js";
 
 let before = "";
 

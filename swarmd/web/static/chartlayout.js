@@ -12,6 +12,7 @@ const LANE = 13; // between two gutters
 const PAD = 12;
 const BOX_HEAD = 24;
 const NOTE_ARROW = 16;
+const BENT = 50; // an arrow that goes aside so far has its label on the way
 
 /** @param {string} text in the small type of labels */
 export const labelWidth = (text) => text.length * 6.1 + 4;
@@ -23,6 +24,7 @@ const nodeWidth = (/** @type {string} */ text) => Math.max(70, text.length * 7.2
  * @typedef {{name: string, label: string, x: number, y: number, width: number, height: number, box: boolean}} Shape
  * @typedef {{arrow: Arrow, points: [number, number][], x: number, y: number, anchor: string}} Route
  * @typedef {{note: Note, x: number, y: number, to: number}} Pin
+ * @typedef {{width: number, height: number, axis: number, inner: any, left: number}} Size axis: x of the line that arrows go down
  * @typedef {{shapes: Shape[], routes: Route[], pins: Pin[], width: number, height: number}} Layout
  */
 
@@ -38,7 +40,7 @@ export function layOut(chart, available) {
   let [x, y, bottom] = [0, 0, 0];
   for (const part of parts) {
     const names = top.map((state) => state.name).filter((name) => part.has(name));
-    const block = stack(names, outer, (name) => sizes.get(name)?.width ?? 0, (name) => sizes.get(name)?.height ?? 0);
+    const block = stack(names, outer, notes, (name) => /** @type {Size} */ (sizes.get(name)));
     const left = noteRoom(notes.filter((note) => part.has(note.dest)));
     const beside = x + left + block.width;
     if (x && beside > available) [x, y] = [0, bottom + GAP_Y];
@@ -52,15 +54,21 @@ export function layOut(chart, available) {
 /** A state's size: a box is as large as what it holds. */
 function size(/** @type {any} */ chart, /** @type {any} */ state, /** @type {Arrow[]} */ arrows, /** @type {Note[]} */ notes) {
   const children = chart.states.filter((/** @type {any} */ other) => other.parent === state.name);
-  if (!children.length) return { width: nodeWidth(state.label), height: NODE_HEIGHT, inner: null, left: 0 };
+  if (!children.length) return leaf(state.label);
   const names = children.map((/** @type {any} */ child) => child.name);
   const inside = arrows.filter((arrow) => names.includes(arrow.source) && names.includes(arrow.dest));
   const pairs = inside.map((arrow) => [arrow.source, arrow.dest]);
-  const inner = stack(names, pairs, (name) => nodeWidth(name.split(".").pop() ?? ""), () => NODE_HEIGHT);
+  const inner = stack(names, pairs, notes, (name) => leaf(name.split(".").pop() ?? ""));
   const left = PAD + noteRoom(notes.filter((note) => names.includes(note.dest)));
   const leaving = arrows.filter((arrow) => names.includes(arrow.source) && !inner.straight(arrow.source, arrow.dest));
   const right = Math.max(PAD, ...leaving.map((arrow) => labelWidth(arrow.label) + LANE));
-  return { width: left + inner.width + right, height: BOX_HEAD + inner.height + PAD, inner, left };
+  return { width: left + inner.width + right, height: BOX_HEAD + inner.height + PAD, axis: left + inner.axis, inner, left };
+}
+
+/** @param {string} label @returns {Size} */
+function leaf(label) {
+  const width = nodeWidth(label);
+  return { width, height: NODE_HEIGHT, axis: width / 2, inner: null, left: 0 };
 }
 
 /** @param {Note[]} notes */
@@ -83,27 +91,30 @@ function components(names, pairs) {
 }
 
 /**
- * Names in layers, each layer centred.
- * @param {string[]} names @param {string[][]} pairs @param {(name: string) => number} width @param {(name: string) => number} height
+ * Names in layers, each layer centred on one axis.
+ * @param {string[]} names @param {string[][]} pairs @param {Note[]} notes @param {(name: string) => Size} sizeOf
  */
-function stack(names, pairs, width, height) {
+function stack(names, pairs, notes, sizeOf) {
   const layer = layers(names, pairs);
   const rows = /** @type {string[][]} */ ([]);
   for (const name of names) (rows[layer.get(name) ?? 0] ??= []).push(name);
-  const widths = rows.map((row) => row.reduce((sum, name) => sum + width(name) + GAP_X, -GAP_X));
-  const full = Math.max(...widths);
+  const before = (/** @type {string} */ name, /** @type {string[]} */ row) => (name === row[0] ? 0 : GAP_X + noteRoom(notes.filter((note) => note.dest === name)));
+  const widths = rows.map((row) => row.reduce((sum, name) => sum + before(name, row) + sizeOf(name).width, 0));
+  const lefts = rows.map((row, index) => (row.length === 1 ? sizeOf(row[0]).axis : widths[index] / 2));
+  const axis = Math.max(...lefts);
   const places = new Map();
   let y = 0;
   rows.forEach((row, index) => {
-    let x = (full - widths[index]) / 2;
+    let x = axis - lefts[index];
     for (const name of row) {
+      x += before(name, row);
       places.set(name, { x, y });
-      x += width(name) + GAP_X;
+      x += sizeOf(name).width;
     }
-    y += Math.max(...row.map(height)) + GAP_Y;
+    y += Math.max(...row.map((name) => sizeOf(name).height)) + GAP_Y;
   });
   const straight = (/** @type {string} */ from, /** @type {string} */ to) => layer.get(to) === (layer.get(from) ?? NaN) + 1;
-  return { places, width: full, height: y - GAP_Y, straight };
+  return { places, axis, width: axis + Math.max(...widths.map((width, index) => width - lefts[index])), height: y - GAP_Y, straight };
 }
 
 /** The longest way from a start to each, ways back left out. @param {string[]} names @param {string[][]} pairs */
@@ -123,6 +134,10 @@ function layers(names, pairs) {
   const layer = new Map(names.map((name) => [name, 0]));
   for (const name of [...done.keys()].sort((a, b) => depth(b, onward) - depth(a, onward))) {
     for (const to of onward.get(name) ?? []) layer.set(to, Math.max(layer.get(to) ?? 0, (layer.get(name) ?? 0) + 1));
+  }
+  for (const name of names.slice(1)) {
+    const onto = (onward.get(name) ?? []).map((to) => layer.get(to) ?? 0);
+    if (!entered.has(name) && onto.length) layer.set(name, Math.max(0, Math.min(...onto) - 1)); // near to where it leads
   }
   return layer;
 }
@@ -206,8 +221,8 @@ function down(arrow, shapes) {
   const [y1, y2] = [from.y + from.height, to.y];
   const half = y1 + GAP_Y / 2;
   const points = /** @type {[number, number][]} */ (Math.abs(x1 - x2) < 2 ? [[x1, y1], [x2, y2]] : [[x1, y1], [x1, half], [x2, half], [x2, y2]]);
-  const aside = x2 < x1 - 2;
-  return { arrow, points, x: aside ? x2 - 5 : x2 + 5, y: y2 - (Math.abs(x1 - x2) < 2 ? GAP_Y / 2 - 4 : 6), anchor: aside ? "end" : "start" };
+  if (Math.abs(x1 - x2) >= BENT) return { arrow, points, x: (x1 + x2) / 2, y: half - 4, anchor: "middle" };
+  return { arrow, points, x: x2 + 5, y: y2 - (Math.abs(x1 - x2) < 2 ? GAP_Y / 2 - 4 : 6), anchor: "start" };
 }
 
 /** @param {Arrow[]} arrows @param {Map<string, Shape>} shapes @returns {Route[]} */

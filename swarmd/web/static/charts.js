@@ -10,6 +10,8 @@ const TITLES = /** @type {Record<string, string>} */ ({
   trainer: "Trainer", coordinator: "Coordinator: who opens and closes rounds",
 });
 
+const CELL = 282; // pixels; a wider drawing gets a row of its own
+
 export class Charts {
   /** @param {any} view ChartsView */
   constructor(view) {
@@ -38,8 +40,8 @@ export class Charts {
     if (width === this.width) return;
     this.width = width;
     for (const chart of this.views) {
-      const { drawing } = this.figures.get(chart.name) ?? {};
-      drawChart(drawing, chart, chart.states.length > 8 ? width : Math.min(width, 420));
+      const { node, drawing } = this.figures.get(chart.name) ?? {};
+      node.classList.toggle("wide", drawChart(drawing, chart, width) > CELL);
     }
     this.light(this.now, this.before);
   }
@@ -54,7 +56,7 @@ function spoken(now, before) {
 function figure(chart) {
   const words = el("span", { class: "chart-now" });
   const drawing = svg("svg", { role: "img", "aria-label": `Statechart ${chart.name}; its transitions stand in the table below it` });
-  const node = el("figure", { class: chart.states.length > 8 ? "chart wide" : "chart", "data-chart": chart.name },
+  const node = el("figure", { class: "chart", "data-chart": chart.name },
     el("figcaption", {}, el("strong", {}, TITLES[chart.name] ?? chart.name), words),
     el("div", { class: "scroller", tabindex: 0, role: "region", "aria-label": `Drawing of ${chart.name}` }, drawing),
     el("details", {}, el("summary", {}, "Transitions"), table(chart)),
@@ -70,7 +72,7 @@ function table(chart) {
     el("table", { class: "small" }, el("thead", {}, head), el("tbody", {}, ...rows)));
 }
 
-/** @param {any} drawing @param {ChartView} chart @param {number} available */
+/** @param {any} drawing @param {ChartView} chart @param {number} available @returns {number} its width */
 function drawChart(drawing, chart, available) {
   const { shapes, routes, pins, width, height } = layOut(chart, available);
   drawing.setAttribute("viewBox", `-2 -2 ${width + 4} ${height + 4}`);
@@ -80,6 +82,7 @@ function drawChart(drawing, chart, available) {
   const nodes = shapes.filter((shape) => !shape.box).map(drawShape);
   const labels = routes.map((route) => svg("text", { x: route.x, y: route.y, "text-anchor": route.anchor, class: "label", "data-ways": ways(route.arrow.edges) }, route.arrow.label));
   fill(drawing, heads(chart.name), ...boxes, ...routes.map((route) => drawRoute(route, chart.name)), ...nodes, ...pins.map((pin) => drawPin(pin, chart.name)), ...labels);
+  return width;
 }
 
 /** Arrow heads: still, and taken. */

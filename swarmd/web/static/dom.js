@@ -1,5 +1,7 @@
 /** Making elements. Text from outside only ever becomes a text node. */
 
+import { shortId } from "./format.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
@@ -84,11 +86,6 @@ export function setCopy(button, id) {
   button.title = id;
   button.setAttribute("aria-label", `Copy ${id}`);
   button.textContent = shortId(id);
-}
-
-/** The middle of a long id says nothing. @param {string} id */
-export function shortId(id) {
-  return id.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : id;
 }
 
 /** @param {any} button */

@@ -1,7 +1,7 @@
 /** All events as a list, of which only the rows in sight exist; filtered by reading the log from its beginning. */
 
 import { byId, el, fill, say } from "./dom.js";
-import { clock, count } from "./format.js";
+import { clock, count, shortIds } from "./format.js";
 import { report } from "./top.js";
 import { VirtualRows } from "./virtual.js";
 
@@ -87,7 +87,7 @@ export class EventList {
     row.setAttribute("aria-setsize", String(this.length));
     say(row.children[0], String(seq));
     say(row.children[1], event ? clock(event.at) : "");
-    say(row.children[2], event ? event.text : "…");
+    say(row.children[2], event ? shortIds(event.text) : "…");
   }
 
   /** Ask for rows in sight that are not here, once the scrolling pauses. @param {number} first @param {number} end */

@@ -73,3 +73,13 @@ export function brief(value) {
   const text = typeof value === "string" ? value : JSON.stringify(value);
   return text === undefined ? "—" : text;
 }
+
+/** The middle of a long id says nothing. @param {string} id */
+export function shortId(id) {
+  return id.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : id;
+}
+
+/** Words with the peer ids in them shortened. @param {string} text */
+export function shortIds(text) {
+  return text.replace(/\b12D3KooW[1-9A-Za-z]{44}\b/g, shortId);
+}

@@ -5,11 +5,12 @@ import { byId, copyButton, el, fill, say, setCopy } from "./dom.js";
 import { age, count, plural, reward } from "./format.js";
 import { VirtualRows } from "./virtual.js";
 
+const FEW = 8; // with so few peers the messages get the whole width
 const TALL = matchMedia("(max-width: 700px)");
 
 /**
  * @typedef {{id: string, name: string, rank: number, reward: number, rounds: number, last_round: number,
- *   last_stage: number, last_reward: number, seen_at: number | null, present: boolean, votes: number | null}} PeerRow
+ *   last_stage: number, last_reward: number, seen_at: number | null, present: boolean, votes: number | null, known: boolean}} PeerRow
  * @typedef {{key: keyof PeerRow, title: string, class: string, descending: boolean}} Column
  */
 
@@ -63,11 +64,12 @@ export class Board {
   show(view) {
     this.at = view.at;
     this.peers = [...view.peers];
-    this.top = Math.max(...this.peers.map((peer) => peer.reward || 0), 0);
+    this.top = Math.max(...this.peers.map((peer) => (peer.known && peer.reward) || 0), 0);
     byId("board").classList.toggle("no-votes", !view.chain && this.peers.every((peer) => peer.votes === null));
     byId("board").setAttribute("aria-rowcount", String(this.peers.length + 1));
     const cut = view.total > this.peers.length ? `first ${count(this.peers.length)} of ` : "";
     say(byId("board-count"), cut + plural(Math.max(view.total, this.peers.length), "peer"));
+    byId("columns").classList.toggle("few", this.peers.length <= FEW);
     this.sort();
     if (this.sought) this.seek(this.sought, false);
   }
@@ -123,8 +125,8 @@ export class Board {
     this.paintSwatch(swatch, peer);
     say(called, peer.name || "no name");
     setCopy(copy, peer.id);
-    sum.children[0].style.transform = `scaleX(${this.top > 0 ? Math.max(0, peer.reward / this.top) : 0})`;
-    say(sum.children[1], reward(peer.reward));
+    sum.children[0].style.transform = `scaleX(${this.top > 0 && peer.known ? Math.max(0, peer.reward / this.top) : 0})`;
+    say(sum.children[1], peer.known ? reward(peer.reward) : "—");
     say(last, peer.last_round < 0 ? "—" : reward(peer.last_reward));
     last.title = peer.last_round < 0 ? "" : `in round ${peer.last_round}, stage ${peer.last_stage}`;
     say(rounds, count(peer.rounds));

@@ -1,7 +1,7 @@
 /** The chosen event: its words and fields, what it changed and caused, and what was open then. */
 
 import { byId, copyButton, el, fill, say } from "./dom.js";
-import { clock, count, dayAndClock, duration, plural } from "./format.js";
+import { clock, count, dayAndClock, duration, plural, shortIds } from "./format.js";
 import { plain, tree } from "./tree.js";
 
 const LONG_ID = /^(12D3KooW|Qm|0x)[0-9A-Za-z]{20,}$/;
@@ -20,7 +20,7 @@ export class MomentPanel {
     say(byId("moment-seq"), `#${count(event.seq)}`);
     say(byId("moment-at"), dayAndClock(event.at));
     fill(byId("moment"),
-      el("p", { class: `event-text ${event.level}` }, event.text),
+      el("p", { class: `event-text ${event.level}` }, shortIds(event.text)),
       el("p", { class: "muted event-type" }, event.type, event.level === "info" ? "" : ` · ${event.level}`),
       fields(moment.fields),
       section("Changed", changes(moment.changes)),
@@ -60,7 +60,7 @@ function fields(values) {
 /** @param {string} name @param {any} value */
 function shown(name, value) {
   if (typeof value === "string" && LONG_ID.test(value)) return copyButton(value);
-  if (typeof value === "number" && name.endsWith("_at")) return dayAndClock(value);
+  if (typeof value === "number" && /(^|_)(at|since)$/.test(name) && value > 1e9) return dayAndClock(value);
   return plain(value);
 }
 

@@ -5,7 +5,8 @@ import { dayAndClock, duration, reward } from "./format.js";
 import { steps } from "./curves.js";
 
 const HEIGHT = 190;
-const EDGE = { left: 44, top: 18, bottom: 22 };
+const EDGE = { top: 18, bottom: 22 };
+const AXIS = 46;
 const BAR = 14;
 const GAP = 5;
 const SKIP = 26;
@@ -41,16 +42,21 @@ export class Stages {
 
   draw() {
     const stages = this.view?.stages ?? [];
-    if (!this.items.length) return fill(byId("stages"), el("p", { class: "empty" }, "This node has not joined a stage yet."));
+    if (!this.items.length) {
+      fill(byId("stages"), el("p", { class: "empty" }, "This node has not joined a stage yet."));
+      return;
+    }
     const last = this.items[this.items.length - 1];
     const most = Math.max(0.001, ...stages.map(total));
     const ticks = steps(0, most, 3);
     const toY = (/** @type {number} */ value) => EDGE.top + (1 - value / ticks[ticks.length - 1]) * (HEIGHT - EDGE.top - EDGE.bottom);
     const width = last.x + last.width + 8;
     const drawing = svg("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": "Durations of stages; the same stands in the table below" },
-      ...ticks.map((value) => svg("g", {}, svg("line", { x1: EDGE.left, x2: width, y1: toY(value), y2: toY(value), class: "grid" }), svg("text", { x: EDGE.left - 7, y: toY(value) + 4, "text-anchor": "end", class: "tick" }, value ? duration(value) : "0"))),
+      ...ticks.map((value) => svg("line", { x1: 0, x2: width, y1: toY(value), y2: toY(value), class: "grid" })),
       ...this.items.map((item) => (item.stage ? this.bar(item, item.stage, toY) : this.gap(item, /** @type {Skip} */ (item.skip)))),
     );
+    const names = ticks.map((value) => svg("text", { x: AXIS - 6, y: toY(value) + 4, "text-anchor": "end", class: "tick" }, tickWords(value)));
+    fill(byId("stages-axis"), svg("svg", { width: AXIS, height: HEIGHT, "aria-hidden": "true" }, ...names));
     fill(byId("stages"), drawing);
     this.light(this.chosen);
   }
@@ -120,12 +126,18 @@ function lineUp({ stages, skips }) {
     ...stages.map((stage) => ({ seq: stage.first_seq, stage, width: BAR, x: 0 })),
     ...skips.map((skip) => ({ seq: skip.seq, skip, width: SKIP, x: 0 })),
   ]).sort((one, other) => one.seq - other.seq);
-  let x = EDGE.left + 6;
+  let x = 6;
   for (const item of items) {
     item.x = x;
     x += item.width + GAP;
   }
   return items;
+}
+
+/** @param {number} seconds */
+function tickWords(seconds) {
+  if (seconds >= 3600) return `${+(seconds / 3600).toFixed(1)} h`;
+  return seconds >= 120 ? `${+(seconds / 60).toFixed(1)} min` : `${+seconds.toFixed(2)} s`;
 }
 
 /** @param {Stage} stage */

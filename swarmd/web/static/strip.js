@@ -72,7 +72,7 @@ export function drawStrip(canvas, width, scene, paint) {
   context.beginPath();
   context.rect(left, 0, width - left, height);
   context.clip();
-  drawRounds(context, scene, toX, height, paint);
+  drawRounds(context, scene, toX, height, width, paint);
   drawTimes(context, scene.span, toX, width, height, paint);
   drawBuckets(context, scene, toX, paint);
   context.restore();
@@ -91,8 +91,8 @@ function drawLanes(context, lanes, width, paint) {
   });
 }
 
-/** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {(at: number) => number} toX @param {number} height @param {Record<string, string>} paint */
-function drawRounds(context, scene, toX, height, paint) {
+/** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {(at: number) => number} toX @param {number} height @param {number} edge @param {Record<string, string>} paint */
+function drawRounds(context, scene, toX, height, edge, paint) {
   const marks = (covers(scene.part, scene.span) ?? scene.whole).rounds.filter(([, , at]) => at >= scene.span.since && at <= scene.span.until);
   context.textAlign = "left";
   let free = -Infinity;
@@ -104,11 +104,13 @@ function drawRounds(context, scene, toX, height, paint) {
     if (x < free) continue;
     context.fillStyle = paint.muted;
     const text = free === -Infinity ? `round ${round}` : String(round);
+    const end = x + 3 + context.measureText(text).width;
+    if (end > edge) break;
     context.fillText(text, x + 3, 9);
-    free = x + context.measureText(text).width + 16;
+    free = end + 22;
   }
   context.fillStyle = paint.warn;
-  for (const { at } of scene.skips) context.fillRect(toX(at) - 1.5, HEAD - 5, 3, 5);
+  for (const { at } of scene.skips) context.fillRect(toX(at) - 1.5, HEAD + 2, 3, LANE_HEIGHT - 4);
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Span} span @param {(at: number) => number} toX @param {number} width @param {number} height @param {Record<string, string>} paint */
@@ -146,7 +148,9 @@ function drawBuckets(context, scene, toX, paint) {
     view.counts.forEach((counts, lane) => {
       if (counts[bucket]) bar(context, toX(at), lane, width, counts[bucket] / most);
     });
-    if (view.warnings[bucket]) warning(context, toX(at), view, bucket, width, paint);
+    if (!view.warnings[bucket]) continue;
+    context.fillStyle = paint.warn;
+    context.fillRect(toX(at) - 0.5, HEAD - 3, width + 1, 3);
   }
   for (const { at, lane, warns } of scene.fresh) {
     context.fillStyle = warns ? paint.warn : at <= scene.at ? paint.accent : paint["line-strong"];
@@ -156,15 +160,8 @@ function drawBuckets(context, scene, toX, paint) {
 
 /** @param {CanvasRenderingContext2D} context @param {number} x @param {number} lane @param {number} width @param {number} share */
 function bar(context, x, lane, width, share) {
-  const height = 4 + (LANE_HEIGHT - 8) * Math.log2(1 + share);
+  const height = 6 + (LANE_HEIGHT - 10) * Math.log2(1 + share);
   context.fillRect(x, HEAD + (lane + 1) * LANE_HEIGHT - 2 - height, width, height);
-}
-
-/** A bucket's warnings are marked where its events are. @param {CanvasRenderingContext2D} context @param {number} x @param {Overview} view @param {number} bucket @param {number} width @param {Record<string, string>} paint */
-function warning(context, x, view, bucket, width, paint) {
-  context.fillStyle = paint.warn;
-  const lane = view.counts.findLastIndex((counts) => counts[bucket]);
-  context.fillRect(x - 0.5, HEAD + lane * LANE_HEIGHT + 3, width + 1, 3);
 }
 
 /** The line at the chosen event. @param {CanvasRenderingContext2D} context @param {number} x @param {number} left @param {number} width @param {number} height @param {Record<string, string>} paint */

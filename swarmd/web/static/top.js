@@ -1,13 +1,17 @@
 /** The bar at the top, the notice below it, and the loading of a page. */
 
 import { byId, el, fill, say } from "./dom.js";
-import { get, givenUp, login } from "./api.js";
+import { get, givenUp } from "./api.js";
 import { duration } from "./format.js";
 
 const THEMES = ["auto", "light", "dark"];
 const RETRY_MS = 3000;
+const READING_MS = 400; // a long log is read for some seconds; asked again meanwhile
 
-/** @typedef {{version: string, node: boolean, swarm: boolean, live: boolean, peer: string, name: string, swarm_id: string, data: string}} Here */
+/**
+ * @typedef {{version: string, node: boolean, swarm: boolean, live: boolean, peer: string, name: string, swarm_id: string,
+ *   data: string, trouble: string, read: number}} Here
+ */
 
 /** Let the theme be switched; it is remembered in this browser. */
 export function bindTheme() {
@@ -31,27 +35,24 @@ export function notice(text) {
   say(byId("notice"), text);
 }
 
-/** What the server shows; asked again until it answers. @returns {Promise<Here>} */
+/** What the server shows; asked again until it answers and has read its log. @returns {Promise<Here>} */
 export async function here() {
   for (;;) {
-    try {
-      const found = await get("here");
-      notice("");
-      showHere(found);
-      return found;
-    } catch (error) {
-      report(error);
-      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
-    }
+    const found = await get("here").catch(report);
+    if (found) showHere(found);
+    if (found && (found.read >= 1 || found.trouble)) return found;
+    await new Promise((resolve) => setTimeout(resolve, found ? READING_MS : RETRY_MS));
   }
 }
 
 /** @param {Here} found */
 function showHere(found) {
+  notice(found.trouble);
   byId("to-swarm").hidden = !found.swarm;
   byId("to-node").hidden = !found.node;
   byId("pulse").dataset.state = found.live ? "connecting" : "archive";
-  say(byId("pulse"), found.live ? "connecting" : "archive");
+  const state = found.live ? "connecting" : "archive";
+  say(byId("pulse"), found.read < 1 ? `reading the log, ${Math.floor(found.read * 100)} %` : state);
   const source = found.data ? ` · ${found.data}` : "";
   fill(byId("foot"), `swarmd ${found.version}${source}`, found.live ? null : " · an archive: it does not change");
 }
@@ -78,5 +79,3 @@ export function showCondition(condition, retry) {
   const wait = duration((condition.delay_ms ?? 0) / 1000);
   fill(pulse, el("span", {}, `connection lost, again in ${wait}`), el("button", { type: "button", onclick: retry }, "Now"));
 }
-
-export { login };

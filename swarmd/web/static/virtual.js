@@ -79,6 +79,7 @@ export class VirtualRows {
   /** Bring a row into sight, to the middle where it was not. @param {number} index */
   reveal(index) {
     const { scroller, height } = this.plan;
+    this.draw(); // what has just been added is to be there to scroll to
     const top = index * height;
     const seen = top >= scroller.scrollTop && top + 2 * height <= scroller.scrollTop + scroller.clientHeight;
     if (!seen) scroller.scrollTop = top - scroller.clientHeight / 2 + height;
