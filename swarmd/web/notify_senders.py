@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -24,8 +25,8 @@ from swarmd.web.notify_edges import Note
 
 TRY_S = 10.0  # longest HTTP exchange
 COMMAND_S = 30.0  # longest run of a program; then its group is killed
-TRIES = 3
-BACKOFF_S = (2.0, 8.0)  # before the second and the third try
+LINGER_S = 2.0  # for a killed program's last words
+BACKOFF_S = (2.0, 8.0)  # before the second and the third try; there is no fourth
 ANSWER_BYTES_MAX = 4096  # of what a server or a program says when it fails
 ANSWER_CHARACTERS_SHOWN = 200
 SECRET_BYTES_MAX = 4096
@@ -194,42 +195,61 @@ class Program:
     async def send(self, note: Note) -> None:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         environment |= {"SWARMD_NOTE_LAYER": note.layer, "SWARMD_NOTE_STATE": "well" if note.well else "unwell"}
+        async with _own_pipe() as (stream, descriptor):
+            process = await self._start(environment, descriptor)
+            said = asyncio.ensure_future(_tail(stream))
+            try:
+                status = await self._see_through(process, note)
+            finally:  # whatever it started goes with it, and may hold the pipe open until then
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+                await asyncio.wait([said], timeout=LINGER_S)
+                said.cancel()
+        if status:
+            words = said.result() if said.done() and not said.cancelled() else ""
+            raise NotifyFailed(f"the program {self._argv[0]} ended with status {status}: {redact_text(words)}")
+
+    async def _start(self, environment: Mapping[str, str], stderr: int) -> asyncio.subprocess.Process:
         try:
-            process = await asyncio.create_subprocess_exec(
+            return await asyncio.create_subprocess_exec(
                 *self._argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
+                stderr=stderr,
                 env=environment,
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
             raise NotifyFailed(f"the program {self._argv[0]} cannot be run: {error}") from None
-        try:
-            await self._see_through(process, note)
-        finally:  # whatever it started goes with it
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        finally:
+            os.close(stderr)  # the program has its own
 
-    async def _see_through(self, process: asyncio.subprocess.Process, note: Note) -> None:
-        assert process.stdin is not None and process.stderr is not None
-        said = asyncio.ensure_future(_tail(process.stderr))
+    async def _see_through(self, process: asyncio.subprocess.Process, note: Note) -> int:
+        assert process.stdin is not None
         try:
             async with asyncio.timeout(self._run_s):
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     process.stdin.write(note.text.encode() + b"\n")
                     await process.stdin.drain()
                 process.stdin.close()
-                status = await process.wait()
+                return await process.wait()
         except TimeoutError:
             raise NotifyFailed(f"the program {self._argv[0]} took more than {self._run_s:g} s, killed") from None
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # first: what it left behind may hold stderr open
-            words = await said
-        if status:
-            raise NotifyFailed(f"the program {self._argv[0]} ended with status {status}: {redact_text(words)}")
+
+
+@asynccontextmanager
+async def _own_pipe() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
+    """A pipe for stderr that asyncio does not count as the process's: it would wait for all who hold it open."""
+    reading, writing = os.pipe()
+    stream = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb", 0)
+    )
+    try:
+        yield stream, writing
+    finally:
+        transport.close()
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
