@@ -1,0 +1,96 @@
+"""The Grafana dashboard: whole, without overlaps, and every query of it means something."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.monitoring.tools import DASHBOARD, families, names_in, promtool, series_names
+
+KINDS = {"row", "stat", "timeseries", "state-timeline", "alertlist"}  # of Grafana itself, without a plug-in
+WIDTH = 24  # columns of Grafana's grid
+FIELDS = {"id", "type", "title", "gridPos"}
+BOARD: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+PANELS: list[dict[str, Any]] = BOARD["panels"]
+# What Grafana puts in the place of its variables.
+VARIABLES = {"$job": ".*", "$instance": ".*", "$__rate_interval": "5m"}
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """(where, query) with the variables filled in."""
+    for panel in PANELS:
+        for target in panel.get("targets", []):
+            yield panel["title"], filled(target["expr"])
+    for annotation in BOARD["annotations"]["list"]:
+        if "expr" in annotation:
+            yield annotation["name"], filled(annotation["expr"])
+
+
+def filled(expression: str) -> str:
+    for name, value in VARIABLES.items():
+        expression = expression.replace(name, value)
+    return expression
+
+
+def test_it_is_a_dashboard() -> None:
+    assert BOARD["title"] and BOARD["uid"] and BOARD["schemaVersion"] >= 36
+    assert BOARD["id"] is None, "Grafana gives it one"
+    assert {each["name"] for each in BOARD["templating"]["list"]} == {"datasource", "job", "instance"}
+    assert all(panel.keys() >= FIELDS and panel["type"] in KINDS for panel in PANELS)
+    assert len(PANELS) > 25
+
+
+def test_panels_have_ids_and_titles_of_their_own_and_say_what_they_show() -> None:
+    shown = [panel for panel in PANELS if panel["type"] != "row"]
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    assert len({panel["title"] for panel in PANELS}) == len(PANELS)
+    assert all(panel["description"].endswith(".") for panel in shown)
+    for panel in shown:
+        references = [target["refId"] for target in panel["targets"]]
+        assert len(set(references)) == len(references)
+        assert panel["datasource"]["uid"] == "${datasource}"
+
+
+def test_no_two_panels_overlap() -> None:
+    places = [panel["gridPos"] for panel in PANELS]
+    assert all(place["x"] >= 0 and place["x"] + place["w"] <= WIDTH and place["h"] > 0 for place in places)
+    for one, other in combinations(places, 2):
+        apart = (
+            one["x"] + one["w"] <= other["x"]
+            or other["x"] + other["w"] <= one["x"]
+            or one["y"] + one["h"] <= other["y"]
+            or other["y"] + other["h"] <= one["y"]
+        )
+        assert apart, (one, other)
+
+
+def test_every_query_parses(tmp_path: Path) -> None:
+    rules = [{"record": f"query:{place}", "expr": query} for place, (_, query) in enumerate(queries())]
+    path = tmp_path / "queries.rules.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    assert f"{len(rules)} rules found" in promtool("check", "rules", path)
+    assert "$" not in "".join(query for _, query in queries())
+
+
+def test_every_query_asks_for_what_nodes_have() -> None:
+    known = series_names()
+    for where, query in queries():
+        assert set(names_in(query)) <= known, where
+        assert re.search(r"swarmd_", query), where
+
+
+def test_every_family_that_changes_has_a_panel() -> None:
+    """But for those that alerts and other panels are made of."""
+    asked = {name for _, query in queries() for name in names_in(query)}
+    unseen = {name for name in families() if not any(each.startswith(name) for each in asked)}
+    assert unseen <= {
+        "swarmd_build_info", "swarmd_node_info", "swarmd_stage", "swarmd_swarm_finished", "swarmd_log_events",
+        "swarmd_log_segments", "swarmd_log_limit_bytes", "swarmd_blob_limit_bytes", "swarmd_chain_registered",
+        "swarmd_model_pushes", "swarmd_worker_up", "swarmd_submission_confirmed_timestamp_seconds",
+    }  # fmt: skip
