@@ -81,6 +81,7 @@ def make_app(
 
     routes = [
         *(endpoint.route() for endpoint in endpoints),
+        *(Route(endpoint.path, pages.refuse_get) for endpoint in endpoints if endpoint.method == "POST"),
         Route("/api/openapi.json", serve_document),
         Route("/login", Login(doors.token).enter, methods=["POST"]),
         Route("/api", pages.refuse_unknown),

@@ -47,6 +47,11 @@ async def refuse_unknown(request: Request) -> Response:
     return refusal(404, "there is no such address; /api/openapi.json lists those that there are")
 
 
+async def refuse_get(request: Request) -> Response:
+    """An address that takes a POST alone."""
+    return refusal(405, "this address takes a POST", {"allow": "POST"})
+
+
 def serve_file(request: Request, name: str, caching: str) -> Response:
     """One of the files that are there."""
     known = {str(path.relative_to(STATIC)): path for path in STATIC.rglob("*") if path.is_file()}

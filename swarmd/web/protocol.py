@@ -42,6 +42,10 @@ class BoundedProtocol(H11Protocol):
         super().data_received(data)
         self._watch(self._is_owed())
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch(self._is_owed() and self.conn.their_state is h11.SEND_BODY)
+
     def abort(self) -> None:
         """Close the connection without waiting for what is still to be written."""
         if not self.transport.is_closing():

@@ -1,0 +1,236 @@
+"""What is too much or too slow is refused, and the server goes on: bodies, heads, addresses, connections, patience."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swarmd.web import guard, protocol
+from swarmd.web.upstream import BODY_BYTES_MAX, IDS_MAX
+from tests.web.serving import FOLLOWER, LONG_S, Served, copy_of, served, until
+
+HOST = b"Host: localhost\r\n"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(copy_of(FOLLOWER, tmp_path_factory.mktemp("limits"))) as running:
+        yield running
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
+    """A server with little patience."""
+    monkeypatch.setattr(protocol, "SILENT_S", 0.4)
+    monkeypatch.setattr(guard, "REQUEST_S", 0.8)
+    with served(copy_of(FOLLOWER, tmp_path)) as running:
+        yield running
+
+
+def well(server: Served) -> bool:
+    return server.get("/api/healthz").json()["message"] == "OK"
+
+
+def ended(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes."""
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := connection.recv(65536):
+            received += chunk
+    return received
+
+
+# --- sizes ---
+
+
+@pytest.mark.parametrize("size", [BODY_BYTES_MAX + 1, 10 * BODY_BYTES_MAX])
+def test_a_large_body_is_refused(server: Served, size: int) -> None:
+    answer = server.client.post("/api/id-to-name", content=b"[" + b" " * size)
+    assert answer.status_code == 413 and answer.json()["detail"] == "too-large"
+    assert well(server)
+
+
+def test_a_body_whose_length_is_not_told_is_counted(server: Served) -> None:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(200):
+            yield b" " * 1024
+
+    assert server.client.post("/api/id-to-name", content=chunks()).status_code == 413
+
+
+def test_a_length_of_any_size_is_no_trouble(server: Served) -> None:
+    for length in (b"9" * 30, b"-1", b"1e3", b"0x10"):
+        with server.socket() as connection:
+            connection.sendall(b"POST /api/id-to-name HTTP/1.1\r\n" + HOST + b"Content-Length: " + length + b"\r\n\r\n")
+            assert connection.recv(65536).split()[1] in (b"400", b"413")
+    assert well(server)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[1]", b'["a"', b"null", b"[" * 5000, b"\xff\xfe", b'["\\ud800"]', b'"a"', b"[[]]", b"nan"],
+)
+def test_a_body_that_is_no_list_of_ids_is_refused(server: Served, body: bytes) -> None:
+    answer = server.client.post("/api/id-to-name", content=body)
+    assert answer.status_code == 400 and answer.json()["detail"] == "bad-request"
+
+
+def test_too_many_ids_are_refused(server: Served) -> None:
+    assert server.client.post("/api/id-to-name", json=["x"] * IDS_MAX).json() == {}
+    assert server.client.post("/api/id-to-name", json=["x"] * (IDS_MAX + 1)).status_code == 400
+
+
+def test_a_long_address_and_long_headers_are_refused(server: Served) -> None:
+    assert server.get("/api/gossip?x=" + "a" * 5000).status_code == 414
+    assert server.get("/" + "a" * 5000).status_code == 414
+    with server.socket() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n" + HOST)
+        with contextlib.suppress(OSError):
+            for number in range(64):
+                connection.sendall(b"X-%d: " % number + b"a" * 1000 + b"\r\n")
+        answer = ended(connection)
+        assert not answer or answer.split()[1] == b"400"
+    assert well(server)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "first=x", "first=1.5", "first=", "first=1&first=2", "count=0", "count=1001", "count=-1",
+        "first=99999999999999999",
+        "first=%00", "first=١", "count=1e2", "first=+1", "first=0x1",
+    ],
+)  # fmt: skip
+def test_a_parameter_out_of_range_is_named(server: Served, query: str) -> None:
+    failure = server.json(f"/api/v1/node/events?{query}", 400)
+    assert failure["detail"] == "bad-request" and failure["message"].startswith(("first", "count"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/node/moments/-1",
+        "/api/v1/node/moments/x",
+        "/api/v1/node/overview?since=nan",
+        "/api/v1/node/overview?until=1e99",
+        "/api/v1/node/overview?buckets=2049",
+        "/api/v1/swarm/curves?" + "&".join(["peer=a"] * 21),
+        "/api/v1/swarm/curves?peer=" + "a" * 200,
+        "/api/name-to-id",
+        "/api/name-to-id?name=",
+        "/api/gossip?since_round=x",
+        "/api/v1/swarm?limit=0",
+    ],
+)
+def test_other_parameters_likewise(server: Served, path: str) -> None:
+    assert server.json(path, 400)["detail"] == "bad-request"
+
+
+def test_an_overview_of_a_time_that_ends_before_it_begins_is_empty(server: Served) -> None:
+    view = server.json("/api/v1/node/overview?since=100&until=50&buckets=4")
+    assert (view["since"], view["until"]) == (100.0, 100.0) and sum(map(sum, view["counts"])) == 0
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET http://evil.example/ HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET * HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"CONNECT evil.example:443 HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /%ff%fe HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /%00 HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET / HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\nConnection: upgrade\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_gets_no_500(server: Served, head: bytes) -> None:
+    with server.socket() as connection:
+        connection.sendall(head)
+        connection.shutdown(socket.SHUT_WR)
+        answer = ended(connection)
+    assert not answer or answer.split()[1][:1] in (b"2", b"4")
+    assert well(server)
+
+
+# --- slowness ---
+
+
+def test_a_head_that_does_not_come_is_not_waited_for(impatient: Served) -> None:
+    with impatient.socket() as connection:
+        assert ended(connection) == b""
+
+
+def test_a_head_that_trickles_is_not_waited_for(impatient: Served) -> None:
+    """Slowloris: some bytes now and then, for ever."""
+    with impatient.socket() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        over = threading.Event()
+
+        def trickle() -> None:
+            with contextlib.suppress(OSError):
+                while not over.wait(0.1):
+                    connection.sendall(b"X-a: b\r\n")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            assert ended(connection) == b""
+        finally:
+            over.set()
+            thread.join()
+    assert well(impatient)
+
+
+def test_the_next_head_on_a_connection_may_not_trickle_either(impatient: Served) -> None:
+    with impatient.socket() as connection:
+        connection.sendall(b"GET /api/healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET / HTTP/1.1\r\n")
+        assert ended(connection) == b""
+
+
+def test_a_body_that_trickles_is_not_waited_for(impatient: Served) -> None:
+    for head in (b"POST /api/id-to-name", b"POST /login"):
+        with impatient.socket() as connection:
+            connection.sendall(head + b" HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n[")
+            assert connection.recv(65536).split()[1] == b"408"
+
+
+def test_a_body_that_nobody_asked_for_is_not_waited_for(impatient: Served) -> None:
+    with impatient.socket() as connection:
+        connection.sendall(b"GET /api/healthz HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n[")
+        assert ended(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_many_slow_clients_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(protocol, "SILENT_S", 0.5)
+    with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:
+        for _ in range(protocol.CONNECTIONS_MAX + 20):
+            connection = stack.enter_context(server.socket())
+            with contextlib.suppress(OSError):
+                connection.sendall(b"GET / HTTP/1.1\r\n")
+
+        def answered() -> bool:
+            with contextlib.suppress(Exception):
+                return well(server)
+            return False
+
+        assert until(answered, LONG_S)
+
+
+def test_connections_have_a_bound(server: Served) -> None:
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(server.socket()) for _ in range(protocol.CONNECTIONS_MAX)]
+        late = stack.enter_context(server.socket())
+        assert ended(late) == b""  # the fixture's client may hold one of those that are let in
+        assert len(opened) == protocol.CONNECTIONS_MAX
+    assert until(lambda: well(server))
