@@ -42,6 +42,31 @@ class DataPaths(msgspec.Struct, frozen=True):
         return self.root / "records.bin"
 
     @property
+    def layout(self) -> Path:
+        """Which layout the directory has, see `swarmd.daemon.upgrade`."""
+        return self.root / "layout.json"
+
+    @property
+    def before_upgrade(self) -> Path:
+        """What there was before the last upgrade."""
+        return self.root / "before-upgrade"
+
+    @property
+    def after_upgrade(self) -> Path:
+        """What an upgrade that was undone had left."""
+        return self.root / "after-upgrade"
+
+    @property
+    def restored(self) -> Path:
+        """A note that the directory was restored from a backup, until the node has read it."""
+        return self.root / "restored.json"
+
+    @property
+    def moved(self) -> Path:
+        """A note that the node lives elsewhere."""
+        return self.root / "moved.json"
+
+    @property
     def sockets(self) -> Path:
         """p2pd's control sockets."""
         return self.root / "run"

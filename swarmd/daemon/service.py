@@ -36,11 +36,13 @@ from swarmd.daemon.control import Control, bind_control
 from swarmd.daemon.engine import Engine, Plan
 from swarmd.daemon.identity import node_identity
 from swarmd.daemon.leftovers import kill_leftovers, node_tag
+from swarmd.daemon.notes import Restored, forget_restored, read_restored, refuse_moved
 from swarmd.daemon.notify import Notifier
 from swarmd.daemon.process import worker_environment
 from swarmd.daemon.signals import HEEDED, heed_signals
 from swarmd.daemon.space import SpaceGuard, check_space
 from swarmd.daemon.supervisor import Supervisor
+from swarmd.daemon.upgrade import drop_copy, open_log, prepare_log, settle_layout
 from swarmd.errors import ExitCode, PathUnusable, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
@@ -100,14 +102,17 @@ async def _serve(
 ) -> int:
     make_root(data.root)
     check_space(data.root, config.storage)
+    refuse_moved(data)
+    settle_layout(data)
     peer = node_identity(config, data).peer_id
     run = secrets.token_hex(8)
     with (
-        EventLog.open(data.events, peer, run, config.storage.segment_bytes, config.storage.log_bytes_max) as event_log,
+        open_log(config, data, peer, run) as event_log,
         contextlib.closing(bind_control(data.control)) as endpoint,
     ):
         if event_log.cut is not None:
             log.warning("an interrupted write was cut off the log", size_bytes=event_log.cut.size_bytes)
+        prepare_log(data, event_log.rules)
         state = load(data.events)[0] if event_log.next_seq else State()
         tag = node_tag(peer, data.root)
         if killed := await kill_leftovers(tag):
@@ -119,7 +124,7 @@ async def _serve(
             tasks.start_soon(Control(data.control, node.status_json, node.engine.observe).serve, endpoint)
             guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)
             tasks.start_soon(guard.watch)
-            stopped = await node.run(NodeStarted(settings_of(config, peer), run, __version__))
+            stopped = await node.run(run, read_restored(data))
             tasks.cancel_scope.cancel()
     return stopped.code
 
@@ -186,9 +191,17 @@ class Node:
         if is_wanted(self._config):
             self._companion = Companion(self._config, self._data.root, environment)
 
-    async def run(self, started: NodeStarted) -> NodeStopped:
-        """Take up the log, say so, and work until the node has stopped."""
-        await self.engine.commit([started])
+    async def run(self, run: str, restored: Restored | None) -> NodeStopped:
+        """Take up the log, say so, and work until the node has stopped.
+
+        Args:
+            run: id of this process's life.
+            restored: the note of a restore from a backup, where there is one.
+        """
+        from_round = restored.from_round if restored else 0
+        settings = settings_of(self._config, self._peer)
+        await self.engine.commit([NodeStarted(settings, run, __version__, restored is not None, from_round)])
+        forget_restored(self._data)
         self._notifier.ready(headline(self.engine.state))
         log.info("ready", pid=os.getpid(), version=__version__, data=str(self._data.root))
         if self._companion is not None:
@@ -273,6 +286,8 @@ class Node:
 
     async def make_room(self) -> None:
         """Space runs low: keep only the rollouts in use and the newest whole checkpoint, whatever the budgets allow."""
+        if await to_thread.run_sync(drop_copy, self._data):
+            log.warning("the copy from before the last upgrade was removed: space is low")
         await self._prune_blobs(0)
         if older := await to_thread.run_sync(drop_older, self._data.checkpoints):
             log.info("old checkpoints removed", checkpoints=older)

@@ -1,0 +1,258 @@
+"""Taking over the data directory of an older swarmd, so that the way back stays open.
+
+Two numbers say what a data directory is: its *layout* (what lies where, in `layout.json`; without that file it is 1),
+and the *rules* of its event log's last commit. Where either is older than this swarmd's, a copy of what is about to
+change is put into `before-upgrade/` first; `swarmd rollback` puts it back. Sealed segments are never written again, so
+the copy of a log is hard links. There is one such copy at most; it goes when it is old, and when space runs low.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from swarmd import __version__
+from swarmd.config import Config
+from swarmd.core.step import RULES
+from swarmd.errors import LogDamaged, LogNewer, SwarmdError
+from swarmd.eventlog.files import sync_directory, write_durably
+from swarmd.eventlog.lock import LOCK_NAME, take_lock
+from swarmd.eventlog.store import EventLog
+from swarmd.paths import DataPaths
+
+LAYOUT = 1  # of the data directories that this swarmd writes
+COPY_KEPT_S = 30 * 86400.0  # the copy from before an upgrade is removed at the first start after so long
+COPY_FORMAT = 1
+NOTE = "note.json"
+UNFINISHED = ".unfinished"
+
+log = structlog.get_logger("swarmd.daemon")
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """`layout.json`."""
+
+    layout: int
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """`note.json` of the copy: what lay there before the upgrade. Readable by all versions."""
+
+    format: int
+    made_at: float  # POSIX seconds
+    version: str  # of the swarmd that made the copy, the newer one
+    rules: int  # of the log before, 0 where there was none
+    layout: int  # before
+    paths: tuple[str, ...]  # that were copied, relative to the data directory
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One step up: makes layout `before + 1` of a data directory in layout `before`.
+
+    `apply` changes files below the directory, only those in `touches`, and may be run again after a crash in its midst:
+    what it touches is then as it was before.
+    """
+
+    before: int
+    touches: tuple[str, ...]
+    apply: Callable[[Path], None]
+
+
+MIGRATIONS: tuple[Migration, ...] = ()  # in their order; there has been one layout so far
+
+
+def settle_layout(data: DataPaths, migrations: Sequence[Migration] = MIGRATIONS, layout: int = LAYOUT) -> None:
+    """Bring a data directory to this swarmd's layout, before anything else reads it.
+
+    Raises:
+        LogNewer: it has a newer layout.
+        LogDamaged: `layout.json` cannot be read.
+        LogInUse: a node runs on it, and there is something to change.
+        SwarmdError: a step failed; everything is as it was before.
+    """
+    _undo_unfinished(data, layout)
+    found = read_layout(data)
+    if found > layout:
+        raise LogNewer(
+            f"the data directory {data.root} has layout {found}, this swarmd knows layouts up to {layout}",
+            way_back(data),
+        )
+    if not data.events.is_dir():
+        _write_layout(data, layout)
+    elif found < layout:
+        lock = take_lock(data.events)
+        try:
+            _migrate(data, [step for step in migrations if found <= step.before < layout], found)
+        finally:
+            os.close(lock)
+    elif not data.layout.exists():
+        _write_layout(data, layout)
+
+
+def read_layout(data: DataPaths) -> int:
+    """The directory's layout. Raises LogDamaged."""
+    try:
+        return msgspec.json.decode(data.layout.read_bytes(), type=Layout).layout
+    except FileNotFoundError:
+        return 1
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LogDamaged(f"{data.layout} cannot be read: {error}", 'It holds {"layout": 1} in most cases') from error
+
+
+def _write_layout(data: DataPaths, layout: int) -> None:
+    write_durably(data.layout, msgspec.json.encode(Layout(layout)) + b"\n")
+
+
+def _migrate(data: DataPaths, steps: Sequence[Migration], found: int) -> None:
+    touched = tuple(dict.fromkeys(path for step in steps for path in step.touches))
+    keep_copy(data, 0, found, touched, links=False)
+    unfinished = data.before_upgrade / UNFINISHED
+    write_durably(unfinished, b"")
+    try:
+        for step in steps:
+            step.apply(data.root)
+            _write_layout(data, step.before + 1)
+    except BaseException:
+        put_back(data)
+        raise
+    unfinished.unlink()
+    sync_directory(data.before_upgrade)
+    log.warning("the data directory has a new layout", before=found, copy=str(data.before_upgrade))
+
+
+def _undo_unfinished(data: DataPaths, layout: int) -> None:
+    """A migration that was cut off begins again from what there was; one that had come to its end is left at that."""
+    unfinished = data.before_upgrade / UNFINISHED
+    if not unfinished.exists():
+        return
+    if read_layout(data) == layout:
+        unfinished.unlink()
+    else:
+        put_back(data)
+
+
+def keep_copy(data: DataPaths, rules: int, layout: int, paths: Sequence[str], links: bool = True) -> None:
+    """Copy `paths`, which are relative to the data directory, into `before-upgrade/`, in the place of an earlier copy.
+
+    Args:
+        rules: of the log's last commit, 0 for none.
+        layout: of the directory.
+        links: hard links will do, because nothing there is ever changed in place.
+    """
+    making = data.before_upgrade.with_name(data.before_upgrade.name + ".tmp")
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir()
+    there = [path for path in paths if (data.root / path).exists()]
+    for path in there:
+        _copy(data.root / path, making / path, _link if links else shutil.copy2)
+    note = Copied(COPY_FORMAT, time.time(), __version__, rules, layout, tuple(there))
+    write_durably(making / NOTE, msgspec.json.encode(note))
+    shutil.rmtree(data.before_upgrade, ignore_errors=True)
+    making.rename(data.before_upgrade)
+    sync_directory(data.root)
+
+
+def _copy(source: Path, target: Path, copy: Callable[[str, str], object]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        ignored = shutil.ignore_patterns(LOCK_NAME, "*.tmp")
+        shutil.copytree(source, target, copy_function=copy, ignore=ignored)
+    else:
+        copy(str(source), str(target))
+
+
+def _link(source: str, target: str) -> None:
+    """A hard link, or a copy where the file system has none."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def prepare_log(data: DataPaths, rules: int) -> None:
+    """Before the first commit under this swarmd's rules: keep the log as it is, and let go of a copy that is old.
+
+    Args:
+        rules: of the log's last commit, 0 for none. The log is locked by this process and its torn end is cut off.
+    """
+    if 0 < rules < RULES:
+        keep_copy(data, rules, read_layout(data), ("events",))
+        log.warning("the log of an older swarmd is taken over", rules=rules, copy=str(data.before_upgrade))
+    else:
+        copied = read_copied(data)
+        if copied is not None and time.time() - copied.made_at > COPY_KEPT_S:
+            drop_copy(data)
+
+
+def read_copied(data: DataPaths) -> Copied | None:
+    """What `before-upgrade/` holds; None where there is none, or none that is whole."""
+    try:
+        copied = msgspec.json.decode((data.before_upgrade / NOTE).read_bytes(), type=Copied)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return copied if copied.format == COPY_FORMAT else None
+
+
+def drop_copy(data: DataPaths) -> bool:
+    """Remove the copy from before the last upgrade. False where there is none."""
+    if not data.before_upgrade.exists() or (data.before_upgrade / UNFINISHED).exists():
+        return False
+    shutil.rmtree(data.before_upgrade, ignore_errors=True)
+    return True
+
+
+def put_back(data: DataPaths) -> Copied:
+    """Put the copy back in place; what it replaces stays in `after-upgrade/`. The copy is used up.
+
+    Raises:
+        SwarmdError: there is none.
+    """
+    copied = read_copied(data)
+    if copied is None:
+        raise SwarmdError(f"there is no copy from before an upgrade in {data.before_upgrade}", "Restore a backup")
+    if all((data.before_upgrade / path).exists() for path in copied.paths):  # else it was cut off, and goes on
+        shutil.rmtree(data.after_upgrade, ignore_errors=True)
+    data.after_upgrade.mkdir(exist_ok=True)
+    for path in copied.paths:
+        _swap(data.root / path, data.before_upgrade / path, data.after_upgrade / path)
+    _write_layout(data, copied.layout)
+    sync_directory(data.root)
+    shutil.rmtree(data.before_upgrade, ignore_errors=True)
+    return copied
+
+
+def _swap(place: Path, copy: Path, aside: Path) -> None:
+    """Move what lies at `place` aside, and the copy there. May be run again after a crash in its midst."""
+    if not copy.exists():
+        return
+    if place.exists():
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        place.rename(aside)
+    copy.rename(place)
+
+
+def open_log(config: Config, data: DataPaths, peer: str, run: str) -> EventLog:
+    """The event log, open for writing; one that is too new says how to go back. Raises as `EventLog.open` does."""
+    storage = config.storage
+    try:
+        return EventLog.open(data.events, peer, run, storage.segment_bytes, storage.log_bytes_max)
+    except LogNewer as error:
+        raise LogNewer(error.message, way_back(data)) from error
+
+
+def way_back(data: DataPaths) -> str:
+    """What to do about a directory that is too new for this swarmd."""
+    copied = read_copied(data)
+    if copied is None:
+        return "Use the newer swarmd that wrote it"
+    day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(copied.made_at))
+    return (
+        f"Use the newer swarmd that wrote it, or go back to what was there before the upgrade of {day}: "
+        f"`swarmd rollback {data.root}`"
+    )
