@@ -8,6 +8,7 @@ ROUNDS ?= 8
 NODES  ?= 3
 DIR    ?= .swarmd
 SEEDS  ?= 200
+WORKERS ?= 2
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
@@ -60,11 +61,20 @@ drift: $(READY) ## generated files are what their sources say
 	diff build/packaging/swarmd.1 packaging/swarmd.1
 	diff -r build/packaging/completion packaging/completion
 
-unit: $(READY) ## fast tests
-	$(BIN)/pytest -m 'not e2e' --durations=10
+# A Unix socket's path has at most 107 bytes, so tests write to a short one; what failed tests wrote stays. `--again`: see
+# tests/again.py.
+define pytest
+	@begun=$$(date +%s); written=$$(mktemp -d /tmp/t.XXXXXX); \
+	$(BIN)/pytest --again --durations=15 --basetemp="$$written" $(1) \
+	  && { rm -rf "$$written"; echo "make $@: $$(($$(date +%s) - begun)) s"; } \
+	  || { echo "make $@ failed after $$(($$(date +%s) - begun)) s; what its tests wrote is in $$written" >&2; exit 1; }
+endef
+
+unit: $(READY) ## fast tests, in two processes (WORKERS=2)
+	$(call pytest,-m 'not e2e' -n $(WORKERS) --dist worksteal)
 
 e2e: $(READY) ## tests with whole nodes (minutes)
-	$(BIN)/pytest -m e2e --durations=10 -v
+	$(call pytest,-m e2e -v)
 
 packaging: $(READY) ## write the manual page and the completion scripts
 	$(BIN)/python -m swarmd.cli.manual packaging
