@@ -98,7 +98,7 @@ class ChainDriver:
             if isinstance(event, kind) and all(getattr(event, name) == value for name, value in wanted.items())
         ]
 
-    async def expect(self, kind: type[E], since: int = 0, timeout_s: float = 20.0, **wanted: Any) -> E:
+    async def expect(self, kind: type[E], since: int = 0, timeout_s: float = 60.0, **wanted: Any) -> E:
         """Wait for such an event."""
         deadline = time.monotonic() + timeout_s
         while not (found := self.seen(kind, since, **wanted)):
@@ -118,7 +118,7 @@ class ChainDriver:
         await self.send(Stop(grace_s))
         return await self.wait(grace_s)
 
-    async def wait(self, timeout_s: float = 20.0) -> int:
+    async def wait(self, timeout_s: float = 60.0) -> int:
         """Wait for the worker to end. Returns its exit status."""
         status = await asyncio.wait_for(self.process.wait(), timeout_s)
         await asyncio.gather(*self._tasks)

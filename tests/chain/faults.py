@@ -223,7 +223,7 @@ class Node:
         """Give the worker an order."""
         self._due.append(command)
 
-    async def run(self, until: Callable[[], bool] | None = None, timeout_s: float = 20.0) -> None:
+    async def run(self, until: Callable[[], bool] | None = None, timeout_s: float = 60.0) -> None:
         """Go on, through as many lives as it takes, until all that is wanted is done."""
         reached = until or (lambda: all(self.is_done(each) for each in self.wanted))
         with anyio.move_on_after(timeout_s):

