@@ -7,8 +7,9 @@ whose cache does not allow this generate through transformers' own `generate`.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
@@ -19,7 +20,44 @@ CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached
 SHORT_TOLERANCE = 0.5  # the same for models in bfloat16 or float16
 
 
-class Sampler:
+class Wanted(NamedTuple):
+    """What `Sampling.sample` was asked for."""
+
+    prompts: Sequence[Sequence[int]]
+    group: int
+    tokens_max: int
+    temperature: float
+    generator: torch.Generator
+    cancellation: Cancellation
+    stops: tuple[str, ...]
+
+
+class Sampling(abc.ABC):
+    """What draws completions."""
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        tokens_max: int,
+        temperature: float,
+        generator: torch.Generator,
+        cancellation: Cancellation,
+        stops: tuple[str, ...] = (),
+    ) -> list[list[int]]:
+        """`group` completions of each prompt, prompt by prompt: token ids ending in a stop id, behind one of the texts
+        `stops`, or cut at `tokens_max`.
+
+        Raises Cancelled (a BaseException) when the cancellation is asked for.
+        """
+        return self._draw(Wanted(prompts, group, tokens_max, temperature, generator, cancellation, stops))
+
+    @abc.abstractmethod
+    def _draw(self, wanted: Wanted) -> list[list[int]]:
+        """See `sample`."""
+
+
+class Sampler(Sampling):
     """Draws completions from one model.
 
     Args:
@@ -53,80 +91,49 @@ class Sampler:
                 self._shared = self._try_cache()
         return self._shared
 
-    def sample(
-        self,
-        prompts: Sequence[Sequence[int]],
-        group: int,
-        tokens_max: int,
-        temperature: float,
-        generator: torch.Generator,
-        cancellation: Cancellation,
-        stops: tuple[str, ...] = (),
-    ) -> list[list[int]]:
-        """`group` completions of each prompt, prompt by prompt: token ids ending in a stop id, behind one of the texts
-        `stops`, or cut at `tokens_max`.
-
-        Raises Cancelled (a BaseException) when the cancellation is asked for.
-        """
+    def _draw(self, wanted: Wanted) -> list[list[int]]:
         training = self._model.training
         self._model.eval()
         try:
             draw = self._draw_shared if self.shares_prefill else self._draw_plainly
             with torch.no_grad(), self._autocast():
-                return draw(prompts, group, tokens_max, temperature, generator, cancellation, stops)
+                return draw(wanted)
         finally:
             self._model.train(training)
 
-    def _draw_shared(
-        self,
-        prompts: Sequence[Sequence[int]],
-        group: int,
-        tokens_max: int,
-        temperature: float,
-        generator: torch.Generator,
-        cancellation: Cancellation,
-        stops: tuple[str, ...],
-    ) -> list[list[int]]:
-        batch = Batch(self._model, prompts, self._pad_id)
-        batch.repeat(group)
-        drawn: list[list[int]] = [[] for _ in range(len(prompts) * group)]
-        for step in range(tokens_max):
-            cancellation.check()
-            tokens = _draw_tokens(batch.logits, temperature, generator)
+    def _draw_shared(self, wanted: Wanted) -> list[list[int]]:
+        batch = Batch(self._model, wanted.prompts, self._pad_id)
+        batch.repeat(wanted.group)
+        drawn: list[list[int]] = [[] for _ in range(len(wanted.prompts) * wanted.group)]
+        for step in range(wanted.tokens_max):
+            wanted.cancellation.check()
+            tokens = _draw_tokens(batch.logits, wanted.temperature, wanted.generator)
             stopped = torch.isin(tokens, self._stop_ids).tolist()
             for place, (row, token) in enumerate(zip(batch.rows, tokens.tolist(), strict=True)):
                 drawn[row].append(token)
-                stopped[place] = stopped[place] or self._pauses(drawn[row], stops)
-            if step + 1 == tokens_max or not batch.keep([not ended for ended in stopped], tokens):
+                stopped[place] = stopped[place] or self._pauses(drawn[row], wanted.stops)
+            if step + 1 == wanted.tokens_max or not batch.keep([not ended for ended in stopped], tokens):
                 break
         return drawn
 
-    def _draw_plainly(
-        self,
-        prompts: Sequence[Sequence[int]],
-        group: int,
-        tokens_max: int,
-        temperature: float,
-        generator: torch.Generator,
-        cancellation: Cancellation,
-        stops: tuple[str, ...],
-    ) -> list[list[int]]:
-        ids, mask = pad_left(prompts, self._pad_id, self._model.device)
+    def _draw_plainly(self, wanted: Wanted) -> list[list[int]]:
+        stops, sampled = wanted.stops, wanted.temperature > 0
+        ids, mask = pad_left(wanted.prompts, self._pad_id, self._model.device)
         pauses = (lambda tokens: self._pauses(tokens, stops)) if stops else None
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator, device=generator.device)))
+            torch.manual_seed(draw_seed(wanted.generator))
             output = self._model.generate(
                 input_ids=ids,
                 attention_mask=mask,
-                max_new_tokens=tokens_max,
-                do_sample=temperature > 0,
-                temperature=temperature or None,
-                top_k=0 if temperature > 0 else None,
-                top_p=1.0 if temperature > 0 else None,
-                num_return_sequences=group,
+                max_new_tokens=wanted.tokens_max,
+                do_sample=sampled,
+                temperature=wanted.temperature or None,
+                top_k=0 if sampled else None,
+                top_p=1.0 if sampled else None,
+                num_return_sequences=wanted.group,
                 eos_token_id=self._stop_ids.tolist(),
                 pad_token_id=self._pad_id,
-                stopping_criteria=StoppingCriteriaList([_Check(cancellation, pauses, ids.shape[1])]),
+                stopping_criteria=StoppingCriteriaList([_Check(wanted.cancellation, pauses, ids.shape[1])]),
             )
         drawn = [cut_at(row, self._stop_ids.tolist()) for row in output[:, ids.shape[1] :].tolist()]
         return [self._cut_at_pause(tokens, stops) for tokens in drawn] if stops else drawn
@@ -225,6 +232,11 @@ class _Check(StoppingCriteria):
             return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         paused = [self._pauses(row) for row in input_ids[:, self._prompt :].tolist()]
         return torch.tensor(paused, dtype=torch.bool, device=input_ids.device)
+
+
+def draw_seed(generator: torch.Generator) -> int:
+    """A seed for whatever does not take the generator itself."""
+    return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
 
 
 def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,7 +23,7 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, GenerationFailed
 from swarmd.training.adapters import merged_weights, require
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.generation import Sampler, cut_at
+from swarmd.training.generation import Sampler, Sampling, Wanted, cut_at, draw_seed
 from swarmd.training.memory import measure_room, vllm_share
 from swarmd.training.model import Policy, inspect_model
 from swarmd.training.source import locate_model
@@ -44,7 +44,7 @@ class Generation(VLLMGeneration):
             yield from super()._iter_named_params()  # type: ignore[no-untyped-call]
 
 
-class VllmSampler:
+class VllmSampler(Sampling):
     """Draws completions through vLLM.
 
     Args:
@@ -73,17 +73,8 @@ class VllmSampler:
         self._sent: int | None = None
         self._left: threading.Thread | None = None  # a call that was cancelled and still runs
 
-    def sample(
-        self,
-        prompts: Sequence[Sequence[int]],
-        group: int,
-        tokens_max: int,
-        temperature: float,
-        generator: torch.Generator,
-        cancellation: Cancellation,
-        stops: tuple[str, ...] = (),
-    ) -> list[list[int]]:
-        """As `Sampler.sample`.
+    def _draw(self, wanted: Wanted) -> list[list[int]]:
+        """As `Sampling.sample`.
 
         A server is given up between two looks at the cancellation; a colocated engine finishes its batch first.
 
@@ -91,27 +82,27 @@ class VllmSampler:
             Cancelled: it was asked for.
             GenerationFailed: vLLM cannot be reached, failed, or answered nonsense.
         """
+        cancellation, group = wanted.cancellation, wanted.group
         cancellation.check()
         self._await_left(cancellation)
         if self._sent != self._steps():
             self._guard(self._generation.sync_weights)
             self._sent = self._steps()
-        seed = int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
-        self._set(tokens_max, temperature, seed, stops)
-        repeated = [list(prompt) for prompt in prompts for _ in range(group)]
+        self._set(wanted)
+        repeated = [list(prompt) for prompt in wanted.prompts for _ in range(group)]
         call = functools.partial(self._generation.generate, prompts=repeated, images=None, num_generations=group)
         beside = self._generation.mode == "server"
         answer = self._run_beside(call, cancellation) if beside else self._guard(call)
         cancellation.check()
-        return [self._cut(tokens, tokens_max, stops) for tokens in self._check(answer[1], len(repeated))]
+        return [self._cut(tokens, wanted) for tokens in self._check(answer[1], len(repeated))]
 
-    def _set(self, tokens_max: int, temperature: float, seed: int, stops: tuple[str, ...]) -> None:
-        generation = self._generation
-        generation.max_completion_length = tokens_max
-        generation.temperature = temperature
+    def _set(self, wanted: Wanted) -> None:
+        generation, seed = self._generation, draw_seed(wanted.generator)
+        generation.max_completion_length = wanted.tokens_max
+        generation.temperature = wanted.temperature
         settings: dict[str, Any] = {"stop_token_ids": self._stop_ids}
-        if stops:
-            settings |= {"stop": list(stops), "include_stop_str_in_output": True}
+        if wanted.stops:
+            settings |= {"stop": list(wanted.stops), "include_stop_str_in_output": True}
         if generation.mode == "server":  # colocated, TRL asks for each completion by itself: one seed would copy them
             settings["seed"] = seed
         generation.generation_kwargs = settings
@@ -158,9 +149,10 @@ class VllmSampler:
             )
         return [[int(token) for token in row] for row in rows]
 
-    def _cut(self, tokens: list[int], tokens_max: int, stops: tuple[str, ...]) -> list[int]:
-        """Up to the first stop id, or the first token with which one of `stops` is there."""
-        tokens = cut_at(tokens[:tokens_max], self._stop_ids)
+    def _cut(self, tokens: list[int], wanted: Wanted) -> list[int]:
+        """Up to the first stop id, or the first token with which one of the texts `stops` is there."""
+        stops = wanted.stops
+        tokens = cut_at(tokens[: wanted.tokens_max], self._stop_ids)
         ends = (end for end in range(1, len(tokens) + 1) if self._decode(tokens[:end]).endswith(stops))
         return tokens[: next(ends, len(tokens))] if stops else tokens
 
