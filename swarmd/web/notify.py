@@ -17,7 +17,9 @@ from swarmd.config import NotifyConfig
 from swarmd.errors import NotifyFailed
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status
+from swarmd.paths import DataPaths
 from swarmd.web.notify_edges import Edges, Note
+from swarmd.web.notify_memory import Memory
 from swarmd.web.notify_senders import Sender, senders_of
 
 LOOK_S = 2.0  # between two looks at the status
@@ -35,7 +37,8 @@ class Notifier:
         edges: decides what is told.
         senders: the ways out.
         metrics: counts what came of each note.
-        clock: seconds, never going back.
+        memory: what was told before; None to begin anew.
+        clock: POSIX seconds.
     """
 
     def __init__(
@@ -43,30 +46,48 @@ class Notifier:
         edges: Edges,
         senders: Sequence[Sender],
         metrics: Metrics,
-        clock: Callable[[], float] = time.monotonic,
+        memory: Memory | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._edges = edges
         self._metrics = metrics
+        self._memory = memory
+        self._leads = memory is None
         self._clock = clock
         self._outlets = [_Outlet(sender, metrics) for sender in senders]
 
     async def run(self, latest: Latest, every_s: float = LOOK_S) -> None:
         """Watch until cancelled; `latest` gives the newest status, None while there is none, and does not wait."""
-        async with asyncio.TaskGroup() as tasks:
-            for outlet in self._outlets:
-                tasks.create_task(outlet.run())
-            while True:
-                self.look(latest())
-                await asyncio.sleep(every_s)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for outlet in self._outlets:
+                    tasks.create_task(outlet.run())
+                while True:
+                    self.look(latest())
+                    await asyncio.sleep(every_s)
+        finally:
+            if self._memory is not None:
+                self._memory.release()
 
     def look(self, status: Status | None) -> list[Note]:
         """Take a status into account; gives the notes that are on their way now."""
-        notes = [] if status is None else self._edges.look(status, self._clock())
+        if status is None or not self._may_tell():
+            return []
+        notes = self._edges.look(status, self._clock())
+        if self._memory is not None:
+            self._memory.keep(self._edges.past)
         for note in notes:
             log.info("told: %s", note.text)
             for outlet in self._outlets:
                 outlet.put(note)
         return notes
+
+    def _may_tell(self) -> bool:
+        """Whether no other process tells of this node; the first time, go on where the last one was."""
+        if not self._leads and self._memory is not None and self._memory.acquire():
+            self._edges.past = self._memory.recall()
+            self._leads = True
+        return self._leads
 
 
 class _Outlet:
@@ -118,4 +139,6 @@ def notifier_of(config: NotifyConfig, root: Path, metrics: Metrics) -> Notifier 
         ConfigError: a secret cannot be read, or what is named is no URL.
     """
     senders = senders_of(config, root)
-    return Notifier(Edges(config.after_s, config.quiet_s), senders, metrics) if senders else None
+    if not senders:
+        return None
+    return Notifier(Edges(config.after_s, config.quiet_s), senders, metrics, Memory(DataPaths(root).sockets))

@@ -8,8 +8,6 @@ when it went ill again after that, it counts as well only after `quiet_s`. Of on
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from swarmd.observe.layers import Layer, first_line
@@ -48,31 +46,32 @@ class Edges:
     Args:
         after_s: a change must last so long before it is told.
         quiet_s: of one layer, at most one note in so long.
+        past: what an earlier process knew, for going on where it was.
     """
 
-    def __init__(self, after_s: float, quiet_s: float) -> None:
+    def __init__(self, after_s: float, quiet_s: float, past: Past | None = None) -> None:
         self._after_s = after_s
         self._quiet_s = quiet_s
-        self._tracks: dict[str, _Track] = {}
-        self._run = ""
+        self.past = past or Past()
 
     def look(self, status: Status, now: float) -> list[Note]:
         """What is to be told now. Call it more often than `after_s`.
 
         Args:
             status: the node's.
-            now: seconds, of a clock that never goes back.
+            now: POSIX seconds.
         """
         notes: list[Note] = []
-        if self._run and status.process.run != self._run and status.source == "daemon":
+        run = self.past.run
+        if run and status.process.run != run and status.source == "daemon":
             notes += self._take(status, "process", False, "the daemon ended, and was started anew", now)
-        self._run = status.process.run or self._run
+        self.past.run = status.process.run or run
         for name, layer in judged(status):
             notes += self._take(status, name, layer.healthy, reason_of(layer), now)
         return notes
 
     def _take(self, status: Status, name: str, well: bool, reason: str, now: float) -> list[Note]:
-        track = self._tracks.setdefault(name, _Track(now))
+        track = self.past.tracks.setdefault(name, Track(since=now))
         told = track.take(well, reason, now, self._after_s, self._quiet_s)
         if told is None:
             return []
@@ -128,57 +127,70 @@ class _Told(msgspec.Struct, frozen=True):
     changes: int
 
 
-class _Track:
-    """One layer: how it is, and what was told of it last."""
+class Track(msgspec.Struct):
+    """One layer: how it is, and what was told of it last. Times are POSIX seconds."""
 
-    def __init__(self, now: float) -> None:
-        self._well = True
-        self._since = now  # that it is as it is
-        self._told_well = True
-        self._told_at = -math.inf
-        self._ill_from: float | None = None  # since it was last well for long enough
-        self._due = False  # that it is ill is worth telling
-        self._relapses = 0  # times it became ill since the last note
-        self._missed_s = 0.0  # how long the last illness took that came and went untold
-        self._reason = ""
+    since: float  # that it is as it is
+    well: bool = True
+    told_well: bool = True
+    told_at: float | None = None
+    ill_from: float | None = None  # since it was last well for long enough
+    due: bool = False  # that it is ill is worth telling
+    relapses: int = 0  # times it became ill since the last note
+    missed_s: float = 0.0  # how long the last illness took that came and went untold
+    reason: str = ""
 
     def take(self, well: bool, reason: str, now: float, after_s: float, quiet_s: float) -> _Told | None:
         """Take note of how the layer is; gives what is to be told."""
-        if well != self._well:
-            self._well, self._since = well, now
-            self._relapses += not well
+        self._mind_clock(now)
+        if well != self.well:
+            self.well, self.since = well, now
+            self.relapses += not well
         if not well:
-            self._reason = reason
-            self._ill_from = now if self._ill_from is None else self._ill_from
-        quiet = now - self._told_at < quiet_s
-        if self._told_well:
+            self.reason = reason
+            self.ill_from = now if self.ill_from is None else self.ill_from
+        quiet = self.told_at is not None and now - self.told_at < quiet_s
+        if self.told_well:
             self._settle(now, after_s)
             return None if quiet else self._ill_news(now)
-        patience_s = quiet_s if self._relapses else after_s
-        over = self._well and now - self._since >= patience_s
-        return self._tell(True, now, self._ill_from, self._since) if over and not quiet else None
+        patience_s = quiet_s if self.relapses else after_s
+        over = self.well and now - self.since >= patience_s
+        return self._tell(True, now, self.ill_from, self.since) if over and not quiet else None
 
     def _settle(self, now: float, after_s: float) -> None:
         """While others think it well: is an illness over, or has one lasted?"""
-        if self._ill_from is None:
+        if self.ill_from is None:
             return
-        if self._well and now - self._since >= after_s:
-            self._missed_s = self._since - self._ill_from if self._due else self._missed_s
-            self._ill_from, self._due = None, False
-        elif not self._well and now - self._ill_from >= after_s:
-            self._due = True
+        if self.well and now - self.since >= after_s:
+            self.missed_s = self.since - self.ill_from if self.due else self.missed_s
+            self.ill_from, self.due = None, False
+        elif not self.well and now - self.ill_from >= after_s:
+            self.due = True
 
     def _ill_news(self, now: float) -> _Told | None:
-        if self._due and not self._well:
-            return self._tell(False, now, self._ill_from, now)
-        if self._missed_s and self._ill_from is None:
-            return self._tell(True, now, now - self._missed_s, now)
+        if self.due and not self.well:
+            return self._tell(False, now, self.ill_from, now)
+        if self.missed_s and self.ill_from is None:
+            return self._tell(True, now, now - self.missed_s, now)
         return None
 
     def _tell(self, well: bool, now: float, ill_from: float | None, until: float) -> _Told:
-        changes = max(0, self._relapses - (1 if self._told_well else 0))
-        told = _Told(well, self._reason, max(0.0, until - (now if ill_from is None else ill_from)), changes)
-        self._told_well, self._told_at, self._relapses, self._missed_s, self._due = well, now, 0, 0.0, False
+        changes = max(0, self.relapses - (1 if self.told_well else 0))
+        told = _Told(well, self.reason, max(0.0, until - (now if ill_from is None else ill_from)), changes)
+        self.told_well, self.told_at, self.relapses, self.missed_s, self.due = well, now, 0, 0.0, False
         if well:
-            self._ill_from = None
+            self.ill_from = None
         return told
+
+    def _mind_clock(self, now: float) -> None:
+        """A clock that was set back: what lies ahead of it now counts as of now."""
+        self.since = min(self.since, now)
+        self.told_at = None if self.told_at is None else min(self.told_at, now)
+        self.ill_from = None if self.ill_from is None else min(self.ill_from, now)
+
+
+class Past(msgspec.Struct):
+    """What is remembered of a node from look to look, and from process to process."""
+
+    run: str = ""  # of the daemon's life
+    tracks: dict[str, Track] = {}

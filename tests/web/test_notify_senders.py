@@ -292,7 +292,7 @@ def test_the_task_tells_of_a_dead_daemon_by_every_way_whatever_the_others_do(tmp
 
     async def live(url: str) -> None:
         status = WELL
-        notifier = Notifier(Edges(60, 900), [Slow(), Broken(), Webhook(url)], metrics, lambda: now[0])
+        notifier = Notifier(Edges(60, 900), [Slow(), Broken(), Webhook(url)], metrics, clock=lambda: now[0])
         task = asyncio.create_task(notifier.run(lambda: status, 0.01))
         async with asyncio.timeout(60):
             while not count("webhook", "done"):
@@ -316,7 +316,7 @@ def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:
 
     async def live() -> Slow:
         slow = Slow()
-        notifier = Notifier(Edges(1, 1), [slow], metrics, lambda: now[0])
+        notifier = Notifier(Edges(1, 1), [slow], metrics, clock=lambda: now[0])
         task = asyncio.create_task(notifier.run(lambda: None, 0.01))
         for _ in range(2 * QUEUED_MAX):
             for status in (ILL, ILL, WELL, WELL):
