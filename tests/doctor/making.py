@@ -14,6 +14,7 @@ from typing import Any
 from swarmd.core.events import Event, NodeStarted
 from swarmd.core.state import State
 from swarmd.core.step import RULES
+from swarmd.core.values import ChainSettings
 from swarmd.daemon.engine import plan
 from swarmd.dht.identity import create_identity
 from swarmd.doctor.catalogue import CHECKS, choose_checks
@@ -66,11 +67,18 @@ class Made:
         self.config.write_text(f'{head}\n[swarm]\nid = "test"\n{text}\n')
         self.config.chmod(0o600)
 
-    def log(self, *events: Event, peer: str = "", rules: int = RULES, at: float = 1.0) -> Path:
+    def log(
+        self,
+        *events: Event,
+        peer: str = "",
+        rules: int = RULES,
+        at: float = 1.0,
+        chain: ChainSettings | None = None,
+    ) -> Path:
         """Write a log as the node would; returns its directory."""
         state = State()
         with EventLog.open(self.data / "events", peer or self.peer, "run") as log:
-            for event in (NodeStarted(settings(), "run"), *events):
+            for event in (NodeStarted(settings(chain=chain), "run"), *events):
                 planned = plan(state, log.next_seq, at, [event])
                 log.append(at, planned.events, digest_commands(planned.commands), rules)
                 state = planned.state
