@@ -34,7 +34,7 @@ from swarmd.training.model import Policy, load_policy
 from swarmd.training.pace import Pace
 from swarmd.training.parts import halve_rows, keep_rows, load_rows
 from swarmd.training.progress import Progress
-from swarmd.training.ranks import ALONE, Crew, Ranks, check_together
+from swarmd.training.ranks import ALONE, Crew, Ranks, check_parts, check_together
 from swarmd.training.replay import Replay
 from swarmd.training.stage import Figures, Stage, StageKey
 from swarmd.training.tally import name_stage
@@ -95,6 +95,7 @@ class Engine:
         self._first_rows = count_rows(self._training, self.policy.parameters)
         self._micro_rows = load_rows(paths.checkpoints, self._first_rows, self._batch_rows)
         self._trainer = self._make_trainer()
+        check_parts(ranks.gather(self._micro_rows))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
         self._progress = Progress(self.policy, plan, self._pace, self._checkpoints, lambda: self._trainer.optimizer)
         self.trackers = Trackers()  # none, unless somebody puts some here
@@ -141,7 +142,7 @@ class Engine:
         try:
             return self._train_whole(order, cancellation, report, observe)
         except Exception as error:
-            if self._crew is not None or not self._cut_smaller(error):
+            if not self._cut_smaller(error) or self._crew is not None:  # other ranks wait for this one: all start anew
                 raise
         self._trainer.accelerator.free_memory()  # of the old optimiser: what links vLLM to the trainer outlives it
         self._trainer = self._make_trainer()
@@ -200,12 +201,19 @@ class Engine:
         return msgspec.structs.replace(checkpoint.event, command=order.id)
 
     def assist(self, order: Train, cancellation: Cancellation) -> None:
-        """Take this rank's part in a stage that the first rank trains, and be what it saves."""
+        """Take this rank's part in a stage that the first rank trains, and be what it saves.
+
+        Where memory runs out here, the ranks of the next life cut smaller.
+        """
         if self.steps == 0:
             self._ranks.gather(None)  # the first rank measures before the first step
-        stage, _ = self._open_stage(order, cancellation)
-        self._stage = stage
-        self._take_steps(stage, order)
+        try:
+            stage, _ = self._open_stage(order, cancellation)
+            self._stage = stage
+            self._take_steps(stage, order)
+        except Exception as error:
+            self._cut_smaller(error)
+            raise
         self._ranks.gather(None)  # the checkpoint is written
         self._stage = None
         release_memory()

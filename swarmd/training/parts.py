@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -28,8 +29,10 @@ def load_rows(directory: Path, first: int, batch: int) -> int:
 
 
 def keep_rows(directory: Path, rows: int, first: int, batch: int) -> None:
-    """Remember for the next process."""
-    (directory / PARTS).write_bytes(msgspec.json.encode(Parts(rows, first, batch)))
+    """Remember for the next process, whole or not at all: several ranks may do so at once."""
+    fresh = directory / f".{PARTS}.{os.getpid()}"
+    fresh.write_bytes(msgspec.json.encode(Parts(rows, first, batch)))
+    fresh.replace(directory / PARTS)
 
 
 def halve_rows(rows: int) -> int:

@@ -159,3 +159,12 @@ def check_together(digests: list[str]) -> None:
             f"the weights of {len(digests)} ranks differ after a stage",
             "Check training.accelerate: all ranks must train one model",
         )
+
+
+def check_parts(rows: list[int]) -> None:
+    """Raise SwarmdError when the ranks would cut a step's batch into different parts: their passes would not match."""
+    if len(set(rows)) > 1:
+        raise SwarmdError(
+            f"the ranks would take {', '.join(map(str, rows))} completions in a pass",
+            "They read it when they start: they start anew. Should it come again, remove checkpoints/parts.json",
+        )

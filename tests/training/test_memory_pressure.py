@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from swarmd.paths import DataPaths
+from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import Engine
 from swarmd.training.footprint import is_out_of_memory
+from swarmd.training.ranks import Crew
 from swarmd.training.trainer import SwarmTrainer
-from tests.training.conftest import order
+from tests.training.conftest import make_config, order
 
 Maker = Callable[..., Engine]
 
@@ -57,6 +62,21 @@ def test_a_stage_fails_after_one_more_try_and_the_next_process_begins_smaller(
     fresh = make_engine()
     assert fresh.train(order(0), Cancellation()).steps == 2
     assert set(tried[2:]) == {4}
+
+
+def test_the_first_of_several_ranks_tries_no_more_and_the_next_process_begins_smaller(
+    tmp_path: Path, make_engine: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other ranks are in the middle of the stage that failed here: only a fresh start has all of them together."""
+    config = make_config()
+    crew = cast(Crew, SimpleNamespace(tell=lambda order: None))
+    engine = Engine(config, DataPaths(tmp_path / "a"), "a", make_plan(config.swarm), crew=crew)
+    tried = exhaust(monkeypatch, rows_that_fit=8)
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.train(order(0), Cancellation())
+    assert tried == [16]
+    assert make_engine().train(order(0), Cancellation()).steps == 2
+    assert set(tried[1:]) == {8}
 
 
 def test_a_checkpoint_is_a_model(make_engine: Maker) -> None:

@@ -17,11 +17,13 @@ from swarmd.errors import ConfigError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.swarms.rollouts import decode_rollouts
-from swarmd.training.ranks import Ranks, check_together, read_environment
+from swarmd.training.parts import load_rows
+from swarmd.training.ranks import Ranks, check_parts, check_together, read_environment
 from swarmd.worker.messages import Fault, Perform, Stop
 from tests.training.conftest import make_config, order
 from tests.training.test_worker import LOAD_S, Worker
 
+SHORT = Path(__file__).parent / "short_of_memory"
 CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
 
 
@@ -82,6 +84,32 @@ def test_a_cancelled_stage_replaces_all(worker: Worker) -> None:
     assert worker.expect(Fault, LOAD_S).planned
     assert worker.process.wait(60) == 0
     assert not other.is_running()
+
+
+def test_where_memory_runs_out_on_one_rank_all_cut_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of the next life agree, and train the stage. For the first rank, see test_memory_pressure.py."""
+    for name, value in {"PYTHONPATH": SHORT, "SHORT_RANK": 1, "ROWS_THAT_FIT": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    config = make_config(processes=2, held_out_questions=0)  # two questions of four completions on each rank
+    for stage_is_trained in (False, True):
+        worker = Worker(config, tmp_path, tmp_path / "errors")
+        try:
+            worker.expect(TrainerReady, 2 * LOAD_S)
+            worker.send(Perform(order(0)))
+            if stage_is_trained:
+                assert worker.expect(StageTrained, LOAD_S).steps == 2
+            else:
+                assert worker.process.wait(LOAD_S) is not None
+        finally:
+            worker.process.kill()
+            worker.process.wait()
+        assert load_rows(DataPaths(tmp_path).checkpoints, 8, 8) == 4
+
+
+def test_ranks_that_cut_differently_are_told() -> None:
+    check_parts([8, 8])
+    with pytest.raises(SwarmdError, match="8, 4 completions in a pass"):
+        check_parts([8, 4])
 
 
 def test_shares_add_up() -> None:
