@@ -14,6 +14,9 @@ from swarmd.errors import ConfigError, NotFoundError
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
+    import socket
+
+    from swarmd.web.guard import Doors, Guard
     from swarmd.web.node import Facts
 
 LISTEN = "127.0.0.1:8800"
@@ -26,6 +29,12 @@ def dashboard(
         Path | None, typer.Argument(metavar="DIR", help="The node's data directory; by default ./data.")
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
+    swarm: Annotated[
+        Path | None, typer.Option(metavar="MANIFEST", help="Observe a swarm in the DHT instead, without a node.")
+    ] = None,
+    bootstrap: Annotated[
+        list[str] | None, typer.Option(metavar="ADDRESS", help="With --swarm: a node to ask, beside the manifest's.")
+    ] = None,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help=f"Where to listen, by default {LISTEN}.")
     ] = None,
@@ -39,10 +48,19 @@ def dashboard(
 ) -> None:
     """Show a node and its swarm in a browser, until Ctrl-C. Reads the node's log; changes nothing.
 
-    With --config, listen address, token and host names are by default those of its [web].
+    With --config, listen address, token and host names are by default those of its [web]. With --swarm nothing is read
+    from a node: the swarm's records in the DHT are followed, by an observer that writes none.
     """
     from swarmd.web.node import Facts
 
+    if swarm is not None:
+        if directory is not None or config is not None:
+            raise ConfigError("--swarm observes the DHT, not a node", "Give no directory and no --config with it")
+        token = token_named(token_file, "")
+        serve_observer(swarm, tuple(bootstrap or ()), listen or LISTEN, token, tuple(hosts or ()), open_page)
+        return
+    if bootstrap:
+        raise ConfigError("--bootstrap is for an observer", "Give --swarm MANIFEST with it")
     if directory is not None and config is not None:
         raise ConfigError("both a data directory and --config were given", "Give one of them")
     loaded = load_config(config) if config is not None else None
@@ -89,23 +107,54 @@ def serve_log(
         config: the node's, for the limits in its metrics.
     """
     from swarmd.observe.metrics import Metrics, limits_of
-    from swarmd.serving import check_listen, load_token, parse_listen
     from swarmd.web.app import make_app
-    from swarmd.web.guard import Doors
     from swarmd.web.node import LogNode
-    from swarmd.web.server import bind, serve, url_of
 
     if archive is None and not paths.events.is_dir():
         raise NotFoundError(
             f"there is no event log in {paths.root}", "Name a node's data directory, or its configuration with --config"
         )
-    address = parse_listen(listen, PORT)
-    secret = load_token(token, paths.root)
-    check_listen(address, secret, "the dashboard")
-    endpoint = bind(address, else_any)
+    doors, endpoint = open_doors(listen, token, paths.root, hosts, else_any)
     limits = limits_of(config) if config is not None else None
     node = LogNode(paths, facts, Metrics(paths, limits), archive)
-    app = make_app(node, Doors(address, secret, hosts), node)
+    serve_page(make_app(node, doors, node), endpoint, open_page)
+
+
+def serve_observer(
+    manifest: Path, bootstrap: tuple[str, ...], listen: str, token: str, hosts: tuple[str, ...], open_page: bool
+) -> None:
+    """Serve the page of a swarm as the DHT has it, until stopped; arguments as of `serve_log`."""
+    import tempfile
+
+    from swarmd.manifest import read_manifest
+    from swarmd.web.app import make_app
+    from swarmd.web.observer import DhtSwarm
+
+    read = read_manifest(manifest)
+    doors, endpoint = open_doors(listen, token, Path.cwd(), hosts)
+    with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
+        observed = DhtSwarm(read, Path(place), bootstrap)
+        serve_page(make_app(observed, doors, here=observed.here(), background=[observed.run]), endpoint, open_page)
+
+
+def open_doors(
+    listen: str, token: str, root: Path, hosts: tuple[str, ...], else_any: bool = False
+) -> tuple[Doors, socket.socket]:
+    """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
+    from swarmd.serving import check_listen, load_token, parse_listen
+    from swarmd.web.guard import Doors
+    from swarmd.web.server import bind
+
+    address = parse_listen(listen, PORT)
+    secret = load_token(token, root)
+    check_listen(address, secret, "the dashboard")
+    return Doors(address, secret, hosts), bind(address, else_any)
+
+
+def serve_page(app: Guard, endpoint: socket.socket, open_page: bool) -> None:
+    """Tell the URL and serve until stopped."""
+    from swarmd.web.server import serve, url_of
+
     url = url_of(endpoint)
 
     def tell() -> None:

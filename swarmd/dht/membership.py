@@ -49,6 +49,10 @@ class Members:
             self._session.start(self._keep_alert, self._watch)
         self._session.emit(Registered(command.id))
 
+    def follow(self) -> None:
+        """Watch the others without taking part."""
+        self._watch = self._begin_watch()
+
     async def _publish(self, leaving: bool) -> None:
         session = self._session
         content = Membership(

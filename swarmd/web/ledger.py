@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import deque
+from collections.abc import Sequence
 
 from swarmd.animals import animal_name
 from swarmd.core.events import (
@@ -18,6 +20,7 @@ from swarmd.core.events import (
     VoteLog,
 )
 from swarmd.core.state import State
+from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Applied, Base
 from swarmd.web.moments import shown_text
 from swarmd.web.shapes import CURVE_POINTS_MAX, Curve, Point
@@ -75,6 +78,15 @@ class PeerAccount:
             self.rounds += round_ != self.place[0]
             self.place = (round_, stage)
         self.seen_at = at
+
+    def settle(self, round_: int, reward: float, rounds: int, last_round: int, at: float) -> None:
+        """Take over its sum up to a round."""
+        later = [point for point in self.curve().points if point.round > round_]
+        self.reward = reward + sum(point.reward for point in later)
+        self.rounds = rounds + len({point.round for point in later})
+        self.place = max(self.place, (last_round, 0))
+        self.known = True
+        self.seen_at = self.seen_at or at
 
     def thin(self, points_max: int) -> None:
         """Of the older half of the curve, leave every second point."""
@@ -149,6 +161,15 @@ class Ledger:
             self._reorganise(event.fork.number)
         else:
             return
+        self.version += 1
+
+    def settle(self, round_: int, standings: Sequence[Standing], at: float) -> None:
+        """Take over the coordinator's sums up to a round; what is known of later ones comes on top."""
+        for standing in standings:
+            account = self._account(standing.peer)
+            if account is not None and math.isfinite(standing.reward):
+                account.name = _name(standing.name) or account.name
+                account.settle(round_, standing.reward, standing.rounds, standing.last_round, at)
         self.version += 1
 
     # --- rules ---

@@ -84,6 +84,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._let_go()
         await super().shutdown(sockets)
+        self._captured_signals.clear()  # an end in order, as asked for: uvicorn would die of the signal after it
 
 
 def configure_logging() -> None:

@@ -1,0 +1,237 @@
+"""A swarm read from the DHT by somebody who takes no part in it: it dials, reads and writes nothing.
+
+The parts are those of a node's network worker, without a membership record: clock, members, reports, rollouts and the
+leaderboard come as events, as a node's do, and go into the same books. What was before the observer came is known from
+the leaderboard of the last round alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from swarmd import __version__
+from swarmd.config import Config, DhtConfig, LogsConfig, SwarmConfig
+from swarmd.core.commands import CollectReports, Gather
+from swarmd.core.events import (
+    Event,
+    LinkDegraded,
+    LinkDown,
+    LinkUp,
+    MemberLeft,
+    MemberSeen,
+    ReportSeen,
+    RolloutsGathered,
+    RoundAnnounced,
+)
+from swarmd.core.rounds import preceding
+from swarmd.core.state import Clock, State
+from swarmd.core.values import Settings
+from swarmd.dht import names
+from swarmd.dht.bodies import check_body, inflate
+from swarmd.dht.clock import SwarmClock
+from swarmd.dht.fetch import fetch_body
+from swarmd.dht.gather import gather
+from swarmd.dht.hive import use_hivemind_log_handler
+from swarmd.dht.identity import create_identity
+from swarmd.dht.leaderboard import Board, decode_board
+from swarmd.dht.lookup import lookup
+from swarmd.dht.membership import Members
+from swarmd.dht.records import LeaderboardRecord
+from swarmd.dht.session import Session
+from swarmd.dht.stages import Stages
+from swarmd.errors import NetworkDown, SwarmdError
+from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.fold import Applied
+from swarmd.manifest import Manifest
+from swarmd.paths import DataPaths
+from swarmd.web.gossip import GossipFeed
+from swarmd.web.ledger import Ledger
+from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, Here, SwarmView
+from swarmd.web.sources import PEERS_ANSWERED_MAX, Beacon
+from swarmd.web.swarm import Circumstances, peer_rows, swarm_view
+
+CURVES_SHOWN = 10  # where none are asked for
+GATHER_S = 20.0  # for the rollouts of a stage
+BOARD_S = 10.0  # for a leaderboard's body
+BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk, before the oldest go
+IN_BOOKS = (MemberSeen, MemberLeft, ReportSeen, RolloutsGathered)
+
+log = logging.getLogger(__name__)
+
+
+class DhtSwarm:
+    """Follows a swarm; a `SwarmSource`.
+
+    Args:
+        manifest: of the swarm.
+        place: a scratch directory: for a key of its own, sockets and rollouts.
+        bootstrap: addresses beyond the manifest's.
+    """
+
+    def __init__(self, manifest: Manifest, place: Path, bootstrap: Sequence[str] = ()) -> None:
+        self.changes = Beacon()
+        self._manifest = manifest
+        self._paths = DataPaths(place)
+        self._identity = create_identity(place / "identity.key")
+        self._config = observer_config(manifest, bootstrap)
+        self._blobs = Blobs(self._paths.blobs)
+        self._ledger = Ledger()
+        self._feed = GossipFeed(self._blobs, self._ledger)
+        self._state = State(settings=_settings(manifest))
+        self._link = "no node of the swarm has answered yet"
+        self._seq = 0
+        self._begun_at = time.time()
+        self._session: Session
+        self._stages: Stages
+
+    def here(self) -> Here:
+        """What a server that shows this says of itself."""
+        return Here(
+            __version__,
+            node=False,
+            swarm=True,
+            live=True,
+            name=self._manifest.name,
+            swarm_id=self._manifest.id,
+        )
+
+    async def run(self) -> None:
+        """Follow the swarm until cancelled."""
+        use_hivemind_log_handler("nowhere")
+        self._session = Session(self._config, self._paths, self._identity, self._blobs, self)
+        self._stages = Stages(self._session)
+        await self._session.run(self._follow)
+
+    async def _follow(self) -> None:
+        SwarmClock(self._session).follow()
+        Members(self._session).follow()
+        await asyncio.Event().wait()
+
+    # --- what happens ---
+
+    def observe(self, event: Event) -> None:
+        """Take an event of the session. In the event loop."""
+        if isinstance(event, RoundAnnounced):
+            self._go_to(event)
+        elif isinstance(event, LinkUp):
+            self._link = ""
+        elif isinstance(event, LinkDegraded | LinkDown):
+            self._link = event.reason
+        elif isinstance(event, IN_BOOKS):
+            self._seq += 1
+            applied = Applied(self._seq, time.time(), event, self._state, self._state, ())
+            self._ledger.take(applied)
+            self._feed.take(applied)
+        else:
+            return
+        self.changes.ring()
+
+    def _go_to(self, event: RoundAnnounced) -> None:
+        """A stage has opened: collect its reports, and look at what the one before left."""
+        before = self._state.clock
+        clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
+        self._state = msgspec.structs.replace(self._state, clock=clock)
+        if before is not None and (before.round, before.stage, before.final) == (clock.round, clock.stage, clock.final):
+            return
+        if not clock.final:
+            collect = CollectReports(f"collect/{clock.round}/{clock.stage}", clock.round, clock.stage)
+            self._session.start(self._attempt, self._stages.collect(collect))
+        source = preceding(clock.round, clock.stage, self._manifest.recipe.stages)
+        if source is not None:
+            until_at = time.time() + GATHER_S
+            command = Gather(f"gather/{clock.round}/{clock.stage}", clock.round, clock.stage, *source, until_at)
+            self._session.start(self._attempt, self._gather(command))
+        if clock.round and (before is None or before.round != clock.round or clock.final):
+            self._session.start(self._attempt, self._settle(clock.round - 1))
+
+    async def _attempt(self, reading: object) -> None:
+        """What cannot be read is left out; the next stage brings more."""
+        try:
+            await reading  # type: ignore[misc]
+        except SwarmdError as error:
+            log.info("%s", error.message)
+
+    async def _gather(self, command: Gather) -> None:
+        await gather(self._session, command)
+        await asyncio.to_thread(self._blobs.prune, frozenset(), BLOB_BYTES_MAX)
+
+    async def _settle(self, round: int) -> None:
+        """Take over the coordinator's sums; a swarm on a chain has none in the DHT."""
+        if self._manifest.chain is None:
+            board = await read_board(self._session, self._manifest.creator, round)
+            self._ledger.settle(board.round, board.standings, time.time())
+            self.changes.ring()
+
+    # --- what is asked ---
+
+    async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
+        """Where the swarm is and who takes part."""
+        around = Circumstances(self._manifest.recipe.kind, "", time.time(), 0, ())
+        seen = swarm_view(self._state, self._ledger, around, peers_max)
+        return msgspec.structs.replace(seen, source="dht", notes=self._notes())
+
+    async def curves(self, peers: Sequence[str]) -> Curves:
+        """Rewards since this observer came."""
+        wanted = peers[:CURVES_MAX] or [row.id for row in peer_rows(self._state, self._ledger)[:CURVES_SHOWN]]
+        accounts = self._ledger.accounts
+        return Curves(tuple(accounts[peer].curve() for peer in wanted if peer in accounts))
+
+    async def gossip(self, since_round: int = -1) -> Gossip:
+        """What peers shared."""
+        return Gossip(await asyncio.to_thread(self._feed.latest, since_round))
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = [f"The swarm is not reached: {self._link}."] if self._link else []
+        if self._state.clock is None:
+            notes.append("No round has been seen yet.")
+        since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._begun_at))
+        notes.append(f"Read from the DHT since {since}: of what came before only the sums are known.")
+        if self._manifest.chain is not None:
+            notes.append("Votes and confirmed rewards are on the chain, which is not read here.")
+        return tuple(notes)
+
+
+async def read_board(session: Session, coordinator: str, round: int) -> Board:
+    """The leaderboard of a round.
+
+    Raises:
+        NetworkDown: it is not there, or cannot be fetched.
+        RecordRejected: it is not what it says.
+    """
+    found = await session.node.call(lambda life: lookup(life, names.leaderboard(session.swarm, round)))
+    signed = found.records.get(coordinator)
+    if signed is None or not isinstance(signed.content, LeaderboardRecord):
+        raise NetworkDown(f"no leaderboard of round {round} is to be had")
+    record = signed.content
+    if record.body:
+        body = inflate(record.body, record.size_bytes)
+    else:
+        body = await fetch_body(session.node, coordinator, record.digest, record.size_bytes, BOARD_S)
+    check_body(body, record.digest, record.size_bytes)
+    return decode_board(body)
+
+
+def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config:
+    """How an observer takes part in the DHT: it dials only, and registers nowhere."""
+    return Config(
+        swarm=SwarmConfig(manifest.id, manifest.creator, manifest.recipe.kind, manifest.recipe.stages),
+        name="observer",
+        dht=DhtConfig(
+            listen=(),
+            bootstrap=tuple(dict.fromkeys((*bootstrap, *manifest.bootnodes))),
+            client_mode=True,
+            members=manifest.members,
+        ),
+        logs=LogsConfig(level="warning"),
+    )
+
+
+def _settings(manifest: Manifest) -> Settings:
+    """Without a peer id: the observer is nobody in the books."""
+    return Settings("", manifest.id, "follower", manifest.creator, stages=manifest.recipe.stages)
