@@ -60,7 +60,7 @@ def refusal_of(error: SwarmdError) -> JsonAnswer:
     if isinstance(error, BadRequest):
         return refusal(400, str(error))
     if isinstance(error, TooLarge):
-        return refusal(413, str(error), {"connection": "close"})
+        return refusal(413, str(error))  # the rest is read and dropped, or the client might never see this
     if isinstance(error, Unavailable | LogDamaged):
         return refusal(503, str(error))
     return refusal(404 if isinstance(error, NotFoundError) else 503, str(error))

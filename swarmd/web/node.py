@@ -142,7 +142,7 @@ class LogNode:
     def _view(self, peers_max: int) -> SwarmView:
         with self._history.lock:
             state, at = self._history.state, self._history.at
-            around = Circumstances(self._facts.kind, self._facts.explorer, at, self._tail.begin, self._notes())
+            around = Circumstances(self._facts.kind, self._facts.explorer, at, self._history.first, self._notes())
             return swarm_view(state, self._ledger, around, peers_max)
 
     def _notes(self) -> tuple[str, ...]:

@@ -42,7 +42,6 @@ class LogTail:
     def __init__(self, history: History, told: Told, grows: bool = True) -> None:
         self.caught_up = threading.Event()
         self.trouble: SwarmdError | None = None
-        self.begin = 0
         self._history = history
         self._told = told
         self._grows = grows
@@ -94,6 +93,8 @@ class LogTail:
         while not self._stop.is_set():
             if self._has_more():
                 self._read()
+            if not self._grows:
+                self._judge()
             if self.trouble is not None:
                 self._note(None)
             self.caught_up.set()
@@ -145,23 +146,30 @@ class LogTail:
         try:
             with place.path.open("rb", buffering=0) as file:
                 head = os.pread(file.fileno(), HEAD.size, place.offset)
-                if not head.strip(b"\0"):
-                    return False
-                self._suspect += 1
-                if self._suspect == SUSPECT_POLLS:
-                    opening = read_header(file, place.path)
-                    if judge_tail(file, place.offset, opening.seed).verdict == "damaged":
-                        self._suspect = 0
-                        raise LogDamaged(f"{place.path} is damaged at byte {place.offset}", "See `swarmd log verify`")
         except FileNotFoundError:
             return True
+        if not head.strip(b"\0"):
+            return False
+        self._suspect += 1
+        if self._suspect == SUSPECT_POLLS:
+            self._judge()
         return True
+
+    def _judge(self) -> None:
+        """Raise LogDamaged where what lies behind the place that was reached is no append in progress."""
+        place = self._history.place
+        self._suspect = 0
+        if place is None or not place.path.exists():
+            return
+        with place.path.open("rb", buffering=0) as file:
+            opening = read_header(file, place.path)
+            if judge_tail(file, place.offset, opening.seed).verdict == "damaged":
+                raise LogDamaged(f"{place.path} is damaged at byte {place.offset}", "See `swarmd log verify`")
 
     def _heed_removal(self, directory: Path) -> None:
         """Forget what was removed at the log's front."""
         begin = begin_of(directory)
-        if begin > self.begin:
+        if begin > self._history.first:
             base = oldest_base(directory)
             if self._history.first < base.seq <= self._history.next_seq:
                 self._history.drop_before(base)
-            self.begin = begin

@@ -193,7 +193,9 @@ def test_a_head_that_trickles_is_not_waited_for(impatient: Served) -> None:
 def test_the_next_head_on_a_connection_may_not_trickle_either(impatient: Served) -> None:
     with impatient.socket() as connection:
         connection.sendall(b"GET /api/healthz HTTP/1.1\r\n" + HOST + b"\r\n")
-        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += connection.recv(65536)
         connection.sendall(b"GET / HTTP/1.1\r\n")
         assert ended(connection) == b""
 
