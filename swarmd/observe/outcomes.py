@@ -133,8 +133,9 @@ class Outcomes:
     def _note_progress(self, envelope: Envelope, after: State) -> None:
         progress, clock = self.progress, after.clock
         if clock is not None:
-            progress.stage_s = clock.deadline_at - clock.opened_at
             progress.finished = clock.final
+            if not clock.final:  # the final mark has no time of its own
+                progress.stage_s = clock.deadline_at - clock.opened_at
         if isinstance(envelope.event, StageTrained):
             progress.trained_at = envelope.at
         elif isinstance(envelope.event, SubmissionConfirmed):

@@ -195,6 +195,7 @@ def read_progress(progress: Progress) -> Iterator[Reading]:
             yield "submission_confirmed_timestamp_seconds", (kind,), at
     if progress.stage_s:
         yield "stage_limit_seconds", (), progress.stage_s
+    if progress.stage_s or progress.finished:
         yield "swarm_finished", (), progress.finished
 
 

@@ -100,6 +100,13 @@ def test_a_stage_is_counted_from_joining_to_its_report() -> None:
     assert found["swarmd_stage_part_seconds_bucket", "5.0", "train"] == 0
 
 
+def test_the_end_of_a_swarm_is_told_and_keeps_the_stages_length() -> None:
+    found = count(*JOINED, announced(0, deadline_at=300.0), trained(0), announced(1, deadline_at=0.0, final=True))
+    assert found["swarmd_swarm_finished",] == 1 and found["swarmd_stage_limit_seconds",] == 300
+    found = count(*JOINED, announced(1, deadline_at=0.0, final=True))
+    assert found["swarmd_swarm_finished",] == 1, "also for who comes too late for any"
+
+
 def test_rounds_are_counted_as_skipped_with_their_cause() -> None:
     found = count(*JOINED, announced(4), trained(4), ReportPublished("report/4/0", 4, 0), announced(9))
     assert found["swarmd_rounds_skipped_total", "late"] == 4
