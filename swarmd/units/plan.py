@@ -109,6 +109,11 @@ def _drop_ins(place: Place, config: Config | None, gpu: bool | None, programs: b
         why = "lets the sandbox for programs work, by giving up that no namespace is made"
         yield _file(place.drop_in("20-programs.conf"), writing.programs_drop_in(place.user), why)
     names = credential_names(config) if config else ()
+    if names and place.user:
+        raise UnitError(
+            f"a user's service is passed no credentials, and the configuration asks for {', '.join(names)}",
+            "Name files of mode 0600 in the data directory instead",
+        )
     if names:
         for unit in (place.unit, place.failure):
             secrets = writing.credentials_drop_in(names, str(place.credentials))

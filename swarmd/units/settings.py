@@ -13,6 +13,7 @@ PERMANENT = tuple(
         if name.isupper() and ExitCode.USAGE <= code < ExitCode.INTERRUPTED and code != ExitCode.IN_USE
     )
 )  # exit codes that no restart can mend; docs/OPERATING.md says what each means
+REFUSED_CALLS = "@clock @cpu-emulation @debug @module @mount @obsolete @privileged @raw-io @reboot @swap"
 STOP_S = 45  # TimeoutStopSec for the default of workers.stop_s
 STOP_MARGIN_S = 20  # beyond the daemon's own limit, for what systemd then kills
 PROGRAM_KINDS = ("code", "proposer-solver")  # kinds of swarm that run programs which models wrote
@@ -42,7 +43,7 @@ LIFE = (
     Setting(
         "TimeoutStartSec", "120", "Ready is told when the log is open and the first event of this life is on disk."
     ),
-    Setting("WatchdogSec", "60", "Fed by the daemon's loop alone: a stuck daemon is ended, a long training step never."),
+    Setting("WatchdogSec", "60", "Fed by the daemon's loop alone: ends a stuck daemon, never a long training step."),
     Setting("TimeoutAbortSec", "5", "The daemon then says where it hung (SIGABRT) and is killed."),
     Setting("Restart", "on-failure", "After a crash, the codes below 64, and 75 (another daemon has the data)."),
     Setting("RestartSec", "5"),
@@ -79,7 +80,7 @@ HARDENING = (
     Setting("RestrictAddressFamilies", "AF_UNIX AF_INET AF_INET6 AF_NETLINK", "p2pd asks netlink for its addresses."),
     Setting("SystemCallArchitectures", "native", "System calls of ordinary services, refused ones with an error."),
     Setting("SystemCallFilter", "@system-service"),
-    Setting("SystemCallFilter", "~@clock @cpu-emulation @debug @module @mount @obsolete @privileged @raw-io @reboot @swap"),
+    Setting("SystemCallFilter", f"~{REFUSED_CALLS}"),
     Setting("SystemCallErrorNumber", "EPERM"),
 )
 
@@ -94,7 +95,7 @@ CPU = (
 PROGRAMS = (
     Setting("RestrictNamespaces", "no", "The sandbox for programs puts each into namespaces of its own."),
     Setting("SystemCallFilter", "@mount"),
-    Setting("SystemCallFilter", "capset chroot pivot_root sethostname", "bubblewrap, where it is installed, needs these."),
+    Setting("SystemCallFilter", "capset chroot pivot_root sethostname", "bubblewrap, if installed, needs these."),
     Setting("ProtectHostname", "no", user=False),
 )
 

@@ -48,7 +48,7 @@ class PrivateSystemd:
 
     def __enter__(self) -> PrivateSystemd:
         (self._cgroup / "system").mkdir(parents=True)
-        order = {"cgroup": str(self._cgroup / "system"), "state": str(self._state), "outside": os.readlink(MOUNTS)}
+        order = {"cgroup": str(self._cgroup / "system"), "state": str(self._state), "outside": mounts()}
         namespaces = ("--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--net")
         outer = ("setpriv", "--pdeathsig=KILL", f"--bounding-set={DROPPED}", "unshare", *namespaces)
         argv = (*outer, sys.executable, __file__, json.dumps(order))
@@ -98,7 +98,14 @@ class PrivateSystemd:
 
     def put(self, path: str, text: str, mode: int = 0o644) -> None:
         """Write a file inside."""
-        self.run("install", "-D", "-m", f"{mode:o}", "/dev/stdin", path, feed=text)
+        place = self.path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+        place.chmod(mode)
+
+    def path(self, place: str) -> Path:
+        """A file inside, as seen from outside."""
+        return Path(f"/proc/{self._pid}/root") / place.lstrip("/")
 
     def until(self, condition: Callable[[], T], longest_s: float = 30.0) -> T:
         """Wait for a condition."""
@@ -106,11 +113,13 @@ class PrivateSystemd:
         while time.monotonic() < end:
             if met := condition():
                 return met
-            time.sleep(0.05)
+            time.sleep(0.1)
         raise AssertionError(f"not met within {longest_s:g} s")
 
 
-MOUNTS = "/proc/self/ns/mnt"
+def mounts() -> str:
+    """Which mount namespace this process is in."""
+    return str(Path("/proc/self/ns/mnt").readlink())
 
 
 def own_cgroup() -> Path:
@@ -127,7 +136,7 @@ def own_cgroup() -> Path:
 
 def boot(order: dict[str, str]) -> None:
     """Build the root file system, go there, and become systemd."""
-    assert os.getpid() == 1 and os.readlink(MOUNTS) != order["outside"], "not in namespaces of its own"
+    assert os.getpid() == 1 and mounts() != order["outside"], "not in namespaces of its own"
     Path(order["cgroup"], "cgroup.procs").write_text("0")
     assert ctypes.CDLL(None).unshare(NEW_CGROUP_NAMESPACE) == 0, "no cgroup namespace"
     root = make_root(Path(order["state"]))
@@ -141,7 +150,9 @@ def boot(order: dict[str, str]) -> None:
     mount_own()
     choose_units()
     sh("ldconfig")
-    os.execve(SYSTEMD / "systemd", ["systemd", "--system", "--unit=multi-user.target"], {"PATH": PATH, "container": "x"})
+    os.execve(
+        SYSTEMD / "systemd", ["systemd", "--system", "--unit=multi-user.target"], {"PATH": PATH, "container": "x"}
+    )
 
 
 def sh(*argv: str) -> None:
@@ -205,15 +216,15 @@ def mount_own() -> None:
     memory("/dev")
     for name, number in DEVICES.items():
         os.mknod(f"/dev/{name}", stat.S_IFCHR, os.makedev(*number))
-        os.chmod(f"/dev/{name}", 0o666)
+        Path("/dev", name).chmod(0o666)
     for name in ("pts", "shm"):
-        os.mkdir(f"/dev/{name}")
+        Path("/dev", name).mkdir()
     sh("mount", "-t", "devpts", "-o", "newinstance,ptmxmode=0666,mode=620", "devpts", "/dev/pts")
     memory("/dev/shm", "1777")
-    os.symlink("pts/ptmx", "/dev/ptmx")
-    os.symlink("/proc/self/fd", "/dev/fd")
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        os.symlink(f"/proc/self/fd/{number}", f"/dev/{name}")
+    links = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd"}
+    links |= {name: f"/proc/self/fd/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))}
+    for name, target in links.items():
+        Path("/dev", name).symlink_to(target)
 
 
 def choose_units() -> None:
