@@ -34,6 +34,7 @@ class Verb(NamedTuple):
 
 VERBS = {
     "run": Verb("swarmd.cli.run", "run", "Run a node."),
+    "init": Verb("swarmd.cli.init", "init", "Ask what a node is to be, and make it."),
     "swarm": Verb("swarmd.cli.own_swarm", "app", "Make a swarm of one's own, and see to it."),
     "join": Verb("swarmd.cli.join", "join", "Join a swarm by its manifest."),
     "status": Verb("swarmd.cli.status", "status", "Say how a node is: process, network, training, round."),
@@ -60,6 +61,9 @@ VERBS = {
         "Compute reference log-probabilities for trainers, over HTTP.",
     ),
     "sim": Verb("swarmd.cli.sim", "sim", "Simulate swarms with faults, and check every commit."),
+    "backup": Verb("swarmd.cli.backup", "app", "Back up a node: log, checkpoint, keys; or check a backup."),
+    "restore": Verb("swarmd.cli.restore", "restore", "Make a node's data directory of a backup."),
+    "rollback": Verb("swarmd.cli.restore", "rollback", "Undo an upgrade: put back what it changed on disk."),
     "identity": Verb("swarmd.cli.identity", "app", "Make, show, back up, restore, check or import a node's identity."),
     "account": Verb("swarmd.cli.account", "app", "Make the account that submits to a chain, show or import one."),
     "service": Verb("swarmd.cli.service", "app", "Make a node a service of systemd, or take it away again."),

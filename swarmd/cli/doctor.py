@@ -113,15 +113,16 @@ def encode_report(report: Report) -> str:
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
-def print_report(report: Report) -> None:
-    """The findings for people, the worst first."""
+def print_report(report: Report, brief: bool = False) -> None:
+    """The findings for people, the worst first; `brief` leaves out what is well and what was left out."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
     for finding in report.findings:
-        _print_finding(console, finding)
+        if not (brief and finding.severity == "ok"):
+            _print_finding(console, finding)
     left_out: dict[str, list[str]] = {}
-    for skipped in report.skipped:
+    for skipped in () if brief else report.skipped:
         left_out.setdefault(skipped.reason, []).append(skipped.check)
     for reason, names in left_out.items():
         console.print(f"left out, {reason}: {', '.join(names)}", style="dim", markup=False)

@@ -204,7 +204,7 @@ def write_config(place: NodePlace, values: Mapping[str, Any], source: Source) ->
     template = source.coordinator if place.coordinates else source.follower
     document = tomlkit.parse(template.read_text(encoding="utf-8"))
     for dotted, value in values.items():
-        _fill_in(document, dotted, value)
+        fill_in(document, dotted, value)
     place.config.write_text(tomlkit.dumps(document), encoding="utf-8")
     config = load_config(place.config)
     check_kind(config.swarm)
@@ -214,7 +214,8 @@ def write_config(place: NodePlace, values: Mapping[str, Any], source: Source) ->
         bring_questions(home, questions, place.root)
 
 
-def _fill_in(document: Any, dotted: str, value: Any) -> None:
+def fill_in(document: Any, dotted: str, value: Any) -> None:
+    """Set a key by its dotted name in a TOML document, or take it away with None. Raises ConfigError."""
     *tables, key = dotted.split(".")
     table = document
     for name in tables:

@@ -1,4 +1,4 @@
-"""Asks torch about this machine, in a process of its own: `python -m swarmd.doctor.probe` < configuration > answer.
+"""Asks torch about this machine, in a process of its own: `python -m swarmd.doctor.probe` < questions > answers.
 
 torch takes seconds and hundreds of megabytes to load, and a broken driver may end the process that loads it.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from swarmd.config import TrainingConfig
+from swarmd.doctor.waiting import ChildFailed, ask_child
 from swarmd.errors import SwarmdError
 
 
@@ -54,12 +56,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def main() -> int:
-    """Answer one question on standard output, whatever the libraries print there."""
+    """Answer all questions on standard output, whatever the libraries print there."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Question)
+    questions = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[Question])
     with out:
-        out.write(msgspec.json.encode(answer(question)))
+        out.write(msgspec.json.encode([answer(question) for question in questions]))
     return 0
 
 
@@ -126,6 +128,15 @@ def _is_here(name: str) -> bool:
 
     located = locate_model(name)
     return Path(located).is_dir() or isinstance(try_to_load_from_cache(located, "config.json"), str)
+
+
+async def ask_torch(questions: Sequence[Question]) -> list[Answer]:
+    """The answers of a process of its own, in order. Raises ChildFailed."""
+    said = await ask_child("swarmd.doctor.probe", msgspec.msgpack.encode(list(questions)))
+    try:
+        return msgspec.json.decode(said, type=list[Answer])
+    except msgspec.DecodeError as error:
+        raise ChildFailed(f"torch was asked, and something else answered: {error}") from error
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -12,7 +11,7 @@ from swarmd.config import Config, TrainingConfig, load_config
 from swarmd.core.state import State
 from swarmd.daemon.control import NoDaemon, ask
 from swarmd.doctor.dial import Dialled
-from swarmd.doctor.probe import Answer, Question
+from swarmd.doctor.probe import Answer, Question, ask_torch
 from swarmd.doctor.seen import Seen, look_at
 from swarmd.doctor.waiting import ChildFailed, Once, ask_child, in_thread
 from swarmd.errors import ControlError, SwarmdError
@@ -22,10 +21,8 @@ from swarmd.observe.status import Status
 from swarmd.paths import DataPaths
 from swarmd.training.source import AUTO
 
-PROBE, DIALLER = "swarmd.doctor.probe", "swarmd.doctor.dial"
+DIALLER = "swarmd.doctor.dial"
 KEPT_MODEL = "model.json"  # what `auto` settled on, as swarmd.training.pool writes it
-
-T = TypeVar("T")
 
 
 class Life(msgspec.Struct, frozen=True):
@@ -120,8 +117,8 @@ class Subject:
     async def _ask_torch(self) -> Answer:
         """Devices and the model's weight, from a child process. Raises ChildFailed."""
         training = self.config.training if self.config else TrainingConfig()
-        request = msgspec.msgpack.encode(Question(training, self._kept_model() if training.model == AUTO else ""))
-        return await self._ask(PROBE, request, Answer)
+        (answer,) = await ask_torch([Question(training, self._kept_model() if training.model == AUTO else "")])
+        return answer
 
     def _kept_model(self) -> str:
         """The model that `auto` settled on, empty where it has not."""
@@ -138,16 +135,13 @@ class Subject:
         addresses = [each for each in dht.bootstrap if not (dht.peer and each.endswith(f"/p2p/{dht.peer}"))]
         if not addresses:
             return []
-        return await self._ask(DIALLER, msgspec.json.encode(addresses), list[Dialled])
+        try:
+            return msgspec.json.decode(await ask_child(DIALLER, msgspec.json.encode(addresses)), type=list[Dialled])
+        except msgspec.DecodeError as error:
+            raise ChildFailed(f"{DIALLER} answered with something else than asked for: {error}") from error
 
     async def _look_at_endpoints(self) -> list[Seen]:
         """What every endpoint of the chain says. Raises ConfigError."""
         config, data = self.whole
         assert config.chain is not None, "such a check is left out without a chain"
         return await look_at(config.chain, data.root)
-
-    async def _ask(self, module: str, request: bytes, kind: type[T]) -> T:
-        try:
-            return msgspec.json.decode(await ask_child(module, request), type=kind)
-        except msgspec.DecodeError as error:
-            raise ChildFailed(f"{module} answered with something else than asked for: {error}") from error

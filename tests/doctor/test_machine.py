@@ -15,7 +15,7 @@ import pytest
 from swarmd.config import TrainingConfig
 from swarmd.doctor import device, disk, machine
 from swarmd.doctor.finding import Finding
-from swarmd.doctor.probe import Answer, Question, Weighed
+from swarmd.doctor.probe import Answer, Question, Weighed, ask_torch
 from swarmd.doctor.waiting import ChildFailed, Once, ask_child
 from tests.doctor.making import CPU, GIB, Made
 
@@ -98,20 +98,13 @@ QUESTIONS = {
     "half": TrainingConfig(device="cpu", dtype="float16"),
     "large": TrainingConfig(device="cpu", model="Qwen/Qwen2.5-72B-Instruct"),
 }
-ASK_ALL = """
-import sys, msgspec
-from swarmd.doctor.probe import Question, answer
-asked = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=dict[str, Question])
-sys.stdout.write("ANSWERS" + msgspec.json.encode({name: answer(each) for name, each in asked.items()}).decode())
-"""
 
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Answer]:
     """Torch is loaded once, in a process of its own."""
-    asked = msgspec.msgpack.encode({name: Question(training) for name, training in QUESTIONS.items()})
-    ended = subprocess.run([sys.executable, "-c", ASK_ALL], input=asked, capture_output=True, check=True, timeout=240)
-    return msgspec.json.decode(ended.stdout.partition(b"ANSWERS")[2], type=dict[str, Answer])
+    said = asyncio.run(ask_torch([Question(training) for training in QUESTIONS.values()]))
+    return dict(zip(QUESTIONS, said, strict=True))
 
 
 def test_torch_is_asked_about_a_device_that_is_not_there(made: Made, answers: dict[str, Answer]) -> None:
