@@ -112,7 +112,7 @@ def node_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
         return node.stages()
 
     async def status(given: dict[str, Any]) -> JsonAnswer:
-        return JsonAnswer(plain(await node.status()))
+        return JsonAnswer(await node.shown_status())
 
     return (
         Endpoint("/api/v1/node/status", "How the node is.", Status, status),

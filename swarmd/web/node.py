@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ from swarmd.web.charts import charts_view
 from swarmd.web.gossip import GossipFeed
 from swarmd.web.history import History
 from swarmd.web.ledger import Ledger
-from swarmd.web.moments import event_row, moment_of
+from swarmd.web.moments import event_row, moment_of, plain
 from swarmd.web.overview import Timeline
 from swarmd.web.shapes import (
     CURVES_MAX,
@@ -250,6 +250,12 @@ class LogNode:
     async def status(self) -> Status:
         """How the node is: from its daemon, or from its log. Raises Unavailable where neither says anything."""
         return await self._aside(self._fresh_status)
+
+    async def shown_status(self) -> dict[str, Any]:
+        """The status as anybody may see it: without what looks like a secret."""
+        shown = plain(await self.status())
+        assert isinstance(shown, dict)
+        return shown
 
     def _fresh_status(self) -> Status:
         with self._status_lock:

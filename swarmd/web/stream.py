@@ -159,7 +159,7 @@ class Stream:
                 left_s = max(0.0, told_at + STATUS_EVERY_S - time.monotonic())
                 version = await asyncio.wait_for(node.changes.beyond(version), left_s)
             with contextlib.suppress(SwarmdError):
-                self._tell("status", chunk("status", await node.status()))
+                self._tell("status", chunk("status", await node.shown_status()))
             told_at = time.monotonic()
             await asyncio.sleep(STATUS_LEAST_S)
 
@@ -219,7 +219,7 @@ class Stream:
         if self._node is not None:
             told.append(chunk("charts", charts_of(self._node.state)))
             with contextlib.suppress(SwarmdError):
-                told.append(chunk("status", await self._node.status()))
+                told.append(chunk("status", await self._node.shown_status()))
         with contextlib.suppress(SwarmdError):
             told.append(chunk("swarm", await self._swarm.view()))
         return told
