@@ -87,7 +87,7 @@ function drawChart(drawing, chart, available) {
 
 /** Arrow heads: still, and taken. */
 function heads(/** @type {string} */ chart) {
-  const head = (/** @type {string} */ name) => svg("marker", { id: `${name}-${chart}`, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto-start-reverse" }, svg("path", { d: "M0 0.6 8 4 0 7.4z", class: name }));
+  const head = (/** @type {string} */ name) => svg("marker", { id: `${name}-${chart}`, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, markerUnits: "userSpaceOnUse", orient: "auto-start-reverse" }, svg("path", { d: "M0 0.6 8 4 0 7.4z", class: name }));
   return svg("defs", {}, head("head"), head("head-taken"));
 }
 

@@ -63,6 +63,7 @@ export class VirtualRows {
       const key = keyOf(index);
       const row = before.get(key) ?? make();
       before.delete(key);
+      row.dataset.key = key;
       paint(row, index);
       this.rows.set(key, row);
     }

@@ -1,0 +1,244 @@
+"""Making a backup of a node, which may run meanwhile: its log up to a commit, and what goes with that."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from swarmd import __version__
+from swarmd.care.archive import CONFIG, FORMAT, PUBLIC, SEALED, ArchiveWriter, Manifest, mode_of
+from swarmd.care.sealed import SEALED_BYTES_MAX, seal
+from swarmd.core.events import Envelope
+from swarmd.core.state import State
+from swarmd.core.step import RULES, step
+from swarmd.daemon.notes import Moved, write_note
+from swarmd.daemon.service import digests_in_use
+from swarmd.daemon.upgrade import read_layout
+from swarmd.dht.backup import marks_of
+from swarmd.errors import BackupError
+from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.commit import decode_commit
+from swarmd.eventlog.files import sync_directory
+from swarmd.eventlog.fold import newest_base, node_of
+from swarmd.eventlog.frame import read_frames
+from swarmd.eventlog.lock import take_lock
+from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
+from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
+from swarmd.observe.redaction import redact_text
+from swarmd.paths import DataPaths
+from swarmd.training.kept import newest_whole
+
+TRIES = 5  # a running node may remove a file that was just listed
+LEFT_OUT = ("records.bin", "moved.json", "restored.json")  # old records would be published again; notes are not copied
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to put into a backup.
+
+    Attributes:
+        passphrase: for keys and configuration; None leaves them out.
+        checkpoint: whether the newest one goes along.
+        config: the node's configuration, where it does not lie in the data directory.
+        for_move: the node moves to another host: it must be stopped, and its directory is closed behind it.
+    """
+
+    passphrase: str | None
+    checkpoint: bool = True
+    config: Path | None = None
+    for_move: bool = False
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A file that is open, so that nothing takes it away, and how much of it goes along."""
+
+    name: str
+    file: BinaryIO
+    size_bytes: int
+
+
+def make_backup(data: DataPaths, out: Path, plan: Plan) -> Manifest:
+    """Write a backup of the node in `data`.
+
+    Raises:
+        BackupError: `out` exists, lies in the data directory, or has another ending than .tar.gz or .tar.
+        NotFoundError, LogDamaged: there is no log, or not a whole one.
+        LogInUse: the node is to be moved and still runs.
+    """
+    mode = mode_of(out)
+    if out.exists() or out.resolve().is_relative_to(data.root.resolve()):
+        raise BackupError(
+            f"{out} exists already or lies in {data.root}", "Name a new file elsewhere, best another disk"
+        )
+    list_segments(data.events)
+    with _stopped(data) if plan.for_move else contextlib.nullcontext():
+        manifest = _write(data, out, mode, plan)
+        if plan.for_move:
+            write_note(data.moved, Moved(manifest.made_at, out.name))
+    return manifest
+
+
+@contextlib.contextmanager
+def _stopped(data: DataPaths) -> Iterator[None]:
+    """Nothing else writes the log meanwhile."""
+    lock = take_lock(data.events)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _write(data: DataPaths, out: Path, mode: str, plan: Plan) -> Manifest:
+    unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            archive = ArchiveWriter(file, mode)
+            manifest = _fill(data, archive, plan)
+            archive.finish(manifest)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(unfinished, out)  # never over a file that came meanwhile
+        sync_directory(out.parent)
+    except OSError as error:
+        raise BackupError(
+            f"the backup {out} cannot be written: {error.strerror or error}", "See that it can"
+        ) from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return manifest
+
+
+def _fill(data: DataPaths, archive: ArchiveWriter, plan: Plan) -> Manifest:
+    with contextlib.ExitStack() as stack:
+        parts, next_seq = _open_log(data.events, stack)
+        state = _state_at(data.events, next_seq)
+        parts += (rollouts := _open_blobs(Blobs(data.blobs), digests_in_use(state), stack))
+        checkpoint, files = _open_checkpoint(data, stack) if plan.checkpoint else ("", [])
+        for part in (*parts, *files):
+            archive.add(part.name, part.file, part.size_bytes)
+    _add_files(data, archive, plan)
+    there = {part.name.rpartition("/")[2] for part in rollouts}
+    return Manifest(
+        format=FORMAT,
+        made_at=time.time(),
+        version=__version__,
+        rules=RULES,
+        layout=read_layout(data),
+        peer=node_of(data.events),
+        swarm=state.settings.swarm if state.settings else "",
+        from_seq=min(first_seq_of(Path(part.name)) for part in parts if part.name.endswith(".seg")),
+        next_seq=next_seq,
+        marks=marks_of(state),
+        checkpoint=checkpoint,
+        sealed=plan.passphrase is not None,
+        for_move=plan.for_move,
+        missing=tuple(sorted(digests_in_use(state) - there)),
+        members=tuple(archive.members),
+    )
+
+
+def _open_log(events: Path, stack: contextlib.ExitStack) -> tuple[list[Part], int]:
+    """Segments and snapshots, up to the last whole commit; and the seq that follows it."""
+    for _ in range(TRIES):
+        try:
+            return _open_listed(events, stack)
+        except FileNotFoundError:
+            continue  # the node has just let go of its oldest segment
+    raise BackupError(f"the log in {events} changes too fast to be copied", "Try again, or stop the node first")
+
+
+def _open_listed(events: Path, stack: contextlib.ExitStack) -> tuple[list[Part], int]:
+    parts: list[Part] = []
+    segments = list_segments(events)
+    for path in segments[:-1]:
+        parts.append(_open(f"events/{path.name}", path, stack))
+    last = stack.enter_context(segments[-1].open("rb", buffering=0))
+    end, next_seq = _whole_part(last, segments[-1])
+    last.seek(0)
+    parts.append(Part(f"events/{segments[-1].name}", last, end))  # type: ignore[arg-type]
+    for path in list_snapshots(events):
+        if snapshot_seq(path) <= next_seq:
+            parts.append(_open(f"events/snapshots/{path.name}", path, stack))
+    return parts, next_seq
+
+
+def _open(name: str, path: Path, stack: contextlib.ExitStack) -> Part:
+    file = stack.enter_context(path.open("rb"))
+    return Part(name, file, os.fstat(file.fileno()).st_size)
+
+
+def _whole_part(file: FileIO, path: Path) -> tuple[int, int]:
+    """Where the last whole commit of the last segment ends, and the seq that follows."""
+    opening = read_header(file, path)
+    end, last = opening.size_bytes, b""
+    for offset, payload in read_frames(file, end, opening.seed):
+        end, last = offset, payload
+    return end, decode_commit(last, RULES, path).end_seq if last else opening.header.first_seq
+
+
+def _state_at(events: Path, next_seq: int) -> State:
+    """The fold of the log before an event."""
+    base = newest_base(events)
+    state = base.state
+    for commit in read_commits(events, base.seq):
+        if commit.seq >= next_seq:
+            break
+        for seq, event in enumerate(commit.events, commit.seq):
+            state, _ = step(state, Envelope(seq, commit.at, event, commit.rules))
+    return state
+
+
+def _open_blobs(blobs: Blobs, digests: frozenset[str], stack: contextlib.ExitStack) -> list[Part]:
+    parts = []
+    for digest in sorted(digests):
+        with contextlib.suppress(FileNotFoundError):  # never fetched, or let go since
+            parts.append(_open(f"blobs/{digest[:2]}/{digest}", blobs.directory / digest[:2] / digest, stack))
+    return parts
+
+
+def _open_checkpoint(data: DataPaths, stack: contextlib.ExitStack) -> tuple[str, list[Part]]:
+    """The newest checkpoint that is whole."""
+    for _ in range(TRIES):
+        found = newest_whole(data.checkpoints)
+        if found is None:
+            return "", []
+        with contextlib.suppress(FileNotFoundError):  # the trainer has just written a newer one
+            files = sorted(path for path in found.iterdir() if path.is_file())
+            return found.name, [_open(f"checkpoints/{found.name}/{path.name}", path, stack) for path in files]
+    raise BackupError(f"the checkpoints in {data.checkpoints} change too fast to be copied", "Try again")
+
+
+def _add_files(data: DataPaths, archive: ArchiveWriter, plan: Plan) -> None:
+    """What lies in the directory itself: open if it is known to be no secret, else sealed or not at all."""
+    files = {path.name: path for path in sorted(data.root.iterdir()) if path.is_file() and not path.is_symlink()}
+    if plan.config is not None:
+        files[CONFIG] = plan.config
+    private = {}
+    for name, path in files.items():
+        if name in LEFT_OUT or name.endswith((".tmp", ".log")) or name.startswith("."):
+            continue
+        content = path.read_bytes()
+        if name in PUBLIC or (name == CONFIG and plan.passphrase is None and _is_open(content)):
+            archive.add_bytes(name, content)
+        else:
+            private[name] = content
+    if plan.passphrase is None:
+        return
+    if sum(map(len, private.values())) > SEALED_BYTES_MAX // 2:
+        largest = max(private, key=lambda name: len(private[name]))
+        raise BackupError(f"{data.root / largest} is too large for a key", "Move what is no part of the node elsewhere")
+    archive.add_bytes(SEALED, seal(private, plan.passphrase))
+
+
+def _is_open(content: bytes) -> bool:
+    """Whether a configuration holds nothing that looks like a secret."""
+    text = content.decode("utf-8", "replace")
+    return redact_text(text) == text

@@ -1,0 +1,189 @@
+"""Checking a backup, and making a node's directory of it.
+
+What a node signed after its backup was made is in no backup. So a restored directory carries a note, and the node that
+starts on it takes part only from the first round that opens after it has heard of the swarm (`swarmd.core.restored`).
+Only the backup of a node that moved has no such gap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from swarmd.care.archive import (
+    AGAIN,
+    CHUNK_BYTES,
+    MANIFEST,
+    MANIFEST_BYTES_MAX,
+    SEALED,
+    Manifest,
+    Member,
+    decode_manifest,
+    read_members,
+)
+from swarmd.care.sealed import SEALED_BYTES_MAX, unseal
+from swarmd.daemon.notes import Restored, write_note
+from swarmd.daemon.upgrade import LAYOUT
+from swarmd.dht.identity import parse_identity, write_private
+from swarmd.errors import BackupError, LogDamaged, LogNewer, NoSpaceLeft
+from swarmd.eventlog.files import sync_directory
+from swarmd.eventlog.fold import node_of
+from swarmd.eventlog.replay import Verified, verify
+from swarmd.paths import DataPaths
+
+MOVED_S_MAX = 24 * 3600.0  # the backup of a move that is older is taken for an ordinary one
+IDENTITY = "identity.key"
+
+Sink = Callable[[str, BinaryIO, int], Member]
+
+
+def check_backup(path: Path, passphrase: str | None = None) -> Manifest:
+    """Read a backup from end to end and compare everything with its manifest; with a passphrase also what is sealed.
+
+    Raises:
+        NotFoundError: there is no such file.
+        BackupError: it is damaged, incomplete, or of a newer format.
+        IdentityError: the passphrase is wrong.
+    """
+    sealed = bytearray()
+
+    def look(name: str, content: BinaryIO, size_bytes: int) -> Member:
+        keep = sealed.extend if name == SEALED and size_bytes <= SEALED_BYTES_MAX else None
+        return _drain(name, content, size_bytes, keep)
+
+    manifest = _read_all(path, look)
+    if manifest.sealed and passphrase is not None:
+        _check_keys(unseal(bytes(sealed), passphrase), manifest)
+    return manifest
+
+
+def _read_all(path: Path, sink: Sink) -> Manifest:
+    """Give every member to `sink`, and compare what it found with the manifest. Raises BackupError."""
+    found: dict[str, Member] = {}
+    manifest: Manifest | None = None
+    for name, size_bytes, content in read_members(path):
+        if manifest is not None or name in found:
+            raise BackupError(f"{path} has {name} after its end, or twice", AGAIN)
+        if name == MANIFEST:
+            if size_bytes > MANIFEST_BYTES_MAX:
+                raise BackupError(f"the manifest of {path} is too large", AGAIN)
+            manifest = decode_manifest(content.read(), path)
+        else:
+            found[name] = sink(name, content, size_bytes)
+    if manifest is None:
+        raise BackupError(f"{path} has no manifest: it was cut off, or is no backup of a node", AGAIN)
+    for member in manifest.members:
+        if found.pop(member.name, None) != member:
+            raise BackupError(f"{path} is damaged: {member.name} is missing or not as it was", AGAIN)
+    if found:
+        raise BackupError(f"{path} holds {min(found)}, which its manifest does not name", AGAIN)
+    return manifest
+
+
+def _drain(name: str, content: BinaryIO, size_bytes: int, keep: Callable[[bytes], object] | None) -> Member:
+    """Read a member to its end. Returns what it is."""
+    digest = hashlib.sha256()
+    while chunk := content.read(CHUNK_BYTES):
+        digest.update(chunk)
+        if keep is not None:
+            keep(chunk)
+    return Member(name, size_bytes, digest.hexdigest())
+
+
+def restore_backup(
+    path: Path, root: Path, passphrase: str | None, moved: bool = False, from_round: int = 0
+) -> tuple[Manifest, Verified]:
+    """Make the data directory `root` of a backup. It appears whole, after its log was replayed, or not at all.
+
+    Args:
+        root: must not exist, or be empty.
+        passphrase: of the sealed part; None leaves keys and configuration out.
+        moved: the node was stopped for good when the backup was made, and goes on here where it was.
+        from_round: first round that the node may take part in or open, where it is known to be later than it will hear.
+
+    Raises:
+        BackupError: as `check_backup`; or the directory holds something, or the backup is not one of a move.
+        LogNewer, LogDamaged, ReplayDifference: the log in it does not replay here.
+    """
+    if root.exists() and any(root.iterdir()):
+        raise BackupError(f"{root} is not empty, and nothing is overwritten", "Name a new directory")
+    root.parent.mkdir(parents=True, exist_ok=True)
+    making = DataPaths(root.with_name(f".{root.name}.{os.getpid()}.restoring"))
+    making.root.mkdir(mode=0o700)
+    try:
+        manifest = _read_all(path, lambda name, content, size: _extract(making.root, name, content, size))
+        _check_move(path, manifest, moved)
+        verified = _check_log(making, manifest)
+        _open_sealed(making, manifest, passphrase)
+        if not moved:
+            write_note(making.restored, Restored(time.time(), manifest.made_at, from_round))
+        if root.exists():
+            root.rmdir()
+        making.root.rename(root)
+        sync_directory(root.parent)
+    except BaseException:
+        shutil.rmtree(making.root, ignore_errors=True)
+        raise
+    return manifest, verified
+
+
+def _extract(root: Path, name: str, content: BinaryIO, size_bytes: int) -> Member:
+    """Write a member to disk, synced."""
+    if shutil.disk_usage(root).free < size_bytes:
+        raise NoSpaceLeft(f"no space left for {name} of the backup ({size_bytes} bytes)", "Free some space there")
+    target = root / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("xb") as file:
+        member = _drain(name, content, size_bytes, file.write)
+        file.flush()
+        os.fsync(file.fileno())
+    return member
+
+
+def _check_move(path: Path, manifest: Manifest, moved: bool) -> None:
+    """Whether the node may go on as if nothing had happened. Raises BackupError."""
+    if moved and not manifest.for_move:
+        fix = "Restore it without --moved; or stop the node and use `swarmd backup --for-move`"
+        raise BackupError(f"{path} was made of a node that may have gone on", fix)
+    if moved and time.time() - manifest.made_at > MOVED_S_MAX:
+        fix = "Restore it without --moved: the node then leaves out what it may have signed since"
+        raise BackupError(f"{path} is older than a day; a node may have run on it already", fix)
+
+
+def _check_log(making: DataPaths, manifest: Manifest) -> Verified:
+    """Replay the log, and see that it is the one that the manifest speaks of."""
+    if manifest.layout > LAYOUT:
+        problem = f"the backup has layout {manifest.layout}, this swarmd knows layouts up to {LAYOUT}"
+        raise LogNewer(problem, "Use the newer swarmd that wrote it")
+    verified = verify(making.events)
+    owner = node_of(making.events)
+    end = verified.from_seq + verified.events
+    if owner != manifest.peer or end != manifest.next_seq:
+        raise LogDamaged(f"the backup's log is of {owner} and ends at seq {end}, which is not what its manifest says")
+    return verified
+
+
+def _open_sealed(making: DataPaths, manifest: Manifest, passphrase: str | None) -> None:
+    """Put keys and configuration in place, mode 0600."""
+    sealed = making.root / SEALED
+    if manifest.sealed and passphrase is not None:
+        if sealed.stat().st_size > SEALED_BYTES_MAX:
+            raise BackupError(f"the sealed part takes {sealed.stat().st_size} bytes", AGAIN)
+        files = unseal(sealed.read_bytes(), passphrase)
+        _check_keys(files, manifest)
+        for name, content in files.items():
+            write_private(making.root / name, content)
+    sealed.unlink(missing_ok=True)
+
+
+def _check_keys(files: dict[str, bytes], manifest: Manifest) -> None:
+    """The sealed files are plain names, and the key in them is the node's. Raises BackupError or IdentityError."""
+    if any(Path(name).name != name or name in ("", ".", "..") for name in files):
+        raise BackupError("the sealed part holds a file with a path for a name", AGAIN)
+    if IDENTITY in files and parse_identity(files[IDENTITY], "the backup's key").peer_id != manifest.peer:
+        raise BackupError(f"the key in the backup is not that of {manifest.peer}, whose log it holds", AGAIN)

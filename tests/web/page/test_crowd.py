@@ -1,0 +1,85 @@
+"""A crowd of 1,000 peers and 100,000 events: the page stays smooth, and an archive says that it is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from tests.web.page.conftest import Watched
+from tests.web.page.crowd import EVENTS, PEERS, peer_id
+
+Tab = Callable[[str], Watched]
+ROWS_MAX = 120  # elements of rows that may exist at once
+BLOCKED_MS_MAX = 1500  # the longest task may take so long on a machine that is busy with much else
+WATCH = """
+window.blocked = [];
+new PerformanceObserver(list => window.blocked.push(...list.getEntries().map(each => each.duration))).observe({entryTypes: ["longtask"]});
+"""
+SCROLL = """
+async ([selector, steps]) => {
+  const scroller = document.querySelector(selector);
+  for (let step = 0; step <= steps; step += 1) {
+    scroller.scrollTop = (scroller.scrollHeight - scroller.clientHeight) * step / steps;
+    await new Promise(requestAnimationFrame);
+  }
+}
+"""
+
+
+def longest_ms(page: Page) -> float:
+    """Of the tasks since the last look that took more than 50 ms."""
+    return float(page.evaluate("Math.max(0, ...window.blocked.splice(0))"))
+
+
+def watched(tab: Tab, url: str) -> Watched:
+    opened = tab(url)
+    opened.page.add_init_script(WATCH)
+    return opened
+
+
+def test_a_thousand_peers_scroll_sort_and_are_found(crowded: str, tab: Tab) -> None:
+    opened = watched(tab, crowded)
+    page = opened.open("/")
+    expect(page.locator("#pulse")).to_have_text("archive")
+    expect(page.locator("#left")).to_contain_text("was to close at")
+    assert page.locator("#board-body tr").count() < ROWS_MAX
+    page.evaluate(SCROLL, ["#board-scroller", 40])
+    expect(page.locator("#board .name", has_text=f"heron {PEERS - 1}")).to_be_visible()
+    page.locator("#board th.last button").click()
+    page.locator("#search").fill(peer_id(777))
+    expect(page.locator("#board tr.chosen .name")).to_have_text("quiet lively heron 777")
+    expect(page.locator("#board tr.chosen")).to_be_in_viewport()
+    expect(page.locator("#plot .curve")).to_have_count(10)
+    page.locator("#board tr.chosen .swatch").click()
+    expect(page.locator("#plot .curve")).to_have_count(11)
+    assert page.locator("#board-body tr").count() < ROWS_MAX
+    assert longest_ms(page) < BLOCKED_MS_MAX
+    assert opened.complaints == []
+
+
+def test_a_hundred_thousand_events_scroll_scrub_and_are_filtered(crowded: str, tab: Tab) -> None:
+    opened = watched(tab, crowded)
+    page = opened.open("/node")
+    strip = page.locator("#strip")
+    expect(strip).to_have_attribute("aria-valuenow", str(EVENTS - 1))
+    page.evaluate(SCROLL, ["#events-scroller", 40])
+    assert page.locator("#events-scroller .event").count() < ROWS_MAX
+    box = strip.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 100, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 200, box["y"] + 60, steps=40)
+    page.mouse.up()
+    for _ in range(8):
+        page.mouse.wheel(0, -500)
+    strip.press("Home")
+    for _ in range(20):
+        strip.press("ArrowRight")
+    expect(page.locator("#moment-seq")).to_have_text("#20")
+    page.locator("#by-round").fill("4321")
+    expect(page.locator("#events-count")).to_have_text("20 found")
+    page.locator("#events-scroller .event").nth(3).click()
+    expect(strip).to_have_attribute("aria-valuenow", str(4321 * 20 + 3))
+    assert longest_ms(page) < BLOCKED_MS_MAX
+    assert opened.complaints == []

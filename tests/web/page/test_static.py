@@ -1,0 +1,61 @@
+"""The page's files: modules that parse, short ones, and nothing that could turn text into markup or code."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from swarmd.web import shapes
+
+STATIC = Path(shapes.__file__).parent / "static"
+MODULES = sorted(STATIC.glob("*.js"))
+PAGES = sorted(STATIC.glob("*.html"))
+MODULE_LINES_MAX = 300
+DANGEROUS = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|createContextualFragment|DOMParser"
+)
+ELSEWHERE = re.compile(r"""(?:src|href|action|from|import\()\s*[=(]?\s*["'](?:https?:)?//""")
+
+
+def test_there_are_modules_and_pages() -> None:
+    assert len(MODULES) > 20
+    assert {page.name for page in PAGES} == {"swarm.html", "node.html", "login.html"}
+
+
+def test_every_module_parses() -> None:
+    node = shutil.which("node")
+    assert node is not None, "there is no node: apt-get install nodejs"
+    for module in MODULES:
+        kind = "commonjs" if module.name == "theme.js" else "module"
+        checked = subprocess.run(
+            [node, f"--input-type={kind}", "--check"], input=module.read_bytes(), capture_output=True, check=False
+        )
+        assert checked.returncode == 0, f"{module.name}: {checked.stderr.decode()}"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_a_module_is_short_and_makes_no_markup_of_text(module: Path) -> None:
+    text = module.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MODULE_LINES_MAX
+    assert DANGEROUS.findall(text) == []
+    assert ELSEWHERE.findall(text) == []
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_what_a_module_exports_somebody_imports(module: Path) -> None:
+    exported = re.findall(
+        r"^export (?:async )?(?:function|class|const) (\w+)", module.read_text(encoding="utf-8"), re.M
+    )
+    others = "\n".join(other.read_text(encoding="utf-8") for other in MODULES if other != module)
+    assert [name for name in exported if not re.search(rf"\b{name}\b", others)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_has_no_code_or_style_of_its_own(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"<script(?![^>]*\ssrc=)|<style|\sstyle=|\son\w+=", text) == []
+    assert ELSEWHERE.findall(text) == []
