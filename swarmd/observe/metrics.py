@@ -60,6 +60,10 @@ class Metrics:
         """What the node got done in its present life, for `swarmd.observe.health.productive`."""
         return self._outcomes.progress
 
+    def now(self) -> float:
+        """POSIX seconds, by the clock that these figures go by."""
+        return self._clock()
+
     def observe(self, envelope: Envelope, before: State, after: State) -> None:
         """Count an event, given the states before and after it. Never fails on an event that a log may hold."""
         if isinstance(envelope.event, NodeStarted):

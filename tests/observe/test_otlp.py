@@ -1,0 +1,148 @@
+"""What goes out by OTLP is what /metrics has, to a receiver of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+
+from swarmd.core.events import ReportPublished
+from swarmd.errors import ConfigError
+from swarmd.observe.metrics import Metrics
+from swarmd.observe.otlp import is_wanted, make_exporter, push_metrics, push_once
+from swarmd.observe.status import status_of
+from tests.core.story import announced, trained
+from tests.observe.counting import Samples, read, tell
+from tests.observe.test_metrics import JOINED
+from tests.observe.test_status import LIVE, LOG, NOW, STATE
+
+
+class Receiver(ThreadingHTTPServer):
+    """Takes OTLP over HTTP, and keeps it."""
+
+    def __init__(self) -> None:
+        self.taken: list[ExportMetricsServiceRequest] = []
+        self.headers: dict[str, str] = {}
+        self.status = 200
+        super().__init__(("127.0.0.1", 0), _Take)
+
+
+class _Take(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        assert self.path == "/v1/metrics"
+        self.server.headers = dict(self.headers.items())
+        answer = ExportMetricsServiceResponse().SerializeToString()
+        self.send_response(self.server.status)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+        self.server.taken.append(ExportMetricsServiceRequest.FromString(body))
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on the test's own stderr."""
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    server = Receiver()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=abc")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=here")
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def filled() -> Metrics:
+    metrics = Metrics(clock=lambda: NOW)
+    events = [*JOINED, announced(0), trained(0), ReportPublished("report/0/0", 0, 0)]
+    tell(metrics, [(NOW - 100 + 3 * place, event) for place, event in enumerate(events)])
+    return metrics
+
+
+def samples_of(request: ExportMetricsServiceRequest) -> Samples:
+    """As they would stand in /metrics, buckets left out."""
+    found: Samples = {}
+    for metric in request.resource_metrics[0].scope_metrics[0].metrics:
+        kind = metric.WhichOneof("data")
+        for point in getattr(metric, kind).data_points:
+            labels = sorted((each.key, each.value.string_value) for each in point.attributes)
+            values = tuple(value for _, value in labels)
+            if kind == "histogram":
+                found[(f"{metric.name}_count", *values)] = point.count
+                found[(f"{metric.name}_sum", *values)] = point.sum
+                assert sum(point.bucket_counts) == point.count
+                assert len(point.bucket_counts) == len(point.explicit_bounds) + 1
+            else:
+                found[(metric.name + "_total" * (kind == "sum"), *values)] = point.as_double
+                assert kind != "sum" or (metric.sum.is_monotonic and metric.sum.aggregation_temporality == 2)
+    return found
+
+
+def test_a_push_has_all_that_metrics_has(receiver: Receiver) -> None:
+    metrics, status = filled(), status_of(STATE, NOW, LOG, LIVE)
+    assert push_once(make_exporter(), metrics, status)
+    shown = {name: value for name, value in read(metrics, status).items() if not name[0].endswith("_bucket")}
+    assert samples_of(receiver.taken[0]) == shown
+    assert receiver.headers["x-key"] == "abc"
+    resource = {each.key: each.value.string_value for each in receiver.taken[0].resource_metrics[0].resource.attributes}
+    assert resource["service.name"] == "swarmd" and resource["host.name"] == "here"
+
+
+def test_times_are_the_daemons_start_and_now(receiver: Receiver) -> None:
+    assert push_once(make_exporter(), filled(), None)
+    metrics: Any = receiver.taken[0].resource_metrics[0].scope_metrics[0].metrics
+    point = next(each for each in metrics if each.name == "swarmd_stages_trained").sum.data_points[0]
+    assert (point.start_time_unix_nano, point.time_unix_nano) == (int((NOW - 100) * 1e9), int(NOW * 1e9))
+    units = {each.name: each.unit for each in metrics}
+    assert (units["swarmd_stage_part_seconds"], units["swarmd_stages_trained"]) == ("s", "1")
+
+
+def test_pushes_go_on_when_the_receiver_was_away(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "swarmd.otlp")
+
+    async def live() -> None:
+        receiver.status = 400
+        task = asyncio.create_task(push_metrics(make_exporter(), filled(), lambda: None, 0.01))
+        async with asyncio.timeout(60):
+            await until(lambda: len(receiver.taken) >= 2)
+            receiver.status = 200
+            await until(lambda: "is back" in caplog.text)
+        task.cancel()
+
+    asyncio.run(live())
+    said = [record.getMessage() for record in caplog.records if record.name == "swarmd.otlp"]
+    assert said == ["the OTLP receiver is away", "the OTLP receiver is back"]
+
+
+async def until(condition: Any) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+def test_it_is_wanted_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"})
+    assert not is_wanted({}) and not is_wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": ""})
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
+    with pytest.raises(ConfigError, match=r"swarmd\[otel\]"):
+        make_exporter()
