@@ -53,7 +53,7 @@ def upstream_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
     """Those of RL Swarm's web server."""
     told = upstream.Upstream(source)
     return (
-        Endpoint("/api/healthz", "Whether the source can be read.", upstream.Health, told.healthz, refusals=(503,)),
+        Endpoint("/api/healthz", "Whether the source can be read.", upstream.Polled, told.healthz, refusals=(503,)),
         Endpoint("/api/round_and_stage", "Where the swarm is.", upstream.RoundAndStage, told.round_and_stage),
         Endpoint("/api/leaderboard", "Rewards of the open stage.", upstream.Leaderboard, told.leaderboard),
         Endpoint(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from swarmd import __version__
-from swarmd.observe.health import Health as NodeHealth
+from swarmd.observe.health import Health
 from swarmd.web.endpoints import Endpoint, Parameter
 from swarmd.web.shapes import Failure
-from swarmd.web.upstream import Health
+from swarmd.web.upstream import Polled
 
 REFUSALS = {
     400: "a parameter or the body makes no sense",
@@ -27,7 +29,7 @@ REFUSALS = {
     503: "it cannot be told now",
 }
 ALWAYS = (400, 401, 403, 404, 414, 421, 503)
-UNWELL = (Health, NodeHealth)  # whose 503 has the same shape
+UNWELL = (Polled, Health)  # whose 503 has the same shape
 
 
 def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
@@ -101,3 +103,19 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         "description": parameter.summary,
         "schema": schema,
     }
+
+
+def main(path: Path) -> None:
+    """Write the document of a node's server: `python -m swarmd.web.openapi docs/openapi.json`."""
+    from swarmd.paths import DataPaths
+    from swarmd.web.app import endpoints_of
+    from swarmd.web.node import LogNode
+    from swarmd.web.stream import Stream
+
+    node = LogNode(DataPaths(Path()))
+    document = openapi(endpoints_of(node, node, Stream(node, node)))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -26,7 +26,7 @@ STALE_S = 300.0
 _FORMS = ("Answer", "Identify", "Majority")  # how the stages of a round of three end
 
 
-class Health(msgspec.Struct, frozen=True):
+class Polled(msgspec.Struct, frozen=True):
     """`GET /api/healthz`."""
 
     message: str
@@ -135,8 +135,8 @@ class Upstream:
             await self._view()
         except SwarmdError:
             age_s = time.time() - self._read_at if self._read_at else None
-            return JsonAnswer(Health("the source cannot be read", age_s), 503)
-        return JsonAnswer(Health("OK", time.time() - self._read_at))
+            return JsonAnswer(Polled("the source cannot be read", age_s), 503)
+        return JsonAnswer(Polled("OK", time.time() - self._read_at))
 
     async def round_and_stage(self, given: dict[str, Any]) -> RoundAndStage:
         view = await self._view()

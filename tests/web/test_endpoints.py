@@ -20,7 +20,7 @@ from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, Served, copy_of, emp
 KINDS = ("empty", "coordinator", "follower", "chain")
 GOLDEN_LOGS = {"coordinator": COORDINATOR, "follower": FOLLOWER, "chain": CHAIN}
 SHAPES: dict[str, Any] = {
-    "/api/healthz": upstream.Health,
+    "/api/healthz": upstream.Polled,
     "/api/round_and_stage": upstream.RoundAndStage,
     "/api/leaderboard": upstream.Leaderboard,
     "/api/leaderboard-cumulative": upstream.CumulativeLeaderboard,
