@@ -26,6 +26,7 @@ from swarmd.doctor import (
     ports,
     running,
     sandboxed,
+    service,
 )
 from swarmd.doctor.examination import Check
 from swarmd.doctor.finding import Kind
@@ -55,6 +56,7 @@ CHECKS = (
     Check("log", "Event log", history.check_log_health, "config", LOG_S),
     Check("daemon", "Daemon", running.check_daemon),
     Check("leftovers", "Leftovers", running.check_leftovers),
+    Check("unit", "Service", service.check_unit),
     Check("ports", "Ports", ports.check_ports),
     Check("announce", "Announced addresses", announce.check_announce),
     Check("bootstrap", "Bootstrap nodes", bootstrap.check_bootstrap, "network", NETWORK_S),
@@ -68,6 +70,7 @@ MODULES: tuple[ModuleType, ...] = (
     device,
     disk,
     sandboxed,
+    service,
     configuration,
     keys,
     history,

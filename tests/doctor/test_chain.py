@@ -16,6 +16,7 @@ import pytest
 import tomlkit
 
 from swarmd.chain.fees import GWEI
+from swarmd.cli import run_command
 from swarmd.core.events import ChainUp, WorkerStarted
 from swarmd.core.values import BlockRef, ChainSettings
 from swarmd.dht.identity import generate_identity
@@ -50,16 +51,26 @@ def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
     return Shell(capsys, tmp_path)
 
 
-@pytest.fixture
-def made(shell: Shell, chain: OwnChain) -> Made:
+@pytest.fixture(scope="module")
+def origin(chain: OwnChain, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The creator's node of a swarm on the chain."""
-    command = ("swarm", "new", "Digits", "--dir", shell.root / "a", "--rpc", chain.url, "--listen", LISTEN)
-    shell(*command)
-    chain.fund(shell.root / "a")
-    shell.well(*command)
-    node = Made.of(shell.root / "a" / "config.toml", shell.root / "a")
+    root = tmp_path_factory.mktemp("origin") / "a"
+    command = ["swarm", "new", "Digits", "--dir", str(root), "--rpc", chain.url, "--listen", LISTEN]
+    run_command(command)
+    chain.fund(root)
+    assert run_command(command) == 0
+    return root
+
+
+@pytest.fixture
+def made(origin: Path, chain: OwnChain, tmp_path: Path) -> Iterator[Made]:
+    """A copy of it; the chain is put back afterwards."""
+    before = chain.say("evm_snapshot")
+    shutil.copytree(origin, tmp_path / "a")
+    node = Made.of(tmp_path / "a" / "config.toml", tmp_path / "a")
     node.peer = tomllib.loads(node.config.read_text())["dht"]["peer"]
-    return node
+    yield node
+    chain.say("evm_revert", before)
 
 
 def change(made: Made, **keys: Any) -> None:

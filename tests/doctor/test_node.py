@@ -16,6 +16,9 @@ from swarmd.core.events import LinkUp, NodeStopped
 from swarmd.core.step import RULES
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.identity import create_identity, generate_identity
+from swarmd.doctor import service
+from swarmd.units.plan import Place, plan
+from swarmd.units.reading import drift
 from tests.daemon.node import FakeNode
 from tests.doctor.making import Made
 
@@ -317,3 +320,26 @@ def test_a_daemon_that_does_not_answer(made: Made) -> None:
         assert mute.stdout is not None and mute.stdout.readline() == "up\n"
         found = made.find("daemon")["daemon.mute"]
     assert found.severity == "error" and "not understood" in found.evidence
+
+
+# --- the service ---
+
+
+def test_a_unit_that_was_changed(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert severities(made, "unit") == {"unit": "ok"}
+    place = Place(units=tmp_path / "units", etc=tmp_path / "etc", dev=tmp_path / "dev")
+    for directory in (place.units, place.etc, place.dev):
+        directory.mkdir()
+    shutil.copy(made.config, place.config)
+    served = Made.of(place.config, made.data)
+    monkeypatch.setattr(service, "find_place", lambda name, user: place if not name and not user else Place("other"))
+    for planned in plan(place, "/opt/swarmd/bin/swarmd", served.subject().config):
+        planned.path.parent.mkdir(exist_ok=True)
+        planned.path.write_text(planned.text)
+    monkeypatch.setattr(service, "drift", lambda place: drift(place, "/opt/swarmd/bin/swarmd"))
+    assert severities(served, "unit") == {"unit": "ok"}
+    unit = place.units / place.template
+    unit.write_text(unit.read_text().replace("Restart=on-failure", "Restart=always"))
+    found = served.find("unit")["unit.drift"]
+    assert found.severity == "warning" and "Restart is always, expected on-failure" in found.evidence
+    assert "swarmd service install" in found.fix
