@@ -5,7 +5,7 @@ import { note } from "./clock.js";
 const PATIENCE_MS = 20000;
 
 /** A refusal or a failure, as a sentence for people. */
-export class Problem extends Error {
+class Problem extends Error {
   /** @param {string} message @param {number} [status] of the answer; 0 where none came */
   constructor(message, status = 0) {
     super(message);

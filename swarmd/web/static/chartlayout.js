@@ -15,7 +15,7 @@ const NOTE_ARROW = 16;
 const BENT = 50; // an arrow that goes aside so far has its label on the way
 
 /** @param {string} text in the small type of labels */
-export const labelWidth = (text) => text.length * 6.1 + 4;
+const labelWidth = (text) => text.length * 6.1 + 4;
 const nodeWidth = (/** @type {string} */ text) => Math.max(70, text.length * 7.2 + 22);
 
 /**

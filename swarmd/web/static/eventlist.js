@@ -27,6 +27,7 @@ export class EventList {
       make: () => el("div", { role: "option", class: "event" }, el("span", { class: "seq" }), el("span", { class: "at" }), el("span", { class: "text" })),
       paint: (row, index) => this.paint(row, index),
       onRange: (first, end) => this.fetch(first, end),
+      onDrawn: () => this.tellActive(),
     });
     this.scroller.addEventListener("click", (/** @type {any} */ event) => {
       const row = event.target.closest("[data-key]");
@@ -67,7 +68,13 @@ export class EventList {
     const index = this.indexOf(seq);
     this.show();
     if (index >= 0) this.rows.reveal(index);
-    this.scroller.setAttribute("aria-activedescendant", `event-${seq}`);
+  }
+
+  /** Only what exists may be named as the active row. */
+  tellActive() {
+    const id = `event-${this.chosen}`;
+    if (document.getElementById(id)) this.scroller.setAttribute("aria-activedescendant", id);
+    else this.scroller.removeAttribute("aria-activedescendant");
   }
 
   /** @param {EventRow} row */

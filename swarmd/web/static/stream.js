@@ -89,7 +89,7 @@ export class Stream {
 /** @typedef {{event: string, data: string, id: string}} Message */
 
 /** Server-sent events out of a text that comes in pieces. */
-export class Parser {
+class Parser {
   /** @param {(message: Message) => void} onMessage */
   constructor(onMessage) {
     this.onMessage = onMessage;

@@ -2,9 +2,9 @@
 
 import { clock, day, dayAndClock } from "./format.js";
 
-export const LANE_HEIGHT = 20;
-export const HEAD = 22; // with the numbers of rounds
-export const FOOT = 20; // with times
+const LANE_HEIGHT = 20;
+const HEAD = 22; // with the numbers of rounds
+const FOOT = 20; // with times
 const BUCKET = 3; // pixels
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600];
 
@@ -45,7 +45,7 @@ export function scale(span, width) {
 }
 
 /** Fit a canvas to its place and the screen. @param {HTMLCanvasElement} canvas @param {number} width @param {number} height */
-export function fit(canvas, width, height) {
+function fit(canvas, width, height) {
   const ratio = devicePixelRatio || 1;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);

@@ -14,6 +14,7 @@ const SPARE = 8; // rows beyond each edge
  *   make: () => HTMLElement,
  *   paint: (row: HTMLElement, index: number) => void,
  *   onRange?: (first: number, end: number) => void,
+ *   onDrawn?: () => void,
  * }} Plan
  */
 
@@ -54,7 +55,7 @@ export class VirtualRows {
   }
 
   draw() {
-    const { body, height, keyOf, make, paint, onRange } = this.plan;
+    const { body, height, keyOf, make, paint, onRange, onDrawn } = this.plan;
     const [first, end] = this.range();
     onRange?.(first, end);
     const before = this.rows;
@@ -75,6 +76,7 @@ export class VirtualRows {
     }
     this.above.style.height = `${first * height}px`;
     this.below.style.height = `${(this.length - end) * height}px`;
+    onDrawn?.();
   }
 
   /** Bring a row into sight, to the middle where it was not. @param {number} index */

@@ -1,4 +1,4 @@
-"""A server of a crowd that no log of a test could hold: 1,000 peers and 100,000 events, answered in the page's shapes."""
+"""A server of a crowd that no test's log could hold: 1,000 peers and 100,000 events, in the page's shapes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def overview(since: float, until: float, buckets: int) -> shapes.Overview:
     firsts = [first(since + (until - since) * n / buckets) for n in range(buckets)] + [first(until)]
     counts = [[0] * buckets for _ in LANES]
     warnings = [0] * buckets
-    for bucket, (begin, end) in enumerate(zip(firsts, firsts[1:], strict=False)):
+    for bucket, (begin, end) in enumerate(pairwise(firsts)):
         for seq in range(begin, end):
             counts[ROUND[seq % EVENTS_A_ROUND][1]][bucket] += 1
             warnings[bucket] += ROUND[seq % EVENTS_A_ROUND][2] == "warning"

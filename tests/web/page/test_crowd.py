@@ -14,7 +14,8 @@ ROWS_MAX = 120  # elements of rows that may exist at once
 BLOCKED_MS_MAX = 1500  # the longest task may take so long on a machine that is busy with much else
 WATCH = """
 window.blocked = [];
-new PerformanceObserver(list => window.blocked.push(...list.getEntries().map(each => each.duration))).observe({entryTypes: ["longtask"]});
+const watcher = new PerformanceObserver(list => window.blocked.push(...list.getEntries().map(each => each.duration)));
+watcher.observe({entryTypes: ["longtask"]});
 """
 SCROLL = """
 async ([selector, steps]) => {
