@@ -108,6 +108,12 @@ class IdentityInUse(SwarmdError):
     exit_code = ExitCode.IDENTITY_CONFLICT
 
 
+class BackupError(SwarmdError):
+    """A backup of a node cannot be made as asked for, or is damaged, or must not be restored so."""
+
+    exit_code = ExitCode.BAD_DATA
+
+
 class UnitError(SwarmdError):
     """A systemd unit cannot be written, or not as asked for."""
 

@@ -10,6 +10,7 @@ import hashlib
 import io
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -145,8 +146,16 @@ def read_members(path: Path) -> Iterator[tuple[str, int, BinaryIO]]:
                 yield info.name, info.size, content  # type: ignore[misc]
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no backup {path}") from error
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise BackupError(f"{path} cannot be read as a backup: {error}", AGAIN) from error
+
+
+def read_chunk(content: BinaryIO, size_bytes: int = CHUNK_BYTES) -> bytes:
+    """The next bytes of a member, at most so many, none at its end. Raises BackupError where the archive is damaged."""
+    try:
+        return content.read(size_bytes)
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise BackupError(f"the backup is cut off or damaged: {error}", AGAIN) from error
 
 
 def is_member(name: str) -> bool:

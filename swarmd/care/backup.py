@@ -163,7 +163,7 @@ def _open_listed(events: Path, stack: contextlib.ExitStack) -> tuple[list[Part],
     last = stack.enter_context(segments[-1].open("rb", buffering=0))
     end, next_seq = _whole_part(last, segments[-1])
     last.seek(0)
-    parts.append(Part(f"events/{segments[-1].name}", last, end))  # type: ignore[arg-type]
+    parts.append(Part(f"events/{segments[-1].name}", last, end))
     for path in list_snapshots(events):
         if snapshot_seq(path) <= next_seq:
             parts.append(_open(f"events/snapshots/{path.name}", path, stack))

@@ -17,13 +17,13 @@ from typing import BinaryIO
 
 from swarmd.care.archive import (
     AGAIN,
-    CHUNK_BYTES,
     MANIFEST,
     MANIFEST_BYTES_MAX,
     SEALED,
     Manifest,
     Member,
     decode_manifest,
+    read_chunk,
     read_members,
 )
 from swarmd.care.sealed import SEALED_BYTES_MAX, unseal
@@ -72,7 +72,7 @@ def _read_all(path: Path, sink: Sink) -> Manifest:
         if name == MANIFEST:
             if size_bytes > MANIFEST_BYTES_MAX:
                 raise BackupError(f"the manifest of {path} is too large", AGAIN)
-            manifest = decode_manifest(content.read(), path)
+            manifest = decode_manifest(read_chunk(content, MANIFEST_BYTES_MAX), path)
         else:
             found[name] = sink(name, content, size_bytes)
     if manifest is None:
@@ -88,7 +88,7 @@ def _read_all(path: Path, sink: Sink) -> Manifest:
 def _drain(name: str, content: BinaryIO, size_bytes: int, keep: Callable[[bytes], object] | None) -> Member:
     """Read a member to its end. Returns what it is."""
     digest = hashlib.sha256()
-    while chunk := content.read(CHUNK_BYTES):
+    while chunk := read_chunk(content):
         digest.update(chunk)
         if keep is not None:
             keep(chunk)

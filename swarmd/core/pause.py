@@ -31,7 +31,7 @@ def hold(turn: Turn) -> None:
             rounds.cancel(turn)
             turn.move_round("pause")
     if turn.state.chart == "paused":
-        turn.note_fault()
+        turn.put("faulted", True)
         turn.disarm("gather", "train", "publish")
 
 

@@ -74,7 +74,7 @@ def seal_backup(backup: Backup, passphrase: str, cost: int = COST) -> bytes:
 
     salt, nonce = os.urandom(16), os.urandom(12)
     header = HEADER.pack(MAGIC, VERSION, cost, salt, nonce)
-    key = _derive(check_passphrase(passphrase), salt, cost)
+    key = derive_key(check_passphrase(passphrase), salt, cost)
     return header + ChaCha20Poly1305(key).encrypt(nonce, msgspec.msgpack.encode(backup), header)
 
 
@@ -106,7 +106,7 @@ def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     cost, salt, nonce = _read_header(raw, origin)
-    key = _derive(passphrase, salt, cost)
+    key = derive_key(passphrase, salt, cost)
     try:
         plain = ChaCha20Poly1305(key).decrypt(nonce, raw[HEADER.size :], raw[: HEADER.size])
     except InvalidTag as error:
@@ -130,7 +130,8 @@ def _read_header(raw: bytes, origin: str) -> tuple[int, bytes, bytes]:
     return cost, salt, nonce
 
 
-def _derive(passphrase: str, salt: bytes, cost: int) -> bytes:
+def derive_key(passphrase: str, salt: bytes, cost: int) -> bytes:
+    """The 32 bytes that a passphrase comes to, by scrypt with n = 2**cost."""
     from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
     secret = unicodedata.normalize("NFC", passphrase).encode("utf-8", "surrogatepass")

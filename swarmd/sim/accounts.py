@@ -32,7 +32,7 @@ def breaks(event: Event, chart: str) -> bool:
     if isinstance(event, TimerFired):
         return event.name == "train"
     if isinstance(event, NodeStarted):
-        return chart != "stopped"
+        return chart != "stopped" or event.restored
     if isinstance(event, SpaceLow):
         return True
     return chart != "draining" and isinstance(event, WorkerExited | WorkerStartFailed | LinkDown | ChainDegraded)

@@ -72,6 +72,10 @@ class Checks:
         self.recovery = Recovery(world)
         self.reports: dict[tuple[str, int, int], Report] = {}
 
+    def forget(self, node: Node) -> None:
+        """A node goes on from a backup: its own books are those of then. What it has published stays published."""
+        self.ledgers[node.index] = self._by_peer[node.peer] = Ledger(self.world, node)
+
     def on_step(self, node: Node, step: Step) -> None:
         """A durable event, once, in the order of the log."""
         _, before, after, _ = step

@@ -82,6 +82,12 @@ class Disk:
         """Whether a node pauses on it."""
         return self.free_bytes < LOW_BYTES
 
+    def restore(self, commits: int) -> None:
+        """Be what was there when the log had so many commits, without the checkpoints."""
+        del self.log.commits[commits:]
+        self.log.sync()
+        self.checkpoints = {}
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, atomically, and drop the oldest."""
         place = (checkpoint.round, checkpoint.stage)

@@ -149,6 +149,11 @@ class Faults:
         self.world.call_in(until_s / 2, self._set_space, node, (LOW_BYTES + WANTED_BYTES) // 2)
         self.world.call_in(until_s, self._set_space, node, ROOM_BYTES)
 
+    def _restore(self, node: Node) -> None:
+        """A follower is brought back from a backup. On a chain others decide: see tests/chain."""
+        if node.index and self.world.chain is None and len(node.disk.log.commits) > 1:
+            node.restore(self.random.randrange(1, len(node.disk.log.commits)))
+
     def _set_space(self, node: Node, free_bytes: int) -> None:
         """The node notices it when it looks the next time, whichever life it is in then."""
         if not self.over or free_bytes == ROOM_BYTES:
@@ -245,6 +250,7 @@ _FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
     (Faults._forget, 1.0),
     (Faults._set_clock, 1.0),
     (Faults._fill_disk, 1.5),
+    (Faults._restore, 0.7),
 )
 _CHAIN_FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
     *_FAULTS,

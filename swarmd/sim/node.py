@@ -55,6 +55,7 @@ class Node:
         self.busy_until = 0.0  # a slow disk: facts gather into one commit
         self.frozen_until = 0.0
         self.crash_point: CrashPoint | None = None
+        self.restored = False  # from a backup, which the log does not know yet
         self.checked_seq = 0  # events below it have been seen by the checks
         self.base = (0, State())  # so many commits were folded at an earlier restart, and what they came to
         self.supervisor = Supervisor(self)
@@ -85,7 +86,7 @@ class Node:
         self.supervisor = Supervisor(self)
         self.state = self.fold(self.base)
         self.base = (len(self.disk.log.commits), self.state)
-        self.receive(self.life, NodeStarted(self.settings, f"{self.peer}-{self.life}"))
+        self.receive(self.life, NodeStarted(self.settings, f"{self.peer}-{self.life}", restored=self.restored))
         self.look_at_space(self.life)
 
     def fold(self, base: tuple[int, State]) -> State:
@@ -124,6 +125,17 @@ class Node:
             self._end()
             self.disk.log.crash(self.world.random)
             self.world.call_in(self.world.restart_delay_s(), self.start)
+
+    def restore(self, commits: int) -> None:
+        """The machine is lost; another one goes on with the backup that was made when the log had so many commits."""
+        self._end()
+        self.disk.restore(commits)
+        self.base = (0, State())
+        self.checked_seq = 0
+        self.restored = True
+        self.world.counts["restores"] += 1
+        self.world.checks.forget(self)
+        self.world.call_in(self.world.restart_delay_s(), self.start)
 
     def _end(self) -> None:
         self.running = False
@@ -235,6 +247,7 @@ class Node:
         """The commit is durable: take its state and act on its commands."""
         self.state = steps[-1][2]
         self.checked_seq = commit.end_seq
+        self.restored = self.restored and not isinstance(commit.events[0], NodeStarted)
         self.world.note_commit(self, commit, steps)
         if self.crash_point == "before-dispatch":
             self.crash()

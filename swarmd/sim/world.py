@@ -55,6 +55,7 @@ class Summary(msgspec.Struct, frozen=True):
     partitions: int
     freezes: int
     full_disks: int
+    restores: int
     rounds: int
     stages_trained: int
     reports: int
@@ -109,6 +110,7 @@ class World:
                 "partitions",
                 "freezes",
                 "full_disks",
+                "restores",
                 "reports",
                 "skips",
             ),

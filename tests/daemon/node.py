@@ -26,6 +26,7 @@ id = "test"
 [coordinator]
 rounds_max = {rounds}
 stage_s = 60
+start_s = {start_s}
 [workers]
 ping_s = 0.1
 silent_s = {silent_s}
@@ -46,6 +47,7 @@ class FakeNode:
     def __init__(self, directory: Path, data: Path | None = None, **settings: float) -> None:
         defaults: dict[str, float] = {
             "rounds": 2,
+            "start_s": 60,
             "silent_s": 5.0,
             "stop_s": 2.0,
             "restarts_max": 8,

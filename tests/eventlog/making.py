@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
-from swarmd.core.step import step
+from swarmd.core.step import RULES, step
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import NO_COMMANDS, digest_commands
 from swarmd.eventlog.replay import apply_commit
@@ -101,7 +101,7 @@ def coordinator_story() -> list[Event]:
 def write_story(log: EventLog, events: Sequence[Event], state: State, group: int = 2) -> State:
     """Commit events as the daemon does, with the digests of what they cause, and snapshots when they are due."""
     for index in range(0, len(events), group):
-        planned = Commit(log.next_seq, 1000.0 + log.next_seq, 1, tuple(events[index : index + group]), b"")
+        planned = Commit(log.next_seq, 1000.0 + log.next_seq, RULES, tuple(events[index : index + group]), b"")
         state, commands = apply_commit(state, planned, step)
         log.append(planned.at, planned.events, digest_commands(commands))
         if log.snapshot_due:

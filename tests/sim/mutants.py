@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "rounds missed in a pause count as the node's own slowness",
         pause,
-        "        turn.note_fault()\n",
+        '        turn.put("faulted", True)\n',
         "",
     ),
     Mutant(

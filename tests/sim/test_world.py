@@ -21,7 +21,8 @@ TRACE = "from swarmd.sim.world import run; print(run(7, hours=0.4, calm_s=700.0,
 def test_the_seeds_keep_every_invariant(seeds: range) -> None:
     runs = [run(seed, **SPAN) for seed in seeds]
     assert sum(summary.events for summary in runs) > 500 * len(runs)
-    assert all(sum(getattr(summary, kind) for summary in runs) > 0 for kind in ("crashes", "partitions", "skips"))
+    happened = ("crashes", "partitions", "skips", "full_disks", "restores")
+    assert all(sum(getattr(summary, kind) for summary in runs) > 0 for kind in happened)
 
 
 def test_a_rough_chain_loses_and_doubles_nothing(seeds: range) -> None:

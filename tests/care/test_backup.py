@@ -1,0 +1,265 @@
+"""Backups: whole, sealed, checked to the last byte, and never the way to sign something twice."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from swarmd.care.archive import MANIFEST, Manifest, is_member
+from swarmd.care.backup import Plan, make_backup
+from swarmd.care.restore import check_backup, restore_backup
+from swarmd.cli import run_command
+from swarmd.core.events import MemberSeen
+from swarmd.daemon.notes import Restored, read_restored, refuse_moved
+from swarmd.dht.identity import read_identity
+from swarmd.errors import BackupError, IdentityError, IdentityInUse, LogInUse, NoSpaceLeft, NotFoundError
+from swarmd.eventlog.fold import load
+from swarmd.eventlog.store import EventLog
+from swarmd.paths import DataPaths
+from tests.care.making import BODY, PASSPHRASE, SECRET, make_checkpoint, make_node
+
+SEALED = Plan(PASSPHRASE)
+OPEN = Plan(None)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> DataPaths:
+    return make_node(tmp_path / "node")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "node.tar.gz"
+
+
+def names(archive: Path) -> set[str]:
+    with tarfile.open(archive) as tar:
+        return set(tar.getnames())
+
+
+def test_a_restored_directory_has_the_state_the_key_and_the_newest_checkpoint(
+    node: DataPaths, out: Path, tmp_path: Path
+) -> None:
+    manifest = make_backup(node, out, SEALED)
+    restored = DataPaths(tmp_path / "new")
+    _, verified = restore_backup(out, restored.root, PASSPHRASE)
+    assert load(restored.events) == load(node.events)
+    assert verified.events == manifest.next_seq
+    assert read_identity(restored.root / "identity.key").peer_id == manifest.peer
+    assert (restored.root / "account.json").read_bytes() == SECRET
+    assert (restored.root / "account.json").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in restored.checkpoints.iterdir()] == ["r000000003-s0000"]
+    bodies = [path.read_bytes() for path in restored.blobs.glob("??/*")]
+    assert bodies == [BODY], "rollouts in use come along, others do not"
+    assert not (restored.root / "records.bin").exists(), "old records would be published again"
+
+
+def test_the_manifest_says_how_far_the_node_had_come(node: DataPaths, out: Path) -> None:
+    manifest = make_backup(node, out, SEALED)
+    assert manifest.marks.done == (3, 0)
+    assert (manifest.from_seq, manifest.checkpoint, manifest.sealed) == (0, "r000000003-s0000", True)
+    assert manifest.missing == ("d" * 64,), "its own rollouts of the last stage are named, but were never there"
+    assert check_backup(out) == manifest
+
+
+def test_no_secret_stands_in_the_open(node: DataPaths, out: Path) -> None:
+    make_backup(node, out, SEALED)
+    with tarfile.open(out) as tar:
+        content = b"".join(tar.extractfile(info).read() for info in tar)  # type: ignore[union-attr]
+    assert SECRET not in content
+    assert (node.root / "identity.key").read_bytes() not in content
+    assert out.stat().st_mode & 0o077 == 0
+
+
+def test_without_keys_nothing_secret_goes_along(node: DataPaths, out: Path, tmp_path: Path) -> None:
+    make_backup(node, out, OPEN)
+    assert {name for name in names(out) if "/" not in name} == {"config.toml", MANIFEST}
+    restore_backup(out, tmp_path / "new", None)
+    assert not (tmp_path / "new" / "identity.key").exists()
+
+
+def test_a_configuration_with_a_secret_in_it_is_no_open_file(node: DataPaths, out: Path) -> None:
+    (node.root / "config.toml").write_text('[chain]\nrpc = ["https://user:hunter2hunter2@rpc.example/v2/k3y"]\n')
+    make_backup(node, out, OPEN)
+    assert "config.toml" not in names(out)
+
+
+def test_checkpoints_can_be_left_out_and_a_damaged_one_is_passed_over(node: DataPaths, tmp_path: Path) -> None:
+    (make_checkpoint(node, 9) / "model.safetensors").write_bytes(b"damaged")
+    assert make_backup(node, tmp_path / "a.tar", OPEN).checkpoint == "r000000003-s0000"
+    assert make_backup(node, tmp_path / "b.tar", Plan(None, checkpoint=False)).checkpoint == ""
+    assert not [name for name in names(tmp_path / "b.tar") if name.startswith("checkpoints/")]
+
+
+def test_a_running_node_is_copied_up_to_a_commit(node: DataPaths, out: Path, tmp_path: Path) -> None:
+    peer = read_identity(node.root / "identity.key").peer_id
+    with EventLog.open(node.events, peer, "run2") as log:
+        log.append(1.0, [MemberSeen("somebody")], b"\0" * 16)
+        end = log.next_seq
+        segment = log._segment
+        assert segment is not None
+        os.pwrite(segment._descriptor, b"\x07\0\0\0half a frame", segment.size_bytes)  # an append in progress
+        with pytest.raises(LogInUse):
+            make_backup(node, tmp_path / "moved.tar.gz", Plan(None, for_move=True))
+        assert not (tmp_path / "moved.tar.gz").exists()
+        assert make_backup(node, out, OPEN).next_seq == end
+    assert check_backup(out).next_seq == end
+
+
+def test_a_byte_that_changed_is_found(node: DataPaths, tmp_path: Path) -> None:
+    out = tmp_path / "node.tar"
+    make_backup(node, out, SEALED)
+    raw = bytearray(out.read_bytes())
+    place = raw.index(BODY)
+    raw[place] ^= 1
+    out.write_bytes(raw)
+    with pytest.raises(BackupError, match="is damaged: blobs/"):
+        check_backup(out)
+    with pytest.raises(BackupError, match="is damaged"):
+        restore_backup(out, tmp_path / "new", PASSPHRASE)
+    assert not (tmp_path / "new").exists()
+    assert not [path for path in tmp_path.iterdir() if "restoring" in path.name], "nothing is left behind"
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
+def test_an_archive_that_was_cut_off_is_refused(node: DataPaths, tmp_path: Path, suffix: str) -> None:
+    out = tmp_path / f"node{suffix}"
+    make_backup(node, out, OPEN)
+    raw = out.read_bytes()
+    out.write_bytes(raw[: len(raw) // 3])
+    with pytest.raises(BackupError):
+        check_backup(out)
+
+
+def test_a_wrong_passphrase_restores_nothing(node: DataPaths, out: Path, tmp_path: Path) -> None:
+    make_backup(node, out, SEALED)
+    with pytest.raises(IdentityError, match="does not open"):
+        restore_backup(out, tmp_path / "new", "wrong horse battery")
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_is_overwritten(node: DataPaths, out: Path, tmp_path: Path) -> None:
+    make_backup(node, out, OPEN)
+    with pytest.raises(BackupError, match="exists already"):
+        make_backup(node, out, OPEN)
+    with pytest.raises(BackupError, match="lies in"):
+        make_backup(node, node.root / "inside.tar.gz", OPEN)
+    with pytest.raises(BackupError, match="is not empty"):
+        restore_backup(out, node.root, None)
+    with pytest.raises(BackupError, match=r"ends in \.tar"):
+        make_backup(node, tmp_path / "node.zip", OPEN)
+    with pytest.raises(NotFoundError):
+        make_backup(DataPaths(tmp_path / "none"), tmp_path / "x.tar", OPEN)
+    with pytest.raises(NotFoundError):
+        check_backup(tmp_path / "none.tar")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../evil", "/etc/passwd", "identity.key", "restored.json", "events/../../x", "events/", "a/b/c", "blobs/zz/x", ""],
+)
+def test_a_name_that_leads_elsewhere_is_no_member(name: str, tmp_path: Path) -> None:
+    assert not is_member(name)
+    with tarfile.open(tmp_path / "evil.tar", "w") as tar:
+        info = tarfile.TarInfo(name or "x/")
+        info.size = 1
+        tar.addfile(info, io.BytesIO(b"x"))
+    with pytest.raises(BackupError):
+        restore_backup(tmp_path / "evil.tar", tmp_path / "new", None)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_full_disk_leaves_no_half_restored_node(
+    node: DataPaths, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_backup(node, out, OPEN)
+    monkeypatch.setattr("swarmd.care.restore.shutil.disk_usage", lambda place: os.terminal_size((0, 0)) and _Full())
+    with pytest.raises(NoSpaceLeft):
+        restore_backup(out, tmp_path / "new", None)
+    assert not (tmp_path / "new").exists()
+
+
+class _Full:
+    free = 3
+
+
+# --- old signing state ---
+
+
+def test_a_restored_directory_carries_a_note_for_the_next_start(node: DataPaths, out: Path, tmp_path: Path) -> None:
+    manifest = make_backup(node, out, OPEN)
+    restore_backup(out, tmp_path / "new", None, from_round=40)
+    note = read_restored(DataPaths(tmp_path / "new"))
+    assert note is not None
+    assert (note.made_at, note.from_round) == (manifest.made_at, 40)
+    assert isinstance(note, Restored)
+
+
+def test_a_move_closes_the_old_directory_and_goes_on_in_the_new_one(node: DataPaths, out: Path, tmp_path: Path) -> None:
+    make_backup(node, out, Plan(PASSPHRASE, for_move=True))
+    with pytest.raises(IdentityInUse) as refused:
+        refuse_moved(node)
+    assert refused.value.exit_code == 79 and str(node.moved) in refused.value.fix
+    new = DataPaths(tmp_path / "new")
+    restore_backup(out, new.root, PASSPHRASE, moved=True)
+    assert read_restored(new) is None, "nothing was signed since: it takes up the round where it was"
+    refuse_moved(new)
+
+
+def test_only_a_fresh_backup_of_a_move_goes_on_where_it_was(
+    node: DataPaths, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_backup(node, out, OPEN)
+    with pytest.raises(BackupError, match="may have gone on"):
+        restore_backup(out, tmp_path / "new", None, moved=True)
+    make_backup(node, tmp_path / "move.tar.gz", Plan(None, for_move=True))
+    later = time.time() + 2 * 86400
+    monkeypatch.setattr("swarmd.care.restore.time.time", lambda: later)
+    with pytest.raises(BackupError, match="older than a day"):
+        restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None, moved=True)
+    restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None)
+    assert read_restored(DataPaths(tmp_path / "new")) is not None
+
+
+# --- the verbs ---
+
+
+@pytest.fixture
+def passphrase(tmp_path: Path) -> str:
+    file = tmp_path / "pass"
+    file.write_text(PASSPHRASE + "\n")
+    file.chmod(0o600)
+    return str(file)
+
+
+def test_the_verbs(
+    node: DataPaths, out: Path, tmp_path: Path, passphrase: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = ["--passphrase-file", passphrase]
+    assert run_command(["backup", str(node.root), str(out), *secret]) == 0
+    assert "trained up to round 3" in capsys.readouterr().out
+    assert run_command(["backup", "check", str(out), *secret]) == 0
+    assert "its keys open" in capsys.readouterr().out
+    assert run_command(["restore", str(out), str(tmp_path / "new"), *secret]) == 0
+    told = capsys.readouterr()
+    assert "all commands as they were" in told.out and "first round that opens after" in told.err
+    assert run_command(["restore", str(out), str(tmp_path / "new"), *secret]) == 65
+    assert run_command(["backup", "--without-keys", str(node.root), str(tmp_path / "b.tar.gz")]) == 0
+    assert "the identity is not in it" in capsys.readouterr().err
+    assert (node.root / "identity.key.saved").exists(), "the doctor knows of the backup"
+
+
+def test_a_backup_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "later.tar", "w") as tar:
+        raw = b'{"format": 2}'
+        info = tarfile.TarInfo(MANIFEST)
+        info.size = len(raw)
+        tar.addfile(info, io.BytesIO(raw))
+    with pytest.raises(BackupError, match="format 2"):
+        check_backup(tmp_path / "later.tar")
+    assert "format" in Manifest.__struct_fields__
