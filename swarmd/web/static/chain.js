@@ -32,33 +32,61 @@ function facts(chain) {
 /** An address or hash, linked where an explorer is known. @param {string} explorer @param {string} text */
 function linked(explorer, text) {
   if (!/^https?:\/\//.test(explorer)) return copyButton(text);
-  const link = el("a", { href: explorer + encodeURIComponent(text), rel: "noopener noreferrer", target: "_blank", class: "mono", title: text }, shortId(text));
+  const link = el(
+    "a",
+    {
+      href: explorer + encodeURIComponent(text),
+      rel: "noopener noreferrer",
+      target: "_blank",
+      class: "mono",
+      title: text,
+    },
+    shortId(text),
+  );
   return el("span", {}, link, copyButton(text));
 }
 
 /** @param {any} chain @param {Map<string, string>} names */
 function votes(chain, names) {
   const called = (/** @type {string} */ id) => el("span", { title: id, class: "voted" }, names.get(id) || shortId(id));
-  const rows = chain.votes.map((/** @type {[string, number, string[]]} */ [voter, round, winners]) => el("tr", {},
-    el("td", { class: "number" }, round), el("td", {}, called(voter)), el("td", { class: "wrap" }, ...winners.map(called)),
-  ));
+  const rows = chain.votes.map((/** @type {[string, number, string[]]} */ [voter, round, winners]) =>
+    el(
+      "tr",
+      {},
+      el("td", { class: "number" }, round),
+      el("td", {}, called(voter)),
+      el("td", { class: "wrap" }, ...winners.map(called)),
+    ),
+  );
   return tabled("Latest votes", ["Round", "Voter", "For"], rows);
 }
 
 /** @param {any} chain */
 function submissions(chain) {
-  const rows = chain.submissions.map((/** @type {[string, string, string]} */ [id, state, hash]) => el("tr", {},
-    el("td", { class: "mono" }, id),
-    el("td", { class: state === "refused" || state === "lost" ? "bad" : state === "confirmed" ? "accent" : "" }, state),
-    el("td", {}, hash ? linked(chain.explorer.replace(/address\/$/, "tx/"), hash) : "—"),
-  ));
+  const rows = chain.submissions.map((/** @type {[string, string, string]} */ [id, state, hash]) =>
+    el(
+      "tr",
+      {},
+      el("td", { class: "mono" }, id),
+      el(
+        "td",
+        { class: state === "refused" || state === "lost" ? "bad" : state === "confirmed" ? "accent" : "" },
+        state,
+      ),
+      el("td", {}, hash ? linked(chain.explorer.replace(/address\/$/, "tx/"), hash) : "—"),
+    ),
+  );
   return tabled("Own submissions", ["What", "State", "Transaction"], rows);
 }
 
 /** @param {string} caption @param {string[]} titles @param {any[]} rows */
 function tabled(caption, titles, rows) {
-  return el("div", { class: "scroller chain-scroller", role: "region", "aria-label": caption, tabindex: 0 },
-    el("table", { class: "small" },
+  return el(
+    "div",
+    { class: "scroller chain-scroller", role: "region", "aria-label": caption, tabindex: 0 },
+    el(
+      "table",
+      { class: "small" },
       el("thead", {}, el("tr", {}, ...titles.map((title) => el("th", { scope: "col" }, title)))),
       el("tbody", {}, ...rows),
     ),

@@ -1,34 +1,31 @@
 /**
- * Where the states and arrows of a statechart go: layers from top to bottom, nested states in a box, arrows that do not
- * lead to the next layer through gutters on the right. Pixels, from the top left.
+ * Where the states of a statechart go: layers from top to bottom, nested states in a box. Pixels, from the top left.
  */
 
 import { plan } from "./chartplan.js";
+import { BOX_HEAD, GAP_Y, LANE, NOTE_ARROW, labelWidth, pin, right, route } from "./chartroutes.js";
 
 const NODE_HEIGHT = 28;
-const GAP_Y = 32; // between layers; holds the label of a straight arrow
 const GAP_X = 30;
-const LANE = 13; // between two gutters
 const PAD = 12;
-const BOX_HEAD = 24;
-const NOTE_ARROW = 16;
-const BENT = 50; // an arrow that goes aside so far has its label on the way
 
-/** @param {string} text in the small type of labels */
-const labelWidth = (text) => text.length * 6.1 + 4;
 const nodeWidth = (/** @type {string} */ text) => Math.max(70, text.length * 7.2 + 22);
 
 /**
  * @typedef {import("./chartplan.js").Arrow} Arrow
  * @typedef {import("./chartplan.js").Note} Note
- * @typedef {{name: string, label: string, x: number, y: number, width: number, height: number, box: boolean}} Shape
- * @typedef {{arrow: Arrow, points: [number, number][], x: number, y: number, anchor: string}} Route
- * @typedef {{note: Note, x: number, y: number, to: number}} Pin
- * @typedef {{width: number, height: number, axis: number, inner: any, left: number}} Size axis: x of the line that arrows go down
+ * @typedef {import("./chartroutes.js").Shape} Shape
+ * @typedef {import("./chartroutes.js").Route} Route
+ * @typedef {import("./chartroutes.js").Pin} Pin
+ * @typedef {{width: number, height: number, axis: number, inner: any, left: number}} Size arrows go down at `axis`
  * @typedef {{shapes: Shape[], routes: Route[], pins: Pin[], width: number, height: number}} Layout
  */
 
-/** @param {import("./chartplan.js").ChartView} chart @param {number} available width, where it can be kept to @returns {Layout} */
+/**
+ * @param {import("./chartplan.js").ChartView} chart
+ * @param {number} available width, where it can be kept to
+ * @returns {Layout}
+ */
 export function layOut(chart, available) {
   const { arrows, notes } = plan(chart);
   const top = chart.states.filter((state) => !state.parent);
@@ -36,7 +33,10 @@ export function layOut(chart, available) {
   const outer = arrows.map((arrow) => [topOf(arrow.source), topOf(arrow.dest)]).filter(([from, to]) => from !== to);
   const shapes = /** @type {Map<string, Shape>} */ (new Map());
   const sizes = new Map(top.map((state) => [state.name, size(chart, state, arrows, notes)]));
-  const parts = components(top.map((state) => state.name), outer);
+  const parts = components(
+    top.map((state) => state.name),
+    outer,
+  );
   let [x, y, bottom] = [0, 0, 0];
   for (const part of parts) {
     const names = top.map((state) => state.name).filter((name) => part.has(name));
@@ -52,7 +52,12 @@ export function layOut(chart, available) {
 }
 
 /** A state's size: a box is as large as what it holds. */
-function size(/** @type {any} */ chart, /** @type {any} */ state, /** @type {Arrow[]} */ arrows, /** @type {Note[]} */ notes) {
+function size(
+  /** @type {any} */ chart,
+  /** @type {any} */ state,
+  /** @type {Arrow[]} */ arrows,
+  /** @type {Note[]} */ notes,
+) {
   const children = chart.states.filter((/** @type {any} */ other) => other.parent === state.name);
   if (!children.length) return leaf(state.label);
   const names = children.map((/** @type {any} */ child) => child.name);
@@ -62,7 +67,13 @@ function size(/** @type {any} */ chart, /** @type {any} */ state, /** @type {Arr
   const left = PAD + noteRoom(notes.filter((note) => names.includes(note.dest)));
   const leaving = arrows.filter((arrow) => names.includes(arrow.source) && !inner.straight(arrow.source, arrow.dest));
   const right = Math.max(PAD, ...leaving.map((arrow) => labelWidth(arrow.label) + LANE));
-  return { width: left + inner.width + right, height: BOX_HEAD + inner.height + PAD, axis: left + inner.axis, inner, left };
+  return {
+    width: left + inner.width + right,
+    height: BOX_HEAD + inner.height + PAD,
+    axis: left + inner.axis,
+    inner,
+    left,
+  };
 }
 
 /** @param {string} label @returns {Size} */
@@ -98,7 +109,8 @@ function stack(names, pairs, notes, sizeOf) {
   const layer = layers(names, pairs);
   const rows = /** @type {string[][]} */ ([]);
   for (const name of names) (rows[layer.get(name) ?? 0] ??= []).push(name);
-  const before = (/** @type {string} */ name, /** @type {string[]} */ row) => (name === row[0] ? 0 : GAP_X + noteRoom(notes.filter((note) => note.dest === name)));
+  const before = (/** @type {string} */ name, /** @type {string[]} */ row) =>
+    name === row[0] ? 0 : GAP_X + noteRoom(notes.filter((note) => note.dest === name));
   const widths = rows.map((row) => row.reduce((sum, name) => sum + before(name, row) + sizeOf(name).width, 0));
   const lefts = rows.map((row, index) => (row.length === 1 ? sizeOf(row[0]).axis : widths[index] / 2));
   const axis = Math.max(...lefts);
@@ -113,8 +125,15 @@ function stack(names, pairs, notes, sizeOf) {
     }
     y += Math.max(...row.map((name) => sizeOf(name).height)) + GAP_Y;
   });
-  const straight = (/** @type {string} */ from, /** @type {string} */ to) => layer.get(to) === (layer.get(from) ?? NaN) + 1;
-  return { places, axis, width: axis + Math.max(...widths.map((width, index) => width - lefts[index])), height: y - GAP_Y, straight };
+  const straight = (/** @type {string} */ from, /** @type {string} */ to) =>
+    layer.get(to) === (layer.get(from) ?? NaN) + 1;
+  return {
+    places,
+    axis,
+    width: axis + Math.max(...widths.map((width, index) => width - lefts[index])),
+    height: y - GAP_Y,
+    straight,
+  };
 }
 
 /** The longest way from a start to each, ways back left out. @param {string[]} names @param {string[][]} pairs */
@@ -137,7 +156,8 @@ function layers(names, pairs) {
   }
   for (const name of names.slice(1)) {
     const onto = (onward.get(name) ?? []).map((to) => layer.get(to) ?? 0);
-    if (!entered.has(name) && onto.length) layer.set(name, Math.max(0, Math.min(...onto) - 1)); // near to where it leads
+    const near = Math.max(0, Math.min(...onto) - 1); // to where it leads
+    if (!entered.has(name) && onto.length) layer.set(name, near);
   }
   return layer;
 }
@@ -147,18 +167,39 @@ function depth(name, onward) {
   return Math.max(0, ...(onward.get(name) ?? []).map((to) => 1 + depth(to, onward)));
 }
 
-/** @param {any} chart @param {string} name @param {number} x @param {number} y @param {Map<string, any>} sizes @param {Map<string, Shape>} shapes */
+/**
+ * @param {any} chart
+ * @param {string} name
+ * @param {number} x
+ * @param {number} y
+ * @param {Map<string, any>} sizes
+ * @param {Map<string, Shape>} shapes
+ */
 function place(chart, name, x, y, sizes, shapes) {
   const { width, height, inner, left } = sizes.get(name);
   shapes.set(name, { name, label: name, x, y, width, height, box: inner !== null });
   for (const [child, at] of inner?.places ?? []) {
     const label = child.split(".").pop();
-    shapes.set(child, { name: child, label, x: x + left + at.x, y: y + BOX_HEAD + at.y, width: nodeWidth(label), height: NODE_HEIGHT, box: false });
+    shapes.set(child, {
+      name: child,
+      label,
+      x: x + left + at.x,
+      y: y + BOX_HEAD + at.y,
+      width: nodeWidth(label),
+      height: NODE_HEIGHT,
+      box: false,
+    });
   }
 }
 
 /** Where to the right of the parts placed so far, at the height of the next one, nothing is. */
-function freeFrom(/** @type {Map<string, Shape>} */ shapes, /** @type {Arrow[]} */ arrows, /** @type {number} */ y, /** @type {Set<string>[]} */ parts, /** @type {Set<string>} */ part) {
+function freeFrom(
+  /** @type {Map<string, Shape>} */ shapes,
+  /** @type {Arrow[]} */ arrows,
+  /** @type {number} */ y,
+  /** @type {Set<string>[]} */ parts,
+  /** @type {Set<string>} */ part,
+) {
   const next = parts[parts.indexOf(part) + 1];
   const reach = y + (next ? (next.size + 1) * (NODE_HEIGHT + GAP_Y) : 0);
   const near = [...shapes.values()].filter((shape) => shape.y >= y && shape.y < reach);
@@ -167,106 +208,24 @@ function freeFrom(/** @type {Map<string, Shape>} */ shapes, /** @type {Arrow[]} 
   return Math.max(...near.map((shape) => shape.x + shape.width), ...words);
 }
 
-/** @param {Shape | undefined} shape */
-const right = (shape) => (shape ? shape.x + shape.width : 0);
-
 /** @param {Map<string, Shape>} shapes @param {Arrow[]} arrows @param {Note[]} notes @returns {Layout} */
 function finish(shapes, arrows, notes) {
   const routes = route(shapes, arrows);
   const pins = pin(shapes, notes);
   const all = [...shapes.values()];
-  const ends = routes.flatMap((each) => [...each.points.map(([x]) => x), each.x + (each.anchor === "start" ? labelWidth(each.arrow.label) : 0)]);
+  const ends = routes.flatMap((each) => [
+    ...each.points.map(([x]) => x),
+    each.x + (each.anchor === "start" ? labelWidth(each.arrow.label) : 0),
+  ]);
   return {
     shapes: all.sort((one, other) => Number(other.box) - Number(one.box)),
     routes,
     pins,
     width: Math.max(...all.map(right), ...ends) + 4,
-    height: Math.max(...all.map((shape) => shape.y + shape.height), ...routes.flatMap((each) => each.points.map(([, y]) => y))) + 4,
+    height:
+      Math.max(
+        ...all.map((shape) => shape.y + shape.height),
+        ...routes.flatMap((each) => each.points.map(([, y]) => y)),
+      ) + 4,
   };
-}
-
-/** @param {Map<string, Shape>} shapes @param {Note[]} notes @returns {Pin[]} */
-function pin(shapes, notes) {
-  return Object.values(Object.groupBy(notes, (note) => note.dest)).flatMap((group) => {
-    const beside = group ?? [];
-    return beside.map((note, index) => {
-      const shape = /** @type {Shape} */ (shapes.get(note.dest));
-      const y = shape.y + shape.height / 2 + (index - (beside.length - 1) / 2) * 15;
-      return { note, x: shape.x - NOTE_ARROW - 3, y, to: shape.x };
-    });
-  });
-}
-
-/** @param {Map<string, Shape>} shapes @param {Arrow[]} arrows @returns {Route[]} */
-function route(shapes, arrows) {
-  const drawn = arrows.filter((arrow) => shapes.has(arrow.source) && shapes.has(arrow.dest));
-  const straight = drawn.filter((arrow) => leadsDown(arrow, shapes));
-  const around = drawn.filter((arrow) => !straight.includes(arrow));
-  return [...straight.map((arrow) => down(arrow, shapes)), ...gutters(around, shapes)];
-}
-
-/** Whether nothing lies between the two. @param {Arrow} arrow @param {Map<string, Shape>} shapes */
-function leadsDown(arrow, shapes) {
-  const [from, to] = [shapes.get(arrow.source), shapes.get(arrow.dest)];
-  if (!from || !to) return false;
-  const gap = to.y - from.y - from.height;
-  return gap > 0 && gap <= GAP_Y + BOX_HEAD;
-}
-
-/** @param {Arrow} arrow @param {Map<string, Shape>} shapes @returns {Route} */
-function down(arrow, shapes) {
-  const [from, to] = /** @type {Shape[]} */ ([shapes.get(arrow.source), shapes.get(arrow.dest)]);
-  const x1 = from.x + from.width / 2;
-  const x2 = to.box && x1 > to.x && x1 < to.x + to.width ? x1 : to.x + to.width / 2;
-  const [y1, y2] = [from.y + from.height, to.y];
-  const half = y1 + GAP_Y / 2;
-  const points = /** @type {[number, number][]} */ (Math.abs(x1 - x2) < 2 ? [[x1, y1], [x2, y2]] : [[x1, y1], [x1, half], [x2, half], [x2, y2]]);
-  if (Math.abs(x1 - x2) >= BENT) return { arrow, points, x: (x1 + x2) / 2, y: half - 4, anchor: "middle" };
-  return { arrow, points, x: x2 + 5, y: y2 - (Math.abs(x1 - x2) < 2 ? GAP_Y / 2 - 4 : 6), anchor: "start" };
-}
-
-/** @param {Arrow[]} arrows @param {Map<string, Shape>} shapes @returns {Route[]} */
-function gutters(arrows, shapes) {
-  const ports = portsOf(arrows, shapes);
-  const lines = arrows.map((arrow) => {
-    const [from, to] = /** @type {Shape[]} */ ([shapes.get(arrow.source), shapes.get(arrow.dest)]);
-    const [y1, y2] = [ports.get(`${arrows.indexOf(arrow)} out`) ?? 0, ports.get(`${arrows.indexOf(arrow)} in`) ?? 0];
-    const intoTop = to.box && y1 < to.y;
-    return { arrow, from, to, y1, y2: intoTop ? to.y : y2, intoTop, lane: 0 };
-  });
-  const taken = /** @type {{x: number, top: number, bottom: number}[]} */ ([]);
-  return lines.sort((one, other) => Math.abs(one.y1 - one.y2) - Math.abs(other.y1 - other.y2)).map((line) => {
-    const [top, bottom] = [Math.min(line.y1, line.y2), Math.max(line.y1, line.y2)];
-    const beside = [...shapes.values()].filter((shape) => shape.y < bottom + 2 && shape.y + shape.height > top - 2 && !holds(shape, line));
-    let x = Math.max(...beside.map(right), right(line.from)) + LANE + 4;
-    while (taken.some((other) => Math.abs(other.x - x) < LANE - 1 && other.top < bottom + 4 && other.bottom > top - 4)) x += LANE;
-    taken.push({ x, top, bottom });
-    const points = /** @type {[number, number][]} */ ([[right(line.from), line.y1], [x, line.y1], [x, line.y2]]);
-    if (!line.intoTop) points.push([right(line.to), line.y2]);
-    const above = line.y1 <= line.from.y + line.from.height / 2;
-    return { arrow: line.arrow, points, x: right(line.from) + 5, y: line.y1 + (above ? -4 : 11), anchor: "start" };
-  });
-}
-
-/** Whether a box holds both ends, so that the gutter lies inside, or the arrow ends at it. */
-function holds(/** @type {Shape} */ shape, /** @type {{arrow: Arrow, intoTop: boolean}} */ line) {
-  if (!shape.box) return false;
-  const inside = (/** @type {string} */ name) => name.startsWith(`${shape.name}.`);
-  return (inside(line.arrow.source) && inside(line.arrow.dest)) || (line.intoTop && shape.name === line.arrow.dest);
-}
-
-/** Heights at which arrows leave and enter on the right, so that none lie on each other. */
-function portsOf(/** @type {Arrow[]} */ arrows, /** @type {Map<string, Shape>} */ shapes) {
-  const middle = (/** @type {string} */ name) => (shapes.get(name)?.y ?? 0) + (shapes.get(name)?.height ?? 0) / 2;
-  const ends = arrows.flatMap((arrow, index) => [
-    { key: `${index} out`, at: arrow.source, other: middle(arrow.dest) },
-    { key: `${index} in`, at: arrow.dest, other: middle(arrow.source) },
-  ]);
-  const ports = /** @type {Map<string, number>} */ (new Map());
-  for (const group of Object.values(Object.groupBy(ends, (end) => end.at))) {
-    const shape = /** @type {Shape} */ (shapes.get(group?.[0].at ?? ""));
-    const sorted = (group ?? []).sort((one, other) => one.other - other.other);
-    sorted.forEach((end, index) => ports.set(end.key, shape.y + (shape.height * (index + 1)) / (sorted.length + 1)));
-  }
-  return ports;
 }

@@ -39,7 +39,9 @@ function notesOf(group) {
   const [{ trigger, dest, source }] = group;
   if (source === "*") return [{ dest, label: `${trigger}, from any`, edges: group }];
   if (isNote(group)) return [{ dest, label: `${trigger}, from ${group.length}`, edges: group }];
-  return group.filter((edge) => edge.source === edge.dest).map((edge) => ({ dest, label: `${trigger}, again`, edges: [edge] }));
+  return group
+    .filter((edge) => edge.source === edge.dest)
+    .map((edge) => ({ dest, label: `${trigger}, again`, edges: [edge] }));
 }
 
 /**
@@ -48,11 +50,13 @@ function notesOf(group) {
  * @param {ChartView} chart @param {string[]} leaves @param {ChartEdge[]} drawn @param {Map<string, number>} order
  */
 function waysOut(chart, leaves, drawn, order) {
-  return leaves.filter((leaf) => !drawn.some((edge) => edge.source === leaf)).flatMap((leaf) => {
-    const ways = chart.edges.filter((edge) => edge.source === leaf && edge.dest !== leaf);
-    const next = ways.find((edge) => isNext(edge, order, leaves));
-    return next ? [next] : ways.slice(0, 1);
-  });
+  return leaves
+    .filter((leaf) => !drawn.some((edge) => edge.source === leaf))
+    .flatMap((leaf) => {
+      const ways = chart.edges.filter((edge) => edge.source === leaf && edge.dest !== leaf);
+      const next = ways.find((edge) => isNext(edge, order, leaves));
+      return next ? [next] : ways.slice(0, 1);
+    });
 }
 
 /** @param {ChartEdge} edge @param {Map<string, number>} order @param {string[]} leaves */

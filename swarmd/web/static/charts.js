@@ -6,8 +6,11 @@ import { layOut } from "./chartlayout.js";
 /** @typedef {import("./chartplan.js").ChartView} ChartView */
 
 const TITLES = /** @type {Record<string, string>} */ ({
-  round: "Round: the life of this node in its swarm", link: "Link: the way to the DHT", chain: "Chain: the way to the contract",
-  trainer: "Trainer", coordinator: "Coordinator: who opens and closes rounds",
+  round: "Round: the life of this node in its swarm",
+  link: "Link: the way to the DHT",
+  chain: "Chain: the way to the contract",
+  trainer: "Trainer",
+  coordinator: "Coordinator: who opens and closes rounds",
 });
 
 const CELL = 282; // pixels; a wider drawing gets a row of its own
@@ -55,8 +58,13 @@ function spoken(now, before) {
 /** @param {ChartView} chart */
 function figure(chart) {
   const words = el("span", { class: "chart-now" });
-  const drawing = svg("svg", { role: "img", "aria-label": `Statechart ${chart.name}; its transitions stand in the table below it` });
-  const node = el("figure", { class: "chart", "data-chart": chart.name },
+  const drawing = svg("svg", {
+    role: "img",
+    "aria-label": `Statechart ${chart.name}; its transitions stand in the table below it`,
+  });
+  const node = el(
+    "figure",
+    { class: "chart", "data-chart": chart.name },
     el("figcaption", {}, el("strong", {}, TITLES[chart.name] ?? chart.name), words),
     el("div", { class: "scroller", tabindex: 0, role: "region", "aria-label": `Drawing of ${chart.name}` }, drawing),
     el("details", {}, el("summary", {}, "Transitions"), table(chart)),
@@ -66,10 +74,21 @@ function figure(chart) {
 
 /** @param {ChartView} chart */
 function table(chart) {
-  const rows = chart.edges.map((edge) => el("tr", {}, el("td", {}, edge.source === "*" ? "any" : edge.source), el("td", { class: "mono" }, edge.trigger), el("td", {}, edge.dest)));
+  const rows = chart.edges.map((edge) =>
+    el(
+      "tr",
+      {},
+      el("td", {}, edge.source === "*" ? "any" : edge.source),
+      el("td", { class: "mono" }, edge.trigger),
+      el("td", {}, edge.dest),
+    ),
+  );
   const head = el("tr", {}, ...["From", "Trigger", "To"].map((title) => el("th", { scope: "col" }, title)));
-  return el("div", { class: "scroller edges", tabindex: 0, role: "region", "aria-label": `Transitions of ${chart.name}` },
-    el("table", { class: "small" }, el("thead", {}, head), el("tbody", {}, ...rows)));
+  return el(
+    "div",
+    { class: "scroller edges", tabindex: 0, role: "region", "aria-label": `Transitions of ${chart.name}` },
+    el("table", { class: "small" }, el("thead", {}, head), el("tbody", {}, ...rows)),
+  );
 }
 
 /** @param {any} drawing @param {ChartView} chart @param {number} available @returns {number} its width */
@@ -80,35 +99,85 @@ function drawChart(drawing, chart, available) {
   drawing.setAttribute("height", height + 4);
   const boxes = shapes.filter((shape) => shape.box).map(drawShape);
   const nodes = shapes.filter((shape) => !shape.box).map(drawShape);
-  const labels = routes.map((route) => svg("text", { x: route.x, y: route.y, "text-anchor": route.anchor, class: "label", "data-ways": ways(route.arrow.edges) }, route.arrow.label));
-  fill(drawing, heads(chart.name), ...boxes, ...routes.map((route) => drawRoute(route, chart.name)), ...nodes, ...pins.map((pin) => drawPin(pin, chart.name)), ...labels);
+  const labels = routes.map((route) =>
+    svg(
+      "text",
+      { x: route.x, y: route.y, "text-anchor": route.anchor, class: "label", "data-ways": ways(route.arrow.edges) },
+      route.arrow.label,
+    ),
+  );
+  fill(
+    drawing,
+    heads(chart.name),
+    ...boxes,
+    ...routes.map((route) => drawRoute(route, chart.name)),
+    ...nodes,
+    ...pins.map((pin) => drawPin(pin, chart.name)),
+    ...labels,
+  );
   return width;
 }
 
 /** Arrow heads: still, and taken. */
 function heads(/** @type {string} */ chart) {
-  const head = (/** @type {string} */ name) => svg("marker", { id: `${name}-${chart}`, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, markerUnits: "userSpaceOnUse", orient: "auto-start-reverse" }, svg("path", { d: "M0 0.6 8 4 0 7.4z", class: name }));
+  const head = (/** @type {string} */ name) =>
+    svg(
+      "marker",
+      {
+        id: `${name}-${chart}`,
+        viewBox: "0 0 8 8",
+        refX: 7,
+        refY: 4,
+        markerWidth: 7,
+        markerHeight: 7,
+        markerUnits: "userSpaceOnUse",
+        orient: "auto-start-reverse",
+      },
+      svg("path", { d: "M0 0.6 8 4 0 7.4z", class: name }),
+    );
   return svg("defs", {}, head("head"), head("head-taken"));
 }
 
-/** @param {import("./chartlayout.js").Shape} shape */
+/** @param {import("./chartroutes.js").Shape} shape */
 function drawShape(shape) {
-  const text = shape.box ? { x: shape.x + 10, y: shape.y + 16 } : { x: shape.x + shape.width / 2, y: shape.y + shape.height / 2 + 4.5, "text-anchor": "middle" };
-  return svg("g", { class: shape.box ? "box" : "state", "data-state": shape.name },
-    svg("rect", { x: shape.x, y: shape.y, width: shape.width, height: shape.height, rx: shape.box ? 8 : 6 }), svg("text", text, shape.label));
+  const text = shape.box
+    ? { x: shape.x + 10, y: shape.y + 16 }
+    : { x: shape.x + shape.width / 2, y: shape.y + shape.height / 2 + 4.5, "text-anchor": "middle" };
+  return svg(
+    "g",
+    { class: shape.box ? "box" : "state", "data-state": shape.name },
+    svg("rect", { x: shape.x, y: shape.y, width: shape.width, height: shape.height, rx: shape.box ? 8 : 6 }),
+    svg("text", text, shape.label),
+  );
 }
 
-/** @param {import("./chartlayout.js").Route} route @param {string} chart */
+/** @param {import("./chartroutes.js").Route} route @param {string} chart */
 function drawRoute(route, chart) {
-  return svg("path", { d: rounded(route.points), class: "arrow", "marker-end": `url(#head-${chart})`, "data-ways": ways(route.arrow.edges) });
+  return svg("path", {
+    d: rounded(route.points),
+    class: "arrow",
+    "marker-end": `url(#head-${chart})`,
+    "data-ways": ways(route.arrow.edges),
+  });
 }
 
-/** @param {import("./chartlayout.js").Pin} pin @param {string} chart */
+/** @param {import("./chartroutes.js").Pin} pin @param {string} chart */
 function drawPin({ note, x, y, to }, chart) {
-  const title = `${note.edges[0].trigger}: ${note.edges.map((edge) => (edge.source === "*" ? "any state" : edge.source)).join(", ")} → ${note.dest}`;
+  const sources = note.edges.map((edge) => (edge.source === "*" ? "any state" : edge.source));
+  const title = `${note.edges[0].trigger}: ${sources.join(", ")} → ${note.dest}`;
   const group = { class: "pin", "data-ways": ways(note.edges) };
-  return svg("g", group, svg("title", {}, title), svg("path", { d: `M${x} ${y}H${to}`, class: "arrow", "marker-end": `url(#head-${chart})`, "data-ways": ways(note.edges) }),
-    svg("text", { x: x - 4, y: y + 4, "text-anchor": "end", class: "label" }, note.label));
+  return svg(
+    "g",
+    group,
+    svg("title", {}, title),
+    svg("path", {
+      d: `M${x} ${y}H${to}`,
+      class: "arrow",
+      "marker-end": `url(#head-${chart})`,
+      "data-ways": ways(note.edges),
+    }),
+    svg("text", { x: x - 4, y: y + 4, "text-anchor": "end", class: "label" }, note.label),
+  );
 }
 
 /** @param {import("./chartplan.js").ChartEdge[]} edges */
@@ -130,7 +199,13 @@ function rounded(points) {
   return `M${points[0].join(" ")}${parts.join("")}L${points[points.length - 1].join(" ")}`;
 }
 
-/** Light the state, its box, and the ways that lead from the state before. @param {any} drawing @param {string} chart @param {string} now @param {string} before */
+/**
+ * Light the state, its box, and the ways that lead from the state before.
+ * @param {any} drawing
+ * @param {string} chart
+ * @param {string} now
+ * @param {string} before
+ */
 function mark(drawing, chart, now, before) {
   for (const state of drawing.querySelectorAll("[data-state]")) {
     const name = state.dataset.state;
@@ -138,10 +213,10 @@ function mark(drawing, chart, now, before) {
     state.classList.toggle("was", before !== now && name === before);
   }
   for (const way of drawing.querySelectorAll("[data-ways]")) {
-    const leads = (/** @type {string[]} */ [source, dest]) => dest === now && (source === before || source === "*" || before?.startsWith(`${source}.`));
+    const leads = (/** @type {string[]} */ [source, dest]) =>
+      dest === now && (source === before || source === "*" || before?.startsWith(`${source}.`));
     const taken = before !== now && JSON.parse(way.dataset.ways).some(leads);
     way.classList.toggle("taken", taken);
     if (way.matches("path")) way.setAttribute("marker-end", `url(#${taken ? "head-taken" : "head"}-${chart})`);
   }
 }
-

@@ -23,8 +23,13 @@ export class Curves {
     this.xs = /** @type {number[]} */ ([]);
     this.plot = byId("plot");
     this.svg = svg("svg", {
-      height: HEIGHT, tabindex: 0, role: "slider", "aria-label": "Rewards by round; arrow keys read them",
-      "aria-valuemin": 0, "aria-valuemax": 0, "aria-valuenow": 0,
+      height: HEIGHT,
+      tabindex: 0,
+      role: "slider",
+      "aria-label": "Rewards by round; arrow keys read them",
+      "aria-valuemin": 0,
+      "aria-valuemax": 0,
+      "aria-valuenow": 0,
       onpointermove: (/** @type {PointerEvent} */ event) => this.point(event),
       onpointerleave: () => this.leave(),
       onblur: () => this.moveTo(-1),
@@ -73,13 +78,30 @@ export class Curves {
   }
 
   legend() {
-    fill(byId("legend"), ...this.curves.map((curve) => el("li", {}, el("button", {
-      type: "button", class: `plain ${this.colours.get(curve.id)}`, "aria-pressed": !this.hidden.has(curve.id),
-      title: curve.id,
-      onclick: (/** @type {any} */ event) => this.flip(curve.id, event.currentTarget),
-      onpointerenter: () => this.emphasise(curve.id),
-      onpointerleave: () => this.emphasise(""),
-    }, el("span", { class: "line" }), el("span", { class: "who" }, curve.name || "no name"), el("span", { class: "value" })))));
+    fill(
+      byId("legend"),
+      ...this.curves.map((curve) =>
+        el(
+          "li",
+          {},
+          el(
+            "button",
+            {
+              type: "button",
+              class: `plain ${this.colours.get(curve.id)}`,
+              "aria-pressed": !this.hidden.has(curve.id),
+              title: curve.id,
+              onclick: (/** @type {any} */ event) => this.flip(curve.id, event.currentTarget),
+              onpointerenter: () => this.emphasise(curve.id),
+              onpointerleave: () => this.emphasise(""),
+            },
+            el("span", { class: "line" }),
+            el("span", { class: "who" }, curve.name || "no name"),
+            el("span", { class: "value" }),
+          ),
+        ),
+      ),
+    );
   }
 
   /** @param {string} id @param {any} button */
@@ -101,7 +123,9 @@ export class Curves {
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     this.svg.setAttribute("width", width);
     if (!shown.length) {
-      const words = this.curves.some((curve) => curve.points.length) ? "All curves are hidden" : "No report has been seen yet";
+      const words = this.curves.some((curve) => curve.points.length)
+        ? "All curves are hidden"
+        : "No report has been seen yet";
       fill(this.svg, svg("text", { x: width / 2, y: HEIGHT / 2, "text-anchor": "middle", class: "tick" }, words));
       return;
     }
@@ -121,12 +145,28 @@ export class Curves {
 
   /** @param {number} width @param {number[]} ticks @param {number} from @param {number} to */
   grid(width, ticks, from, to) {
-    const across = ticks.map((value) => svg("g", {},
-      svg("line", { x1: EDGE.left, x2: width - EDGE.right, y1: this.toY(value), y2: this.toY(value), class: "grid" }),
-      svg("text", { x: EDGE.left - 8, y: this.toY(value) + 4, "text-anchor": "end", class: "tick" }, tickText(value, ticks)),
-    ));
-    const rounds = steps(from, to, Math.max(2, Math.floor(width / 90))).filter((x) => x >= from && x <= to && Number.isInteger(x));
-    const along = rounds.map((x) => svg("text", { x: this.toX(x), y: HEIGHT - 6, "text-anchor": "middle", class: "tick" }, x === rounds[0] ? `round ${x}` : x));
+    const across = ticks.map((value) =>
+      svg(
+        "g",
+        {},
+        svg("line", { x1: EDGE.left, x2: width - EDGE.right, y1: this.toY(value), y2: this.toY(value), class: "grid" }),
+        svg(
+          "text",
+          { x: EDGE.left - 8, y: this.toY(value) + 4, "text-anchor": "end", class: "tick" },
+          tickText(value, ticks),
+        ),
+      ),
+    );
+    const rounds = steps(from, to, Math.max(2, Math.floor(width / 90))).filter(
+      (x) => x >= from && x <= to && Number.isInteger(x),
+    );
+    const along = rounds.map((x) =>
+      svg(
+        "text",
+        { x: this.toX(x), y: HEIGHT - 6, "text-anchor": "middle", class: "tick" },
+        x === rounds[0] ? `round ${x}` : x,
+      ),
+    );
     return svg("g", { "aria-hidden": "true" }, ...across, ...along);
   }
 
@@ -134,9 +174,19 @@ export class Curves {
   line(curve) {
     const colour = this.colours.get(curve.id);
     const known = curve.points.filter((point) => point[2] !== null);
-    const at = known.map((point) => `${this.toX(this.x(point)).toFixed(1)},${this.toY(/** @type {number} */ (point[2])).toFixed(1)}`);
-    const dots = known.length > 40 ? [] : at.map((pair) => svg("circle", { cx: pair.split(",")[0], cy: pair.split(",")[1], r: 2.2 }));
-    return svg("g", { class: `curve ${colour}`, "data-id": curve.id }, svg("polyline", { points: at.join(" ") }), ...dots);
+    const at = known.map(
+      (point) => `${this.toX(this.x(point)).toFixed(1)},${this.toY(/** @type {number} */ (point[2])).toFixed(1)}`,
+    );
+    const dots =
+      known.length > 40
+        ? []
+        : at.map((pair) => svg("circle", { cx: pair.split(",")[0], cy: pair.split(",")[1], r: 2.2 }));
+    return svg(
+      "g",
+      { class: `curve ${colour}`, "data-id": curve.id },
+      svg("polyline", { points: at.join(" ") }),
+      ...dots,
+    );
   }
 
   /** @param {PointerEvent} event */
@@ -155,7 +205,9 @@ export class Curves {
   key(event) {
     const last = this.xs.length - 1;
     const now = this.cursor < 0 ? last + 1 : this.cursor;
-    const to = { ArrowLeft: now - 1, ArrowDown: now - 1, ArrowRight: now + 1, ArrowUp: now + 1, Home: 0, End: last }[event.key];
+    const to = { ArrowLeft: now - 1, ArrowDown: now - 1, ArrowRight: now + 1, ArrowUp: now + 1, Home: 0, End: last }[
+      event.key
+    ];
     if (to === undefined) return;
     event.preventDefault();
     this.moveTo(Math.min(last, Math.max(0, to)));
@@ -171,11 +223,15 @@ export class Curves {
   showCursor() {
     const x = this.xs[this.cursor];
     const found = this.curves.map((curve) => curve.points.find((point) => this.x(point) === x));
-    [...byId("legend").children].forEach((item, index) => say(item.querySelector(".value"), found[index] ? reward(found[index]?.[2]) : ""));
+    [...byId("legend").children].forEach((item, index) =>
+      say(item.querySelector(".value"), found[index] ? reward(found[index]?.[2]) : ""),
+    );
     fill(this.mark, ...(x === undefined ? [] : this.marks(x, found)));
     const words = x === undefined ? "" : this.words(x);
     say(byId("curves-at"), words);
-    const values = this.curves.map((curve, index) => found[index] && `${curve.name} ${reward(found[index]?.[2])}`).filter(Boolean);
+    const values = this.curves
+      .map((curve, index) => found[index] && `${curve.name} ${reward(found[index]?.[2])}`)
+      .filter(Boolean);
     this.svg.setAttribute("aria-valuenow", Math.max(0, this.cursor));
     this.svg.setAttribute("aria-valuetext", words ? `${words}: ${values.join(", ")}` : "no round chosen");
   }
@@ -198,10 +254,29 @@ export class Curves {
 
   table() {
     if (!byId("curves-details").open) return;
-    const head = el("tr", {}, el("th", { scope: "col" }, "Round"), ...this.curves.map((curve) => el("th", { scope: "col", class: "number" }, curve.name)));
+    const head = el(
+      "tr",
+      {},
+      el("th", { scope: "col" }, "Round"),
+      ...this.curves.map((curve) => el("th", { scope: "col", class: "number" }, curve.name)),
+    );
     const by = this.curves.map((curve) => new Map(curve.points.map((point) => [this.x(point), point[2]])));
-    const rows = [...this.xs].reverse().map((x) => el("tr", {}, el("th", { scope: "row" }, this.words(x).replace("round ", "")), ...by.map((map) => el("td", { class: "number" }, map.has(x) ? reward(map.get(x)) : ""))));
-    fill(byId("curves-table"), el("caption", { class: "unseen" }, `Rewards of ${plural(this.curves.length, "peer")}, newest first`), el("thead", {}, head), el("tbody", {}, ...rows));
+    const rows = [...this.xs]
+      .reverse()
+      .map((x) =>
+        el(
+          "tr",
+          {},
+          el("th", { scope: "row" }, this.words(x).replace("round ", "")),
+          ...by.map((map) => el("td", { class: "number" }, map.has(x) ? reward(map.get(x)) : "")),
+        ),
+      );
+    fill(
+      byId("curves-table"),
+      el("caption", { class: "unseen" }, `Rewards of ${plural(this.curves.length, "peer")}, newest first`),
+      el("thead", {}, head),
+      el("tbody", {}, ...rows),
+    );
   }
 }
 

@@ -63,7 +63,11 @@ export function byId(id) {
   return found;
 }
 
-/** Set text only where it differs: a screen reader tells of changes, and selections stay. @param {Element} element @param {string} text */
+/**
+ * Set text only where it differs: a screen reader tells of changes, and selections stay.
+ * @param {Element} element
+ * @param {string} text
+ */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

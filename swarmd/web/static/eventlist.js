@@ -22,9 +22,19 @@ export class EventList {
     this.search = 0; // counts filters, so that an earlier one stops
     this.scroller = byId("events-scroller");
     this.rows = new VirtualRows({
-      scroller: this.scroller, body: this.scroller, height: ROW_HEIGHT, spacer: "div",
+      scroller: this.scroller,
+      body: this.scroller,
+      height: ROW_HEIGHT,
+      spacer: "div",
       keyOf: (index) => String(this.seqOf(index)),
-      make: () => el("div", { role: "option", class: "event" }, el("span", { class: "seq" }), el("span", { class: "at" }), el("span", { class: "text" })),
+      make: () =>
+        el(
+          "div",
+          { role: "option", class: "event" },
+          el("span", { class: "seq" }),
+          el("span", { class: "at" }),
+          el("span", { class: "text" }),
+        ),
       paint: (row, index) => this.paint(row, index),
       onRange: (first, end) => this.fetch(first, end),
       onDrawn: () => this.tellActive(),
@@ -105,14 +115,24 @@ export class EventList {
     let absent = false;
     for (let index = first; index < end && !absent; index += 1) absent = !this.log.row(this.seqOf(index));
     if (!absent) return;
-    this.wanted = setTimeout(() => this.log.need(from, Math.min(to, from + 4 * STEP)).then(() => this.rows.later(), report), 60);
+    this.wanted = setTimeout(
+      () => this.log.need(from, Math.min(to, from + 4 * STEP)).then(() => this.rows.later(), report),
+      60,
+    );
   }
 
   /** @param {KeyboardEvent} event */
   key(event) {
     const page = Math.max(1, Math.floor(this.scroller.clientHeight / ROW_HEIGHT) - 1);
     const now = this.indexOf(this.chosen);
-    const to = { ArrowUp: now - 1, ArrowDown: now + 1, PageUp: now - page, PageDown: now + page, Home: 0, End: this.length - 1 }[event.key];
+    const to = {
+      ArrowUp: now - 1,
+      ArrowDown: now + 1,
+      PageUp: now - page,
+      PageDown: now + page,
+      Home: 0,
+      End: this.length - 1,
+    }[event.key];
     if (to === undefined || !this.length) return;
     event.preventDefault();
     this.onChoose(this.seqOf(Math.min(this.length - 1, Math.max(0, to))));
@@ -126,13 +146,21 @@ export class EventList {
   }
 
   wants() {
-    return { type: byId("by-type").value, round: byId("by-round").value, text: byId("by-text").value.trim().toLowerCase() };
+    return {
+      type: byId("by-type").value,
+      round: byId("by-round").value,
+      text: byId("by-text").value.trim().toLowerCase(),
+    };
   }
 
   /** @param {EventRow} row */
   passes(row) {
     const { type, round, text } = this.wants();
-    return (!type || row.type === type) && (!round || row.round === Number(round)) && (!text || row.text.toLowerCase().includes(text));
+    return (
+      (!type || row.type === type) &&
+      (!round || row.round === Number(round)) &&
+      (!text || row.text.toLowerCase().includes(text))
+    );
   }
 
   async filter() {
@@ -160,7 +188,13 @@ export class EventList {
     const found = this.found?.length ?? 0;
     const all = end >= this.log.end;
     if (found >= FOUND_MAX) say(byId("events-count"), `the first ${count(found)} found`);
-    else say(byId("events-count"), all ? `${found ? count(found) : "none"} found` : `${count(found)} found, ${count(end)} of ${count(this.log.end)} read`);
+    else
+      say(
+        byId("events-count"),
+        all
+          ? `${found ? count(found) : "none"} found`
+          : `${count(found)} found, ${count(end)} of ${count(this.log.end)} read`,
+      );
     this.show();
   }
 }

@@ -7,7 +7,10 @@ const SHOWN_MAX = 200;
 const SEEN_MAX = 2000; // ids remembered, so that none comes twice
 const LONG = 320; // characters beyond which a message is folded
 
-/** @typedef {{id: string, peer: string, name: string, round: number, stage: number, task: string, question: string, text: string, at: number}} Message */
+/**
+ * @typedef {{id: string, peer: string, name: string, round: number, stage: number, task: string,
+ *   question: string, text: string, at: number}} Message
+ */
 
 export class Gossip {
   constructor() {
@@ -55,7 +58,9 @@ export class Gossip {
   }
 
   tell() {
-    const waiting = this.waiting.length ? `paused, ${plural(this.waiting.length, "new message")}` : "paused while you read";
+    const waiting = this.waiting.length
+      ? `paused, ${plural(this.waiting.length, "new message")}`
+      : "paused while you read";
     say(byId("gossip-state"), this.held.size ? waiting : "");
     if (!this.list.childElementCount) fill(this.list, el("li", { class: "empty" }, "Nothing has been shared yet."));
   }
@@ -63,7 +68,9 @@ export class Gossip {
 
 /** @param {Message} message */
 function item(message) {
-  const head = el("div", { class: "said-by" },
+  const head = el(
+    "div",
+    { class: "said-by" },
     el("strong", {}, message.name || "no name"),
     copyButton(message.peer),
     el("span", { class: "muted" }, `round ${message.round}.${message.stage}`),
@@ -79,10 +86,19 @@ function body(text) {
   const words = el("p", { class: "words" }, text);
   if (text.length <= LONG && text.split("\n").length <= 5) return [words];
   words.classList.add("folded");
-  const more = el("button", { type: "button", class: "plain", "aria-expanded": "false", onclick: () => {
-    const folded = words.classList.toggle("folded");
-    more.setAttribute("aria-expanded", String(!folded));
-    say(more, folded ? "More" : "Less");
-  } }, "More");
+  const more = el(
+    "button",
+    {
+      type: "button",
+      class: "plain",
+      "aria-expanded": "false",
+      onclick: () => {
+        const folded = words.classList.toggle("folded");
+        more.setAttribute("aria-expanded", String(!folded));
+        say(more, folded ? "More" : "Less");
+      },
+    },
+    "More",
+  );
   return [words, more];
 }

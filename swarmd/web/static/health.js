@@ -3,14 +3,42 @@
 import { byId, copyButton, el, fill, say } from "./dom.js";
 import { age, count, duration, place, plural, reward } from "./format.js";
 
-const LAYERS = [["process", "Process"], ["network", "Network"], ["training", "Training"], ["round", "Round"], ["chain", "Chain"], ["submissions", "Submissions"]];
+const LAYERS = [
+  ["process", "Process"],
+  ["network", "Network"],
+  ["training", "Training"],
+  ["round", "Round"],
+  ["chain", "Chain"],
+  ["submissions", "Submissions"],
+];
 const DETAILS = /** @type {Record<string, (layer: any) => (string | false)[]>} */ ({
-  process: (layer) => [layer.pid > 0 && `pid ${layer.pid}`, layer.rss_bytes > 0 && `${Math.round(layer.rss_bytes / 1048576)} MiB`, layer.version && `swarmd ${layer.version}`, layer.exit_code !== null && `exit code ${layer.exit_code}`],
+  process: (layer) => [
+    layer.pid > 0 && `pid ${layer.pid}`,
+    layer.rss_bytes > 0 && `${Math.round(layer.rss_bytes / 1048576)} MiB`,
+    layer.version && `swarmd ${layer.version}`,
+    layer.exit_code !== null && `exit code ${layer.exit_code}`,
+  ],
   network: (layer) => [plural(layer.peers, "peer")],
-  training: (layer) => [layer.model && `${layer.model} on ${layer.device}`, layer.total > 0 && `${layer.doing} ${layer.done} of ${layer.total}`, layer.figures.tokens_per_s > 0 && `${Math.round(layer.figures.tokens_per_s)} tokens/s`],
-  round: (layer) => [layer.round >= 0 && place(layer.round, layer.stage), layer.deadline_in_s > 0 && `deadline in ${duration(layer.deadline_in_s)}`, `${count(layer.joined)} joined, ${count(layer.skipped)} skipped`],
-  chain: (layer) => [layer.block >= 0 && `block ${count(layer.block)}`, layer.lag_s !== null && `${duration(layer.lag_s)} behind`, layer.endpoint],
-  submissions: (layer) => [`${layer.confirmed} confirmed`, layer.waiting + layer.sent > 0 && `${layer.waiting + layer.sent} under way`, layer.refused > 0 && `${layer.refused} refused`],
+  training: (layer) => [
+    layer.model && `${layer.model} on ${layer.device}`,
+    layer.total > 0 && `${layer.doing} ${layer.done} of ${layer.total}`,
+    layer.figures.tokens_per_s > 0 && `${Math.round(layer.figures.tokens_per_s)} tokens/s`,
+  ],
+  round: (layer) => [
+    layer.round >= 0 && place(layer.round, layer.stage),
+    layer.deadline_in_s > 0 && `deadline in ${duration(layer.deadline_in_s)}`,
+    `${count(layer.joined)} joined, ${count(layer.skipped)} skipped`,
+  ],
+  chain: (layer) => [
+    layer.block >= 0 && `block ${count(layer.block)}`,
+    layer.lag_s !== null && `${duration(layer.lag_s)} behind`,
+    layer.endpoint,
+  ],
+  submissions: (layer) => [
+    `${layer.confirmed} confirmed`,
+    layer.waiting + layer.sent > 0 && `${layer.waiting + layer.sent} under way`,
+    layer.refused > 0 && `${layer.refused} refused`,
+  ],
 });
 
 let before = "";
@@ -33,13 +61,20 @@ function showWho(status) {
   if (status.peer && byId("node-id").dataset.of !== status.peer) fill(byId("node-id"), copyButton(status.peer));
   byId("node-id").dataset.of = status.peer;
   const rejected = Object.values(status.rejections).reduce((sum, each) => sum + each, 0);
-  const facts = [status.role && `${status.role} in ${status.swarm}`, `reward ${reward(status.reward_total)} in all`, `${count(status.log.next_seq)} events`, rejected ? `${plural(rejected, "record")} of peers refused` : ""];
+  const facts = [
+    status.role && `${status.role} in ${status.swarm}`,
+    `reward ${reward(status.reward_total)} in all`,
+    `${count(status.log.next_seq)} events`,
+    rejected ? `${plural(rejected, "record")} of peers refused` : "",
+  ];
   say(byId("node-facts"), facts.filter(Boolean).join(" · "));
 }
 
 /** @param {string} title */
 function card(title) {
-  return el("li", { class: "layer panel" },
+  return el(
+    "li",
+    { class: "layer panel" },
     el("div", { class: "layer-head" }, el("h2", {}, title), el("span", { class: "layer-age muted" })),
     el("p", { class: "layer-state" }),
     el("p", { class: "layer-reason" }),
@@ -59,9 +94,13 @@ function paint(node, key, layer, running) {
   say(worker, layer.worker ? workerWords(layer.worker) : "");
 }
 
-/** @param {{pid: number, restarts: number, last_exit: string, silent_s: number | null, answering: boolean | null}} worker */
+/** @param {{pid: number, restarts: number, last_exit: string, answering: boolean | null}} worker */
 function workerWords(worker) {
-  const words = [worker.pid ? `worker ${worker.pid}` : "", worker.answering === false ? "silent" : "", worker.restarts ? plural(worker.restarts, "restart") : ""];
+  const words = [
+    worker.pid ? `worker ${worker.pid}` : "",
+    worker.answering === false ? "silent" : "",
+    worker.restarts ? plural(worker.restarts, "restart") : "",
+  ];
   const exit = worker.restarts && worker.last_exit ? `last exit: ${worker.last_exit.split("\n")[0]}` : "";
   return [...words, exit].filter(Boolean).join(" · ");
 }

@@ -10,7 +10,8 @@ const TALL = matchMedia("(max-width: 700px)");
 
 /**
  * @typedef {{id: string, name: string, rank: number, reward: number, rounds: number, last_round: number,
- *   last_stage: number, last_reward: number, seen_at: number | null, present: boolean, votes: number | null, known: boolean}} PeerRow
+ *   last_stage: number, last_reward: number, seen_at: number | null, present: boolean, votes: number | null,
+ *   known: boolean}} PeerRow
  * @typedef {{key: keyof PeerRow, title: string, class: string, descending: boolean}} Column
  */
 

@@ -5,7 +5,10 @@ import { get } from "./api.js";
 const PAGE = 500; // events; pages begin at its multiples
 const PAGES_KEPT = 60;
 
-/** @typedef {{seq: number, at: number, type: string, level: string, text: string, round: number | null, stage: number | null, peer: string}} EventRow */
+/**
+ * @typedef {{seq: number, at: number, type: string, level: string, text: string, round: number | null,
+ *   stage: number | null, peer: string}} EventRow
+ */
 
 export class Log {
   constructor() {
@@ -56,7 +59,12 @@ export class Log {
     this.pages.set(number, page);
     const first = Math.max(this.begin, number * PAGE);
     const last = Math.min(this.end, (number + 1) * PAGE) - 1;
-    return page[first % PAGE] !== undefined && page[last % PAGE] !== undefined && page.length >= (last % PAGE) + 1 && !holes(page, first % PAGE);
+    return (
+      page[first % PAGE] !== undefined &&
+      page[last % PAGE] !== undefined &&
+      page.length >= (last % PAGE) + 1 &&
+      !holes(page, first % PAGE)
+    );
   }
 
   /** @param {number} number */

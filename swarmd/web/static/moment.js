@@ -19,13 +19,32 @@ export class MomentPanel {
     const { event } = moment;
     say(byId("moment-seq"), `#${count(event.seq)}`);
     say(byId("moment-at"), dayAndClock(event.at));
-    fill(byId("moment"),
+    fill(
+      byId("moment"),
       el("p", { class: `event-text ${event.level}` }, shortIds(event.text)),
       el("p", { class: "muted event-type" }, event.type, event.level === "info" ? "" : ` · ${event.level}`),
       fields(moment.fields),
       section("Changed", changes(moment.changes)),
-      section("Caused", moment.commands.length ? el("ul", { class: "commands" }, ...moment.commands.map((/** @type {any} */ each) => this.command(each, "caused"))) : null),
-      section("Waiting for answers", moment.pending.length ? el("ul", { class: "commands" }, ...moment.pending.map((/** @type {any} */ each) => this.command(each, "pending"))) : null),
+      section(
+        "Caused",
+        moment.commands.length
+          ? el(
+              "ul",
+              { class: "commands" },
+              ...moment.commands.map((/** @type {any} */ each) => this.command(each, "caused")),
+            )
+          : null,
+      ),
+      section(
+        "Waiting for answers",
+        moment.pending.length
+          ? el(
+              "ul",
+              { class: "commands" },
+              ...moment.pending.map((/** @type {any} */ each) => this.command(each, "pending")),
+            )
+          : null,
+      ),
       section("Deadlines", deadlines(moment.deadlines, event.at)),
       el("div", { class: "tree" }, tree("State after it", moment.state, this.open)),
     );
@@ -54,7 +73,11 @@ function section(title, body) {
 function fields(values) {
   const entries = Object.entries(values);
   if (!entries.length) return null;
-  return el("dl", { class: "facts" }, ...entries.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, shown(name, value))]));
+  return el(
+    "dl",
+    { class: "facts" },
+    ...entries.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, shown(name, value))]),
+  );
 }
 
 /** @param {string} name @param {any} value */
@@ -67,14 +90,26 @@ function shown(name, value) {
 /** @param {{path: string, before: any, after: any}[]} rows */
 function changes(rows) {
   if (!rows.length) return el("p", { class: "muted" }, "Nothing.");
-  const cells = rows.map((row) => el("tr", {},
-    el("th", { scope: "row", class: "path" }, row.path),
-    el("td", { class: "before" }, shown(lastOf(row.path), row.before)),
-    el("td", { class: "to", "aria-hidden": "true" }, "→"),
-    el("td", { class: "after" }, shown(lastOf(row.path), row.after)),
-  ));
-  const head = ["Field", "Before", "", "After"].map((title) => (title ? el("th", { scope: "col" }, title) : el("td", { "aria-hidden": "true" })));
-  return el("table", { class: "small changes" }, el("caption", { class: "unseen" }, plural(rows.length, "field")), el("thead", { class: "unseen" }, el("tr", {}, ...head)), el("tbody", {}, ...cells));
+  const cells = rows.map((row) =>
+    el(
+      "tr",
+      {},
+      el("th", { scope: "row", class: "path" }, row.path),
+      el("td", { class: "before" }, shown(lastOf(row.path), row.before)),
+      el("td", { class: "to", "aria-hidden": "true" }, "→"),
+      el("td", { class: "after" }, shown(lastOf(row.path), row.after)),
+    ),
+  );
+  const head = ["Field", "Before", "", "After"].map((title) =>
+    title ? el("th", { scope: "col" }, title) : el("td", { "aria-hidden": "true" }),
+  );
+  return el(
+    "table",
+    { class: "small changes" },
+    el("caption", { class: "unseen" }, plural(rows.length, "field")),
+    el("thead", { class: "unseen" }, el("tr", {}, ...head)),
+    el("tbody", {}, ...cells),
+  );
 }
 
 /** @param {string} path */
@@ -86,8 +121,20 @@ function lastOf(path) {
 function deadlines(rows, at) {
   if (!rows.length) return null;
   const sorted = [...rows].sort((one, other) => one[1] - other[1]);
-  return el("ul", { class: "deadlines" }, ...sorted.map(([name, due]) => el("li", {},
-    el("span", { class: "mono" }, name),
-    el("span", { class: "muted" }, `${due >= at ? `in ${duration(due - at)}` : `${duration(at - due)} ago`}, ${clock(due)}`),
-  )));
+  return el(
+    "ul",
+    { class: "deadlines" },
+    ...sorted.map(([name, due]) =>
+      el(
+        "li",
+        {},
+        el("span", { class: "mono" }, name),
+        el(
+          "span",
+          { class: "muted" },
+          `${due >= at ? `in ${duration(due - at)}` : `${duration(at - due)} ago`}, ${clock(due)}`,
+        ),
+      ),
+    ),
+  );
 }

@@ -22,7 +22,12 @@ class NodePage {
     this.panel = new MomentPanel();
     this.stages = new Stages((seq) => this.line.choose(seq));
     this.list = new EventList(this.log, (seq) => this.line.choose(seq));
-    this.line = new Timeline(this.log, live, (moment) => this.showMoment(moment), (seq) => this.choose(seq));
+    this.line = new Timeline(
+      this.log,
+      live,
+      (moment) => this.showMoment(moment),
+      (seq) => this.choose(seq),
+    );
     this.charts = /** @type {Charts | null} */ (null);
     this.stagesDue = 0;
     this.lost = false;
@@ -104,5 +109,8 @@ if (found.node) {
   await page.load();
   if (found.live) page.follow();
 } else {
-  notice("This server follows a swarm from outside and reads no node’s log. Give `swarmd dashboard` a node’s directory to see its events.");
+  notice(
+    "This server follows a swarm from outside and reads no node’s log. " +
+      "Give `swarmd dashboard` a node’s directory to see its events.",
+  );
 }

@@ -21,7 +21,12 @@ export class Overviews {
     this.whole = await get(`node/overview?buckets=${WHOLE_BUCKETS}`);
   }
 
-  /** The part in sight; an earlier question for one is given up. @param {number} since @param {number} until @param {number} buckets */
+  /**
+   * The part in sight; an earlier question for one is given up.
+   * @param {number} since
+   * @param {number} until
+   * @param {number} buckets
+   */
   async loadPart(since, until, buckets) {
     this.control.abort();
     this.control = new AbortController();
@@ -61,14 +66,20 @@ export class Overviews {
     return view.since + ((low + 0.5) / (view.firsts.length - 1)) * (view.until - view.since);
   }
 
-  /** The event at which the next round begins, or the one before. @param {number} seq @param {number} at @param {1 | -1} step */
+  /**
+   * The event at which the next round begins, or the one before.
+   * @param {number} seq
+   * @param {number} at
+   * @param {1 | -1} step
+   */
   async round(seq, at, step) {
     const whole = this.whole;
     if (!whole) return null;
     const mark = beside(whole.rounds, seq, step);
-    const other = step > 0 ? (mark ? mark[2] : whole.until) : (mark ? mark[2] : whole.since);
+    const other = step > 0 ? (mark ? mark[2] : whole.until) : mark ? mark[2] : whole.since;
     const [since, until] = [Math.min(at, other), Math.max(at, other)];
-    const near = await get(`node/overview?since=${since - 0.001}&until=${until + 0.001}&buckets=1`); // marks of the whole may be thinned
+    // Marks of the whole log may be thinned; between two of them they are not.
+    const near = await get(`node/overview?since=${since - 0.001}&until=${until + 0.001}&buckets=1`);
     return (beside(near.rounds, seq, step) ?? mark)?.[1] ?? null;
   }
 }
@@ -78,7 +89,12 @@ function beside(rounds, seq, step) {
   return step > 0 ? rounds.find((mark) => mark[1] > seq) : rounds.findLast((mark) => mark[1] < seq);
 }
 
-/** The event before or after an empty bucket, whichever is nearer. @param {number[]} firsts @param {number} bucket @param {number} place */
+/**
+ * The event before or after an empty bucket, whichever is nearer.
+ * @param {number[]} firsts
+ * @param {number} bucket
+ * @param {number} place
+ */
 function nearer(firsts, bucket, place) {
   let [before, after] = [bucket - 1, bucket + 1];
   while (before >= 0 && firsts[before] === firsts[before + 1]) before -= 1;

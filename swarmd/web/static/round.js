@@ -63,7 +63,8 @@ function showStats(view) {
     ["peers", count(Math.max(view.total, view.peers.length))],
     ["as of", clock(view.at)],
   ];
-  const keeper = view.chain && !view.coordinator ? ["contract", view.chain.contract] : ["coordinator", view.coordinator];
+  const keeper =
+    view.chain && !view.coordinator ? ["contract", view.chain.contract] : ["coordinator", view.coordinator];
   const stats = byId("stats");
   if (stats.childElementCount !== rows.length + 1) {
     fill(stats, ...[...rows, keeper].map(([name]) => stat(name)));

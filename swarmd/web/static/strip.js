@@ -1,4 +1,6 @@
-/** The time line as a drawing: lanes of events, denser where there are more; and the bar below it with the whole log. */
+/**
+ * The time line as a drawing: lanes of events, denser where there are more; and the bar below it with the whole log.
+ */
 
 import { clock, day, dayAndClock } from "./format.js";
 
@@ -6,18 +8,32 @@ const LANE_HEIGHT = 20;
 const HEAD = 22; // with the numbers of rounds
 const FOOT = 20; // with times
 const BUCKET = 3; // pixels
-const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600];
+const STEPS_S = [
+  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600,
+];
 
 /**
  * @typedef {import("./overview.js").Overview} Overview
  * @typedef {{since: number, until: number}} Span
- * @typedef {{span: Span, at: number, part: Overview | null, whole: Overview, fresh: {at: number, lane: number, warns: boolean}[],
+ * @typedef {{span: Span, at: number, part: Overview | null, whole: Overview, fresh: {at: number, lane: number,
+ *   warns: boolean}[],
  *   skips: {at: number}[]}} Scene
  */
 
 /** Colours as the theme has them; a canvas knows no variables. @param {HTMLElement} element */
 export function colours(element) {
-  const names = ["ink", "muted", "line", "line-strong", "accent", "accent-soft", "on-accent", "warn", "surface", "sunken"];
+  const names = [
+    "ink",
+    "muted",
+    "line",
+    "line-strong",
+    "accent",
+    "accent-soft",
+    "on-accent",
+    "warn",
+    "surface",
+    "sunken",
+  ];
   const before = element.style.color;
   const found = names.map((name) => {
     element.style.color = `var(--${name})`;
@@ -44,7 +60,12 @@ export function scale(span, width) {
   };
 }
 
-/** Fit a canvas to its place and the screen. @param {HTMLCanvasElement} canvas @param {number} width @param {number} height */
+/**
+ * Fit a canvas to its place and the screen.
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {number} height
+ */
 function fit(canvas, width, height) {
   const ratio = devicePixelRatio || 1;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
@@ -59,7 +80,12 @@ function fit(canvas, width, height) {
   return context;
 }
 
-/** @param {HTMLCanvasElement} canvas @param {number} width @param {Scene} scene @param {Record<string, string>} paint */
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {Scene} scene
+ * @param {Record<string, string>} paint
+ */
 export function drawStrip(canvas, width, scene, paint) {
   const lanes = scene.whole.lanes;
   const height = HEAD + lanes.length * LANE_HEIGHT + FOOT;
@@ -79,7 +105,12 @@ export function drawStrip(canvas, width, scene, paint) {
   drawHead(context, toX(scene.at), left, width, height, paint);
 }
 
-/** @param {CanvasRenderingContext2D} context @param {string[]} lanes @param {number} width @param {Record<string, string>} paint */
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {string[]} lanes
+ * @param {number} width
+ * @param {Record<string, string>} paint
+ */
 function drawLanes(context, lanes, width, paint) {
   context.textAlign = "left";
   lanes.forEach((lane, index) => {
@@ -91,9 +122,18 @@ function drawLanes(context, lanes, width, paint) {
   });
 }
 
-/** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {(at: number) => number} toX @param {number} height @param {number} edge @param {Record<string, string>} paint */
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {Scene} scene
+ * @param {(at: number) => number} toX
+ * @param {number} height
+ * @param {number} edge
+ * @param {Record<string, string>} paint
+ */
 function drawRounds(context, scene, toX, height, edge, paint) {
-  const marks = (covers(scene.part, scene.span) ?? scene.whole).rounds.filter(([, , at]) => at >= scene.span.since && at <= scene.span.until);
+  const marks = (covers(scene.part, scene.span) ?? scene.whole).rounds.filter(
+    ([, , at]) => at >= scene.span.since && at <= scene.span.until,
+  );
   context.textAlign = "left";
   let free = -Infinity;
   const lined = marks.length < 160;
@@ -113,7 +153,14 @@ function drawRounds(context, scene, toX, height, edge, paint) {
   for (const { at } of scene.skips) context.fillRect(toX(at) - 1.5, HEAD + 2, 3, LANE_HEIGHT - 4);
 }
 
-/** @param {CanvasRenderingContext2D} context @param {Span} span @param {(at: number) => number} toX @param {number} width @param {number} height @param {Record<string, string>} paint */
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {Span} span
+ * @param {(at: number) => number} toX
+ * @param {number} width
+ * @param {number} height
+ * @param {Record<string, string>} paint
+ */
 function drawTimes(context, span, toX, width, height, paint) {
   const wanted = (span.until - span.since) / Math.max(2, (width - gutter(width)) / 110);
   const step = STEPS_S.find((each) => each >= wanted) ?? STEPS_S[STEPS_S.length - 1] * Math.ceil(wanted / 1209600);
@@ -133,7 +180,12 @@ function covers(part, span) {
   return part && part.since <= span.since + 1e-6 && part.until >= span.until - 1e-6 ? part : null;
 }
 
-/** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {(at: number) => number} toX @param {Record<string, string>} paint */
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {Scene} scene
+ * @param {(at: number) => number} toX
+ * @param {Record<string, string>} paint
+ */
 function drawBuckets(context, scene, toX, paint) {
   const view = covers(scene.part, scene.span) ?? scene.whole;
   const buckets = view.warnings.length;
@@ -158,13 +210,27 @@ function drawBuckets(context, scene, toX, paint) {
   }
 }
 
-/** @param {CanvasRenderingContext2D} context @param {number} x @param {number} lane @param {number} width @param {number} share */
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} lane
+ * @param {number} width
+ * @param {number} share
+ */
 function bar(context, x, lane, width, share) {
   const height = 6 + (LANE_HEIGHT - 10) * Math.log2(1 + share);
   context.fillRect(x, HEAD + (lane + 1) * LANE_HEIGHT - 2 - height, width, height);
 }
 
-/** The line at the chosen event. @param {CanvasRenderingContext2D} context @param {number} x @param {number} left @param {number} width @param {number} height @param {Record<string, string>} paint */
+/**
+ * The line at the chosen event.
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} left
+ * @param {number} width
+ * @param {number} height
+ * @param {Record<string, string>} paint
+ */
 function drawHead(context, x, left, width, height, paint) {
   if (x < left - 1 || x > width + 1) return;
   context.fillStyle = paint.accent;
@@ -177,7 +243,12 @@ function drawHead(context, x, left, width, height, paint) {
   context.fill();
 }
 
-/** @param {HTMLCanvasElement} canvas @param {number} width @param {Scene} scene @param {Record<string, string>} paint */
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} width
+ * @param {Scene} scene
+ * @param {Record<string, string>} paint
+ */
 export function drawRange(canvas, width, scene, paint) {
   const height = 16;
   const context = fit(canvas, width, height);
@@ -194,7 +265,13 @@ export function drawRange(canvas, width, scene, paint) {
   context.fillStyle = paint.muted;
   const step = (width - left) / buckets;
   sums.forEach((sum, bucket) => {
-    if (sum) context.fillRect(left + bucket * step, height - 2 - (height - 5) * (sum / most), Math.max(1, step - 0.3), 2 + (height - 5) * (sum / most));
+    if (sum)
+      context.fillRect(
+        left + bucket * step,
+        height - 2 - (height - 5) * (sum / most),
+        Math.max(1, step - 0.3),
+        2 + (height - 5) * (sum / most),
+      );
   });
   context.fillStyle = paint.accent;
   context.fillRect(from - 1, 0, 2, height);

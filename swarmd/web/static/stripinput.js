@@ -52,7 +52,12 @@ function pinch(line, width, before, after) {
   line.pan((toTime(middle(before)) - toTime(middle(after))) / (line.span.until - line.span.since));
 }
 
-/** The page scrolls as ever until the strip has the focus. @param {Timeline} line @param {HTMLElement} strip @param {WheelEvent} event */
+/**
+ * The page scrolls as ever until the strip has the focus.
+ * @param {Timeline} line
+ * @param {HTMLElement} strip
+ * @param {WheelEvent} event
+ */
 function wheel(line, strip, event) {
   const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey;
   if (!event.ctrlKey && !sideways && document.activeElement !== strip) return;
@@ -64,7 +69,10 @@ function wheel(line, strip, event) {
   }
   const { toTime } = scale(line.span, strip.clientWidth);
   const pace = event.ctrlKey ? 6 : 1; // a pinch on a touch pad comes as small steps of the wheel with Ctrl
-  line.zoom(Math.exp(event.deltaY * unit * WHEEL_STEP * pace), toTime(event.clientX - strip.getBoundingClientRect().left));
+  line.zoom(
+    Math.exp(event.deltaY * unit * WHEEL_STEP * pace),
+    toTime(event.clientX - strip.getBoundingClientRect().left),
+  );
 }
 
 /** @param {Timeline} line @param {KeyboardEvent} event @returns {boolean} whether it meant something */

@@ -98,5 +98,7 @@ if (found.swarm) {
   setInterval(tick, 1000);
   if (found.live) page.follow();
 } else {
-  notice("This server knows of no swarm: the log it shows has no member, announcement or report yet. See the node page.");
+  notice(
+    "This server knows of no swarm: the log it shows has no member, announcement or report yet. See the node page.",
+  );
 }

@@ -36,13 +36,25 @@ export class Timeline {
     this.moments = new Map();
     this.loading = false;
     this.strip = byId("strip");
-    this.player = new Player(() => this.playOn(), (playing) => this.showPlaying(playing));
+    this.player = new Player(
+      () => this.playOn(),
+      (playing) => this.showPlaying(playing),
+    );
     this.bind();
   }
 
   bind() {
     bindInput(this, this.strip, byId("range"));
-    const clicks = { first: () => this.choose(this.log.begin), previous: () => this.step(-1), next: () => this.step(1), play: () => this.player.flip(), live: () => this.follow(), closer: () => this.zoom(0.5), farther: () => this.zoom(2), whole: () => this.showAll() };
+    const clicks = {
+      first: () => this.choose(this.log.begin),
+      previous: () => this.step(-1),
+      next: () => this.step(1),
+      play: () => this.player.flip(),
+      live: () => this.follow(),
+      closer: () => this.zoom(0.5),
+      farther: () => this.zoom(2),
+      whole: () => this.showAll(),
+    };
     for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener("click", act);
     byId("pace").addEventListener("change", () => this.player.setPace(Number(byId("pace").value)));
     byId("live").hidden = !this.live;
@@ -69,7 +81,8 @@ export class Timeline {
   /** Events came. @param {import("./log.js").EventRow} row */
   append(row) {
     const lane = (this.overviews.whole?.lanes ?? []).indexOf(this.overviews.whole?.types[row.type] ?? "");
-    if (lane >= 0) this.fresh.push({ seq: row.seq, at: row.at, lane, warns: row.level === "warning" || row.level === "error" });
+    if (lane >= 0)
+      this.fresh.push({ seq: row.seq, at: row.at, lane, warns: row.level === "warning" || row.level === "error" });
     if (this.fresh.length > FRESH_MAX) this.fresh.shift();
     if (this.overviews.whole) this.overviews.whole.until = Math.max(this.overviews.whole.until, row.at);
     if (this.all) this.span = { ...this.span, until: Math.max(this.span.until, row.at) };
@@ -161,7 +174,7 @@ export class Timeline {
     if (this.loading) return;
     this.loading = true;
     try {
-      for (let shown = -1; shown !== this.seq; ) {
+      for (let shown = -1; shown !== this.seq;) {
         shown = this.seq;
         const moment = this.moments.get(shown) ?? (await get(`node/moments/${shown}`));
         this.moments.set(shown, moment);

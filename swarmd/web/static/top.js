@@ -9,7 +9,8 @@ const RETRY_MS = 3000;
 const READING_MS = 400; // a long log is read for some seconds; asked again meanwhile
 
 /**
- * @typedef {{version: string, node: boolean, swarm: boolean, live: boolean, peer: string, name: string, swarm_id: string,
+ * @typedef {{version: string, node: boolean, swarm: boolean, live: boolean, peer: string, name: string,
+ *   swarm_id: string,
  *   data: string, trouble: string, read: number}} Here
  */
 
@@ -77,5 +78,9 @@ export function showCondition(condition, retry) {
     return;
   }
   const wait = duration((condition.delay_ms ?? 0) / 1000);
-  fill(pulse, el("span", {}, `connection lost, again in ${wait}`), el("button", { type: "button", onclick: retry }, "Now"));
+  fill(
+    pulse,
+    el("span", {}, `connection lost, again in ${wait}`),
+    el("button", { type: "button", onclick: retry }, "Now"),
+  );
 }

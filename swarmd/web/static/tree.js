@@ -13,10 +13,15 @@ const LINE = 160; // characters of a value on its line
  * @returns {any}
  */
 export function tree(name, value, open, path = name) {
-  if (value === null || typeof value !== "object") return el("div", { class: "leaf" }, el("span", { class: "key" }, name), plain(value));
+  if (value === null || typeof value !== "object")
+    return el("div", { class: "leaf" }, el("span", { class: "key" }, name), plain(value));
   const entries = Object.entries(value);
   const size = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
-  const node = el("details", {}, el("summary", {}, el("span", { class: "key" }, name), el("span", { class: "muted" }, size)));
+  const node = el(
+    "details",
+    {},
+    el("summary", {}, el("span", { class: "key" }, name), el("span", { class: "muted" }, size)),
+  );
   const build = () => {
     if (node.childElementCount > 1) return;
     const body = el("div", { class: "branch" });
@@ -35,20 +40,37 @@ export function tree(name, value, open, path = name) {
   return node;
 }
 
-/** @param {any} body @param {[string, any][]} entries @param {number} from @param {Set<string>} open @param {string} path */
+/**
+ * @param {any} body
+ * @param {[string, any][]} entries
+ * @param {number} from
+ * @param {Set<string>} open
+ * @param {string} path
+ */
 function grow(body, entries, from, open, path) {
   const part = entries.slice(from, from + CHUNK);
   body.append(...part.map(([key, value]) => tree(key, value, open, `${path}.${key}`)));
   if (from + CHUNK >= entries.length) return;
-  const more = el("button", { type: "button", onclick: () => {
-    more.remove();
-    grow(body, entries, from + CHUNK, open, path);
-  } }, `${entries.length - from - CHUNK} more`);
+  const more = el(
+    "button",
+    {
+      type: "button",
+      onclick: () => {
+        more.remove();
+        grow(body, entries, from + CHUNK, open, path);
+      },
+    },
+    `${entries.length - from - CHUNK} more`,
+  );
   body.append(more);
 }
 
 /** A value on one line; what is long is cut, and whole in its title. @param {any} value */
 export function plain(value) {
   const text = brief(value);
-  return el("span", { class: "value", title: text.length > LINE ? text.slice(0, 4000) : null }, text.length > LINE ? `${text.slice(0, LINE)}…` : text);
+  return el(
+    "span",
+    { class: "value", title: text.length > LINE ? text.slice(0, 4000) : null },
+    text.length > LINE ? `${text.slice(0, LINE)}…` : text,
+  );
 }
