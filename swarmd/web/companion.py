@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
-from swarmd.config import Config, decode
+from swarmd.config import Config, NotifyConfig, decode
 from swarmd.errors import SwarmdError
+from swarmd.observe import otlp
 from swarmd.observe.metrics import Metrics, limits_of
 from swarmd.observe.slots import known_secrets
 from swarmd.paths import DataPaths
@@ -26,7 +27,6 @@ from swarmd.web.app import Background, make_app
 from swarmd.web.guard import Doors
 from swarmd.web.moments import cover_also
 from swarmd.web.node import Facts, LogNode
-from swarmd.web.notify import LOOK_S, notifier_of
 from swarmd.web.server import Server, bind, configure_logging, url_of
 
 ORDER_BYTES_MAX = 4 * 1024 * 1024
@@ -84,10 +84,18 @@ def run(config: Config, root: Path) -> int:
 
 def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...]:
     """What runs beside the server. Raises ConfigError."""
-    notifier = notifier_of(config.notify, root, node.metrics)
-    if notifier is None:
+    if config.notify == NotifyConfig():
         return ()
-    return (lambda: node.keep_status(LOOK_S), lambda: notifier.run(lambda: node.latest_status))
+    from swarmd.web.notify import LOOK_S, notifier_of  # here: what sends messages takes memory
+
+    tasks: list[Background] = []
+    notifier = notifier_of(config.notify, root, node.metrics)
+    if notifier is not None:
+        tasks.append(lambda: notifier.run(lambda: node.latest_status, last=node.status))
+    if otlp.is_wanted():
+        exporter = otlp.make_exporter()
+        tasks.append(lambda: otlp.push_metrics(exporter, node.metrics, lambda: node.latest_status))
+    return (lambda: node.keep_status(LOOK_S), *tasks) if tasks else ()
 
 
 async def _watch_only(node: LogNode, background: tuple[Background, ...], linger_s: float) -> None:

@@ -10,11 +10,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from swarmd.config import NotifyConfig
-from swarmd.errors import NotifyFailed
+from swarmd.errors import NotifyFailed, SwarmdError
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status
 from swarmd.paths import DataPaths
@@ -23,11 +23,13 @@ from swarmd.web.notify_memory import Memory
 from swarmd.web.notify_senders import Sender, senders_of
 
 LOOK_S = 2.0  # between two looks at the status
+FAREWELL_S = 2.5  # longest telling of the daemon's stop; the daemon waits for this process a little longer
 QUEUED_MAX = 64  # notes that wait for one sender; the oldest is let go at the bound
 
 log = logging.getLogger("swarmd.notify")
 
 Latest = Callable[[], Status | None]
+Last = Callable[[], Awaitable[Status]]
 
 
 class Notifier:
@@ -56,8 +58,14 @@ class Notifier:
         self._clock = clock
         self._outlets = [_Outlet(sender, metrics) for sender in senders]
 
-    async def run(self, latest: Latest, every_s: float = LOOK_S) -> None:
-        """Watch until cancelled; `latest` gives the newest status, None while there is none, and does not wait."""
+    async def run(self, latest: Latest, every_s: float = LOOK_S, last: Last | None = None) -> None:
+        """Watch until cancelled.
+
+        Args:
+            latest: gives the newest status, None while there is none, and does not wait.
+            every_s: seconds between two looks.
+            last: gives the status when this ends; with it, a daemon that has stopped is told of before.
+        """
         try:
             async with asyncio.TaskGroup() as tasks:
                 for outlet in self._outlets:
@@ -65,15 +73,31 @@ class Notifier:
                 while True:
                     self.look(latest())
                     await asyncio.sleep(every_s)
+        except asyncio.CancelledError:
+            if last is not None and self._leads:
+                await self._say_farewell(last)
+            raise
         finally:
             if self._memory is not None:
                 self._memory.release()
+
+    async def _say_farewell(self, last: Last) -> None:
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                self._put(self._edges.farewell(await last(), self._clock()))
+                await asyncio.gather(*(outlet.drain() for outlet in self._outlets))
+        except TimeoutError:
+            log.warning("the end of the node may not have been told: no time left, it took %g s", FAREWELL_S)
+        except SwarmdError as error:
+            log.warning("the end of the node may not have been told: %s", error)
 
     def look(self, status: Status | None) -> list[Note]:
         """Take a status into account; gives the notes that are on their way now."""
         if status is None or not self._may_tell():
             return []
-        notes = self._edges.look(status, self._clock())
+        return self._put(self._edges.look(status, self._clock()))
+
+    def _put(self, notes: list[Note]) -> list[Note]:
         if self._memory is not None:
             self._memory.keep(self._edges.past)
         for note in notes:
@@ -109,9 +133,13 @@ class _Outlet:
     async def run(self) -> None:
         while True:
             await self._more.wait()
-            while self._waiting:
-                await self._send(self._waiting.popleft())
+            await self.drain()
             self._more.clear()
+
+    async def drain(self) -> None:
+        """Send what waits."""
+        while self._waiting:
+            await self._send(self._waiting.popleft())
 
     async def _send(self, note: Note) -> None:
         try:

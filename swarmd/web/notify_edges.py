@@ -70,9 +70,16 @@ class Edges:
             notes += self._take(status, name, layer.healthy, reason_of(layer), now)
         return notes
 
-    def _take(self, status: Status, name: str, well: bool, reason: str, now: float) -> list[Note]:
+    def farewell(self, status: Status, now: float) -> list[Note]:
+        """What is to be told before this process ends: that its daemon has stopped, where it has. Nobody else will."""
+        process = status.process
+        return [] if process.healthy else self._take(status, "process", False, reason_of(process), now, 0.0)
+
+    def _take(
+        self, status: Status, name: str, well: bool, reason: str, now: float, after_s: float | None = None
+    ) -> list[Note]:
         track = self.past.tracks.setdefault(name, Track(since=now))
-        told = track.take(well, reason, now, self._after_s, self._quiet_s)
+        told = track.take(well, reason, now, self._after_s if after_s is None else after_s, self._quiet_s)
         if told is None:
             return []
         return [_note(status, name, told)]
@@ -99,6 +106,8 @@ def _words(layer: str, told: _Told) -> str:
     flapped = f" (it came and went {told.changes} times meanwhile)" if told.changes else ""
     if told.well:
         return f"{what} is well again after {span(told.lasted_s)}{flapped}; it was: {told.reason}"
+    if layer == "process" and told.lasted_s < 1:
+        return f"{what} ends{flapped}: {told.reason}"
     verb = "has not run well" if layer == "process" else "has not been well"
     return f"{what} {verb} for {span(told.lasted_s)}{flapped}: {told.reason}"
 

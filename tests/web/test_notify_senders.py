@@ -18,11 +18,12 @@ from msgspec.structs import replace
 from swarmd.config import NotifyConfig
 from swarmd.errors import ConfigError, NotifyFailed
 from swarmd.observe.metrics import Metrics
+from swarmd.observe.status import Status
 from swarmd.web.notify import QUEUED_MAX, Notifier, notifier_of
 from swarmd.web.notify_edges import Edges, Note
 from swarmd.web.notify_senders import Program, Telegram, Webhook, senders_of
 from tests.observe.counting import read
-from tests.web.test_notify_edges import DEAD, ILL, WELL
+from tests.web.test_notify_edges import DEAD, ILL, STOPPED, WELL
 
 SECRET = "T0K3N-9f8a7b6c5d4e3f2a1b0c"
 NOTE = Note("alpha", "peer", "test", "network", False, "no peer", 60.0, 2, 1000.0, "alpha: network: no peer ✓")
@@ -55,7 +56,8 @@ class _Answer(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Location", "http://127.0.0.1:1/elsewhere")
         self.end_headers()
-        self.wfile.write(f"no: {self.path} {'x' * 100_000 if status == 400 else ''}".encode())
+        if status != 204:  # which has no body
+            self.wfile.write(f"no: {self.path} {'x' * 100_000 if status == 400 else ''}".encode())
 
     def log_message(self, *_: object) -> None:
         """Nothing on the test's own stderr."""
@@ -309,6 +311,43 @@ def test_the_task_tells_of_a_dead_daemon_by_every_way_whatever_the_others_do(tmp
     assert len(server.posted) == 1 and "killed or crashed" in str(server.posted[0][1]["text"])
     assert count("command", "failed") == 1, "a fault of ours is counted, too"
     assert count("telegram", "done") == 0
+
+
+def test_an_orderly_stop_is_told_before_this_process_ends(tmp_path: Path) -> None:
+    async def live(url: str, last: Status) -> None:
+        notifier = Notifier(Edges(60, 900), [Webhook(url)], Metrics())
+
+        async def end() -> Status:
+            return last
+
+        task = asyncio.create_task(notifier.run(lambda: WELL, 0.01, end))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait([task], timeout=30)
+        assert task.cancelled()
+
+    with receiving(200) as server:
+        asyncio.run(live(server.url, WELL))
+        assert server.posted == [], "its own end is no news while the daemon runs"
+        asyncio.run(live(server.url, STOPPED))
+    texts = [str(body["text"]) for _, body in server.posted]
+    assert texts == ["alpha: the node ends: stopped in order, exit code 0: the operator asked for it"]
+
+
+def test_a_stop_with_a_server_that_is_silent_costs_little(caplog: pytest.LogCaptureFixture) -> None:
+    async def live(url: str) -> None:
+        async def end() -> Status:
+            return STOPPED
+
+        task = asyncio.create_task(Notifier(Edges(60, 900), [Webhook(url)], Metrics()).run(lambda: WELL, 0.01, end))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait([task], timeout=30)
+        assert task.cancelled()
+
+    with receiving(200, silent_s=40) as server:
+        asyncio.run(live(server.url))
+    assert "may not have been told: no time left" in caplog.text
 
 
 def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:
