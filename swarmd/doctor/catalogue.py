@@ -50,7 +50,7 @@ CHECKS = (
     Check("sandbox", "Sandbox", sandboxed.check_sandbox, "config", NETWORK_S),
     Check("config", "Configuration", configuration.check_config, "machine"),
     Check("secrets", "Files with secrets", configuration.check_secrets),
-    Check("data", "Data directory", configuration.check_data),
+    Check("directory", "Data directory", configuration.check_data),
     Check("disk", "Disk", disk.check_disk, "config", TORCH_S),
     Check("identity", "Identity", keys.check_identity),
     Check("log", "Event log", history.check_log_health, "config", LOG_S),

@@ -93,21 +93,21 @@ SECRET_CREDENTIAL = Kind(
     "See that the unit has `LoadCredential=` for it",
 )
 DATA_MODE = Kind(
-    "data.mode",
+    "directory.mode",
     "warning",
     "Others may look into the data directory",
     "They can read the log and what the node trained. Keys in it have a mode of their own.",
     "Run `chmod 700` on it",
 )
 DATA_OWNER = Kind(
-    "data.owner",
+    "directory.owner",
     "error",
     "The data directory belongs to another user",
     "This user cannot run the node there.",
     "Run swarmd as that user, or give the directory away with `chown -R`",
 )
 DATA_NEW = Kind(
-    "data.new",
+    "directory.new",
     "note",
     "The data directory is not there yet",
     "The first start makes it. If the node ran before, the path is wrong or a disk is not mounted.",
@@ -241,4 +241,4 @@ def _examine_data(subject: Subject) -> Iterator[Finding]:
         bad = True
         yield DATA_OWNER.found(f"{root} belongs to user {status.st_uid}, this is {subject.user}")
     if not bad:
-        yield well("data", "Data directory", f"{root}, user {status.st_uid}, mode {mode:04o}")
+        yield well("directory", "Data directory", f"{root}, user {status.st_uid}, mode {mode:04o}")

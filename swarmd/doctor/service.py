@@ -67,7 +67,9 @@ def _compare(place: Place) -> list[Finding]:
 def _told(difference: Difference) -> str:
     if not difference.setting:
         return f"{difference.file} is missing"
-    here, wanted = (
-        re.sub(r"\s+", " ", each)[:VALUE_LENGTH_MAX] for each in (difference.installed, difference.expected)
-    )
+    here, wanted = _short(difference.installed), _short(difference.expected)
     return f"{difference.setting} is {here or 'not set'}, expected {wanted or 'nothing'}"
+
+
+def _short(value: str) -> str:
+    return re.sub(r"\s+", " ", value)[:VALUE_LENGTH_MAX]

@@ -15,7 +15,7 @@ from swarmd.doctor.finding import UNFIT
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
 from tests.cli.owning import Shell, files
 
-QUICK = ("--only", "config", "--only", "identity", "--only", "data")
+QUICK = ("--only", "config", "--only", "identity", "--only", "directory")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_wrong_configuration_is_a_finding(shell: Shell) -> None:
     config.write_text(config.read_text().replace("[round]", "[rounds]"))
     said = shell("doctor", shell.root / "a", *QUICK)
     assert said.code == UNFIT and "unknown key 'rounds'" in said.out and "Did you mean round?" in said.out
-    assert "left out, the configuration cannot be used: data, identity" in said.out.replace(
+    assert "left out, the configuration cannot be used: directory, identity" in said.out.replace(
         "identity, data", "data, identity"
     )
 

@@ -100,7 +100,7 @@ def test_progress_is_told(made: Made) -> None:
 def test_the_worst_comes_first_and_decides(made: Made) -> None:
     made.key.chmod(0o644)
     made.data.chmod(0o755)
-    report = made.report("identity", "data", "config")
+    report = made.report("identity", "directory", "config")
     assert (report.verdict, report.exit_code) == ("error", 2)
     assert [finding.severity for finding in report.findings] == ["error", "warning", "note", "note", "ok"]
 

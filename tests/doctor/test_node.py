@@ -103,11 +103,11 @@ def test_files_with_secrets(made: Made, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_data_directory_that_others_look_into(made: Made) -> None:
-    assert severities(made, "data") == {"data": "ok"}
+    assert severities(made, "directory") == {"directory": "ok"}
     made.data.chmod(0o755)
-    assert severities(made, "data") == {"data.mode": "warning"}
+    assert severities(made, "directory") == {"directory.mode": "warning"}
     shutil.rmtree(made.data)
-    assert severities(made, "data") == {"data.new": "note"}
+    assert severities(made, "directory") == {"directory.new": "note"}
 
 
 # --- the identity ---

@@ -1,0 +1,76 @@
+"""What docs/TROUBLESHOOTING.md names is there: commands, findings, causes, states; and no known trouble is missing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from swarmd.core.values import SkipCause
+from swarmd.doctor.catalogue import CHECKS, KINDS
+from swarmd.errors import ExitCode
+from tests.test_docs import commands_in, unknown_in
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = (ROOT / "docs" / "TROUBLESHOOTING.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
+TROUBLES = {  # what operators of RL Swarm asked most, and the section that answers it
+    "skipped round": "A round was skipped",
+    "not training, only slow": '"It is not training"',
+    "identity lost, moved, reused, of another account": "The identity is lost, moved, reused, or of the wrong account",
+    "stuck login": "The login is stuck",
+    "many warnings": "Many warnings",
+    "access from a VM or VPS": "The page cannot be opened from another machine",
+    "broken pipe and out of memory": "Broken pipe or out of memory on a relaunch",
+    "CPU RuntimeError, float32": "RuntimeError on a CPU, float16 and float32",
+    "several GPUs": "Several GPUs",
+    "behind the chain's round": "The node is behind the chain's round",
+    "other models": "Other models",
+    "tuning memory": "Tuning memory",
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_every_known_trouble_has_a_section_with_something_to_do(trouble: str) -> None:
+    section = SECTIONS[TROUBLES[trouble]]
+    found = findings_in(section)
+    assert commands_in(section) or re.search(r"`(training|dht|web|chain)\.", section)
+    assert found or commands_in(section), "swarmd itself must say something about it"
+
+
+def findings_in(text: str) -> set[str]:
+    """What looks like the id of a finding: a check's name, a dot, a word."""
+    checks = "|".join([*(check.name for check in CHECKS), "doctor"])
+    return set(re.findall(rf"`((?:{checks})\.[a-z0-9-]+)`", text))
+
+
+def test_every_finding_that_is_named_is_there() -> None:
+    named = findings_in(PAGE) - {"identity.key"}
+    assert len(named) > 30
+    assert named - {kind.id for kind in KINDS} == set()
+
+
+def test_every_command_is_there() -> None:
+    lines = commands_in(PAGE)
+    verbs = {line.split()[1] for line in lines}
+    assert {"status", "explain", "doctor", "bundle", "identity", "model", "signer", "dashboard"} <= verbs
+    assert [(line, unknown) for line in lines if (unknown := unknown_in(line))] == []
+    written = set(re.findall(r"swarmd ([a-z]+[a-z-]*)", PAGE.replace("\n", " ")))
+    assert written - verbs <= {"itself"}, "commands that are not between back quotes"
+
+
+def test_checks_that_are_named_on_a_command_line_are_there() -> None:
+    only = set(re.findall(r"--only ([a-z]+)", PAGE))
+    assert only and only <= {check.name for check in CHECKS}
+
+
+def test_every_cause_of_a_skipped_round_is_explained() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \|", SECTIONS["A round was skipped"], re.M))
+    assert rows == set(get_args(SkipCause))
+
+
+def test_exit_codes_are_those_of_swarmd() -> None:
+    codes = {value for name, value in vars(ExitCode).items() if name.isupper()}
+    assert {int(code) for code in re.findall(r"code (\d+)", PAGE)} <= codes
