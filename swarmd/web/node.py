@@ -276,6 +276,8 @@ class LogNode:
             return self._status_of_log(f"the daemon's answer is not understood: {error}")
 
     def _status_of_log(self, mute: str) -> Status:
+        if not self._tail.caught_up.is_set():
+            raise Unavailable("no daemon answers, and the log is still being read", "Ask again in a moment")
         try:
             size_bytes = log_bytes(self._directory)
         except (NotFoundError, OSError) as error:
