@@ -31,6 +31,7 @@ BENCHMARKS = {
     "backfill": "100,000 log entries of a contract read into facts",
     "chain-events": "from a transaction to the fact that it left",
     "footprint": "memory and processor time of a node",
+    "dashboard": "the page of a node: updates, memory and processor time with 1,000 peers",
 }
 LONG = {  # only by name
     "trainer-memory": "memory of the trainer over 200 stages",

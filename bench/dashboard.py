@@ -1,0 +1,252 @@
+"""What a node's page costs and how soon it knows: a coordinator's log of 1,000 peers and 100,000 events.
+
+The log is written here, without workers; the server is `swarmd dashboard`. Then peers go on reporting as in a swarm
+whose stages last a minute, while a browser listens.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.measure import Sample, cpu_of, memory_of, sample
+from bench.table import Row
+from swarmd.core.events import (
+    Event,
+    LinkUp,
+    MemberSeen,
+    NodeStarted,
+    Registered,
+    ReportSeen,
+    RolloutsGathered,
+    RoundAnnounced,
+    RoundPublished,
+    StageTrained,
+    TrainerReady,
+    WorkerStarted,
+)
+from swarmd.core.values import CoordinatorSettings, RolloutsRef, Settings
+from swarmd.eventlog.digest import NO_COMMANDS
+from swarmd.eventlog.store import EventLog
+
+PEERS = 1000
+EVENTS = 100_000
+STAGE_S = 60.0  # in which every peer reports once
+WATCHED_S = 60.0
+LATE_SAMPLES = 50
+BYTES_MAX = 2**40
+READY_S = 900.0
+MOMENTS = 20
+UPDATE_GOAL_MS = 200.0
+MEMORY_GOAL_MIB = 60.0
+CPU_GOAL_PERCENT = 2.0
+PAGE_GOAL_MS = 100.0
+
+ME = "12D3KooWcoordinator"
+
+
+def run(directory: Path) -> Iterable[Row]:
+    with EventLog.open(directory / "events", ME, "bench", bytes_max=BYTES_MAX) as log:
+        swarm = Swarm(log)
+        swarm.write_past()
+        with server(directory) as (process, port):
+            page = Page(port)
+            yield from start_rows(page, process.pid)
+            with Listening(port) as listening:
+                yield from update_rows(swarm, listening)
+                yield from cost_rows(swarm, process.pid)
+            yield from answer_rows(page, log.next_seq)
+
+
+class Swarm:
+    """Writes what a coordinator would log."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._random = random.Random(0)
+        self._peers = [ME] + [f"12D3KooW{number:05d}{'x' * 39}" for number in range(1, PEERS)]
+        self._round = -1
+        self._left: list[str] = []
+
+    def write_past(self) -> None:
+        """The log up to the middle of a stage."""
+        rules = CoordinatorSettings(min_peers=PEERS, stage_s=STAGE_S)
+        own = Settings(ME, "bench", "coordinator", ME, "chair", coordination=rules)
+        self._append(NodeStarted(own, "bench"), WorkerStarted("network", 11, 1), WorkerStarted("trainer", 12, 1))
+        self._append(LinkUp(PEERS), Registered("register"), TrainerReady("cpu", "tiny", 1))
+        self._append(*[MemberSeen(peer, f"peer {number}") for number, peer in enumerate(self._peers)])
+        while self._log.next_seq < EVENTS:
+            self._append(*[self.next_event() for _ in range(50)])
+
+    def next_event(self) -> Event:
+        """A report; between stages, what opens the next one."""
+        if not self._left:
+            self._open()
+        peer = self._left.pop()
+        return ReportSeen(peer, self._round, 0, self._random.random(), "d" * 64, self._random.randbytes(180))
+
+    def _open(self) -> None:
+        self._round += 1
+        round_, at = self._round, time.time()
+        own = RolloutsRef(ME, round_, 0, "d" * 64, 100, 4)
+        self._append(
+            RoundPublished(f"announce/{round_}/0/{round_ + 1}", round_, 0),
+            RoundAnnounced(round_, 0, at, at + STAGE_S),
+            RolloutsGathered(f"gather/{round_}/0", round_, 0),
+            StageTrained(f"train/{round_}/0", round_, 0, self._random.random(), own),
+        )
+        self._left = self._random.sample(self._peers, PEERS)
+
+    def report(self) -> int:
+        """One more report, durable when this returns; its number."""
+        event = self.next_event()
+        self._append(event)
+        return self._log.next_seq - 1
+
+    def _append(self, *events: Event) -> None:
+        self._log.append(time.time(), events, NO_COMMANDS)
+
+
+@contextmanager
+def server(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """`swarmd dashboard` of a directory, and its port."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "swarmd", "dashboard", str(directory), "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout
+        url = process.stdout.readline().split()[0].rstrip("/")
+        yield process, int(url.rpartition(":")[2])
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+class Page:
+    """Asks as a browser does, on one connection."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def get(self, path: str) -> tuple[bytes, float]:
+        """The body, and milliseconds until it was there."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        began = time.perf_counter()
+        connection.request("GET", path)
+        body = connection.getresponse().read()
+        took_ms = (time.perf_counter() - began) * 1000
+        connection.close()
+        return body, took_ms
+
+
+class Listening:
+    """A client of the stream; notes when which event came."""
+
+    def __init__(self, port: int) -> None:
+        self.came_at: dict[int, float] = {}
+        self.more = threading.Condition()
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Listening:
+        self._connection.request("GET", "/api/v1/stream")
+        self._answer = self._connection.getresponse()
+        assert self._answer.status == 200
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._connection.sock is not None:
+            self._connection.sock.close()
+
+    def _read(self) -> None:
+        try:
+            while line := self._answer.readline():
+                if line.startswith(b"id: "):
+                    with self.more:
+                        self.came_at[int(line[4:])] = time.perf_counter()
+                        self.more.notify_all()
+        except (OSError, ValueError, AttributeError, http.client.HTTPException):
+            return  # closed at the end
+
+    def wait(self, seq: int) -> float:
+        """When an event came."""
+        with self.more:
+            assert self.more.wait_for(lambda: seq in self.came_at, 30)
+            return self.came_at[seq]
+
+
+def wait_until(condition: Callable[[], bool], every_s: float = 0.1) -> None:
+    """Raises AssertionError after `READY_S`."""
+    end = time.monotonic() + READY_S
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < end
+        pause.wait(every_s)
+
+
+def start_rows(page: Page, pid: int) -> Iterable[Row]:
+    """How long a log takes to be read at the start, and the page's first bytes meanwhile."""
+    began = time.monotonic()
+    first = sample(*[page.get("/")[1] for _ in range(10)])
+    yield Row("first page while the log is read", "ms", first)
+    wait_until(lambda: b'"read":1.0' in page.get("/api/v1/here")[0])
+    yield Row(f"reading {EVENTS:,} events of {PEERS:,} peers", "s", sample(time.monotonic() - began))
+    yield Row("  processor time of it", "s", sample(cpu_of(pid)))
+
+
+def update_rows(swarm: Swarm, listening: Listening) -> Iterable[Row]:
+    """From the end of an event's commit to a browser that has it."""
+    delays = []
+    pause = threading.Event()
+    for number in range(LATE_SAMPLES):
+        pause.wait(0.1 + 0.01 * (number % 10))  # at any point of the server's pace
+        seq = swarm.report()
+        committed = time.perf_counter()
+        delays.append(max(0.0, listening.wait(seq) - committed) * 1000)
+    taken = Sample(tuple(delays))
+    late = taken.percentile(0.99)
+    goal = f"<= {UPDATE_GOAL_MS:g} ms (99 %)"
+    yield Row("commit to browser", "ms", taken, goal=goal, met=late <= UPDATE_GOAL_MS)
+
+
+def cost_rows(swarm: Swarm, pid: int) -> Iterable[Row]:
+    """Memory and processor time while every peer reports once in `STAGE_S` and a browser listens."""
+    before, began = cpu_of(pid), time.monotonic()
+    pause = threading.Event()
+    written = 0
+    while (passed_s := time.monotonic() - began) < WATCHED_S:
+        if written < passed_s / STAGE_S * PEERS:
+            swarm.report()
+            written += 1
+        else:
+            pause.wait(STAGE_S / PEERS / 2)
+    percent = 100 * (cpu_of(pid) - before) / (time.monotonic() - began)
+    goal = f"<= {CPU_GOAL_PERCENT:g} %"
+    yield Row("of a core, 1,000 peers reporting", "%", sample(percent), goal=goal, met=percent <= CPU_GOAL_PERCENT)
+    memory = memory_of(pid)["Rss"]
+    goal = f"<= {MEMORY_GOAL_MIB:g} MiB"
+    yield Row("memory, RSS", "MiB", sample(memory), goal=goal, met=memory <= MEMORY_GOAL_MIB)
+
+
+def answer_rows(page: Page, end: int) -> Iterable[Row]:
+    """How long answers take."""
+    for name, path in (("page", "/"), ("script", "/static/swarm.js"), ("swarm view", "/api/v1/swarm")):
+        taken = Sample(tuple(page.get(path)[1] for _ in range(20)))
+        goal = f"<= {PAGE_GOAL_MS:g} ms" if path == "/" else ""
+        yield Row(name, "ms", taken, goal=goal, met=taken.median <= PAGE_GOAL_MS if goal else None)
+    seqs = random.Random(1).sample(range(end), MOMENTS)
+    far = Sample(tuple(page.get(f"/api/v1/node/moments/{seq}")[1] for seq in seqs))
+    yield Row("moment, anywhere", "ms", far)
+    near = Sample(tuple(page.get(f"/api/v1/node/moments/{seqs[-1] + step}")[1] for step in range(1, 16)))
+    yield Row("moment, beside the last", "ms", near)
+    yield Row("overview of the log", "ms", Sample(tuple(page.get("/api/v1/node/overview")[1] for _ in range(10))))
