@@ -26,7 +26,8 @@ SEALED = "sealed.bin"
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 MEMBERS_MAX = 200_000
 CHUNK_BYTES = 1024 * 1024
-PUBLIC = ("swarm.toml", "peers.json", "layout.json")  # files of the directory itself that hold nothing secret
+PUBLIC = ("swarm.toml", "layout.json")  # files of the directory itself that hold nothing secret
+PEERS = "network/peers.json"
 CONFIG = "config.toml"
 MODES = {".tar": "", ".tar.gz": "gz", ".tgz": "gz"}
 AGAIN = "Take another copy of the backup"
@@ -160,7 +161,7 @@ def read_chunk(content: BinaryIO, size_bytes: int = CHUNK_BYTES) -> bytes:
 
 def is_member(name: str) -> bool:
     """Whether a backup has files of that name: only below known directories, and no way out of them."""
-    if name in (*PUBLIC, CONFIG, SEALED, MANIFEST):
+    if name in (*PUBLIC, PEERS, CONFIG, SEALED, MANIFEST):
         return True
     return _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
 

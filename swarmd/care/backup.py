@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from swarmd import __version__
-from swarmd.care.archive import CONFIG, FORMAT, PUBLIC, SEALED, ArchiveWriter, Manifest, mode_of
+from swarmd.care.archive import CONFIG, FORMAT, PEERS, PUBLIC, SEALED, ArchiveWriter, Manifest, mode_of
 from swarmd.care.sealed import SEALED_BYTES_MAX, seal
 from swarmd.core.events import Envelope
 from swarmd.core.state import State
@@ -37,7 +37,7 @@ from swarmd.paths import DataPaths
 from swarmd.training.kept import newest_whole
 
 TRIES = 5  # a running node may remove a file that was just listed
-LEFT_OUT = ("records.bin", "moved.json", "restored.json")  # old records would be published again; notes are not copied
+LEFT_OUT = ("records.bin", "peers.json", "moved.json", "restored.json")  # of older layouts; and notes
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -221,6 +221,8 @@ def _add_files(data: DataPaths, archive: ArchiveWriter, plan: Plan) -> None:
     files = {path.name: path for path in sorted(data.root.iterdir()) if path.is_file() and not path.is_symlink()}
     if plan.config is not None:
         files[CONFIG] = plan.config
+    if data.peers.is_file():  # but not the records beside it, which would be published again
+        archive.add_bytes(PEERS, data.peers.read_bytes())
     private = {}
     for name, path in files.items():
         if name in LEFT_OUT or name.endswith((".tmp", ".log")) or name.startswith("."):

@@ -42,7 +42,7 @@ from swarmd.daemon.process import worker_environment
 from swarmd.daemon.signals import HEEDED, heed_signals
 from swarmd.daemon.space import SpaceGuard, check_space
 from swarmd.daemon.supervisor import Supervisor
-from swarmd.daemon.upgrade import drop_copy, open_log, prepare_log, settle_layout
+from swarmd.daemon.upgrade import drop_copy, open_log, take_over
 from swarmd.errors import ExitCode, PathUnusable, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
@@ -103,7 +103,7 @@ async def _serve(
     make_root(data.root)
     check_space(data.root, config.storage)
     refuse_moved(data)
-    settle_layout(data)
+    take_over(data)
     peer = node_identity(config, data).peer_id
     run = secrets.token_hex(8)
     with (
@@ -112,7 +112,6 @@ async def _serve(
     ):
         if event_log.cut is not None:
             log.warning("an interrupted write was cut off the log", size_bytes=event_log.cut.size_bytes)
-        prepare_log(data, event_log.rules)
         state = load(data.events)[0] if event_log.next_seq else State()
         tag = node_tag(peer, data.root)
         if killed := await kill_leftovers(tag):

@@ -1,9 +1,10 @@
 """Taking over the data directory of an older swarmd, so that the way back stays open.
 
 Two numbers say what a data directory is: its *layout* (what lies where, in `layout.json`; without that file it is 1),
-and the *rules* of its event log's last commit. Where either is older than this swarmd's, a copy of what is about to
-change is put into `before-upgrade/` first; `swarmd rollback` puts it back. Sealed segments are never written again, so
-the copy of a log is hard links. There is one such copy at most; it goes when it is old, and when space runs low.
+and the *rules* of its event log's last commit. Where either is older than this swarmd's, what is about to change goes
+into `before-upgrade/` first, and the log; `swarmd rollback` puts it back. Segments of earlier lives are never written
+again, so the copy of a log is hard links. There is one such copy at most; it goes when it is old, and when space runs
+low.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from swarmd.config import Config
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogNewer, SwarmdError
 from swarmd.eventlog.files import sync_directory, write_durably
+from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import LOCK_NAME, take_lock
+from swarmd.eventlog.segment import list_segments, read_header
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import DataPaths
 
-LAYOUT = 1  # of the data directories that this swarmd writes
+LAYOUT = 2  # of the data directories that this swarmd writes
 COPY_KEPT_S = 30 * 86400.0  # the copy from before an upgrade is removed at the first start after so long
 COPY_FORMAT = 1
 NOTE = "note.json"
+LOG = "events"
 UNFINISHED = ".unfinished"
 
 log = structlog.get_logger("swarmd.daemon")
@@ -49,7 +53,7 @@ class Copied(msgspec.Struct, frozen=True):
     version: str  # of the swarmd that made the copy, the newer one
     rules: int  # of the log before, 0 where there was none
     layout: int  # before
-    paths: tuple[str, ...]  # that were copied, relative to the data directory
+    paths: tuple[str, ...]  # that are in it, or were not there then; relative to the data directory
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -64,11 +68,24 @@ class Migration(msgspec.Struct, frozen=True):
     apply: Callable[[Path], None]
 
 
-MIGRATIONS: tuple[Migration, ...] = ()  # in their order; there has been one layout so far
+def _keep_network_apart(root: Path) -> None:
+    """The network worker is let at its own files only, so they have a directory of their own."""
+    place = root / "network"
+    place.mkdir(mode=0o700, exist_ok=True)
+    for name in ("peers.json", "records.bin"):
+        if (root / name).exists():
+            (root / name).replace(place / name)
+    sync_directory(place)
+    sync_directory(root)
 
 
-def settle_layout(data: DataPaths, migrations: Sequence[Migration] = MIGRATIONS, layout: int = LAYOUT) -> None:
-    """Bring a data directory to this swarmd's layout, before anything else reads it.
+MIGRATIONS = (Migration(1, ("peers.json", "records.bin", "network"), _keep_network_apart),)  # in their order
+
+
+def take_over(
+    data: DataPaths, migrations: Sequence[Migration] = MIGRATIONS, layout: int = LAYOUT, rules: int = RULES
+) -> None:
+    """Make a data directory this swarmd's, before anything else reads it.
 
     Raises:
         LogNewer: it has a newer layout.
@@ -76,23 +93,44 @@ def settle_layout(data: DataPaths, migrations: Sequence[Migration] = MIGRATIONS,
         LogInUse: a node runs on it, and there is something to change.
         SwarmdError: a step failed; everything is as it was before.
     """
-    _undo_unfinished(data, layout)
-    found = read_layout(data)
-    if found > layout:
-        raise LogNewer(
-            f"the data directory {data.root} has layout {found}, this swarmd knows layouts up to {layout}",
-            way_back(data),
-        )
     if not data.events.is_dir():
         _write_layout(data, layout)
-    elif found < layout:
+        return
+    if read_layout(data) > layout:
+        raise LogNewer(
+            f"the data directory {data.root} has layout {read_layout(data)}, this swarmd knows layouts up to {layout}",
+            way_back(data),
+        )
+    if _is_older(data, layout, rules):
         lock = take_lock(data.events)
         try:
-            _migrate(data, [step for step in migrations if found <= step.before < layout], found)
+            _undo_unfinished(data, layout)
+            _upgrade(data, migrations, layout, rules)
         finally:
             os.close(lock)
-    elif not data.layout.exists():
+    else:
+        _drop_old_copy(data)
+    if not data.layout.exists():
         _write_layout(data, layout)
+
+
+def _is_older(data: DataPaths, layout: int, rules: int) -> bool:
+    return (
+        read_layout(data) < layout or 0 < last_rules(data.events) < rules or (data.before_upgrade / UNFINISHED).exists()
+    )
+
+
+def last_rules(events: Path) -> int:
+    """Rules of a log's last commit, however new they are; 0 for none. Damage is left to those who read the log."""
+    for path in reversed(list_segments(events)):
+        with path.open("rb", buffering=0) as file:
+            opening = read_header(file, path)
+            last = None
+            for _, payload in read_frames(file, opening.size_bytes, opening.seed):
+                last = payload
+        if last is not None:
+            return int(msgspec.msgpack.decode(last)[2])
+    return 0
 
 
 def read_layout(data: DataPaths) -> int:
@@ -109,9 +147,13 @@ def _write_layout(data: DataPaths, layout: int) -> None:
     write_durably(data.layout, msgspec.json.encode(Layout(layout)) + b"\n")
 
 
-def _migrate(data: DataPaths, steps: Sequence[Migration], found: int) -> None:
-    touched = tuple(dict.fromkeys(path for step in steps for path in step.touches))
-    keep_copy(data, 0, found, touched, links=False)
+def _upgrade(data: DataPaths, migrations: Sequence[Migration], layout: int, rules: int) -> None:
+    """Keep what is there, then take the steps that there are."""
+    found, written = read_layout(data), last_rules(data.events)
+    if found == layout and not 0 < written < rules:
+        return
+    steps = [step for step in migrations if found <= step.before < layout]
+    keep_copy(data, written, found, tuple(dict.fromkeys(path for step in steps for path in step.touches)))
     unfinished = data.before_upgrade / UNFINISHED
     write_durably(unfinished, b"")
     try:
@@ -123,7 +165,12 @@ def _migrate(data: DataPaths, steps: Sequence[Migration], found: int) -> None:
         raise
     unfinished.unlink()
     sync_directory(data.before_upgrade)
-    log.warning("the data directory has a new layout", before=found, copy=str(data.before_upgrade))
+    log.warning(
+        "the data directory of an older swarmd is taken over",
+        rules=written,
+        layout=found,
+        copy=str(data.before_upgrade),
+    )
 
 
 def _undo_unfinished(data: DataPaths, layout: int) -> None:
@@ -137,21 +184,22 @@ def _undo_unfinished(data: DataPaths, layout: int) -> None:
         put_back(data)
 
 
-def keep_copy(data: DataPaths, rules: int, layout: int, paths: Sequence[str], links: bool = True) -> None:
-    """Copy `paths`, which are relative to the data directory, into `before-upgrade/`, in the place of an earlier copy.
+def keep_copy(data: DataPaths, rules: int, layout: int, touched: Sequence[str] = ()) -> None:
+    """Keep the log, and copies of `touched`, in `before-upgrade/`, in the place of an earlier copy.
 
     Args:
         rules: of the log's last commit, 0 for none.
         layout: of the directory.
-        links: hard links will do, because nothing there is ever changed in place.
+        touched: what will be changed, relative to the data directory. What is not there is noted, too: it goes again.
     """
     making = data.before_upgrade.with_name(data.before_upgrade.name + ".tmp")
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir()
-    there = [path for path in paths if (data.root / path).exists()]
-    for path in there:
-        _copy(data.root / path, making / path, _link if links else shutil.copy2)
-    note = Copied(COPY_FORMAT, time.time(), __version__, rules, layout, tuple(there))
+    paths = tuple(dict.fromkeys((*touched, LOG)))
+    for path in paths:
+        if (data.root / path).exists():
+            _copy(data.root / path, making / path, shutil.copy2 if path in touched else _link)
+    note = Copied(COPY_FORMAT, time.time(), __version__, rules, layout, paths)
     write_durably(making / NOTE, msgspec.json.encode(note))
     shutil.rmtree(data.before_upgrade, ignore_errors=True)
     making.rename(data.before_upgrade)
@@ -175,19 +223,10 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def prepare_log(data: DataPaths, rules: int) -> None:
-    """Before the first commit under this swarmd's rules: keep the log as it is, and let go of a copy that is old.
-
-    Args:
-        rules: of the log's last commit, 0 for none. The log is locked by this process and its torn end is cut off.
-    """
-    if 0 < rules < RULES:
-        keep_copy(data, rules, read_layout(data), ("events",))
-        log.warning("the log of an older swarmd is taken over", rules=rules, copy=str(data.before_upgrade))
-    else:
-        copied = read_copied(data)
-        if copied is not None and time.time() - copied.made_at > COPY_KEPT_S:
-            drop_copy(data)
+def _drop_old_copy(data: DataPaths) -> None:
+    copied = read_copied(data)
+    if copied is not None and time.time() - copied.made_at > COPY_KEPT_S:
+        drop_copy(data)
 
 
 def read_copied(data: DataPaths) -> Copied | None:
@@ -216,7 +255,7 @@ def put_back(data: DataPaths) -> Copied:
     copied = read_copied(data)
     if copied is None:
         raise SwarmdError(f"there is no copy from before an upgrade in {data.before_upgrade}", "Restore a backup")
-    if all((data.before_upgrade / path).exists() for path in copied.paths):  # else it was cut off, and goes on
+    if (data.before_upgrade / LOG).exists():  # else it was cut off at the end, and goes on
         shutil.rmtree(data.after_upgrade, ignore_errors=True)
     data.after_upgrade.mkdir(exist_ok=True)
     for path in copied.paths:
@@ -228,13 +267,12 @@ def put_back(data: DataPaths) -> Copied:
 
 
 def _swap(place: Path, copy: Path, aside: Path) -> None:
-    """Move what lies at `place` aside, and the copy there. May be run again after a crash in its midst."""
-    if not copy.exists():
-        return
-    if place.exists():
+    """Move what lies at `place` aside, and the copy, if there is one, there. May be run again after a crash."""
+    if place.exists() and not aside.exists():
         aside.parent.mkdir(parents=True, exist_ok=True)
         place.rename(aside)
-    copy.rename(place)
+    if copy.exists():
+        copy.rename(place)
 
 
 def open_log(config: Config, data: DataPaths, peer: str, run: str) -> EventLog:

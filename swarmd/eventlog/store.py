@@ -49,7 +49,6 @@ class End(msgspec.Struct, frozen=True):
     next_seq: int = 0
     digest: bytes = b""
     cut: Cut | None = None
-    rules: int = 0  # of the last commit of that segment, 0 where it has none
 
 
 class EventLog:
@@ -58,7 +57,6 @@ class EventLog:
     Attributes:
         next_seq: sequence number that the next event will get.
         cut: what recovery removed, or None.
-        rules: of the last commit when the log was opened, 0 for none.
     """
 
     def __init__(self, directory: Path, node: str, run: str, segment_bytes: int, bytes_max: int, lock: int) -> None:
@@ -73,7 +71,6 @@ class EventLog:
         end = recover(directory, node)
         self.next_seq = end.next_seq
         self.cut = end.cut
-        self.rules = end.rules
         self._chain = end.digest
         self._loose_bytes = _bytes_since_snapshot(directory)
 
@@ -208,7 +205,7 @@ def _recover_segment(path: Path, node: str) -> End:
                 f"the event log in {path.parent} belongs to node {opening.header.node}, this node is {node}",
                 "Give this node a data directory of its own, or restore the identity that the log belongs to",
             )
-        next_seq, offset, rules = _scan(file, path, opening)
+        next_seq, offset = _scan(file, path, opening)
         tail = judge_tail(file, offset, opening.seed)
         if tail.verdict == "damaged":
             raise damaged(path, offset, "a broken frame with valid ones after it")
@@ -216,20 +213,19 @@ def _recover_segment(path: Path, node: str) -> End:
         _cut_back(path, offset)
         cut = Cut(path, offset, tail.torn_bytes) if tail.torn_bytes else None
         if offset == opening.size_bytes:
-            return End(next_seq, opening.header.previous, cut, rules)  # empty: the next one takes its name and place
-        return End(next_seq, digest_file(file), cut, rules)
+            return End(next_seq, opening.header.previous, cut)  # empty: the next segment takes its name and place
+        return End(next_seq, digest_file(file), cut)
 
 
-def _scan(file: FileIO, path: Path, opening: Opening) -> tuple[int, int, int]:
-    """Sequence number after the last valid frame of a segment, the offset behind that frame, and its rules."""
+def _scan(file: FileIO, path: Path, opening: Opening) -> tuple[int, int]:
+    """Sequence number after the last valid frame of a segment, and the offset behind that frame."""
     offset = opening.size_bytes
     last: bytes | None = None
     for end, payload in read_frames(file, offset, opening.seed):
         offset, last = end, payload
     if last is None:
-        return opening.header.first_seq, offset, 0
-    commit = decode_commit(last, RULES, path)
-    return commit.end_seq, offset, commit.rules
+        return opening.header.first_seq, offset
+    return decode_commit(last, RULES, path).end_seq, offset
 
 
 def _cut_back(path: Path, offset: int) -> None:

@@ -42,7 +42,9 @@ def make_node(root: Path, rounds: int = 4, segment_bytes: int = 1500) -> DataPat
         write_story(log, story.recorded, State())
     (root / "config.toml").write_text('[swarm]\nid = "test"\n')
     (root / "account.json").write_bytes(SECRET)
-    (root / "records.bin").write_bytes(b"old records")
+    data.network.mkdir()
+    data.records.write_bytes(b"old records")
+    data.peers.write_bytes(b"[]")
     for number in range(rounds):
         make_checkpoint(data, number)
     return data

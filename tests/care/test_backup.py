@@ -56,7 +56,8 @@ def test_a_restored_directory_has_the_state_the_key_and_the_newest_checkpoint(
     assert [path.name for path in restored.checkpoints.iterdir()] == ["r000000003-s0000"]
     bodies = [path.read_bytes() for path in restored.blobs.glob("??/*")]
     assert bodies == [BODY], "rollouts in use come along, others do not"
-    assert not (restored.root / "records.bin").exists(), "old records would be published again"
+    assert restored.peers.exists()
+    assert not restored.records.exists(), "old records would be published again"
 
 
 def test_the_manifest_says_how_far_the_node_had_come(node: DataPaths, out: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from swarmd.cli import run_command
 from swarmd.core.events import NodeStarted, RoundAnnounced, StageTrained
 from swarmd.daemon import upgrade
 from swarmd.daemon.notes import read_restored
-from swarmd.daemon.upgrade import LAYOUT, Migration, keep_copy, put_back, read_copied, read_layout, settle_layout
+from swarmd.daemon.upgrade import LAYOUT, RULES, Migration, keep_copy, put_back, read_copied, read_layout, take_over
 from swarmd.errors import LogDamaged, LogInUse, LogNewer, SwarmdError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.lock import take_lock
@@ -62,104 +63,148 @@ def test_an_upgrade_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert run_command(["rollback", str(node.paths.root)]) == 1, "there is nothing left to undo"
 
 
-def test_the_copy_of_a_log_takes_no_space(tmp_path: Path) -> None:
-    data = make_node(tmp_path / "node")
-    keep_copy(data, 3, 1, ("events",))
+def settled(root: Path) -> DataPaths:
+    """A directory that this swarmd has taken over."""
+    data = make_node(root)
+    take_over(data)
+    return data
+
+
+def test_the_log_of_older_rules_is_kept_and_takes_no_space(tmp_path: Path) -> None:
+    data = settled(tmp_path / "node")
+    assert upgrade.last_rules(data.events) == RULES
+    shutil.rmtree(data.before_upgrade, ignore_errors=True)
+    take_over(data)
+    assert read_copied(data) is None, "nothing is older"
+    take_over(data, rules=RULES + 1)
+    copied = read_copied(data)
+    assert copied is not None and (copied.rules, copied.layout, copied.paths) == (RULES, LAYOUT, ("events",))
     for path in data.events.glob("*.seg"):
         assert (data.before_upgrade / "events" / path.name).stat().st_ino == path.stat().st_ino
-    copied = read_copied(data)
-    assert copied is not None and (copied.rules, copied.layout, copied.paths) == (3, 1, ("events",))
 
 
 def test_the_copy_goes_when_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = make_node(tmp_path / "node")
-    upgrade.prepare_log(data, 1)
-    assert read_copied(data) is not None
-    upgrade.prepare_log(data, upgrade.RULES)
+    data = settled(tmp_path / "node")
+    take_over(data, rules=RULES + 1)
+    take_over(data)
     assert read_copied(data) is not None
     monkeypatch.setattr(upgrade, "COPY_KEPT_S", -1.0)
-    upgrade.prepare_log(data, upgrade.RULES)
+    take_over(data)
     assert read_copied(data) is None
 
 
 def test_a_newer_layout_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    data = make_node(tmp_path / "node")
+    data = settled(tmp_path / "node")
     data.layout.write_text(f'{{"layout": {LAYOUT + 1}}}')
     with pytest.raises(LogNewer, match=f"has layout {LAYOUT + 1}"):
-        settle_layout(data)
+        take_over(data)
     data.layout.write_text("{")
     with pytest.raises(LogDamaged, match="layout"):
-        settle_layout(data)
+        take_over(data)
 
 
-def test_a_directory_without_the_file_is_of_the_first_layout(tmp_path: Path) -> None:
-    data = make_node(tmp_path / "node")
-    settle_layout(data)
-    assert read_layout(data) == LAYOUT == 1
+def test_a_new_directory_begins_with_the_newest_layout(tmp_path: Path) -> None:
     empty = DataPaths(tmp_path / "empty")
     empty.root.mkdir()
-    settle_layout(empty, layout=7)
-    assert read_layout(empty) == 7, "a new directory begins with the newest"
+    take_over(empty)
+    assert read_layout(empty) == LAYOUT
 
 
-def rename_peers(root: Path) -> None:
-    (root / "peers.json").rename(root / "peers.txt")
+# --- from layout 1, the one before `layout.json` ---
 
 
-def fail(root: Path) -> None:
-    (root / "peers.txt").write_text("half written")
-    raise SwarmdError("no space")
-
-
-STEP = Migration(1, ("peers.json", "peers.txt"), rename_peers)
-
-
-def old_node(tmp_path: Path) -> DataPaths:
-    data = make_node(tmp_path / "node")
-    (data.root / "peers.json").write_text("[]")
-    settle_layout(data)
+def first_layout(root: Path) -> DataPaths:
+    """Peers and records lay in the directory itself."""
+    data = make_node(root)
+    data.peers.rename(root / "peers.json")
+    data.records.rename(root / "records.bin")
+    data.network.rmdir()
+    assert read_layout(data) == 1
     return data
 
 
-def test_a_step_is_taken_and_can_be_undone(tmp_path: Path) -> None:
-    data = old_node(tmp_path)
-    settle_layout(data, (STEP,), layout=2)
-    assert (data.root / "peers.txt").read_text() == "[]" and read_layout(data) == 2
-    with pytest.raises(LogNewer, match="swarmd rollback") as refused:
-        settle_layout(data)
-    assert "layouts up to 1" in refused.value.message or "rollback" in refused.value.fix
+def test_the_first_layout_is_taken_over_and_put_back(tmp_path: Path) -> None:
+    data = first_layout(tmp_path / "node")
+    before = load(data.events)
+    take_over(data)
+    assert (data.peers.read_text(), data.records.read_bytes()) == ("[]", b"old records")
+    assert not (data.root / "peers.json").exists() and read_layout(data) == 2
     put_back(data)
-    assert (data.root / "peers.json").read_text() == "[]" and read_layout(data) == 1
-    settle_layout(data)
+    assert ((data.root / "peers.json").read_text(), (data.root / "records.bin").read_bytes()) == ("[]", b"old records")
+    assert not data.network.exists() and read_layout(data) == 1
+    assert load(data.events) == before
+    take_over(data)
+    assert read_layout(data) == 2, "and up again"
+
+
+# --- steps to come ---
+
+
+def rename_peers(root: Path) -> None:
+    (root / "network" / "peers.json").rename(root / "network" / "peers.txt")
+
+
+def fail(root: Path) -> None:
+    (root / "network" / "peers.txt").write_text("half written")
+    raise SwarmdError("no space")
+
+
+STEP = Migration(LAYOUT, ("network",), rename_peers)
+FAILING = Migration(LAYOUT + 1, ("network",), fail)
+
+
+def peers_of(data: DataPaths) -> dict[str, str]:
+    return {path.name: path.read_text() for path in data.network.glob("peers.*")}
+
+
+def test_a_step_is_taken_and_can_be_undone(tmp_path: Path) -> None:
+    data = settled(tmp_path / "node")
+    take_over(data, (STEP,), LAYOUT + 1, RULES + 1)
+    assert peers_of(data) == {"peers.txt": "[]"} and read_layout(data) == LAYOUT + 1
+    with pytest.raises(LogNewer) as refused:
+        take_over(data)
+    assert f"swarmd rollback {data.root}" in refused.value.fix
+    put_back(data)
+    assert peers_of(data) == {"peers.json": "[]"} and read_layout(data) == LAYOUT
+    take_over(data)
+    verify(data.events)
 
 
 def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
-    data = old_node(tmp_path)
-    steps = (STEP, Migration(2, ("peers.txt",), fail))
+    data = settled(tmp_path / "node")
     with pytest.raises(SwarmdError, match="no space"):
-        settle_layout(data, steps, layout=3)
-    assert (data.root / "peers.json").read_text() == "[]"
-    assert read_layout(data) == 1
+        take_over(data, (STEP, FAILING), LAYOUT + 2)
+    assert peers_of(data) == {"peers.json": "[]"} and read_layout(data) == LAYOUT
+    verify(data.events)
 
 
 def test_a_step_that_was_cut_off_begins_again(tmp_path: Path) -> None:
-    data = old_node(tmp_path)
-    keep_copy(data, 0, 1, STEP.touches, links=False)
+    data = settled(tmp_path / "node")
+    keep_copy(data, RULES, LAYOUT, STEP.touches)
     (data.before_upgrade / upgrade.UNFINISHED).touch()
-    (data.root / "peers.json").write_text("half")
-    settle_layout(data, (STEP,), layout=2)
-    assert (data.root / "peers.txt").read_text() == "[]"
+    data.peers.write_text("half")
+    take_over(data, (STEP,), LAYOUT + 1)
+    assert peers_of(data) == {"peers.txt": "[]"}
+    assert not (data.before_upgrade / upgrade.UNFINISHED).exists()
+
+
+def test_an_upgrade_that_was_cut_off_at_its_end_is_left_at_that(tmp_path: Path) -> None:
+    data = settled(tmp_path / "node")
+    take_over(data, (STEP,), LAYOUT + 1)
+    (data.before_upgrade / upgrade.UNFINISHED).touch()
+    take_over(data, (STEP,), LAYOUT + 1)
+    assert peers_of(data) == {"peers.txt": "[]"} and read_layout(data) == LAYOUT + 1
     assert not (data.before_upgrade / upgrade.UNFINISHED).exists()
 
 
 def test_nothing_is_changed_under_a_running_node(tmp_path: Path) -> None:
-    data = old_node(tmp_path)
+    data = settled(tmp_path / "node")
     lock = take_lock(data.events)
     try:
         with pytest.raises(LogInUse):
-            settle_layout(data, (STEP,), layout=2)
-        keep_copy(data, 3, 1, ("events",))
+            take_over(data, (STEP,), LAYOUT + 1)
+        keep_copy(data, 3, 1)
         assert run_command(["rollback", str(data.root)]) == 75
     finally:
         os.close(lock)
-    assert (data.root / "peers.json").exists()
+    assert peers_of(data) == {"peers.json": "[]"}
