@@ -21,7 +21,7 @@ import aiohttp
 import anyio
 import msgspec
 
-from swarmd.chain.urls import check_url, name_of, secrets_of
+from swarmd.chain.urls import check_url, name_of, proxy_for, secrets_of
 from swarmd.errors import EndpointFailed, RpcRefused
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # a larger answer is refused, as a provider refuses too long a range
@@ -161,6 +161,7 @@ class HttpEndpoint(Endpoint):
 
     def __init__(self, url: str, call_s: float) -> None:
         super().__init__(url, call_s)
+        self._proxy = proxy_for(url)
         self._session: aiohttp.ClientSession | None = None
 
     async def _exchange(self, number: int, request: bytes) -> Answer:
@@ -173,7 +174,7 @@ class HttpEndpoint(Endpoint):
     async def _post(self, request: bytes) -> Answer:
         if self._session is None:
             self._session = aiohttp.ClientSession(headers={"Content-Type": "application/json"})
-        async with self._session.post(self.url, data=request, allow_redirects=False) as response:
+        async with self._session.post(self.url, data=request, allow_redirects=False, proxy=self._proxy) as response:
             self.check_status(response.status, response.headers)
             encoded = bytearray()
             async for chunk in response.content.iter_any():

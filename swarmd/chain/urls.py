@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from swarmd.errors import ConfigError
 from swarmd.private import CREDENTIAL, Kind, locate_secret
+from swarmd.serving import is_loopback
 
 ENDPOINTS_MAX = 32
 FILE_BYTES_MAX = 64 * 1024  # of a file of URLs
@@ -61,6 +63,15 @@ def name_of(url: str) -> str:
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}:{parts.port}" if parts.port else f"{parts.scheme}://{host}"
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that HTTP_PROXY or HTTPS_PROXY name for an endpoint; None where none is meant, and for this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if is_loopback(host) or proxy_bypass(host):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 def secrets_of(url: str) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from swarmd.config import Config
 from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
+from swarmd.serving import is_loopback
 from swarmd.training.memory import measure_host
 
 DISTRIBUTION = "swarmd"
@@ -97,7 +98,7 @@ PROXY_LOOPBACK = Kind(
     "proxies.loopback",
     "warning",
     "The proxy is asked even for this machine",
-    "A signer, a reference server or a vLLM server on this machine is then looked for at the proxy.",
+    "A vLLM server on this machine is then looked for at the proxy.",
     "Set `NO_PROXY=localhost,127.0.0.1,::1` beside HTTPS_PROXY",
 )
 
@@ -236,14 +237,8 @@ def _host_of(url: str) -> str:
 
 
 def _local_services(config: Config | None) -> list[str]:
-    if config is None:
+    """Programs on this machine that are asked by a library that heeds the variables."""
+    if config is None or config.training.vllm.mode != "server":
         return []
-    training, chain = config.training, config.chain
-    named = [training.reference.url, training.vllm.url if training.vllm.mode == "server" else ""]
-    named += [chain.proxy.url] if chain is not None and chain.sender == "proxy" else []
-    return [f"{urlsplit(url).scheme}://{urlsplit(url).netloc.rpartition('@')[2]}" for url in named if _is_local(url)]
-
-
-def _is_local(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    return host == "localhost" or host.startswith("127.") or host == "::1"
+    parts = urlsplit(config.training.vllm.url)
+    return [f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"] if is_loopback(parts.hostname or "") else []

@@ -276,3 +276,30 @@ def test_a_closed_swarm(shell: Shell, chain: OwnChain) -> None:
     found = made.find("account", offline=False)["account.allowed"]
     assert found.fix == f"Ask the swarm's creator for `swarmd swarm allow swarm.toml {stranger.peer_id}`"
     shutil.rmtree(shell.root / "a")
+
+
+# --- through a proxy ---
+
+
+def test_endpoints_are_reached_through_the_proxy_but_for_those_here(
+    made: Made, chain: OwnChain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in for a proxy answers whatever it is asked for; without it nobody answers at such an address."""
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with endpoint(200, SPENT) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        monkeypatch.setenv("http_proxy", proxy)
+        change(made, rpc=["http://endpoint.invalid:8545", chain.url])
+        findings = made.report("rpc", offline=False).findings
+    assert [each.id for each in findings if each.severity == "warning"] == ["rpc.throttled"]
+    monkeypatch.setenv("NO_PROXY", "endpoint.invalid")
+    monkeypatch.setenv("no_proxy", "endpoint.invalid")
+    assert severities(made, "rpc")["rpc.unreachable"] == "warning"
+
+
+def test_workers_inherit_the_proxy() -> None:
+    from swarmd.daemon.process import worker_environment
+
+    given = {"HTTPS_PROXY": "http://proxy.example.org:3128", "NO_PROXY": "localhost"}
+    assert worker_environment(given, "tag").items() >= given.items()

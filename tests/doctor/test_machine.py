@@ -263,7 +263,7 @@ def test_proxies(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://user:canarypassword@proxy.example.org:3128")
     found = made.find("proxies")["proxies.set"]
     assert "https: proxy.example.org:3128" in found.evidence and "canarypassword" not in repr(found)
-    made.write('[training.reference]\nurl = "http://127.0.0.1:59807"')
+    made.write('[training.vllm]\nmode = "server"\nurl = "http://127.0.0.1:8000"')
     assert "NO_PROXY=localhost" in made.find("proxies")["proxies.loopback"].fix
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     assert "proxies.loopback" not in made.find("proxies")
