@@ -79,7 +79,7 @@ export function shortId(id) {
   return id.length > 14 ? `${id.slice(0, 4)}…${id.slice(-6)}` : id;
 }
 
-/** Words with the peer ids in them shortened. @param {string} text */
+/** Words with the peer ids and digests in them shortened. @param {string} text */
 export function shortIds(text) {
-  return text.replace(/\b12D3KooW[1-9A-Za-z]{44}\b/g, shortId);
+  return text.replace(/\b(?:12D3KooW[1-9A-Za-z]{44}|[0-9a-f]{40,})\b/g, shortId);
 }

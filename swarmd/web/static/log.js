@@ -69,9 +69,9 @@ export class Log {
 
   /** @param {number} number */
   fetch(number) {
-    const under_way = this.asked.get(number) ?? this.ask(number).finally(() => this.asked.delete(number));
-    this.asked.set(number, under_way);
-    return under_way;
+    const underWay = this.asked.get(number) ?? this.ask(number).finally(() => this.asked.delete(number));
+    this.asked.set(number, underWay);
+    return underWay;
   }
 
   /** @param {number} number */

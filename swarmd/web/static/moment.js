@@ -4,7 +4,7 @@ import { byId, copyButton, el, fill, say } from "./dom.js";
 import { clock, count, dayAndClock, duration, plural, shortIds } from "./format.js";
 import { plain, tree } from "./tree.js";
 
-const LONG_ID = /^(12D3KooW|Qm|0x)[0-9A-Za-z]{20,}$/;
+const LONG_ID = /^(?:(?:12D3KooW|Qm|0x)[0-9A-Za-z]{20,}|[0-9a-f]{40,})$/;
 
 export class MomentPanel {
   constructor() {
@@ -23,7 +23,6 @@ export class MomentPanel {
       byId("moment"),
       el("p", { class: `event-text ${event.level}` }, shortIds(event.text)),
       el("p", { class: "muted event-type" }, event.type, event.level === "info" ? "" : ` · ${event.level}`),
-      fields(moment.fields),
       section("Changed", changes(moment.changes)),
       section(
         "Caused",
@@ -46,6 +45,7 @@ export class MomentPanel {
           : null,
       ),
       section("Deadlines", deadlines(moment.deadlines, event.at)),
+      section("Fields", fields(moment.fields)),
       el("div", { class: "tree" }, tree("State after it", moment.state, this.open)),
     );
   }
@@ -71,13 +71,18 @@ function section(title, body) {
 
 /** @param {Record<string, any>} values */
 function fields(values) {
-  const entries = Object.entries(values);
+  const entries = Object.entries(values).filter(([, value]) => !saysNothing(value));
   if (!entries.length) return null;
   return el(
     "dl",
     { class: "facts" },
     ...entries.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, shown(name, value))]),
   );
+}
+
+/** @param {any} value */
+function saysNothing(value) {
+  return value === null || value === "" || (Array.isArray(value) && value.length === 0);
 }
 
 /** @param {string} name @param {any} value */
@@ -97,7 +102,7 @@ function changes(rows) {
       el("th", { scope: "row", class: "path" }, row.path),
       el("td", { class: "before" }, shown(lastOf(row.path), row.before)),
       el("td", { class: "to", "aria-hidden": "true" }, "→"),
-      el("td", { class: "after" }, shown(lastOf(row.path), row.after)),
+      el("td", { class: isPlain(row.after) ? "after" : "" }, shown(lastOf(row.path), row.after)),
     ),
   );
   const head = ["Field", "Before", "", "After"].map((title) =>
@@ -107,9 +112,15 @@ function changes(rows) {
     "table",
     { class: "small changes" },
     el("caption", { class: "unseen" }, plural(rows.length, "field")),
+    el("colgroup", {}, ...["path", "before", "to", "after"].map((name) => el("col", { class: `of-${name}` }))),
     el("thead", { class: "unseen" }, el("tr", {}, ...head)),
     el("tbody", {}, ...cells),
   );
+}
+
+/** Whether a value is no list or record. @param {any} value */
+function isPlain(value) {
+  return value === null || typeof value !== "object";
 }
 
 /** @param {string} path */

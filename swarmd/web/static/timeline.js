@@ -14,6 +14,7 @@ const MOMENTS_KEPT = 24;
 const SETTLE_MS = 120; // after the last zoom or pan the finer overview is asked for
 const REFRESH_MS = 2000; // at most so often is the overview asked for again while events come
 const FRESH_MAX = 2000;
+const RECENT_ROUNDS = 8; // in sight at first, in a log that grows
 
 export class Timeline {
   /**
@@ -75,6 +76,7 @@ export class Timeline {
     this.log.begin = this.overviews.whole?.begin ?? 0;
     this.log.end = Math.max(this.log.end, this.overviews.whole?.end ?? 0);
     this.showAll();
+    if (this.live) this.showRecent();
     if (this.log.end > this.log.begin) this.go(this.log.end - 1);
   }
 
@@ -192,6 +194,12 @@ export class Timeline {
 
   // --- which part ---
 
+  /** Of a long log that grows, its last rounds. */
+  showRecent() {
+    const { rounds, until } = this.overviews.whole ?? { rounds: [], until: 0 };
+    if (rounds.length > RECENT_ROUNDS) this.setSpan(rounds[rounds.length - RECENT_ROUNDS][2], until);
+  }
+
   showAll() {
     const whole = this.overviews.whole;
     if (!whole) return;
@@ -221,7 +229,8 @@ export class Timeline {
   keepInSight() {
     const at = this.timeOf(this.seq);
     const { since, until } = this.span;
-    if (at < since || at > until) this.setSpan(at - (until - since) / 2, at + (until - since) / 2);
+    const place = this.following ? 0.97 : 0.5; // what follows the end keeps it at the right edge
+    if (at < since || at > until) this.setSpan(at - (until - since) * place, at + (until - since) * (1 - place));
   }
 
   /** @param {number} since @param {number} until */

@@ -1,10 +1,10 @@
 /** Any value as a tree that is built as far as it is opened. */
 
 import { el } from "./dom.js";
-import { brief } from "./format.js";
+import { brief, shortIds } from "./format.js";
 
 const CHUNK = 100; // members built at once
-const LINE = 160; // characters of a value on its line
+const LINE = 110; // characters of a value on its line
 
 /**
  * @param {string} name @param {any} value
@@ -67,7 +67,7 @@ function grow(body, entries, from, open, path) {
 
 /** A value on one line; what is long is cut, and whole in its title. @param {any} value */
 export function plain(value) {
-  const text = brief(value);
+  const text = shortIds(brief(value));
   return el(
     "span",
     { class: "value", title: text.length > LINE ? text.slice(0, 4000) : null },
