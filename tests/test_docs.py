@@ -154,3 +154,14 @@ def test_every_kind_and_decision_is_in_its_table() -> None:
         assert f"| `{kind.name}` | {kind.stages} |" in swarms
     index = (ROOT / "docs/adr/README.md").read_text(encoding="utf-8")
     assert all(f"]({page.name})" in index for page in tracked("docs/adr/0*.md"))
+
+
+def test_every_requirement_names_tests_that_are_there() -> None:
+    text = (ROOT / "docs" / "OPERATING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|$", text.partition("## What operators ask for")[2], re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, 31))
+    for number, proofs in rows:
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", proofs)
+        assert named, f"requirement {number} names no test"
+        for file, name in named:
+            assert re.search(rf"\bdef {name}\b", (ROOT / "tests" / file).read_text(encoding="utf-8")), f"{file}::{name}"
