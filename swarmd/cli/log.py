@@ -1,4 +1,4 @@
-"""`swarmd log`: print, follow, verify or export an event log. Works with the daemon up or down, and on copies."""
+"""`swarmd log`: print, follow, verify, export or compact an event log; all but the last also with the daemon up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from swarmd.eventlog.commit import Commit
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Print, follow, verify or export an event log.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Print, follow, verify, export or compact an event log."
+)
 
 FOLLOW_S = 0.2  # how often `tail -f` looks for new events
 TAIL_EVENTS = 10
@@ -89,6 +91,23 @@ def export(
         typer.echo(f"{jsonl}: {export_json_lines(read_commits(log), jsonl)} events")
     if parquet is not None:
         typer.echo(f"{parquet}: {export_parquet(read_commits(log), parquet)} events")
+
+
+@app.command("compact")
+def compact_log(
+    directory: Directory,
+    keep_bytes: Annotated[
+        int, typer.Option(metavar="BYTES", min=0, help="Remove no more than it takes to get down to this.")
+    ] = 0,
+) -> None:
+    """Make a stopped node's log smaller: snapshot its end, and remove the oldest segments. They are gone for good."""
+    from swarmd.eventlog.compact import compact
+    from swarmd.eventlog.segment import find_log
+
+    done = compact(find_log(directory), keep_bytes)
+    typer.echo(
+        f"{directory}: {done.segments} segments removed, {done.before_bytes} bytes before, {done.after_bytes} bytes now"
+    )
 
 
 def _pause() -> bool:
