@@ -32,6 +32,7 @@ BENCHMARKS = {
     "chain-events": "from a transaction to the fact that it left",
     "footprint": "memory and processor time of a node",
     "dashboard": "the page of a node: updates, memory and processor time with 1,000 peers",
+    "page": "the page in Chromium: first paint, an event's way to it, tasks that block",
 }
 LONG = {  # only by name
     "trainer-memory": "memory of the trainer over 200 stages",

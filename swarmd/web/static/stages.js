@@ -142,8 +142,10 @@ export class Stages {
   light(seq) {
     this.chosen = seq;
     const found = this.items.findLast((item) => item.seq <= seq);
-    for (const group of byId("stages").querySelectorAll("[data-seq]"))
-      group.classList.toggle("on", Number(group.dataset.seq) === found?.seq);
+    const group = found ? byId("stages").querySelector(`[data-seq="${found.seq}"]`) : null;
+    if (group?.classList.contains("on")) return;
+    byId("stages").querySelector(".on")?.classList.remove("on");
+    group?.classList.add("on");
   }
 
   table() {
