@@ -42,11 +42,11 @@ class Swarm(LocalSwarm):
         given = {key.replace("__", "."): value for key, value in settings.items()}
         self.lay_out(rounds, QUICK | given, kind)
 
-    def wait_over(self, within_s: float = 120.0) -> None:
+    def wait_over(self, within_s: float = 200.0) -> None:
         """Until every node has heard that the rounds are over."""
         self.wait_until(lambda: bool(self.rows()) and all(self.rounds_over), within_s, "the rounds to be over")
 
-    def wait_round(self, number: int, round: int, within_s: float = 90.0) -> None:
+    def wait_round(self, number: int, round: int, within_s: float = 150.0) -> None:
         """Until node `number` works on `round` or a later one."""
         self.wait_until(lambda: self.working_round(number) >= round, within_s, f"node {number} to reach round {round}")
 
@@ -58,7 +58,7 @@ class Swarm(LocalSwarm):
         """Pids of a node's workers and of what they started."""
         return find_leftovers(self._tag(self.daemons[number - 1]))
 
-    def wait_state(self, number: int, state: str, within_s: float = 60.0) -> None:
+    def wait_state(self, number: int, state: str, within_s: float = 100.0) -> None:
         """Until node `number` is in this state of round.yaml."""
 
         def reached() -> bool:

@@ -23,6 +23,11 @@ def status(swarm: Swarm, number: int) -> Status:
     return answer
 
 
+def is_degraded(swarm: Swarm, number: int) -> bool:
+    answer = swarm.status(number)
+    return answer is not None and answer.network.state == "degraded"
+
+
 def p2pd_of(network_pid: int) -> int:
     """The p2pd that a network worker runs."""
     children = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(network_pid)], capture_output=True, text=True)
@@ -122,10 +127,11 @@ def test_bootstrap_peers_that_come_late_are_waited_for(swarm: Swarm) -> None:
     swarm.prepare(rounds=2)
     for daemon in swarm.daemons[1:]:
         daemon.start()
-    time.sleep(20)
+    swarm.wait_until(lambda: all(is_degraded(swarm, number) for number in (2, 3)), 60, "nodes that find nobody")
+    time.sleep(3)  # a few more attempts
     for number in (2, 3):
         shown = status(swarm, number)
-        assert shown.network.state == "degraded"
+        assert is_degraded(swarm, number)
         assert shown.network.reason
         assert shown.round.state == "joining"
     swarm.daemons[0].start()
