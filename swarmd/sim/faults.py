@@ -36,7 +36,7 @@ class Faults:
         self.world = world
         self.random = world.random
         self.over = False
-        faults = _FAULTS if world.chain is None else _CHAIN_FAULTS
+        faults = _DHT_FAULTS if world.chain is None else _CHAIN_FAULTS
         self._kinds = [kind for kind, _ in faults]
         self._weights = [weight for _, weight in faults]
         self._rate_s = world.profile.faults * world.profile.nodes / 3600.0
@@ -151,7 +151,7 @@ class Faults:
 
     def _restore(self, node: Node) -> None:
         """A follower is brought back from a backup. On a chain others decide: see tests/chain."""
-        if node.index and self.world.chain is None and len(node.disk.log.commits) > 1:
+        if node.index and len(node.disk.log.commits) > 1:
             node.restore(self.random.randrange(1, len(node.disk.log.commits)))
 
     def _set_space(self, node: Node, free_bytes: int) -> None:
@@ -250,8 +250,8 @@ _FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
     (Faults._forget, 1.0),
     (Faults._set_clock, 1.0),
     (Faults._fill_disk, 1.5),
-    (Faults._restore, 0.7),
 )
+_DHT_FAULTS = (*_FAULTS, (Faults._restore, 0.7))
 _CHAIN_FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
     *_FAULTS,
     (Faults._kill_chain_worker, 4.0),

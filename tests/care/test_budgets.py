@@ -1,0 +1,44 @@
+"""Everything below a data directory has its bound on record."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from swarmd.paths import DataPaths
+from swarmd.results import trackers
+from tests.care.making import make_node
+from tests.daemon.node import fake_node
+
+PAGE = Path(__file__).parents[2] / "docs" / "BACKUP.md"
+PLACES = [name for name, kind in vars(DataPaths).items() if isinstance(kind, property)]
+
+
+def listed() -> set[str]:
+    """First components of the paths in the table."""
+    table = PAGE.read_text(encoding="utf-8").partition("## When")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return {name.rstrip("/") for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def test_every_place_of_the_data_directory_is_in_the_table(tmp_path: Path) -> None:
+    data = DataPaths(tmp_path)
+    assert len(PLACES) > 10
+    places = {getattr(data, name).relative_to(tmp_path).parts[0] for name in PLACES}
+    assert places <= listed()
+
+
+def test_what_a_node_makes_is_in_the_table(tmp_path: Path) -> None:
+    made = {path.name for path in make_node(tmp_path / "made").root.iterdir()}
+    with fake_node(tmp_path, rounds=0) as node:
+        node.start()
+        node.until(lambda: node.status().get("rewards"))
+        made |= {path.name for path in node.paths.root.iterdir() if not path.name.startswith("misbehaved")}
+        assert node.stop() == 0
+    assert made <= listed()
+
+
+def test_the_bounds_of_the_trackers_are_those_of_the_table() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert f"TensorBoard {trackers.FILES_MAX} files and {trackers.TENSORBOARD_BYTES_MAX >> 20} MiB" in page
+    assert f"wandb {trackers.RUNS_MAX} runs, trackio {trackers.TRACKIO_BYTES_MAX >> 20} MiB" in page
