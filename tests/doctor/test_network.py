@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from swarmd.core.events import RoundAnnounced
+from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.identity import generate_identity
 from swarmd.doctor import announce, clock
+from swarmd.doctor.catalogue import choose_checks
 from swarmd.doctor.clock import judge_peers
+from swarmd.doctor.examination import examine
+from swarmd.doctor.subject import Life
+from swarmd.doctor.waiting import Once
 from tests.doctor.making import Made, nodes, quoted
 
 ELSEWHERE = generate_identity().peer_id
@@ -205,3 +214,26 @@ def test_a_coordinator_in_a_private_network(tmp_path: Path, monkeypatch: pytest.
 def test_a_name_that_nobody_knows(tmp_path: Path) -> None:
     made = follower(tmp_path, [PUBLIC], 'announce = ["/dns4/nowhere.invalid/tcp/1"]')
     assert made_ids(made, "announce", offline=False) == {"announce.name": "warning"}
+
+
+def test_the_running_nodes_own_port_is_its_own(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    program = "import socket, sys; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); " + (
+        "print(s.getsockname()[1], flush=True); sys.stdin.read()"
+    )
+    tag = os.environ | {TAG_VARIABLE: f"{made.peer}@{made.data.resolve()}"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=tag
+    ) as own:
+        assert own.stdout is not None
+        made.write(f'[dht]\nlisten = ["/ip4/127.0.0.1/tcp/{int(own.stdout.readline())}"]')
+        assert set(made.find("ports")) == {"ports.taken"}, "no daemon runs, so it is in the way"
+        subject = made.subject()
+
+        async def runs() -> Life:
+            return Life(mute="it is busy")
+
+        subject.life = Once(runs)
+        report = asyncio.run(examine(subject, choose_checks(["ports"])))
+        own.communicate("")
+    assert [finding.id for finding in report.findings] == ["ports"]
