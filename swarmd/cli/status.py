@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DIRECTORY = Path("data")
 WATCH_EVERY_S = 1.0
+PAUSE = threading.Event()  # never set: a wait that Ctrl-C ends
 
 
 def status(
@@ -65,7 +67,7 @@ def watch(paths: DataPaths) -> None:
         return
     with contextlib.suppress(KeyboardInterrupt), Live(panel_of(current), console=console, auto_refresh=False) as live:
         while True:
-            time.sleep(WATCH_EVERY_S)
+            PAUSE.wait(WATCH_EVERY_S)
             live.update(panel_of(read_status(paths)), refresh=True)
 
 
@@ -76,7 +78,7 @@ def _watch_lines(paths: DataPaths, current: Status) -> None:
             if (line := line_of(current)) != said:
                 typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
                 said = line
-            time.sleep(WATCH_EVERY_S)
+            PAUSE.wait(WATCH_EVERY_S)
             current = read_status(paths)
 
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from swarmd.errors import SwarmdError
-from swarmd.observe.health import Health, live, ready
+from swarmd.observe.health import Health, live, productive, ready
 from swarmd.observe.status import Status
 from swarmd.web import upstream
 from swarmd.web.answers import JsonAnswer
@@ -162,10 +162,20 @@ def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
     async def readyz(given: dict[str, Any]) -> JsonAnswer:
         return health_answer(ready(await status_or_none()))
 
+    async def productivez(given: dict[str, Any]) -> JsonAnswer:
+        return health_answer(productive(await status_or_none(), node.metrics.progress))
+
     return (
         Endpoint("/metrics", "Metrics for Prometheus.", METRICS, serve_request=metrics),
         Endpoint("/livez", "Whether the daemon answers; 503 if not.", Health, livez, refusals=(503,)),
         Endpoint("/readyz", "Whether it can do its part of a stage; 503 if not.", Health, readyz, refusals=(503,)),
+        Endpoint(
+            "/productivez",
+            "Whether its work came to something of late; 503 if not.",
+            Health,
+            productivez,
+            refusals=(503,),
+        ),
     )
 
 

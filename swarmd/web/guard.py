@@ -109,7 +109,7 @@ class Guard:
         return None
 
     def _is_closed(self, path: str) -> bool:
-        return path.startswith("/api/") or path in ("/metrics", "/livez", "/readyz", "/api")
+        return path.startswith("/api/") or path in ("/metrics", "/livez", "/readyz", "/productivez", "/api")
 
     def _knows_host(self, headers: Headers, scope: Scope) -> bool:
         named = headers.getlist("host")

@@ -178,6 +178,7 @@ def test_the_status_of_a_node_without_a_daemon_comes_from_its_log(logs: dict[str
     assert (status["source"], status["process"]["state"]) == ("log", "stopped")
     assert logs["follower"].json("/livez", 503)["ok"] is False
     assert logs["follower"].json("/readyz", 503)["reasons"]
+    assert logs["follower"].json("/productivez", 503)["ok"] is False
 
 
 def test_metrics_are_served(logs: dict[str, Served]) -> None:

@@ -24,7 +24,7 @@ from tests.web.serving import CHAIN, Served, copy_of, served
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "openapi.json"
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
-UNWELL = ("/api/healthz", "/livez", "/readyz")  # say with 503 that the node is not well
+UNWELL = ("/api/healthz", "/livez", "/readyz", "/productivez")  # say with 503 that the node is not well
 EXAMPLES = 12
 MEND = "run `python -m swarmd.web.openapi docs/openapi.json`"
 
