@@ -18,6 +18,7 @@ from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
     from swarmd.config import Config
+    from swarmd.observe.redaction import Cover
 
 MIB = 1024 * 1024
 JOURNAL_LINES_MAX = 20_000
@@ -52,15 +53,16 @@ def bundle(
     from swarmd.cli.status import pick_directory
     from swarmd.config import load_config
     from swarmd.eventlog.segment import find_log
+    from swarmd.observe.redaction import Cover
     from swarmd.observe.slots import known_secrets
 
     place = pick_directory(directory, config)
     loaded = load_config(config) if config is not None else None
     log = find_log(place)
-    texts, notes = _texts(place, loaded, unit)
-    secrets = known_secrets(loaded, place, signing=True) if loaded is not None else frozenset()
+    secrets = known_secrets(loaded, place, signing=True) | _keys_in(place)
+    texts, notes = _texts(place, loaded, unit, Cover(secrets))
     target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
-    made = write_bundle(log, target, texts, secrets | _keys_in(place), log_mib * MIB, notes, _progress)
+    made = write_bundle(log, target, texts, secrets, log_mib * MIB, notes, _progress)
     typer.echo(f"{target}: {target.stat().st_size / MIB:.1f} MiB, events {made.first_seq} to {made.next_seq - 1}")
     typer.echo(f"whoever gets it looks at it with: swarmd bundle --open {target.name} --to DIR")
 
@@ -85,7 +87,7 @@ def _progress(what: str) -> None:
 # --- what goes in beside the log ---
 
 
-def _texts(place: Path, config: Config | None, unit: str) -> tuple[dict[str, bytes], tuple[str, ...]]:
+def _texts(place: Path, config: Config | None, unit: str, cover: Cover) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """Files by name, and notes about those that could not be made."""
     makers: list[tuple[str, Callable[[], bytes]]] = [
         ("status.json", lambda: _status(place)),
@@ -94,9 +96,9 @@ def _texts(place: Path, config: Config | None, unit: str) -> tuple[dict[str, byt
         ("findings.json", lambda: _findings(place)),
     ]
     if config is not None:
-        makers.append(("config.json", lambda: _config(config)))
+        makers.append(("config.json", lambda: _config(config, cover)))
     if unit and shutil.which("journalctl"):
-        makers.append(("journal.jsonl", lambda: _journal(unit)))
+        makers.append(("journal.jsonl", lambda: _journal(unit, cover)))
     texts: dict[str, bytes] = {}
     notes: list[str] = [] if config is not None else ["the configuration is not in it: --config was not given"]
     for name, make in makers:
@@ -123,13 +125,13 @@ def _stories(place: Path) -> bytes:
     return to_json(tell_latest(place))
 
 
-def _config(config: Config) -> bytes:
+def _config(config: Config, cover: Cover) -> bytes:
     """What is in force, with what looks like a secret covered."""
     import msgspec
 
     from swarmd.observe.redaction import redact_field
 
-    plain = msgspec.to_builtins(config)
+    plain = cover.hide(msgspec.to_builtins(config))
     return json.dumps({name: redact_field(name, value) for name, value in plain.items()}, indent=1).encode()
 
 
@@ -153,14 +155,12 @@ def _findings(place: Path) -> bytes:
     return done.stdout
 
 
-def _journal(unit: str) -> bytes:
-    """The newest lines of the unit, each without what looks like a secret."""
-    from swarmd.observe.redaction import redact_text
-
+def _journal(unit: str, cover: Cover) -> bytes:
+    """The newest lines of the unit, each without what is or looks like a secret."""
     call = ["journalctl", "--no-pager", "--output=short-iso", f"--unit={unit}", f"--lines={JOURNAL_LINES_MAX}"]
     done = subprocess.run(call, capture_output=True, timeout=JOURNAL_S, check=False)
     text = done.stdout[-JOURNAL_BYTES_MAX:].decode("utf-8", "replace")
-    return "\n".join(map(redact_text, text.splitlines())).encode()
+    return "\n".join(map(cover, text.splitlines())).encode()
 
 
 def _keys_in(place: Path) -> frozenset[str]:

@@ -64,10 +64,25 @@ def _fill(table: Container | Table, section: Section, given: dict[str, Any], ori
 
 
 def _commented(value: Any, origin: str) -> Item:
-    plain = msgspec.to_builtins(value, builtin_types=())
+    plain = without_secrets(msgspec.to_builtins(value, builtin_types=()))
     item: Item = tomlkit.item(_inline(plain) if isinstance(plain, list | tuple) else plain)
     item.comment(origin)
     return item
+
+
+def without_secrets(value: Any) -> Any:
+    """URLs without what a provider or a password hides in them; anything else as it is."""
+    from swarmd.observe.redaction import REDACTED, address_secrets, redact_text
+
+    if isinstance(value, list | tuple):
+        return [without_secrets(inner) for inner in value]
+    if isinstance(value, dict):
+        return {key: without_secrets(inner) for key, inner in value.items()}
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    for secret in sorted(address_secrets(value), key=len, reverse=True):
+        value = value.replace(secret, REDACTED)
+    return redact_text(value)
 
 
 def _inline(rows: Sequence[Any]) -> Any:

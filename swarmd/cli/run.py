@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from swarmd.config import load_config
-from swarmd.errors import SwarmdError
+from swarmd.errors import ExitCode, SwarmdError
 from swarmd.paths import DataPaths
 
 
@@ -19,6 +19,8 @@ def run(
     ] = None,
 ) -> int:
     """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once."""
+    import structlog
+
     from swarmd.daemon.service import run_node
     from swarmd.observe.logs import configure, tell_fatal
     from swarmd.observe.slots import known_secrets
@@ -27,12 +29,15 @@ def run(
     loaded = load_config(config)
     check_kind(loaded.swarm)
     paths = DataPaths(data or data_directory(config, loaded.data))
-    configure(loaded.logs.level, loaded.logs.format, secrets=known_secrets(loaded, paths.root))
+    configure(loaded.logs.level, loaded.logs.format, secrets=known_secrets(loaded, paths.root, signing=True))
     try:
         return run_node(loaded, paths)
     except SwarmdError as error:
         tell_fatal(error)
         return error.exit_code
+    except Exception:  # told as a line of the log, which covers what its words and those of libraries may hold
+        structlog.get_logger("swarmd").exception("the daemon met an error it does not know; please report it")
+        return ExitCode.FAILURE
 
 
 def data_directory(config: Path, named: str) -> Path:

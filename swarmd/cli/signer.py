@@ -53,9 +53,11 @@ def signer(
 
     from swarmd.chain.signer_http import Access
     from swarmd.chain.signer_service import Order, load_token, run_signer
+    from swarmd.daemon.process import keep_memory_off_disk
     from swarmd.observe.logs import tell_fatal
     from swarmd.serving import parse_listen
 
+    keep_memory_off_disk()
     base, data = _chain_of(config)
     chain = _with_options(base, rpc, chain_id, contract, max_gwei)
     chain = _with_files(chain, keystore, passphrase_file)

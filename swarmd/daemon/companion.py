@@ -17,6 +17,7 @@ from swarmd.config import Config, encode
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
 from swarmd.observe.folding import LineFolder
+from swarmd.observe.redaction import Cover
 
 PROGRAM = (sys.executable, "-m", "swarmd.web")
 RESTART_S = 1.0  # before the second start; doubled with every further one
@@ -41,6 +42,7 @@ class Companion:
         config: the node's; the process gets all of it.
         root: the data directory.
         environment: as a worker's, with the node's tag.
+        cover: for what the process prints.
 
     Attributes:
         url: where the page is served, empty while it is not.
@@ -48,11 +50,17 @@ class Companion:
     """
 
     def __init__(
-        self, config: Config, root: Path, environment: Mapping[str, str], program: Sequence[str] = PROGRAM
+        self,
+        config: Config,
+        root: Path,
+        environment: Mapping[str, str],
+        program: Sequence[str] = PROGRAM,
+        cover: Cover | None = None,
     ) -> None:
         self.url = ""
         self.trouble = ""
         self._program = tuple(program)
+        self._cover = cover
         self._environment = dict(environment)
         self._order = msgspec.json.encode({"config": encode(config), "root": str(root.resolve())}) + b"\n"
         self._what = "the page" if config.web.listen else "what sends notifications"
@@ -76,7 +84,7 @@ class Companion:
             child = Child(self._program, self._environment)
         except OSError as error:
             return f"{self._program[0]}: {error.strerror or error}"
-        lines = LineReader()
+        lines = LineReader(self._cover)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read_url, child)

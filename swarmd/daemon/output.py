@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from swarmd.observe.redaction import REDACTED, Cover
+
 LINE_CHARACTERS_MAX = 4096  # the rest of a longer line is dropped, and said so
 LINES_KEPT = 20  # last lines, for the reason of an exit
 REASON_CHARACTERS_MAX = 2000
@@ -28,6 +30,9 @@ _LEVELS = {
 _LEVEL = re.compile(r"(?:\b|\"level\": ?\")(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|PANIC|CRITICAL)\b")
 _LEVEL_AMONG_CHARACTERS = 64  # a level stands near the front; further back it is part of the text
 _TRACEBACK_STARTS = ("Traceback (most recent call last):", "Fatal Python error", "  + Exception Group Traceback")
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_KEY_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
+KEY_LINES_MAX = 200  # of a private key in PEM; what claims to be a longer one is shown again
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -39,12 +44,14 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class LineReader:
-    """Turns stderr's bytes into lines of bounded length, and remembers the last of them.
+    """Turns stderr's bytes into lines of bounded length without secrets, and remembers the last of them.
 
     A traceback comes out as one line with line breaks in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cover: Cover | None = None) -> None:
+        self._cover = cover or Cover()
+        self._key_lines = 0  # of a private key so far, 0 outside one
         self._rest = ""
         self._dropped = 0
         self._traceback: list[str] = []
@@ -69,7 +76,7 @@ class LineReader:
         return "\n".join(self.last)[-REASON_CHARACTERS_MAX:]
 
     def _take(self, text: str) -> Iterator[Line]:
-        text = self._bounded(_COLOUR.sub("", text).rstrip())
+        text = self._covered(self._bounded(_COLOUR.sub("", text).rstrip()))
         if not text:
             return
         self.last.append(text)
@@ -83,9 +90,20 @@ class LineReader:
         else:
             yield Line(level_of(text), text)
 
+    def _covered(self, text: str) -> str:
+        """A private key goes with all its lines."""
+        if self._key_lines:
+            self._key_lines = 0 if _KEY_ENDS.search(text) or self._key_lines >= KEY_LINES_MAX else self._key_lines + 1
+            return ""
+        begins = _KEY_BEGINS.search(text)
+        if begins is None:
+            return self._cover(text)
+        self._key_lines = 0 if _KEY_ENDS.search(text, begins.end()) else 1
+        return self._cover(text[: begins.start()]) + REDACTED
+
     def _bounded(self, text: str) -> str:
         dropped, self._dropped = self._dropped + max(0, len(text) - LINE_CHARACTERS_MAX), 0
-        text = text[:LINE_CHARACTERS_MAX]
+        text = self._cover.cut(text, LINE_CHARACTERS_MAX) if dropped else text
         return f"{text} ... ({dropped} more characters)" if dropped else text
 
     def _end_traceback(self) -> Iterator[Line]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import anyio
 from anyio import to_thread
@@ -19,9 +20,15 @@ REAP_S = 2.0  # longest wait for a killed process to be gone
 PRIVATE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 
-def worker_environment(environ: Mapping[str, str], tag: str) -> dict[str, str]:
-    """The environment of a worker. `tag` marks it and all its children as belonging to one node."""
-    kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES}
+def worker_environment(environ: Mapping[str, str], tag: str, withheld: Collection[str] = ()) -> dict[str, str]:
+    """The environment of a worker.
+
+    Args:
+        environ: of the daemon.
+        tag: marks the worker and all its children as belonging to one node.
+        withheld: further variables that it does not get.
+    """
+    kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES and name not in withheld}
     return kept | {
         TAG_VARIABLE: tag,
         "PYTHONUNBUFFERED": "1",  # what a worker prints reaches the log at once
@@ -31,6 +38,11 @@ def worker_environment(environ: Mapping[str, str], tag: str) -> dict[str, str]:
 
 
 TAG_VARIABLE = "SWARMD_NODE"
+
+
+def keep_memory_off_disk() -> None:
+    """No core dump of this process or of any that it starts: their memory has secrets in it."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 class Child:

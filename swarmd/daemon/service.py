@@ -27,7 +27,7 @@ from swarmd.core.commands import (
     StartWorker,
     StopWorkers,
 )
-from swarmd.core.events import Event, NodeStarted, NodeStopped, StopRequested
+from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
 from swarmd.daemon.clock import Clock, SystemClock
@@ -38,7 +38,7 @@ from swarmd.daemon.identity import node_identity
 from swarmd.daemon.leftovers import kill_leftovers, node_tag
 from swarmd.daemon.notes import Restored, forget_restored, read_restored, refuse_moved
 from swarmd.daemon.notify import Notifier
-from swarmd.daemon.process import worker_environment
+from swarmd.daemon.process import keep_memory_off_disk, worker_environment
 from swarmd.daemon.signals import HEEDED, heed_signals
 from swarmd.daemon.space import SpaceGuard, check_space
 from swarmd.daemon.supervisor import Supervisor
@@ -50,8 +50,8 @@ from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.store import EventLog
 from swarmd.observe.live import Live
 from swarmd.observe.logs import log_event
-from swarmd.observe.redaction import covering
-from swarmd.observe.slots import known_secrets
+from swarmd.observe.redaction import Cover
+from swarmd.observe.slots import known_secrets, withheld_from
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.paths import DataPaths
 from swarmd.training.kept import drop_older
@@ -81,6 +81,7 @@ def run_node(config: Config, data: DataPaths, programs: Mapping[Worker, Sequence
     Raises:
         SwarmdError: the node could not start, or its log could not be written; workers have been ended.
     """
+    keep_memory_off_disk()
     try:
         return anyio.run(serve_node, config, data, programs, SystemClock())
     except BaseExceptionGroup as group:
@@ -174,21 +175,18 @@ class Node:
     def wire(self, tasks: TaskGroup, tag: str, programs: Mapping[Worker, Sequence[str]]) -> None:
         """Make the supervisors. `tag` marks the node's processes."""
         self._tasks = tasks
-        environment = worker_environment(os.environ, tag)
-        cover = covering(known_secrets(self._config, self._data.root))
-
-        async def observe(event: Event) -> None:
-            await self.engine.observe(cover(event))
-
+        cover = Cover(known_secrets(self._config, self._data.root, signing=True))
         start = Start(encode(self._config), str(self._data.root.resolve()), self._peer)
         for worker, argv in programs.items():
             if worker == "chain" and self._config.chain is None:
                 continue
+            environment = worker_environment(os.environ, tag, withheld_from(worker))
             self._supervisors[worker] = Supervisor(
-                worker, argv, environment, start, self._config.workers, observe, tasks
+                worker, argv, environment, start, self._config.workers, self.engine.observe, tasks, cover
             )
         if is_wanted(self._config):
-            self._companion = Companion(self._config, self._data.root, environment)
+            environment = worker_environment(os.environ, tag, withheld_from("web"))
+            self._companion = Companion(self._config, self._data.root, environment, cover=cover)
 
     async def run(self, run: str, restored: Restored | None) -> NodeStopped:
         """Take up the log, say so, and work until the node has stopped.

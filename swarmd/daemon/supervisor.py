@@ -35,6 +35,7 @@ from swarmd.daemon.process import Child
 from swarmd.errors import FrameError
 from swarmd.observe.folding import LineFolder
 from swarmd.observe.live import WorkerLive
+from swarmd.observe.redaction import Cover
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Progress, Start, Stop, ToWorker
 
@@ -65,6 +66,7 @@ class Supervisor:
         limits: ping and stop times.
         observe: takes facts; waits while the inbox is full.
         tasks: where the processes' tasks run.
+        cover: for what the processes print and tell.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class Supervisor:
         limits: WorkersConfig,
         observe: Callable[[Event], Awaitable[None]],
         tasks: TaskGroup,
+        cover: Cover | None = None,
     ) -> None:
         self.worker = worker
+        self._cover = cover or Cover()
         self._argv = tuple(argv)
         self._environment = dict(environment)
         self._first = start
@@ -93,7 +97,7 @@ class Supervisor:
         if self._stopping or self._life is not None:
             log.debug("start not needed", worker=self.worker, attempt=attempt, stopping=self._stopping)
             return
-        self._life = Life(self.worker, self._limits, self._observe)
+        self._life = Life(self.worker, self._limits, self._observe, self._cover)
         self._end_told = False
         self._tasks.start_soon(self._run, self._life, attempt)
 
@@ -167,7 +171,9 @@ class Supervisor:
 class Life:
     """One process from start to exit."""
 
-    def __init__(self, worker: Worker, limits: WorkersConfig, observe: Callable[[Event], Awaitable[None]]) -> None:
+    def __init__(
+        self, worker: Worker, limits: WorkersConfig, observe: Callable[[Event], Awaitable[None]], cover: Cover
+    ) -> None:
         self.worker = worker
         self.child: Child | None = None
         self.ended = anyio.Event()
@@ -175,7 +181,8 @@ class Life:
         self._limits = limits
         self._observe = observe
         self._to_worker, self._messages = anyio.create_memory_object_stream[ToWorker](MESSAGES_QUEUED_MAX)
-        self._lines = LineReader()
+        self._cover = cover
+        self._lines = LineReader(cover)
         self._folder = LineFolder(self.worker)
         self._fault: Fault | None = None
         self._killed_for = ""
@@ -265,11 +272,11 @@ class Life:
         self._heard_at = anyio.current_time()
         self._missed = 0
         if isinstance(message, Observed):
-            await self._take_fact(message.event)
+            await self._take_fact(self._cover.within(message.event))
         elif isinstance(message, Progress):
-            self._progress, self._progress_at = message, self._heard_at
+            self._progress, self._progress_at = self._cover.within(message), self._heard_at
         elif isinstance(message, Fault):
-            self._fault = message
+            self._fault = self._cover.within(message)
 
     async def _take_fact(self, event: Event) -> None:
         if isinstance(event, DAEMON_EVENTS):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, MutableMapping
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,6 +20,7 @@ REDACTED = "[redacted]"
 DEPTH_MAX = 6  # deeper structures are replaced as a whole
 BEFORE_CHARACTERS = 64  # of text before 64 hex digits in which a word says what they are
 AFTER_CHARACTERS = 40  # and after them
+PART_CHARACTERS_MIN = 4  # of a secret's front that counts as a part of it
 SECRET_CHARACTERS_MIN = 6  # a shorter part of an address is no secret, and would stand in many words
 
 _SECRET_NAME = re.compile(r"key|token|secret|passw|passphrase|credential|mnemonic|authorization|cookie", re.IGNORECASE)
@@ -28,8 +29,7 @@ _SECRET_TEXTS = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
     re.compile(r"\b(?:hf|sk|ghp|gho|glpat|xox[bap])[_-][A-Za-z0-9_-]{16,}"),
     re.compile(
-        r"(?i)(?<![A-Za-z])(?:[A-Za-z_-]*(?:api[_-]?key|private[_-]?key|secret|password|passwd|passphrase|mnemonic"
-        r"|access[_-]?token|auth[_-]?token|_token|token))[\"']?\s*[=:]\s*[\"']?(?!\s)([^\s\"',;}]{6,})"
+        r"(?i)(?:api[_-]?key|private[_-]?key|secret|password|passwd|passphrase|mnemonic|token)[\"']?\s*[=:]\s*[\"']?(?!\s)([^\s\"',;}]{6,})"
     ),
 )
 _BEARER = re.compile(r"(?i)(\b(?:bearer|authorization[\"']?\s*[:=]\s*[\"']?[a-z]+)\s+)[A-Za-z0-9._~+/=-]{8,}")
@@ -44,18 +44,63 @@ _SAYS_WHAT = re.compile(
 )
 _IS_A_KEY = re.compile(r"(?i)private|secret|\bkey|passphrase|mnemonic")
 
-_WORDS_OF_WORKERS = ("reason", "error")  # fields of events that hold what a process or a library said
+_WORDS_OF_WORKERS = ("reason", "error", "what", "note")  # fields that hold what a process or a library said
+_TEXTS_OF_WORKERS = ("addresses", "name", "device", "model", "numbers", "repo", "url")  # and what they made themselves
 
+S = TypeVar("S", bound=msgspec.Struct)
 Processor = Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]
+
+
+class Cover:
+    """Gives texts without what is known to be a secret, or looks like one.
+
+    Args:
+        secrets: those known by their text.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._known = sorted(set(secrets), key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        return redact_text(self.hide(text))
+
+    def hide(self, value: Any) -> Any:
+        """A value of texts, dicts and lists without the known secrets; what only looks like one stays."""
+        if isinstance(value, str):
+            return reduce(lambda text, secret: text.replace(secret, REDACTED), self._known, value)
+        if isinstance(value, dict):
+            return {self.hide(key): self.hide(inner) for key, inner in value.items()}
+        return [self.hide(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    def cut(self, text: str, characters_max: int) -> str:
+        """A text cut to a length, without the front part of a known secret that the cut may leave at its end."""
+        text = text[:characters_max]
+        for secret in self._known:
+            for size in range(min(len(secret) - 1, len(text)), PART_CHARACTERS_MIN - 1, -1):
+                if text.endswith(secret[:size]):
+                    return text[:-size] + REDACTED
+        return text
+
+    def within(self, struct: S) -> S:
+        """A Struct covered in what a process or a library said. What the node works by, ids above all, stays."""
+        told = {name: getattr(struct, name, None) for name in (*_WORDS_OF_WORKERS, *_TEXTS_OF_WORKERS)}
+        covered = {name: self._covered(name, text) for name, text in told.items() if text}
+        changed = {name: text for name, text in covered.items() if text != told[name]}
+        return msgspec.structs.replace(struct, **changed) if changed else struct
+
+    def _covered(self, name: str, text: Any) -> Any:
+        if name in _WORDS_OF_WORKERS:
+            return self(text)
+        return tuple(self.hide(text)) if isinstance(text, tuple) else self.hide(text)
 
 
 def redacting(secrets: Iterable[str] = ()) -> Processor:
     """A structlog processor that gives the line without its secrets; `secrets` are those known by their text."""
-    known = _longest_first(secrets)
+    cover = Cover(secrets)
 
     def redact(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         for name in list(fields):
-            fields[name] = _without(known, redact_field(name, fields[name]))
+            fields[name] = cover.hide(redact_field(name, cover.hide(fields[name])))
         return fields
 
     return redact
@@ -63,27 +108,7 @@ def redacting(secrets: Iterable[str] = ()) -> Processor:
 
 def covering(secrets: Iterable[str] = ()) -> Callable[[Event], Event]:
     """Gives events without the secrets that a worker's words may hold: what is in the log is there for ever."""
-    known = _longest_first(secrets)
-
-    def cover(event: Event) -> Event:
-        told = {name: getattr(event, name, "") for name in _WORDS_OF_WORKERS}
-        covered = {name: _without(known, redact_text(text)) for name, text in told.items() if text}
-        changed = {name: text for name, text in covered.items() if text != told[name]}
-        return msgspec.structs.replace(event, **changed) if changed else event
-
-    return cover
-
-
-def _longest_first(secrets: Iterable[str]) -> list[str]:
-    return sorted(set(secrets), key=len, reverse=True)
-
-
-def _without(known: list[str], value: Any) -> Any:
-    if isinstance(value, str):
-        return reduce(lambda text, secret: text.replace(secret, REDACTED), known, value)
-    if isinstance(value, dict):
-        return {key: _without(known, inner) for key, inner in value.items()}
-    return [_without(known, inner) for inner in value] if isinstance(value, list) else value
+    return Cover(secrets).within
 
 
 def address_secrets(address: str) -> list[str]:
@@ -95,12 +120,13 @@ def address_secrets(address: str) -> list[str]:
     except ValueError:  # no address, but perhaps a secret
         return [address]
     user, colon, password = parts.netloc.rpartition("@")[0].partition(":")
-    found = [password if colon else user, *parts.path.split("/"), *_values_of(parts.query), *_values_of(parts.fragment)]
-    return [part for part in found if len(part) >= SECRET_CHARACTERS_MIN and not _PLAIN_WORDS.fullmatch(part)]
-
-
-def _values_of(query: str) -> list[str]:
-    return [part.rpartition("=")[2] for part in query.split("&")]
+    found = [password if colon else user]  # whatever it looks like
+    found += [part for part in parts.path.split("/") if not _PLAIN_WORDS.fullmatch(part)]
+    for part in (*parts.query.split("&"), *parts.fragment.split("&")):
+        name, _, text = part.rpartition("=")
+        if _SECRET_NAME.search(name) or not _PLAIN_WORDS.fullmatch(text):
+            found.append(text)
+    return [part for part in found if len(part) >= SECRET_CHARACTERS_MIN]
 
 
 def redact_field(name: str, value: Any, depth: int = 0) -> Any:

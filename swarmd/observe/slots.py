@@ -5,22 +5,36 @@ What is read here is only ever used to cover or to look for it; nothing is kept 
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
+import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote, unquote
+
+import msgspec
 
 from swarmd.config import Config
 from swarmd.errors import SwarmdError
 from swarmd.observe.redaction import SECRET_CHARACTERS_MIN, address_secrets
-from swarmd.private import Kind, locate_secret, read_secret
+from swarmd.private import Kind, locate_secret
 
 SECRET_BYTES_MAX = 64 * 1024
-VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "TRACKIO_TOKEN")
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+PUSH_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")  # name=value, with commas between
+SEED_BYTES = slice(4, 36)  # of the file of an Ed25519 identity, see swarmd.dht.identity
+ED25519_FILE_BYTES = 68
+
+Part = Literal["network", "trainer", "chain", "web"]  # a process beside the daemon
+Form = Literal["text", "addresses", "keystore", "key"]
 
 _ANY = Kind("secret", SwarmdError, SECRET_BYTES_MAX)
+_SECRET_VARIABLE = re.compile(r"(?i)token(?!iz)|secret|passw|passphrase|mnemonic|(?:api|private|access)_?key|_key$")
+_CIPHERTEXT = re.compile(r"\"ciphertext\"\s*:\s*\"(?:0x)?([0-9a-fA-F]{16,})\"")
 
 
 class Slot(NamedTuple):
@@ -28,50 +42,109 @@ class Slot(NamedTuple):
 
     key: str
     named: str
-    addresses: bool = False  # the file holds URLs, a line each
-    signs: bool = False  # it opens the account's key
+    form: Form = "text"  # of the file: lines, URLs a line each, an encrypted key, a key in binary
+    signs: bool = False  # it is, or opens, a key that signs
 
 
 def slots_of(config: Config) -> list[Slot]:
     """The files and credentials that a configuration names for its secrets."""
     found = [
+        Slot("dht.identity", config.dht.identity, "key", signs=True),
         Slot("results.hub.token", config.results.hub.token),
         Slot("training.reference.token", config.training.reference.token),
         Slot("web.token", config.web.token),
         Slot("notify.telegram_token", config.notify.telegram_token),
-        Slot("notify.webhook", _file_in(config.notify.webhook), addresses=True),
+        Slot("notify.webhook", _file_in(config.notify.webhook), "addresses"),
     ]
     if config.chain is not None:
         found.append(Slot("chain.proxy.token", config.chain.proxy.token))
         found.append(Slot("chain.passphrase", config.chain.passphrase, signs=True))
-        found += [Slot("chain.rpc", _file_in(url), addresses=True) for url in config.chain.rpc]
+        found.append(Slot("chain.keystore", config.chain.keystore, "keystore", signs=True))
+        found += [Slot("chain.rpc", _file_in(url), "addresses") for url in config.chain.rpc]
     return [slot for slot in found if slot.named]
 
 
 def known_secrets(
-    config: Config, root: Path, environ: Mapping[str, str] = os.environ, signing: bool = False
+    config: Config | None, root: Path, environ: Mapping[str, str] = os.environ, signing: bool = False
 ) -> frozenset[str]:
     """The texts of all secrets that this process can read: of files, of URLs in the configuration, of the environment.
 
     What cannot be read is left out: whoever needs it says what is wrong with it.
 
     Args:
+        config: the node's; without it, only the environment is read.
         root: the data directory, which files are relative to.
-        signing: the account's passphrase, too, which a daemon has no business to read.
+        signing: the keys and the account's passphrase, too, which only those read who must cover what all others say.
     """
-    found = [text for slot in slots_of(config) if signing or not slot.signs for text in _texts(slot, root)]
-    urls = (*(config.chain.rpc if config.chain is not None else ()), config.notify.webhook)
-    found += [text for url in urls for text in address_secrets(url)]
-    found += [environ[name] for name in VARIABLES if name in environ]
-    found += [text for name in PROXIES for text in address_secrets(environ.get(name, ""))]
-    return frozenset(text for text in found if len(text) >= SECRET_CHARACTERS_MIN)
+    found = list(_texts_of_environment(environ))
+    if config is not None:
+        found += [text for slot in slots_of(config) if signing or not slot.signs for text in _texts(slot, root)]
+        found += [text for url in _urls_in(msgspec.to_builtins(config)) for text in address_secrets(url)]
+    return frozenset(spelt for text in found if len(text) >= SECRET_CHARACTERS_MIN for spelt in _spellings(text))
+
+
+def withheld_from(part: Part, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """Names of the variables that hold, or may hold, a secret which is no business of this part of a node."""
+    secret = {name for name in environ if _SECRET_VARIABLE.search(name)}
+    withheld = {
+        "network": {*secret, *PROXIES, *PUSH_HEADERS},
+        "trainer": {*PUSH_HEADERS},  # it fetches models, pushes them and tells trackers
+        "chain": {*secret, *PUSH_HEADERS},
+        "web": secret,
+    }
+    return frozenset(withheld[part])
+
+
+def _texts_of_environment(environ: Mapping[str, str]) -> Iterator[str]:
+    for name, value in environ.items():
+        if name in PUSH_HEADERS:
+            yield from (unquote(pair.partition("=")[2]).split(" ")[-1] for pair in value.split(","))
+        elif name in PROXIES or "://" in value:
+            yield from address_secrets(value)
+        elif _SECRET_VARIABLE.search(name) and not value.startswith("/"):  # a path names a secret and is none
+            yield value
+
+
+def _urls_in(value: Any) -> Iterator[str]:
+    """Every URL in a configuration but that of the block explorer, which is for all to see."""
+    if isinstance(value, str) and "://" in value:
+        yield value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _urls_in(inner) if name != "explorer" else ()
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _urls_in(inner)
+
+
+def _spellings(text: str) -> Iterator[str]:
+    """The ways in which libraries write a text: as it is, in a URL, in JSON."""
+    yield from {text, unquote(text), quote(text), quote(text, safe=""), json.dumps(text)[1:-1]}
 
 
 def _texts(slot: Slot, root: Path) -> Iterator[str]:
     with contextlib.suppress(SwarmdError, OSError, UnicodeDecodeError):
-        text = read_secret(locate_secret(slot.named, root, _ANY), _ANY).decode()
-        for line in filter(None, map(str.strip, text.splitlines())):
-            yield from address_secrets(line) if slot.addresses else (line,)
+        content = _read(locate_secret(slot.named, root, _ANY).path)
+        if slot.form == "key":
+            yield from _texts_of_key(content)
+        elif slot.form == "keystore":
+            yield from _CIPHERTEXT.findall(content.decode())
+        else:
+            for line in filter(None, map(str.strip, content.decode().splitlines())):
+                yield from address_secrets(line) if slot.form == "addresses" and "://" in line else (line,)
+
+
+def _texts_of_key(content: bytes) -> Iterator[str]:
+    secrets = [content, content[SEED_BYTES]] if len(content) == ED25519_FILE_BYTES else [content]
+    for secret in secrets:
+        yield from (secret.hex(), base64.b64encode(secret).decode())
+
+
+def _read(path: Path) -> bytes:
+    """Whoever may read the file: a secret that lies open is to be covered all the more."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(SECRET_BYTES_MAX) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
 
 def _file_in(url: str) -> str:

@@ -26,6 +26,8 @@ from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
 from swarmd.daemon.space import Bounds, SpaceGuard, bounds_of, check_space
 from swarmd.daemon.supervisor import describe_status
 from swarmd.errors import ControlError, NoSpaceLeft, single_error
+from swarmd.observe.redaction import REDACTED, Cover
+from swarmd.observe.slots import PUSH_HEADERS, Part, withheld_from
 
 # --- sd_notify ---
 
@@ -198,6 +200,21 @@ def test_long_lines_are_cut_and_say_so() -> None:
     assert text == "y" * LINE_CHARACTERS_MAX + " ... (1904 more characters)"
 
 
+def test_a_printed_private_key_goes_with_all_its_lines() -> None:
+    text = (
+        b"before\n the key: -----BEGIN RSA PRIVATE KEY-----\nMIIEcanary\nabcd==\n-----END RSA PRIVATE KEY-----\nafter\n"
+    )
+    assert lines(text) == [("info", "before"), ("info", f" the key: {REDACTED}"), ("info", "after")]
+
+
+def test_neither_the_tail_nor_a_long_line_begins_or_ends_with_half_a_secret() -> None:
+    secret = "correct-horse-battery-staple"
+    reader = LineReader(Cover([secret]))
+    said = f"{'y' * (LINE_CHARACTERS_MAX - 12)}{secret}\n{secret}{'z' * (REASON_CHARACTERS_MAX - 12)}\n"
+    shown = "".join(line.text for line in reader.feed(said.encode()))
+    assert "correct" not in shown and "correct" not in reader.tail() and "staple" not in reader.tail()
+
+
 def test_the_tail_is_bounded() -> None:
     reader = LineReader()
     for number in range(100):
@@ -315,6 +332,18 @@ def test_workers_do_not_inherit_the_service_manager() -> None:
     environment = worker_environment({"NOTIFY_SOCKET": "x", "WATCHDOG_USEC": "1", "HOME": "/h"}, "tag")
     assert "NOTIFY_SOCKET" not in environment and "WATCHDOG_USEC" not in environment
     assert environment["HOME"] == "/h" and environment[TAG_VARIABLE] == "tag"
+
+
+def test_a_process_gets_no_secret_that_is_none_of_its_business() -> None:
+    environ = {"HF_TOKEN": "a", "WANDB_API_KEY": "b", "HTTPS_PROXY": "c", PUSH_HEADERS[0]: "d", "HOME": "e"}
+    environ |= {"TOKENIZERS_PARALLELISM": "false", "CREDENTIALS_DIRECTORY": "/run/f"}
+    parts: tuple[Part, ...] = ("network", "trainer", "chain", "web")
+    got = {part: set(worker_environment(environ, "tag", withheld_from(part, environ))) & set(environ) for part in parts}
+    harmless = {"HOME", "TOKENIZERS_PARALLELISM", "CREDENTIALS_DIRECTORY"}
+    assert got["network"] == harmless
+    assert got["chain"] == harmless | {"HTTPS_PROXY"}
+    assert got["trainer"] == harmless | {"HF_TOKEN", "WANDB_API_KEY", "HTTPS_PROXY"}
+    assert got["web"] == harmless | {"HTTPS_PROXY", PUSH_HEADERS[0]}
 
 
 def test_a_child_leads_its_own_session_and_takes_its_group_with_it() -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from swarmd.core.events import LinkUp, ModelPushed, WorkerExited
 from swarmd.observe.logs import configure
-from swarmd.observe.redaction import REDACTED, address_secrets, covering, redact_field, redact_text
+from swarmd.observe.redaction import REDACTED, Cover, address_secrets, covering, redact_field, redact_text
 
 CANARY = "C4n4ryC4n4ryC4n4ryC4n4ry"
 
@@ -152,6 +153,28 @@ def test_secrets_of_the_configuration_are_covered_wherever_they_stand() -> None:
     assert (line["message"], line["deep"], line["other"]) == (f"no path {REDACTED}", {"a": [REDACTED]}, "mainnet")
 
 
+def test_a_password_is_one_though_it_is_a_word_and_so_is_what_a_query_calls_a_key() -> None:
+    address = "https://me:correct-horse@rpc.example/mainnet?key=battery-staple&page=latest"
+    assert address_secrets(address) == ["correct-horse", "battery-staple"]
+    assert address_secrets("https://open-sesame@rpc.example/mainnet") == ["open-sesame"]
+
+
+@pytest.mark.parametrize(
+    "text", ["_-" * 2048, "a_" * 2048, "http://" + "-" * 4000, "token " * 700, "://" * 1400, ("ab" * 32 + " ") * 63]
+)
+def test_no_line_of_a_peer_or_worker_takes_long(text: str) -> None:
+    """Some expressions take quadratic time: seconds, in which the daemon does nothing else."""
+    began = time.process_time()
+    redact_text(text)
+    assert time.process_time() - began < 0.5
+
+
+def test_a_cut_leaves_no_part_of_a_known_secret() -> None:
+    cover = Cover(["correct-horse-battery"])
+    assert cover.cut("x" * 10 + "correct-horse-battery", 20) == "x" * 10 + REDACTED
+    assert cover.cut("x" * 30, 20) == "x" * 20
+
+
 @pytest.mark.parametrize("name", ["private_key", "token", "clientSecret", "password", "HF_TOKEN", "mnemonic"])
 def test_telling_names_hide_their_text(name: str) -> None:
     assert redact_field(name, CANARY) == REDACTED
@@ -211,5 +234,7 @@ def test_what_a_worker_says_goes_into_the_log_of_events_without_secrets() -> Non
     assert CANARY not in covered.reason and known not in covered.reason and "ended with status 1" in covered.reason
     pushed = cover(ModelPushed(3, "a/b", error=f"401 for https://hub.example/{CANARY}?token={known}"))
     assert isinstance(pushed, ModelPushed) and CANARY not in pushed.error and known not in pushed.error
+    up = cover(LinkUp(3, (f"/dns4/{known}/tcp/1", "/ip4/127.0.0.1/tcp/1")))
+    assert up == LinkUp(3, (f"/dns4/{REDACTED}/tcp/1", "/ip4/127.0.0.1/tcp/1"))
     plain = LinkUp(3)
     assert cover(plain) is plain
