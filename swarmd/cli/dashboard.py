@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.config import Config, load_config
+from swarmd.config import WebConfig, load_config
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.paths import DataPaths
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import socket
 
     from swarmd.web.guard import Doors, Guard
-    from swarmd.web.node import Facts
 
 LISTEN = "127.0.0.1:8800"
 PORT = 8800
@@ -51,8 +50,6 @@ def dashboard(
     With --config, listen address, token and host names are by default those of its [web]. With --swarm nothing is read
     from a node: the swarm's records in the DHT are followed, by an observer that writes none.
     """
-    from swarmd.web.node import Facts
-
     if swarm is not None:
         if directory is not None or config is not None:
             raise ConfigError("--swarm observes the DHT, not a node", "Give no directory and no --config with it")
@@ -65,15 +62,18 @@ def dashboard(
         raise ConfigError("both a data directory and --config were given", "Give one of them")
     loaded = load_config(config) if config is not None else None
     root = config.parent / loaded.data if config and loaded else directory or DEFAULT_DIRECTORY
-    web = loaded.web if loaded else None
+    web = loaded.web if loaded else WebConfig()
+    if not DataPaths(root).events.is_dir():
+        raise NotFoundError(
+            f"there is no event log in {root}", "Name a node's data directory, or its configuration with --config"
+        )
     serve_log(
-        DataPaths(root),
-        Facts(loaded.swarm.kind, loaded.web.explorer) if loaded else Facts(),
-        listen or (web.listen if web else "") or LISTEN,
-        token_named(token_file, web.token if web else ""),
-        tuple(hosts or ()) + (web.hosts if web else ()),
+        root,
+        listen or web.listen or LISTEN,
+        token_named(token_file, web.token),
+        (*(hosts or ()), *web.hosts),
+        config=config,
         open_page=open_page,
-        config=loaded,
     )
 
 
@@ -83,47 +83,52 @@ def token_named(file: Path | None, configured: str) -> str:
 
 
 def serve_log(
-    paths: DataPaths,
-    facts: Facts,
+    root: Path,
     listen: str,
     token: str = "",
     hosts: tuple[str, ...] = (),
+    config: Path | None = None,
     archive: Path | None = None,
     else_any: bool = False,
     open_page: bool = False,
-    config: Config | None = None,
 ) -> None:
-    """Serve the page of one log until stopped; tells the URL.
+    """Check what is asked for, listen, and put a server of one log in this process's place; does not return.
 
     Args:
-        paths: the node's data directory.
-        facts: what the log does not know.
+        root: the node's data directory.
         listen: HOST:PORT.
         token: file or credential with the bearer token; a relative path is relative to the data directory.
         hosts: further host names.
+        config: the node's configuration file.
         archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
         else_any: take a free port where that one is taken.
         open_page: open a browser.
-        config: the node's, for the limits in its metrics.
-    """
-    from swarmd.observe.metrics import Metrics, limits_of
-    from swarmd.web.app import make_app
-    from swarmd.web.node import LogNode
 
-    if archive is None and not paths.events.is_dir():
-        raise NotFoundError(
-            f"there is no event log in {paths.root}", "Name a node's data directory, or its configuration with --config"
+    Raises:
+        ConfigError: the address is none, or strangers could reach it and no token is asked for.
+        AddressInUse: the address cannot be listened on.
+    """
+    from swarmd.web.standalone import Show, become
+
+    doors, endpoint = open_doors(listen, token, root, hosts, else_any)
+    become(
+        Show(
+            root=str(root.resolve()),
+            listen=(doors.listen.host, doors.listen.port),
+            descriptor=endpoint.detach(),
+            token=token,
+            hosts=hosts,
+            config=str(config.resolve()) if config else "",
+            archive=str(archive.resolve()) if archive else "",
+            open_page=open_page,
         )
-    doors, endpoint = open_doors(listen, token, paths.root, hosts, else_any)
-    limits = limits_of(config) if config is not None else None
-    node = LogNode(paths, facts, Metrics(paths, limits), archive)
-    serve_page(make_app(node, doors, node), endpoint, open_page)
+    )
 
 
 def serve_observer(
     manifest: Path, bootstrap: tuple[str, ...], listen: str, token: str, hosts: tuple[str, ...], open_page: bool
 ) -> None:
-    """Serve the page of a swarm as the DHT has it, until stopped; arguments as of `serve_log`."""
+    """Serve the page of a swarm as the DHT has it, until stopped; arguments as of `serve_log`, in this process."""
     import tempfile
 
     from swarmd.manifest import read_manifest

@@ -98,10 +98,8 @@ def replay(
 def show_page(log: Path) -> None:
     """Serve the log's page until Ctrl-C, on the usual port or, where that is taken, on any."""
     from swarmd.cli.dashboard import LISTEN, serve_log
-    from swarmd.paths import DataPaths
-    from swarmd.web.node import Facts
 
-    serve_log(DataPaths(log.parent), Facts(), LISTEN, archive=log, else_any=True)
+    serve_log(log.parent, LISTEN, archive=log, else_any=True)
 
 
 # --- what is folded and what is shown ---

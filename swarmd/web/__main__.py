@@ -1,7 +1,12 @@
-"""`python -m swarmd.web`: the process beside a node, which the daemon starts."""
+"""`python -m swarmd.web`: the process beside a node, which the daemon starts; with an order, `swarmd dashboard`."""
 
 import sys
 
-from swarmd.web.companion import main
+if len(sys.argv) > 1:
+    from swarmd.web import standalone
 
-sys.exit(main())
+    sys.exit(standalone.main(sys.argv[1]))
+else:
+    from swarmd.web import companion
+
+    sys.exit(companion.main())

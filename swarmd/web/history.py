@@ -20,7 +20,7 @@ from swarmd.eventlog.snapshot import encode_state
 from swarmd.web.places import Gone, Place, commits_at
 
 KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
-KEYFRAME_BYTES_MAX = 6 * 1024 * 1024  # of all of them, compressed
+KEYFRAME_BYTES_MAX = 4 * 1024 * 1024  # of all of them, compressed
 LATE_FACTOR = 4  # a keyframe waits so many times its distance for a moment in which no reports are held
 WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
 WINDOWS_KEPT = 4

@@ -26,7 +26,7 @@ from swarmd.web.moments import shown_text
 from swarmd.web.shapes import CURVE_POINTS_MAX, Curve, Point
 
 PEERS_MAX = 8192  # further ones are not counted
-POINTS_MAX = 131_072  # of all peers' curves together; beyond, each has fewer than CURVE_POINTS_MAX
+POINTS_MAX = 98_304  # of all peers' curves together; beyond, each has fewer than CURVE_POINTS_MAX
 POINTS_LEAST = 16  # of one peer
 BLOCKS_OPEN = 4096  # newest rewards and votes on the chain that a reorganisation may take back
 VOTES_KEPT = 64
