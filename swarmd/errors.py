@@ -12,6 +12,7 @@ class ExitCode:
 
     OK = 0
     FAILURE = 1  # unexpected; a restart may help
+    UNFIT = 2  # the doctor found errors
     DIFFERENCE = 3  # replay --verify or log verify found a difference
     USAGE = 64
     BAD_DATA = 65  # event log damaged, foreign or newer

@@ -18,6 +18,7 @@ import typer
 from swarmd.cli.init_answers import TOKEN_NAME, Answers, Asker
 from swarmd.cli.own_node import CONFIG
 from swarmd.config import load_config
+from swarmd.errors import ExitCode
 
 if TYPE_CHECKING:
     from swarmd.cli.init_profiles import Weighing
@@ -197,10 +198,9 @@ def finish(root: Path, examine: bool) -> int:
 def _examine(path: Path) -> int:
     from swarmd.cli.doctor import examine_visibly, print_report
     from swarmd.doctor.catalogue import CHECKS
-    from swarmd.doctor.finding import UNFIT
     from swarmd.doctor.subject import Subject
 
     report = examine_visibly(Subject(path, offline=True), [check.name for check in CHECKS])
     typer.echo("")
     print_report(report, brief=True)
-    return UNFIT if report.verdict == "error" else 0
+    return ExitCode.UNFIT if report.verdict == "error" else 0

@@ -12,7 +12,6 @@ from swarmd.observe.redaction import redact_text
 
 Severity = Literal["ok", "note", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("ok", "note", "warning", "error")
-UNFIT = 2  # exit code when a finding is an error; a warning ends with ExitCode.FAILURE, as an unwell status does
 EVIDENCE_LENGTH_MAX = 2000  # characters; what a peer, an endpoint or a library says is not bounded otherwise
 
 
@@ -84,7 +83,7 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def exit_code(self) -> int:
         """0 when nothing is worse than a note, 1 with a warning, 2 with an error."""
-        return {"ok": ExitCode.OK, "note": ExitCode.OK, "warning": ExitCode.FAILURE, "error": UNFIT}[self.verdict]
+        return {"ok": ExitCode.OK, "note": ExitCode.OK, "warning": ExitCode.FAILURE, "error": ExitCode.UNFIT}[self.verdict]
 
 
 def well(check: str, title: str, evidence: str) -> Finding:

@@ -11,7 +11,6 @@ import pytest
 
 from swarmd.cli.doctor import find_config
 from swarmd.doctor.catalogue import CHECKS
-from swarmd.doctor.finding import UNFIT
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
 from tests.cli.owning import Shell, files
 
@@ -41,7 +40,7 @@ def test_warnings_end_with_1_and_errors_with_2(shell: Shell) -> None:
     key = shell.root / "a" / "identity.key"
     key.chmod(0o644)
     said = shell("doctor", shell.root / "a", *QUICK)
-    assert said.code == UNFIT == 2
+    assert said.code == ExitCode.UNFIT == 2
     assert said.out.startswith("error   Others may read the identity (identity.mode)")
     assert f"fix: Run `chmod 600 {key}`" in said.out and stat.S_IMODE(key.stat().st_mode) == 0o644
 
@@ -50,7 +49,7 @@ def test_json_has_the_same_and_nothing_else(shell: Shell) -> None:
     (shell.root / "a" / "identity.key").chmod(0o644)
     said = shell("doctor", "--config", shell.root / "a" / "config.toml", "--json", "--offline", *QUICK)
     report = json.loads(said.out)
-    assert said.code == UNFIT and report["verdict"] == "error" and report["format"] == 1
+    assert said.code == ExitCode.UNFIT and report["verdict"] == "error" and report["format"] == 1
     assert report["offline"] is True and report["config"].endswith("a/config.toml")
     assert {"check", "id", "severity", "title", "evidence", "fix"} == set(report["findings"][0])
     assert said.err == ""
@@ -60,14 +59,14 @@ def test_another_data_directory(shell: Shell) -> None:
     empty = shell.root / "empty"
     empty.mkdir(mode=0o700)
     said = shell("doctor", shell.root / "a", "--data", empty, "--only", "identity")
-    assert said.code == UNFIT and "(identity.missing)" in said.out and str(empty / "identity.key") in said.out
+    assert said.code == ExitCode.UNFIT and "(identity.missing)" in said.out and str(empty / "identity.key") in said.out
 
 
 def test_a_wrong_configuration_is_a_finding(shell: Shell) -> None:
     config = shell.root / "a" / "config.toml"
     config.write_text(config.read_text().replace("[round]", "[rounds]"))
     said = shell("doctor", shell.root / "a", *QUICK)
-    assert said.code == UNFIT and "unknown key 'rounds'" in said.out and "Did you mean round?" in said.out
+    assert said.code == ExitCode.UNFIT and "unknown key 'rounds'" in said.out and "Did you mean round?" in said.out
     assert "left out, the configuration cannot be used: directory, identity" in said.out.replace(
         "identity, data", "data, identity"
     )
