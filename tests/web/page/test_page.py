@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import urllib.request
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tests.web.page.conftest import Served, Watched, played
 from tests.web.page.played import HOSTILE, HOSTILE_TEXT, NAMES, NODE, STAGE_S, PlayedNode, peer_id
 
 Tab = Callable[[str], Watched]
+GOLDEN = Path(__file__).parents[2] / "golden"
 SETTLED = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
@@ -225,12 +227,40 @@ def test_events_are_filtered_by_type_round_and_text(server: Served, tab: Tab) ->
     assert shown == wanted
 
 
-def test_stages_and_skips_are_drawn_and_lead_to_their_event(server: Served, tab: Tab) -> None:
+def test_stages_are_drawn_and_lead_to_their_event(server: Served, tab: Tab) -> None:
     page = tab(server.url).open("/node")
     stages = ask(server, "node/stages")["stages"]
     expect(page.locator("#stages .stage")).to_have_count(len(stages))
     page.locator("#stages .stage").nth(1).click()
     expect_moment(page, server, stages[1]["first_seq"])
+
+
+@pytest.mark.parametrize(
+    ("golden", "skips", "chain"),
+    [("rules-1/late-joiner/node-3", True, False), ("rules-2/chain-kills/node-2", False, True)],
+)
+def test_logs_of_earlier_versions_are_shown(tmp_path: Path, tab: Tab, golden: str, skips: bool, chain: bool) -> None:
+    shutil.copytree(GOLDEN / golden / "events", tmp_path / "events")
+    served = Served(tmp_path)
+    try:
+        watched = tab(served.url)
+        page = watched.open("/node")
+        view = ask(served, "node/stages")
+        expect(page.locator("#stages .stage")).to_have_count(len(view["stages"]))
+        expect(page.locator("#stages .gap")).to_have_count(len(view["skips"]))
+        assert bool(view["skips"]) == skips
+        if skips:
+            page.locator("#stages .gap").first.click()
+            expect_moment(page, served, view["skips"][0]["seq"])
+        expect(page.locator("[data-chart=chain]")).to_be_visible(visible=chain)
+        watched.open("/")
+        expect(page.locator("#chain")).to_be_visible(visible=chain)
+        if chain:
+            votes = ask(served, "swarm")["chain"]["votes"]
+            expect(page.locator("#votes tbody tr")).to_have_count(len(votes))
+        assert watched.complaints == []
+    finally:
+        served.end()
 
 
 # --- what is alive ---
