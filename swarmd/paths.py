@@ -32,14 +32,19 @@ class DataPaths(msgspec.Struct, frozen=True):
         return self.root / "results"
 
     @property
+    def network(self) -> Path:
+        """What the network worker alone writes."""
+        return self.root / "network"
+
+    @property
     def peers(self) -> Path:
         """Addresses of peers seen before, for a start without bootstrap peers."""
-        return self.root / "peers.json"
+        return self.network / "peers.json"
 
     @property
     def records(self) -> Path:
         """The node's own records in the DHT, to be published again after a restart."""
-        return self.root / "records.bin"
+        return self.network / "records.bin"
 
     @property
     def layout(self) -> Path:

@@ -8,6 +8,7 @@ cannot be read, a configuration that makes no sense.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -27,6 +28,8 @@ from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
 from swarmd.core.events import CommandFailed, SubmissionRefused
 from swarmd.errors import ConfigError, single_error
 from swarmd.paths import DataPaths
+from swarmd.private import CREDENTIAL
+from swarmd.sandbox.confinement import Bounds, confine
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
 
@@ -122,6 +125,25 @@ def throttled(tell: Callable[[Reach], None]) -> Callable[[Reach], None]:
     return maybe
 
 
+def prepare(start: Start) -> None:
+    """Change no file and run no program; of the data directory, read only what is named (docs/adr/0019)."""
+    config = decode(start.config)
+    log_to_stderr(config)
+    root = Path(start.data_dir)
+    reads = [root / name for name in secret_files(config.chain)] if config.chain else []
+    if credentials := os.environ.get("CREDENTIALS_DIRECTORY"):
+        reads.append(Path(credentials))
+    for what in confine(Bounds(reads=tuple(reads)), root):
+        log.warning("not confined: %s", what)
+
+
+def secret_files(chain: ChainConfig) -> tuple[str, ...]:
+    """Files that the worker reads, by the names that the configuration gives them."""
+    files = tuple(url.removeprefix("file:") for url in chain.rpc if url.startswith("file:"))
+    named = (chain.keystore, chain.passphrase, chain.proxy.token, *files)
+    return tuple(name for name in named if name and not name.startswith(CREDENTIAL))
+
+
 async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     """What `serve` runs.
 
@@ -129,7 +151,6 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         SwarmdError: no restart can help; its exit code says so.
     """
     config = decode(start.config)
-    log_to_stderr(config)
     if config.chain is None:
         raise ConfigError("this node has no chain: the configuration has no [chain]")
     outbox.progress("connecting")
@@ -147,4 +168,4 @@ def log_to_stderr(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(serve, main)
+    anyio.run(serve, main, prepare)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a node as a service of systemd.")
 
 SYSTEMCTL_S = 120.0  # longest wait for systemctl, a stop of a node included
-SYSTEMCTL_FIX = "See `systemctl status` and `journalctl -xe`; with --no-reload the files are written and nothing is told"
+SYSTEMCTL_FIX = "See `systemctl status` and `journalctl -xe`; with --no-reload files are written and nothing else"
 
 Instance = Annotated[
     str, typer.Option("--instance", metavar="NAME", help="One of several nodes: swarmd@NAME, /etc/swarmd/NAME.toml.")

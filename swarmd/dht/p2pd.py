@@ -13,6 +13,7 @@ import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ LINE_LENGTH_MAX = 400
 START_S = 30.0
 
 log = logging.getLogger(__name__)
+
+
+def find_p2pd() -> Path:
+    """The program that hivemind brings."""
+    return Path(str(files("hivemind.hivemind_cli") / "p2pd"))
 
 
 class Daemon(P2P):  # type: ignore[misc]

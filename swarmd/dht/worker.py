@@ -27,10 +27,12 @@ from swarmd.dht.hive import use_hivemind_log_handler
 from swarmd.dht.identity import Identity, hold_identity, load_identity
 from swarmd.dht.legacy.actions import LegacyActions
 from swarmd.dht.legacy.session import LegacySession
+from swarmd.dht.p2pd import SocketDirectory, find_p2pd
 from swarmd.dht.session import Session, identity_path
 from swarmd.errors import IdentityError, IdentityInUse, SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
+from swarmd.sandbox.confinement import Bounds, confine
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
 
@@ -90,6 +92,29 @@ class Worker:
         self._session.emit(CommandFailed(command.id, reason))
 
 
+def prepare(start: Start) -> None:
+    """Keep to the network's part of the data directory, and run nothing but p2pd (docs/adr/0019)."""
+    config = decode(start.config)
+    log_to_stderr(config)
+    paths = DataPaths(Path(start.data_dir))
+    for path in (paths.peers, paths.records):
+        take_over(paths.root / path.name, path)
+    sockets = SocketDirectory(paths.sockets).path
+    own = (paths.network, paths.blobs, sockets)
+    for directory in own:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    bounds = Bounds(reads=(identity_path(config, paths),), changes=own, runs=(find_p2pd(),))
+    for what in confine(bounds, paths.root):
+        log.warning("not confined: %s", what)
+
+
+def take_over(before: Path, after: Path) -> None:
+    """Move a file from where earlier versions kept it."""
+    if before.is_file() and not after.exists():
+        after.parent.mkdir(mode=0o700, exist_ok=True)
+        before.rename(after)
+
+
 async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     """What `serve` runs.
 
@@ -97,7 +122,6 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         SwarmdError: no restart, or no restart soon, can help; its exit code says so.
     """
     config = decode(start.config)
-    log_to_stderr(config)
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's: it warns of every peer that it cannot reach
     paths = DataPaths(Path(start.data_dir))
     outbox.progress("connecting")
@@ -147,4 +171,4 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 if __name__ == "__main__":
-    anyio.run(serve, main)
+    anyio.run(serve, main, prepare)

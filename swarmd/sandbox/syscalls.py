@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import platform
 import struct
+from collections.abc import Mapping
 
 # name: (x86-64, arm64)
 REFUSED: dict[str, tuple[int, int]] = {
@@ -90,8 +91,13 @@ def is_known(machine: str = "") -> bool:
     return (machine or platform.machine()) in ARCHITECTURES
 
 
-def build_filter(machine: str = "") -> bytes:
-    """The filter as the kernel takes it, 8 bytes a `struct sock_filter`. Raises KeyError where `is_known` is False."""
+def build_filter(machine: str = "", calls: Mapping[str, tuple[int, int]] | None = None) -> bytes:
+    """The filter as the kernel takes it, 8 bytes a `struct sock_filter`. Raises KeyError where `is_known` is False.
+
+    Args:
+        machine: as `uname -m` names it; by default this one.
+        calls: what is refused; by default all that no program in the sandbox needs, the start of processes included.
+    """
     column, architecture = ARCHITECTURES[machine or platform.machine()]
     program = [
         (LOAD, 0, 0, AT_ARCHITECTURE),
@@ -101,8 +107,9 @@ def build_filter(machine: str = "") -> bytes:
         (JUMP_GREATER_EQUAL, 0, 1, X32_BIT),
         (RETURN, 0, 0, KILL),
     ]
-    for calls, number in ((REFUSED, errno.EPERM), (STARTING, errno.EAGAIN)):
-        for call in sorted({columns[column] for columns in calls.values()}):
+    groups = ((REFUSED, errno.EPERM), (STARTING, errno.EAGAIN)) if calls is None else ((calls, errno.EPERM),)
+    for refused, number in groups:
+        for call in sorted({columns[column] for columns in refused.values()}):
             program += [(JUMP_EQUAL, 0, 1, call), (RETURN, 0, 0, ERRNO | number)]
     program.append((RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)

@@ -14,6 +14,7 @@ PERMANENT = tuple(
     )
 )  # exit codes that no restart can mend; docs/OPERATING.md says what each means
 REFUSED_CALLS = "@clock @cpu-emulation @debug @module @mount @obsolete @privileged @raw-io @reboot @swap"
+LANDLOCK = "landlock_create_ruleset landlock_add_rule landlock_restrict_self seccomp"
 STOP_S = 45  # TimeoutStopSec for the default of workers.stop_s
 STOP_MARGIN_S = 20  # beyond the daemon's own limit, for what systemd then kills
 PROGRAM_KINDS = ("code", "proposer-solver")  # kinds of swarm that run programs which models wrote
@@ -80,6 +81,7 @@ HARDENING = (
     Setting("RestrictAddressFamilies", "AF_UNIX AF_INET AF_INET6 AF_NETLINK", "p2pd asks netlink for its addresses."),
     Setting("SystemCallArchitectures", "native", "System calls of ordinary services, refused ones with an error."),
     Setting("SystemCallFilter", "@system-service"),
+    Setting("SystemCallFilter", LANDLOCK, "With these the workers confine themselves further."),
     Setting("SystemCallFilter", f"~{REFUSED_CALLS}"),
     Setting("SystemCallErrorNumber", "EPERM"),
 )

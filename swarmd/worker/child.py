@@ -99,16 +99,20 @@ def log_lines(level: str) -> None:
     root.setLevel(level.upper())
 
 
-async def serve(main: WorkerMain) -> None:
+def nothing_to_prepare(start: Start) -> None:
+    """What most workers do before anything else."""
+
+
+async def serve(main: WorkerMain, prepare: Callable[[Start], None] = nothing_to_prepare) -> None:
     """Run a worker: wait for `Start`, then `main(start, outbox, inbox)` until it returns or the daemon goes away.
 
     `inbox` yields `Perform` and `Stop`; after `Stop`, `main` should return within its `grace_s`. A SwarmdError from
     `main` is told to the daemon as a `Fault` and becomes the exit status; any other error also leaves its traceback.
+    `prepare` comes before `main` and before this process has a second thread, so that it may take rights from it.
     """
     outbox = Outbox(claim_stdout())
-    threading.Thread(target=_outlive_by, args=(ORPHAN_S,), name="orphan-watch", daemon=True).start()
     try:
-        failure = await _converse(main, outbox)
+        failure = await _converse(main, prepare, outbox)
     finally:
         if daemon_is_gone():  # also when that is why the conversation broke off
             end_group()
@@ -116,7 +120,12 @@ async def serve(main: WorkerMain) -> None:
         tell_failure(outbox, failure)
 
 
-async def _converse(main: WorkerMain, outbox: Outbox) -> SwarmdError | None:
+def _begin(start: Start, prepare: Callable[[Start], None]) -> None:
+    prepare(start)
+    threading.Thread(target=_outlive_by, args=(ORPHAN_S,), name="orphan-watch", daemon=True).start()
+
+
+async def _converse(main: WorkerMain, prepare: Callable[[Start], None], outbox: Outbox) -> SwarmdError | None:
     """Speak until `main` ends or the daemon is gone. Returns the deliberate error that ended `main`."""
     reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
     send, inbox = anyio.create_memory_object_stream[Perform | Stop](COMMANDS_QUEUED_MAX)
@@ -126,6 +135,7 @@ async def _converse(main: WorkerMain, outbox: Outbox) -> SwarmdError | None:
         async def run(start: Start) -> None:
             nonlocal failure
             try:
+                _begin(start, prepare)
                 await main(start, outbox, inbox)
             except SwarmdError as error:
                 failure = error

@@ -38,5 +38,6 @@ def test_an_upgrade_in_the_middle_of_a_round_goes_on_with_it(machine: PrivateSys
         node.until_finished()
         assert [trained.round for trained in node.events_of(StageTrained)] == [0]
         assert len(node.events_of(NodeStarted)) == 2 and node.show("NRestarts") == "0"
+        assert "not confined" not in node.journal()
         machine.run("systemctl", "stop", "swarmd.service")
         verify(node.paths.events)

@@ -1,0 +1,156 @@
+"""A process takes rights from itself: files by Landlock, system calls by seccomp. Its children inherit what is left.
+
+For programs that somebody vouches for and that speak with the world, as workers do: what they need is named, and a
+hole in them opens no more. It needs no privilege, and Linux 5.13; what a kernel has not is told, and the process runs
+on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import swarmd
+from swarmd.sandbox import syscalls
+from swarmd.sandbox.launcher import check, filter_calls, libc
+
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # system calls, alike on all machines
+VERSION, PATH_BENEATH = 1, 1
+NO_NEW_PRIVILEGES = 38
+
+# linux/landlock.h
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIRECTORY = 1, 2, 4, 8
+REMOVE_DIRECTORY, REMOVE_FILE = 1 << 4, 1 << 5
+MAKE_DIRECTORY, MAKE_FILE, MAKE_SOCKET, MAKE_LINK = 1 << 7, 1 << 8, 1 << 9, 1 << 12
+ALL_OF_FIRST = (1 << 13) - 1
+REFER, TRUNCATE, DEVICE_CONTROL = 1 << 13, 1 << 14, 1 << 15
+SINCE = {2: REFER, 3: TRUNCATE, 5: DEVICE_CONTROL}  # version of Landlock that brought a right
+ABSTRACT_SOCKETS, SCOPES_SINCE = 1, 6
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | DEVICE_CONTROL  # what means something below no directory
+
+READ = READ_FILE | READ_DIRECTORY
+CHANGE = (
+    READ | WRITE_FILE | TRUNCATE | REMOVE_FILE | REMOVE_DIRECTORY | MAKE_DIRECTORY | MAKE_FILE | MAKE_SOCKET | REFER
+)
+
+# What a Python program that speaks to the network reads of a machine.
+SYSTEM = ("/usr", "/lib", "/lib64", "/proc", "/sys", "/dev", "/run/systemd/resolve")
+ETC = (
+    *("ca-certificates", "crypto-policies", "pki", "ssl"),
+    *("gai.conf", "host.conf", "hosts", "nsswitch.conf", "protocols", "resolv.conf", "services"),
+    *("group", "ld.so.cache", "localtime", "mime.types", "passwd", "timezone"),
+)
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # variables that name further places of OpenSSL's
+DEVICES = ("/dev/null", "/dev/tty")  # and written to
+
+# Calls that a worker needs though a program in the sandbox does not.
+NEEDED = {"socket", "pidfd_open", "memfd_create", "shmget", "semget", "msgget", "mq_open", "personality"}
+
+
+class Bounds(NamedTuple):
+    """What is left to a process."""
+
+    reads: tuple[
+        Path, ...
+    ] = ()  # files, and directories with all below; besides those of the interpreter and the system
+    changes: tuple[Path, ...] = ()  # directories: everything below may be read, made, changed and removed
+    runs: tuple[Path, ...] = ()  # programs; no other can be executed
+
+
+def confine(bounds: Bounds, away_from: Path) -> list[str]:
+    """Take from this thread, and from all that it starts, what is not within the bounds.
+
+    Args:
+        bounds: what is left.
+        away_from: a directory of which nothing but what the bounds name may be read, though it be on Python's path.
+
+    Returns:
+        What could not be taken away, in words; empty where all was.
+    """
+    left = []
+    try:
+        _restrict_files(bounds, away_from)
+    except OSError as error:
+        left.append(f"files: this kernel has no Landlock ({error.strerror})")
+    try:
+        filter_calls(syscalls.build_filter(calls=_refused()))
+    except (OSError, KeyError) as error:
+        left.append(f"system calls: {error}")
+    if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208
+        left.append("threads that ran before")
+    return left
+
+
+def _refused() -> Mapping[str, tuple[int, int]]:
+    return {name: numbers for name, numbers in syscalls.REFUSED.items() if name not in NEEDED}
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
+
+
+def _restrict_files(bounds: Bounds, away_from: Path) -> None:
+    version = check(libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), VERSION), "landlock")
+    handled = ALL_OF_FIRST
+    for since, right in SINCE.items():
+        handled |= right if version >= since else 0
+    wanted = _Ruleset(handled, 0, ABSTRACT_SOCKETS if version >= SCOPES_SINCE else 0)
+    size = 8 if version < 4 else 16 if version < SCOPES_SINCE else 24  # of the structure, as this kernel knows it
+    rules = check(libc.syscall(CREATE_RULESET, ctypes.byref(wanted), ctypes.c_size_t(size), 0), "landlock")
+    try:
+        for path, rights in _rights(bounds, away_from).items():
+            _allow(rules, path, rights & handled)
+        check(libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
+        check(libc.syscall(RESTRICT_SELF, rules, 0), "landlock")
+    finally:
+        os.close(rules)
+
+
+def _rights(bounds: Bounds, away_from: Path) -> dict[Path, int]:
+    rights: dict[Path, int] = {}
+    groups: Iterable[tuple[Iterable[Path], int]] = (
+        (_of_python(away_from), READ),
+        (map(Path, SYSTEM), READ),
+        ((Path("/etc") / name for name in ETC), READ),
+        ((Path(os.environ[name]) for name in CERTIFICATES if os.environ.get(name)), READ),
+        (map(Path, DEVICES), READ | WRITE_FILE),
+        (bounds.reads, READ),
+        (bounds.changes, CHANGE),
+        (bounds.runs, READ | EXECUTE),
+    )
+    for paths, allowed in groups:
+        for path in paths:
+            rights[path] = rights.get(path, 0) | allowed
+    return rights
+
+
+def _of_python(away_from: Path) -> list[Path]:
+    """Where modules are read from, but for places from which the directory could be reached."""
+    places = {Path(place).resolve() for place in (*sys.path, *sysconfig.get_paths().values(), sys.base_prefix) if place}
+    places |= {Path(swarmd.__file__).resolve().parent, Path(sys.prefix).resolve()}
+    return sorted(place for place in places if not away_from.resolve().is_relative_to(place))
+
+
+def _allow(rules: int, path: Path, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # what is not there cannot be opened later either: a rule is of a file, not of a name
+    try:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            rights &= OF_FILES
+        beneath = _Beneath(rights, descriptor)
+        check(libc.syscall(ADD_RULE, rules, PATH_BENEATH, ctypes.byref(beneath), 0), f"landlock rule for {path}")
+    finally:
+        os.close(descriptor)
