@@ -83,7 +83,8 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def exit_code(self) -> int:
         """0 when nothing is worse than a note, 1 with a warning, 2 with an error."""
-        return {"ok": ExitCode.OK, "note": ExitCode.OK, "warning": ExitCode.FAILURE, "error": ExitCode.UNFIT}[self.verdict]
+        codes = {"warning": ExitCode.FAILURE, "error": ExitCode.UNFIT}
+        return codes.get(self.verdict, ExitCode.OK)
 
 
 def well(check: str, title: str, evidence: str) -> Finding:
