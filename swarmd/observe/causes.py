@@ -25,6 +25,7 @@ _DOING = {
     "round.submitting": "waiting for the chain to take the reward of",
     "round.settling": "done with",
     "skipping": "ending its training of",
+    "paused": "paused for want of disk space",
 }
 
 
@@ -48,6 +49,8 @@ def reason_of(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str
         return f"{troubles[-1].text}; when the round opened the node was {found_doing or 'down'}"
     if cause == "late":
         return "the swarm was past it when this node joined"
+    if cause == "stopped":
+        return "this node had been stopped, and the swarm went on without it"
     return f"when it opened this node was {found_doing or 'not running'}, and when it was free the swarm had gone on"
 
 

@@ -136,9 +136,7 @@ def _gathered(envelope: Envelope, before: State, after: State, last_at: float) -
     assert isinstance(event, RolloutsGathered)
     groups = sum(ref.groups for ref in event.rollouts)
     missing = f"; {event.missing} more were announced and could not be had" if event.missing else ""
-    peers = len(event.rollouts)
-    of_whom = "1 peer" if peers == 1 else f"{peers} peers"
-    return _fact(envelope, f"it fetched {groups} groups of {of_whom}{missing}", event.round)
+    return _fact(envelope, f"it fetched {groups} groups of {_peers(len(event.rollouts))}{missing}", event.round)
 
 
 def _trained(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
@@ -199,7 +197,7 @@ def _ready(envelope: Envelope, before: State, after: State, last_at: float) -> S
 def _linked(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
     if before.link.chart == after.link.chart:
         return None
-    return _fact(envelope, f"the DHT answered, {after.link.peers} peers")
+    return _fact(envelope, f"the DHT answered, {_peers(after.link.peers)}")
 
 
 def _stop_asked(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
@@ -228,6 +226,10 @@ def _warning(envelope: Envelope, before: State, after: State) -> Sentence | None
     """What nothing else is said of, if it is a warning, in the words of the log."""
     line = line_of(envelope, before, after)
     return _trouble(envelope, _short(line.message)) if line.level in WARNINGS else None
+
+
+def _peers(count: int) -> str:
+    return "1 peer" if count == 1 else f"{count} peers"
 
 
 def _fact(envelope: Envelope, text: str, round: int | None = None) -> Sentence:
