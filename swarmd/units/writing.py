@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from swarmd.errors import ExitCode
 from swarmd.units.settings import CPU, HARDENING, LIFE, ORDER, PROGRAMS, Setting
 
 COLUMNS = 118
@@ -127,6 +128,7 @@ def failure_unit(form: Form) -> Unit:
         Setting("Type", "oneshot"),
         Setting("ExecStart", f"{form.command} notify --config {form.config} --unit {form.unit}"),
         Setting("TimeoutStartSec", "120"),
+        Setting("SuccessExitStatus", str(ExitCode.BAD_CONFIG), "Where [notify] names nobody, nobody is told."),
         *_places(form),
         *HARDENING,
         *CPU,

@@ -104,6 +104,7 @@ def test_the_start_limit_ends_a_crash_loop_and_that_is_told(machine: PrivateSyst
         node.until(lambda: "Start request repeated too quickly" in node.journal())
         assert node.show("ActiveState") == "failed"
         assert node.journal().count("Main process exited") == 10
+        assert node.journal().count("Triggering OnFailure=") == 1
         failure = ("journalctl", "--unit=swarmd-failure@loop.service", "--output=cat")
         node.until(lambda: f"told of {node.unit}" in machine.run(*failure))
         machine.run("rm", "-r", "/etc/systemd/system/swarmd-failure@loop.service.d")

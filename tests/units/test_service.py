@@ -176,3 +176,15 @@ def test_a_node_has_only_what_its_unit_leaves_it(machine: PrivateSystemd) -> Non
         assert "write etc OSError" in said and "homes [] devices False core 0" in said
         assert "packet OSError" in said
         assert "chown PermissionError mode 0o600" in said
+
+
+def test_a_failure_is_told_by_the_notify_verb(machine: PrivateSystemd) -> None:
+    """The unit as shipped, with its hardening, runs the real verb; here it hands the message to a program."""
+    told = '[notify]\ncommand = ["/usr/bin/logger", "--tag", "canary-told"]\n'
+    with node_on(machine, "tells") as node:
+        node.install("--cpu", config=f'role = "coordinator"\n[swarm]\nid = "test"\n{told}')
+        node.execute("/bin/sh -c 'exit 69'")
+        assert machine.call("systemctl", "start", node.unit).returncode != 0
+        journal = ("journalctl", "--identifier=canary-told", "--output=cat", "--no-pager")
+        node.until(lambda: "swarmd@tells.service ended: it ended by itself, exit code 69" in machine.run(*journal))
+        assert machine.run("systemctl", "show", "swarmd-failure@tells.service", "-P", "Result").strip() == "success"
