@@ -53,7 +53,7 @@ function votes(chain, names) {
     el(
       "tr",
       {},
-      el("td", { class: "number" }, round),
+      el("td", { class: "number round" }, round),
       el("td", {}, called(voter)),
       el("td", { class: "wrap" }, ...winners.map(called)),
     ),
@@ -87,7 +87,15 @@ function tabled(caption, titles, rows) {
     el(
       "table",
       { class: "small" },
-      el("thead", {}, el("tr", {}, ...titles.map((title) => el("th", { scope: "col" }, title)))),
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          ...titles.map((title) => el("th", { scope: "col", class: title === "Round" ? "number" : "" }, title)),
+        ),
+      ),
       el("tbody", {}, ...rows),
     ),
   );

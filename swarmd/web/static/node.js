@@ -89,12 +89,24 @@ class NodePage {
     }, STAGES_EVERY_MS);
   }
 
+  /**
+   * After a lost stream: a server that has just started may have sent the stream before it had read its log, and one
+   * that was away for long sends the latest events only. What lies before them is fetched when it comes into sight.
+   */
+  async catchUp() {
+    await here(() => {});
+    await this.part("node/events?first=-1&count=1", ({ events }) =>
+      events.forEach((/** @type {import("./log.js").EventRow} */ row) => this.append(row)),
+    );
+    notice("");
+  }
+
   follow() {
     const stream = new Stream(
       { event: (row) => this.append(row), status: (status) => showStatus(status) },
       (condition) => {
         showCondition(condition, () => stream.wake());
-        if (condition.state === "live" && this.lost) notice("");
+        if (condition.state === "live" && this.lost) this.catchUp();
         this.lost = condition.state === "lost" || (condition.state === "connecting" && this.lost);
       },
     );

@@ -74,6 +74,13 @@ class SwarmPage {
     this.loadCurves();
   }
 
+  /** After a lost stream, once the server has read its log. */
+  async catchUp() {
+    await here(() => {});
+    await this.load();
+    notice("");
+  }
+
   follow() {
     const stream = new Stream(
       {
@@ -82,7 +89,7 @@ class SwarmPage {
       },
       (condition) => {
         showCondition(condition, () => stream.wake());
-        if (condition.state === "live" && this.lost) this.load().then(() => notice(""));
+        if (condition.state === "live" && this.lost) this.catchUp();
         this.lost = condition.state !== "live" && (this.lost || condition.state === "lost");
       },
     );

@@ -36,11 +36,15 @@ export function notice(text) {
   say(byId("notice"), text);
 }
 
-/** What the server shows; asked again until it answers and has read its log. @returns {Promise<Here>} */
-export async function here() {
+/**
+ * What the server shows; asked again until it answers and has read its log.
+ * @param {(found: Here) => void} [show] what comes on the way
+ * @returns {Promise<Here>}
+ */
+export async function here(show = showHere) {
   for (;;) {
     const found = await get("here").catch(report);
-    if (found) showHere(found);
+    if (found) show(found);
     if (found && (found.read >= 1 || found.trouble)) return found;
     await new Promise((resolve) => setTimeout(resolve, found ? READING_MS : RETRY_MS));
   }
