@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import IO, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,8 +22,7 @@ from swarmd.eventlog.snapshot import encode_state
 from swarmd.web.places import Gone, Place, commits_at
 
 KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
-KEYFRAME_BYTES_MAX = 4 * 1024 * 1024  # of all of them, compressed
-LATE_FACTOR = 4  # a keyframe waits so many times its distance for a moment in which no reports are held
+KEYFRAME_BYTES_MAX = 64 * 1024 * 1024  # of all of them, compressed, in a temporary file that nobody else sees
 WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
 WINDOWS_KEPT = 4
 
@@ -37,11 +38,83 @@ class Follower(Protocol):
 
 
 class Keyframe(NamedTuple):
-    """The state before event `seq`, and where its commit begins."""
+    """The state before event `seq`, where its commit begins, and where the state lies packed."""
 
     seq: int
     place: Place | None
-    packed: bytes
+    offset: int
+    size_bytes: int
+
+
+class Keyframes:
+    """States to fold from, by number; packed in a temporary file, which is gone with the process.
+
+    Where that cannot be written no further ones are kept: folds begin further back, and take longer.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[Keyframe] = []
+        self.distance = KEYFRAME_EVENTS
+        self._file = scratch_file()
+        self._end = 0
+
+    def is_due(self, seq: int) -> bool:
+        """Whether the state before this event is worth keeping."""
+        return not self.kept or seq - self.kept[-1].seq >= self.distance
+
+    def keep(self, seq: int, place: Place | None, state: State) -> None:
+        """Pack a state; at the bound every second one goes, and the distance doubles."""
+        packed = zlib.compress(encode_state(state), 1)
+        if not self._write(packed):
+            self.distance *= 2
+            return
+        self.kept.append(Keyframe(seq, place, self._end - len(packed), len(packed)))
+        if self._end > KEYFRAME_BYTES_MAX and len(self.kept) > 2:
+            self.distance *= 2
+            self.replace(self.kept[::2])
+
+    def before(self, seq: int) -> Keyframe | None:
+        """The nearest one at or before an event."""
+        index = bisect_right(self.kept, seq, key=lambda keyframe: keyframe.seq) - 1
+        return self.kept[index] if index >= 0 else None
+
+    def unpack(self, keyframe: Keyframe) -> State:
+        """The state itself."""
+        packed = os.pread(self._file.fileno(), keyframe.size_bytes, keyframe.offset)
+        return msgspec.msgpack.decode(zlib.decompress(packed), type=State)
+
+    def begin_at(self, seq: int, state: State) -> None:
+        """Forget what lies before an event."""
+        later = [keyframe for keyframe in self.kept if keyframe.seq > seq]
+        packed = zlib.compress(encode_state(state), 1)
+        first = [Keyframe(seq, None, self._end, len(packed))] if self._write(packed) else []
+        self.kept = first + later
+
+    def replace(self, kept: Sequence[Keyframe]) -> None:
+        """Keep only these, in a file of their own."""
+        before, self._file, self._end, self.kept = self._file, scratch_file(), 0, []
+        with before:
+            for keyframe in kept:
+                packed = os.pread(before.fileno(), keyframe.size_bytes, keyframe.offset)
+                if self._write(packed):
+                    self.kept.append(keyframe._replace(offset=self._end - len(packed)))
+
+    def _write(self, packed: bytes) -> bool:
+        try:
+            written = os.pwrite(self._file.fileno(), packed, self._end)
+        except OSError:
+            return False
+        if written == len(packed):
+            self._end += written
+        return written == len(packed)
+
+
+def scratch_file() -> IO[bytes]:
+    """A file without a name; in memory where nothing can be written."""
+    try:
+        return tempfile.TemporaryFile(prefix="swarmd-states-")
+    except OSError:
+        return os.fdopen(os.memfd_create("swarmd-states"), "w+b")
 
 
 class History:
@@ -61,9 +134,7 @@ class History:
         self.at = 0.0
         self._followers = tuple(followers)
         self._place: Place | None = None
-        self._keyframes: list[Keyframe] = []
-        self._packed_bytes = 0
-        self._distance = KEYFRAME_EVENTS
+        self._keyframes = Keyframes()
         self._windows: list[list[Applied]] = []
 
     @property
@@ -75,16 +146,16 @@ class History:
         """Start anew from a base."""
         with self.lock:
             self.state, self.next_seq, self.at, self._place = base.state, base.seq, 0.0, None
-            self._keyframes, self._packed_bytes, self._windows = [], 0, []
-            self._keep()
+            self._keyframes, self._windows = Keyframes(), []
+            self._keyframes.keep(base.seq, None, base.state)
             for follower in self._followers:
                 follower.begin(base)
 
     def take(self, commit: Commit, end: Place) -> list[Applied]:
         """Fold the commit that follows; `end` is the place behind it."""
         with self.lock:
-            if self._is_due():
-                self._keep()
+            if self._keyframes.is_due(self.next_seq):
+                self._keyframes.keep(self.next_seq, self._place, self.state)
             done = list(fold([commit], self.state))
             self.state, self.next_seq, self.at, self._place = done[-1].after, commit.end_seq, commit.at, end
             for applied in done:
@@ -92,30 +163,10 @@ class History:
                     follower.take(applied)
             return done
 
-    # --- keyframes ---
-
-    def _is_due(self) -> bool:
-        passed = self.next_seq - self._keyframes[-1].seq if self._keyframes else self._distance
-        coordination = self.state.coordination
-        laden = coordination is not None and bool(coordination.reports or coordination.round_reports)
-        return passed >= (self._distance * LATE_FACTOR if laden else self._distance)
-
-    def _keep(self) -> None:
-        packed = zlib.compress(encode_state(self.state), 1)
-        self._keyframes.append(Keyframe(self.next_seq, self._place, packed))
-        self._packed_bytes += len(packed)
-        if self._packed_bytes > KEYFRAME_BYTES_MAX and len(self._keyframes) > 2:
-            self._keyframes = self._keyframes[::2]
-            self._packed_bytes = sum(len(keyframe.packed) for keyframe in self._keyframes)
-            self._distance *= 2
-
     def drop_before(self, base: Base) -> None:
         """The log begins at `base` now."""
         with self.lock:
-            kept = [keyframe for keyframe in self._keyframes if keyframe.seq > base.seq]
-            first = Keyframe(base.seq, None, zlib.compress(encode_state(base.state), 1))
-            self._keyframes = [first, *kept]
-            self._packed_bytes = sum(len(keyframe.packed) for keyframe in self._keyframes)
+            self._keyframes.begin_at(base.seq, base.state)
             self._windows = [window for window in self._windows if window[0].seq >= base.seq]
 
     # --- the way back ---
@@ -130,11 +181,14 @@ class History:
         found = self._in_windows(first, count)
         if found is not None:
             return found
-        keyframe, next_seq = self._keyframe_before(first)
-        count = min(count, next_seq - first)
-        if count <= 0:
-            return []
-        state = msgspec.msgpack.decode(zlib.decompress(keyframe.packed), type=State)
+        with self.lock:
+            count = min(count, self.next_seq - first)
+            if count <= 0:
+                return []
+            keyframe = self._keyframes.before(first)
+            if keyframe is None:
+                raise Gone(f"the log begins at event {self.first}, event {first} was removed", "Choose a later one")
+            state = self._keyframes.unpack(keyframe)
         commits = commits_at(self.directory, keyframe.place, keyframe.seq)
         applied = fold((commit for commit, _ in _after(commits, keyframe.seq)), state)
         return list(islice(applied, first - keyframe.seq, first - keyframe.seq + count))
@@ -161,7 +215,7 @@ class History:
     def first(self) -> int:
         """The first event that can be shown."""
         with self.lock:
-            return self._keyframes[0].seq if self._keyframes else self.next_seq
+            return self._keyframes.kept[0].seq if self._keyframes.kept else self.next_seq
 
     def _in_windows(self, first: int, count: int) -> list[Applied] | None:
         with self.lock:
@@ -170,13 +224,6 @@ class History:
                 if start >= 0 and start + count <= len(window):
                     return window[start : start + count]
         return None
-
-    def _keyframe_before(self, seq: int) -> tuple[Keyframe, int]:
-        with self.lock:
-            index = bisect_right(self._keyframes, seq, key=lambda keyframe: keyframe.seq) - 1
-            if index < 0:
-                raise Gone(f"the log begins at event {self.first}, event {seq} was removed", "Choose a later one")
-            return self._keyframes[index], self.next_seq
 
 
 def _after(commits: Iterator[tuple[Commit, Place]], seq: int) -> Iterator[tuple[Commit, Place]]:

@@ -27,9 +27,10 @@ EVENTS_WAITING_MAX = 4096  # of one client; one that lets more wait is let go, a
 HEARTBEAT_S = 15.0
 SEND_S = 10.0  # longest wait for a client to take what was sent
 RETRY_MS = 2000  # told to clients: how long to wait before they come again
-STATUS_LEAST_S = 0.5
+STATUS_LEAST_S = 1.0
 STATUS_EVERY_S = 5.0
 SWARM_LEAST_S = 1.0
+SWARM_S_A_PEER = 0.001  # and so much more for each peer: a view of many is large, and changes all the time
 
 
 class Client:
@@ -141,15 +142,16 @@ class Stream:
 
     async def _follow_swarm(self) -> None:
         """A view at most every `SWARM_LEAST_S`, when it changed."""
-        version, last = -1, b""
+        version, last, peers = -1, b"", 0
         while True:
             await self._somebody.wait()
             version = await self._swarm.changes.beyond(version)
             with contextlib.suppress(SwarmdError):
-                told = chunk("swarm", await self._swarm.view())
+                view = await self._swarm.view()
+                told, peers = chunk("swarm", view), len(view.peers)
                 if told != last:
                     self._tell("swarm", last := told)
-            await asyncio.sleep(SWARM_LEAST_S)
+            await asyncio.sleep(SWARM_LEAST_S + SWARM_S_A_PEER * peers)
 
     async def _follow_status(self, node: LogNode) -> None:
         version, told_at = -1, 0.0

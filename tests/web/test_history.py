@@ -68,11 +68,27 @@ def test_keyframes_stay_within_their_bound(tmp_path: Path, monkeypatch: pytest.M
     with open_log(tmp_path / "events") as log:
         write_story(log, story.recorded, State(), group=8)
     history = filled(tmp_path / "events")
-    assert history._packed_bytes <= 40_000
-    assert history._distance > 8
+    assert sum(keyframe.size_bytes for keyframe in history._keyframes.kept) <= 40_000
+    assert history._keyframes.distance > 8
     wanted = list(fold(commits_from(tmp_path / "events", oldest_base(tmp_path / "events"))))
     for seq in range(0, len(wanted), 97):
         assert history.moment(seq) == wanted[seq]
+
+
+def test_without_room_for_keyframes_folds_begin_further_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 8)
+    write = history_module.Keyframes._write
+    written: list[bytes] = []
+
+    def once(self: history_module.Keyframes, packed: bytes) -> bool:
+        written.append(packed)
+        return len(written) == 1 and write(self, packed)
+
+    monkeypatch.setattr(history_module.Keyframes, "_write", once)
+    history = filled(CHAIN / "events")
+    wanted = list(fold(commits_from(CHAIN / "events", oldest_base(CHAIN / "events"))))
+    assert [keyframe.seq for keyframe in history._keyframes.kept] == [0] and len(written) > 2
+    assert history.moment(150) == wanted[150]
 
 
 def test_a_place_that_is_gone_is_found_again_by_number(tmp_path: Path) -> None:
