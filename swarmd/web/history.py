@@ -87,7 +87,7 @@ class Keyframes:
         """Forget what lies before an event."""
         later = [keyframe for keyframe in self.kept if keyframe.seq > seq]
         packed = zlib.compress(encode_state(state), 1)
-        first = [Keyframe(seq, None, self._end, len(packed))] if self._write(packed) else []
+        first = [Keyframe(seq, None, self._end - len(packed), len(packed))] if self._write(packed) else []
         self.kept = first + later
 
     def replace(self, kept: Sequence[Keyframe]) -> None:
