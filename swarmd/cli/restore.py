@@ -39,7 +39,7 @@ def restore(
         days = (time.time() - manifest.made_at) / 86400
         typer.echo(
             f"the backup is {days:.1f} days old. What this node signed since is not in it: it will take part from the "
-            "first round that opens after it has heard of the swarm",
+            "round after the first one that it sees opening",
             err=True,
         )
 

@@ -134,7 +134,8 @@ def _first_round(turn: Turn) -> int:
     """The round to open first. After a restore it is one that this node never opened, as far as anybody can tell."""
     round = turn.coordination.round
     if turn.state.restored:
-        turn.set(restored=False, floor=max(turn.state.floor, round + 1))
+        heard = turn.state.first_heard >= 0  # which may be old by one
+        turn.set(restored=False, floor=max(turn.state.floor + heard, round + 1))
     return max(round, turn.state.floor)
 
 

@@ -1,7 +1,7 @@
 """A node that was brought back from a backup signs nothing again that it may have signed since the backup was made.
 
 Where a contract keeps the rounds it knows what was submitted. The signed reports in the DHT nobody keeps, so a restored
-node takes part from the first round only that had not opened when it heard of the swarm again.
+node takes part only from the round after the first one that it saw opening.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from swarmd.core.turn import Turn
 
 
 def raise_floor(turn: Turn, event: RoundAnnounced, round: int) -> None:
-    """The swarm is at `round`: whatever this node signed before is of that round at the latest.
+    """The swarm is at `round`, as far as this node hears.
 
-    An announcement whose time has passed may be an old one and settles nothing; the contract's never is.
+    What it hears first may be old: a DHT gives such records now and then, or half of a parted swarm does. A later
+    round that opens while it listens is new, and whatever it signed before is of that round at the latest. The
+    contract's word is never old; an announcement whose time has passed says nothing.
     """
-    live = event.final or event.deadline_at > turn.at or turn.chain_is_up
-    if turn.state.restored and live:
-        turn.set(restored=False, floor=max(turn.state.floor, round + (not event.final)))
+    state = turn.state
+    if not state.restored or not (event.final or event.deadline_at > turn.at or turn.chain_is_up):
+        return
+    settled = event.final or turn.chain_is_up or 0 <= state.first_heard < round
+    first_heard = round if state.first_heard < 0 else state.first_heard
+    turn.set(restored=not settled, first_heard=first_heard, floor=max(state.floor, round + (not event.final)))
 
 
 def is_barred(state: State, round: int) -> bool:

@@ -367,7 +367,8 @@ def cancel(turn: Turn) -> None:
     turn.disarm("train")
     train = train_id(work.round, work.stage)
     turn.settle(train)
-    if is_training(turn, train):
+    told = turn.state.low_space is not None and any(wait.name == "cancel" for wait in turn.state.deadlines)
+    if is_training(turn, train) and not told:
         turn.emit(CancelTraining(f"cancel/{work.round}/{work.stage}", train))
         turn.arm("cancel", turn.at + CANCEL_S)
 

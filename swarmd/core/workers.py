@@ -48,6 +48,7 @@ def start_node(turn: Turn, event: NodeStarted) -> None:
         stopped=before.stopped or (working and in_order),
         low_space=None,
         restored=before.restored or event.restored,
+        first_heard=-1,
         floor=max(before.floor, event.from_round),
         stop_reason="",
         exit_code=0,

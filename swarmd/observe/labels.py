@@ -10,7 +10,7 @@ from swarmd.core.events import WorkerExited, WorkerStartFailed
 OTHER = "other"
 LAYERS = ("process", "network", "training", "round", "chain", "submissions")
 WORKERS = ("network", "trainer", "chain")
-SKIP_CAUSES = ("slow", "late", "fault")
+SKIP_CAUSES = ("slow", "late", "fault", "stopped")
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
 DEPTHS = ("live", "ready", "productive")  # of health
 EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent")

@@ -327,7 +327,8 @@ def _round_reason(state: State, overdue_s: float) -> str:
         return pause_words(state.low_space)
     reason = _ROUND_REASONS.get(state.chart, state.chart)
     if state.chart == "waiting" and state.clock is not None and is_barred(state, state.clock.round):
-        reason = f"restored from a backup: it takes part from round {max(state.floor, state.clock.round + 1)} on"
+        first = max(state.floor, state.clock.round + 1) + state.restored
+        reason = f"restored from a backup: it takes part from round {first} on"
     if state.chart == "syncing" and state.chain:
         reason = "reading where the contract is"
     if overdue_s > 0:

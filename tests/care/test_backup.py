@@ -248,7 +248,7 @@ def test_the_verbs(
     assert "its keys open" in capsys.readouterr().out
     assert run_command(["restore", str(out), str(tmp_path / "new"), *secret]) == 0
     told = capsys.readouterr()
-    assert "all commands as they were" in told.out and "first round that opens after" in told.err
+    assert "all commands as they were" in told.out and "round after the first one" in told.err
     assert run_command(["restore", str(out), str(tmp_path / "new"), *secret]) == 65
     assert run_command(["backup", "--without-keys", str(node.root), str(tmp_path / "b.tar.gz")]) == 0
     assert "the identity is not in it" in capsys.readouterr().err

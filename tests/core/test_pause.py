@@ -93,6 +93,14 @@ def test_room_before_the_trainer_has_stopped_waits_for_the_trainer() -> None:
     assert ids(node.tell(TrainingCancelled("train/0/0", 0, 0))) == ["train/0/0"]
 
 
+def test_a_trainer_that_is_stopping_is_not_told_again() -> None:
+    node = Story(settings(behind="abandon"))
+    node.join()
+    node.tell(announced(0), LOW, FREED)
+    assert node.tell(LOW) == ()
+    assert node.state.chart == "paused" and "cancel" in node.waits
+
+
 def test_a_stage_trained_although_cancelled_is_reported() -> None:
     node = Story(settings(behind="abandon"))
     node.join()

@@ -253,7 +253,7 @@ CHAIN_MUTANTS = (
         submissions,
         "return (submission.round, submission.stage) > (chain.round, chain.stage)",
         "return False",
-        (("nodes", 2), ("stages", 3)),
+        (("nodes", 2), ("stages", 3), ("reorg_depth", 12)),
     ),
     Mutant(
         "two attempts share an id",
