@@ -53,7 +53,7 @@ def check_url(url: str) -> None:
         valid = False
     if not valid:
         raise ConfigError(
-            f"chain.rpc: an endpoint that begins with {url[:8]!r} is no URL of a node",
+            f"chain.rpc: one of the endpoints, of {len(url)} characters, is no URL of a node",  # it may be a bare key
             "Write it as https://host/path, http://host:port or wss://host/path",
         )
 

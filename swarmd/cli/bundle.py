@@ -60,7 +60,7 @@ def bundle(
     loaded = load_config(config) if config is not None else None
     log = find_log(place)
     secrets = known_secrets(loaded, place, signing=True) | _keys_in(place)
-    texts, notes = _texts(place, loaded, unit, Cover(secrets))
+    texts, notes = _texts(place, config, loaded, unit, Cover(secrets))
     target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     made = write_bundle(log, target, texts, secrets, log_mib * MIB, notes, _progress)
     typer.echo(f"{target}: {target.stat().st_size / MIB:.1f} MiB, events {made.first_seq} to {made.next_seq - 1}")
@@ -87,13 +87,15 @@ def _progress(what: str) -> None:
 # --- what goes in beside the log ---
 
 
-def _texts(place: Path, config: Config | None, unit: str, cover: Cover) -> tuple[dict[str, bytes], tuple[str, ...]]:
+def _texts(
+    place: Path, file: Path | None, config: Config | None, unit: str, cover: Cover
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """Files by name, and notes about those that could not be made."""
     makers: list[tuple[str, Callable[[], bytes]]] = [
         ("status.json", lambda: _status(place)),
         ("stories.json", lambda: _stories(place)),
         ("files.json", lambda: _files(place)),
-        ("findings.json", lambda: _findings(place)),
+        ("findings.json", lambda: _findings(place, file)),
     ]
     if config is not None:
         makers.append(("config.json", lambda: _config(config, cover)))
@@ -144,11 +146,12 @@ def _files(place: Path) -> bytes:
     return json.dumps(rows).encode()
 
 
-def _findings(place: Path) -> bytes:
+def _findings(place: Path, config: Path | None) -> bytes:
     """What doctor says without asking anybody; a process of its own, so that it cannot hold this one up."""
     import sys
 
-    call = [sys.executable, "-m", "swarmd", "doctor", str(place), "--offline", "--json"]
+    of = ["--config", str(config)] if config is not None else [str(place)]
+    call = [sys.executable, "-m", "swarmd", "doctor", *of, "--offline", "--json"]
     done = subprocess.run(call, capture_output=True, timeout=120, check=False)
     if not done.stdout.lstrip().startswith(b"{"):
         raise OSError(f"doctor ended with {done.returncode}")

@@ -60,8 +60,9 @@ class FakeNode:
         self.output = directory / "daemon.log"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, network: str = "ok", trainer: str = "ok", **environ: str) -> None:
-        argv = [sys.executable, str(RUNNER), str(self.config), str(self.paths.root), network, trainer]
+    def start(self, network: str = "ok", trainer: str = "ok", chain: str = "", **environ: str) -> None:
+        modes = [network, trainer, *([chain] if chain else [])]
+        argv = [sys.executable, str(RUNNER), str(self.config), str(self.paths.root), *modes]
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 argv, stdout=output, stderr=output, start_new_session=True, env=os.environ | environ
