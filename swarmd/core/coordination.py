@@ -212,8 +212,15 @@ def reported_by(coordination: Coordination) -> list[str]:
 
 def expected_of(coordination: Coordination) -> tuple[str, ...]:
     """Peers whose reports the open stage waits for."""
-    round = coordination.round
-    return tuple([member.peer for member in coordination.members if is_expected(member, round)])
+    round, lately = coordination.round, coordination.round - 1
+    return tuple(
+        [
+            member.peer
+            for member in coordination.members
+            if not member.left
+            and (member.last_round >= lately or member.since_round > lately or is_expected(member, round))
+        ]  # whom `is_expected` takes for certain is not put to it: this runs once for every report of every member
+    )
 
 
 def is_expected(member: Member, round: int) -> bool:
