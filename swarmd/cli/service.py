@@ -14,6 +14,7 @@ from swarmd.errors import ExitCode, UnitError
 if TYPE_CHECKING:
     from swarmd.units.files import Planned
     from swarmd.units.plan import Place
+    from swarmd.units.transfer import Transfer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a node as a service of systemd.")
 
@@ -33,7 +34,8 @@ def install(
     instance: Instance = "",
     user: User = False,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Copied to where the unit reads it.")
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="Copied to where the unit reads it; the node's data too."),
     ] = None,
     gpu: Annotated[
         bool | None, typer.Option("--gpu/--cpu", help="An accelerator's devices are left; else as the machine has one.")
@@ -51,13 +53,16 @@ def install(
     from swarmd.units.files import Planned, put, refuse_changed, state_of
     from swarmd.units.plan import find_place, plan, read_config
     from swarmd.units.program import find_command
+    from swarmd.units.transfer import find_transfer
 
     place = find_place(instance, user)
     loaded = read_config(config or place.config)
     if config is not None and loaded is None:
         raise UnitError(f"there is no configuration {config}")
     files = plan(place, find_command(user=user), loaded, gpu, programs)
-    if config is not None and config.resolve() != place.config:
+    transfer = None
+    if config is not None and loaded is not None and config.resolve() != place.config:
+        transfer = find_transfer(config, loaded, place)
         text = config.read_text(encoding="utf-8")
         files.append(Planned(place.config, text, "the node's configuration, readable by all", marked=False))
     if not force:
@@ -66,6 +71,8 @@ def install(
     for planned in files:
         done = f"would be written ({state_of(planned)})" if dry_run else put(planned)
         typer.echo(f"{planned.path}: {planned.why}; {done}")
+    if transfer is not None:
+        _take_data(transfer, dry_run)
     if dry_run:
         return
     _make_directories(place)
@@ -75,6 +82,19 @@ def install(
         _systemctl(place, "enable", "--now", place.unit)
         typer.echo(f"{place.unit}: started, now and at every boot")
     _tell_next(place, files, now)
+
+
+def _take_data(transfer: Transfer, dry_run: bool) -> None:
+    from swarmd.units.transfer import take_along
+
+    source, target = transfer.source.root, transfer.target.root
+    if transfer.there:
+        typer.echo(f"{target}: the node's data is there; {source} stays as it is")
+    elif dry_run:
+        typer.echo(f"{target}: the node's data; would be copied from {source}, which would be closed")
+    else:
+        take_along(transfer)
+        typer.echo(f"{target}: the node's data; copied from {source}, which is closed: no node starts there any more")
 
 
 def _drop_stale(place: Place, files: list[Planned], dry_run: bool) -> None:

@@ -28,7 +28,8 @@ class Moved(msgspec.Struct, frozen=True):
     """The node lives elsewhere now."""
 
     at: float
-    archive: str  # that it left in
+    archive: str = ""  # that it left in, for another host
+    to: str = ""  # directory of this host that it went to
 
 
 def write_note(path: Path, note: Restored | Moved) -> None:
@@ -49,14 +50,23 @@ def forget_restored(data: DataPaths) -> None:
 
 
 def refuse_moved(data: DataPaths) -> None:
-    """Raise IdentityInUse where the node has moved to another host."""
+    """Raise IdentityInUse where the node has moved to another directory or host."""
     moved = _read(data.moved, Moved)
     if moved is not None:
         day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moved.at))
+        where, fix = _whereabouts(moved)
         raise IdentityInUse(
-            f"the node in {data.root} was moved away on {day}, in {moved.archive}; here too, it would run twice",
-            f"Run it where it was restored. Only if that archive was never restored anywhere: remove {data.moved}",
+            f"the node in {data.root} was moved away on {day}, {where}; here too, it would run twice",
+            f"{fix}: remove {data.moved}",
         )
+
+
+def _whereabouts(moved: Moved) -> tuple[str, str]:
+    """Where the node is, and when it may come back."""
+    if moved.to:
+        return f"to {moved.to}", "Run it there. Only if nothing is left of it there"
+    fix = "Run it where it was restored. Only if that archive was never restored anywhere"
+    return f"in {moved.archive}", fix
 
 
 def _read(path: Path, kind: type[Note]) -> Note | None:
@@ -66,5 +76,5 @@ def _read(path: Path, kind: type[Note]) -> Note | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        fix = "`swarmd restore` and `swarmd backup --for-move` write it; bring it back from a copy"
+        fix = "`swarmd restore`, `backup --for-move` and `service install` write it; bring it back from a copy"
         raise LogDamaged(f"the note {path} cannot be read: {error}", fix) from error

@@ -33,6 +33,7 @@ class Place(msgspec.Struct, frozen=True):
     units: Path = Path("/etc/systemd/system")
     etc: Path = Path("/etc/swarmd")
     dev: Path = Path("/dev")
+    state: Path = Path("/var/lib")
 
     @property
     def unit(self) -> str:
@@ -56,6 +57,12 @@ class Place(msgspec.Struct, frozen=True):
         return self.etc / f"{self.instance or 'node'}.toml"
 
     @property
+    def data(self) -> Path:
+        """The node's data. systemd has that of a user who exists only while the unit runs below `private`."""
+        named = self.state / f"swarmd{'-' * bool(self.instance)}{self.instance}"
+        return named.resolve() if self.user or named.exists() else self.state / "private" / named.name
+
+    @property
     def credentials(self) -> Path:
         """Secrets, one file each, for root alone."""
         return self.etc / "credentials"
@@ -72,8 +79,9 @@ def find_place(instance: str = "", user: bool = False, home: Path | None = None)
         )
     if not user:
         return Place(instance)
-    configuration = (home or Path.home()) / ".config"
-    return Place(instance, True, configuration / "systemd/user", configuration / "swarmd")
+    own = home or Path.home()
+    units, etc = own / ".config/systemd/user", own / ".config/swarmd"
+    return Place(instance, True, units, etc, state=own / ".local/share")
 
 
 def plan(
