@@ -106,7 +106,7 @@ def test_secrets_of_the_environment_are_known_without_a_configuration(tmp_path: 
         "PIP_INDEX_URL": "https://me:index-word@pypi.example/simple",
         "TOKENIZERS_PARALLELISM": "parallel",
         "SSL_KEY": "/etc/ssl/key.pem",
-        "HOME": "/home/somebody",
+        "HOME": "/srv/swarmd",
     }
     found = known_secrets(None, tmp_path, environ)
     assert found == {"token-of-the-hub", "push-word", "other-word", "index-word"}
