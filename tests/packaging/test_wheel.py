@@ -27,7 +27,8 @@ NEEDED = (
 def test_the_wheel_holds_what_a_node_needs_and_nothing_else(built: Built) -> None:
     names = zipfile.ZipFile(built.wheel).namelist()
     assert not [name for name in NEEDED if name not in names]
-    assert any(name.endswith("share/man/man1/swarmd.1") for name in names)
+    for shared in ("man/man1/swarmd.1", "doc/swarmd/docs/OPERATING.md", "doc/swarmd/README.md"):
+        assert any(name.endswith(f"share/{shared}") for name in names), shared
     assert not [name for name in names if name.startswith(("tests/", "bench/")) or "node_modules" in name]
     assert built.wheel.stat().st_size < 8_000_000
 
