@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog.commit import Commit, decode_commit
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
+
+READ_BYTES = 64 * 1024
 
 
 class Place(NamedTuple):
@@ -66,7 +69,7 @@ def commits_at(directory: Path, place: Place | None, seq: int) -> Iterator[tuple
 def _frames_of(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
     """Valid frames of one segment from `offset` on, 0 being its start, and the offset behind each."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with _Sparing(path) as file:
             opening = read_header(file, path)
             for end, payload in read_frames(file, offset or opening.size_bytes, opening.seed):
                 yield decode_commit(payload, RULES, path), end
@@ -74,3 +77,10 @@ def _frames_of(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
         raise Gone(f"{path} was removed while it was read", "Ask again") from error
     except OSError as error:
         raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
+
+
+class _Sparing(FileIO):
+    """A file of which little is read at once: mostly one event is new, and a segment ends in a megabyte of zeros."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(READ_BYTES if size is None or size < 0 else min(size, READ_BYTES)) or b""
