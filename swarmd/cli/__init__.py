@@ -51,7 +51,7 @@ VERBS = {
     ),
     "report": Verb("swarmd.cli.report", "report", "Draw what training gave: reward and accuracy by round."),
     "replay": Verb("swarmd.cli.replay", "replay", "Replay a node's event log: show, step, verify, compare charts."),
-    "log": Verb("swarmd.cli.log", "app", "Print, follow, verify or export an event log."),
+    "log": Verb("swarmd.cli.log", "app", "Print, follow, verify, export or compact an event log."),
     "chart": Verb("swarmd.cli.chart", "chart", "List the statecharts or draw one."),
     "config": Verb("swarmd.cli.config", "app", "Check a configuration file or show what is in force."),
     "model": Verb("swarmd.cli.model", "app", "Build the embedded model or look at it."),
