@@ -29,15 +29,15 @@ DISK_FULL = Kind(
     "disk.full",
     "error",
     "The disk is full",
-    "The node does not start, or stops with code 73, before it fills the disk. Its log stays whole.",
+    "The node pauses before it fills the disk; where next to nothing is left it ends with code 73. Its log stays whole.",
     "Free some space, or lower storage.free_bytes_min",
 )
 DISK_BUDGET = Kind(
     "disk.budget",
     "warning",
     "The node may use more than is free",
-    "Log, rollouts and checkpoints may grow to the sum of their bounds, and the disk ends before. The node then stops "
-    "with code 73.",
+    "Log, rollouts and checkpoints may grow to the sum of their bounds, and the disk ends before. The node then pauses "
+    "until there is room.",
     "Free some space, or lower storage.log_bytes_max, storage.blob_bytes_max or training.checkpoints_kept",
 )
 DISK_INODES = Kind(

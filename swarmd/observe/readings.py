@@ -73,7 +73,7 @@ GAUGES: dict[str, Gauge] = {
     "blob_limit_bytes": Gauge("storage.blob_bytes_max: old rollouts are removed there."),
     "checkpoint_bytes": Gauge("Size of the checkpoints."),
     "disk_free_bytes": Gauge("Room on the data directory's file system."),
-    "disk_free_limit_bytes": Gauge("storage.free_bytes_min: below it the node stops."),
+    "disk_free_limit_bytes": Gauge("storage.free_bytes_min: below it the node pauses."),
     "chain_head_block": Gauge("The chain's newest block, as the endpoint says."),
     "chain_read_block": Gauge("The newest block that the node has read."),
     "chain_lag_seconds": Gauge("Age of the newest block when it was read."),
