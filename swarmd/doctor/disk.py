@@ -29,7 +29,7 @@ DISK_FULL = Kind(
     "disk.full",
     "error",
     "The disk is full",
-    "The node pauses before it fills the disk; where next to nothing is left it ends with code 73. Its log stays whole.",
+    "The node pauses before it fills the disk; where nothing is left it ends with code 73. Its log stays whole.",
     "Free some space, or lower storage.free_bytes_min",
 )
 DISK_BUDGET = Kind(
