@@ -41,7 +41,7 @@ class PrivateSystemd:
 
     def __init__(self, state: Path) -> None:
         self._state = state
-        self._cgroup = own_cgroup() / f"private-systemd-{os.getpid()}"
+        self._cgroup = own_cgroup() / f"private-systemd-{os.getpid()}-{state.name}"
         self._log = state / "boot.log"
         self._unshare: subprocess.Popen[bytes] | None = None
         self._pid = 0
