@@ -94,8 +94,9 @@ class LocalSwarm:
 
     def _is_over(self, number: int) -> bool:
         status = self._seen.get(number)
-        over = status is not None and status.round.state == "waiting" and status.round.round >= self.rounds_max
-        return over and self.rounds_max > 0
+        if status is None or self.rounds_max <= 0:
+            return False
+        return status.round.state in ("waiting", "paused") and status.round.round >= self.rounds_max
 
     def wait_until(self, condition: Callable[[], bool], within_s: float, what: str, every_s: float = 0.1) -> None:
         """Wait until `condition` holds.

@@ -168,7 +168,9 @@ async def test_another_block_counts_from_where_it_is(ground: Ground, tmp_path: P
 
 
 async def test_what_one_endpoint_took_and_another_refuses_as_old_is_known(ground: Ground, tmp_path: Path) -> None:
-    async with middleman(ground.url) as between, seated(ground, tmp_path, rpc=(between.url, ground.url)) as seat:
+    patient = FeesConfig(stuck_s=60)
+    endpoints = middleman(ground.url)
+    async with endpoints as between, seated(ground, tmp_path, rpc=(between.url, ground.url), fees=patient) as seat:
 
         async def take_silently(call: dict[str, Any]) -> Answer:
             if call["method"] == "eth_sendRawTransaction":
@@ -178,13 +180,13 @@ async def test_what_one_endpoint_took_and_another_refuses_as_old_is_known(ground
 
         between.act = take_silently
         hash = await seat.signer.submit(REGISTER)
-        assert ground.say("eth_getTransactionReceipt", hash)["status"] == "0x1"
+        await seat.until(lambda: (ground.say("eth_getTransactionReceipt", hash) or {}).get("status") == "0x1")
         assert seat.whats.count("signed") == 1
     assert sent(ground) == 1
 
 
 async def test_a_confirmed_one_that_the_chain_lost_is_brought_back(ground: Ground, tmp_path: Path) -> None:
-    async with seated(ground, tmp_path, depth=0) as seat:
+    async with seated(ground, tmp_path, depth=0, fees=FeesConfig(stuck_s=60)) as seat:
         hash = await seat.signer.submit(REGISTER)
         await seat.until(lambda: seat.whats[-1] == "confirmed")
         ground.say("anvil_rollback", 1)
