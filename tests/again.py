@@ -16,7 +16,7 @@ import pytest
 
 STARTING_PROCESSES = (
     *(f"tests/{name}/" for name in ("care", "chain", "cli", "contracts", "daemon", "dht", "doctor", "e2e", "sandbox")),
-    *(f"tests/{name}/" for name in ("training/reference", "units", "web", "worker")),
+    *(f"tests/{name}/" for name in ("monitoring", "packaging", "training/reference", "units", "web", "worker")),
     *(f"tests/training/test_{name}.py" for name in ("ranks", "vllm", "worker")),
 )
 MOST = 12  # more failures than these are no accident
@@ -24,9 +24,9 @@ LONGEST_S = 900.0
 TAIL_LINES = 60
 
 
-@dataclass
+@dataclass(eq=False)
 class Again:
-    """What failed in this run, and how it went by itself."""
+    """What failed in this run, and how it went by itself. Compared by identity: pytest keeps plugins in sets."""
 
     config: pytest.Config
     failed: dict[str, None] = field(default_factory=dict)

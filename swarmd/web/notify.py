@@ -23,6 +23,7 @@ from swarmd.web.notify_memory import Memory
 from swarmd.web.notify_senders import Sender, senders_of
 
 LOOK_S = 2.0  # between two looks at the status
+FAREWELL_LOOK_S = 0.1
 FAREWELL_S = 2.5  # longest telling of the daemon's stop; the daemon waits for this process a little longer
 QUEUED_MAX = 64  # notes that wait for one sender; the oldest is let go at the bound
 
@@ -84,7 +85,11 @@ class Notifier:
     async def _say_farewell(self, last: Last) -> None:
         try:
             async with asyncio.timeout(FAREWELL_S):
-                self._put(self._edges.farewell(await last(), self._clock()))
+                status = await last()
+                while status.process.healthy:  # asked a moment too soon: whoever ends this process is about to stop
+                    await asyncio.sleep(FAREWELL_LOOK_S)
+                    status = await last()
+                self._put(self._edges.farewell(status, self._clock()))
                 await asyncio.gather(*(outlet.drain() for outlet in self._outlets))
         except TimeoutError:
             log.warning("the end of the node may not have been told: no time left, it took %g s", FAREWELL_S)
