@@ -25,7 +25,7 @@ SIZE = {"width": 1280, "height": 800}
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """For one module only: playwright leaves an event loop running in this thread, and tests elsewhere want their own."""
+    """For one module only: playwright leaves an event loop running in this thread, and others want their own."""
     if not Path(CHROMIUM).exists():
         pytest.fail("there is no chromium: apt-get install chromium, or name one in CHROMIUM")
     with sync_playwright() as playwright:
