@@ -14,8 +14,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from swarmd.core.events import Event
-
 REDACTED = "[redacted]"
 DEPTH_MAX = 6  # deeper structures are replaced as a whole
 BEFORE_CHARACTERS = 64  # of text before 64 hex digits in which a word says what they are
@@ -104,11 +102,6 @@ def redacting(secrets: Iterable[str] = ()) -> Processor:
         return fields
 
     return redact
-
-
-def covering(secrets: Iterable[str] = ()) -> Callable[[Event], Event]:
-    """Gives events without the secrets that a worker's words may hold: what is in the log is there for ever."""
-    return Cover(secrets).within
 
 
 def address_secrets(address: str) -> list[str]:

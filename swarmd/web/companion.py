@@ -63,7 +63,7 @@ def run(config: Config, root: Path) -> int:
     metrics = Metrics(paths, limits_of(config))
     node = LogNode(paths, Facts(config.swarm.kind, config.web.explorer), metrics=metrics)
     background = tasks_of(config, root, node)
-    linger_s = min(config.notify.after_s + LINGER_SLACK_S, LINGER_S_MAX) if background else 0.0
+    linger_s = min(config.notify.after_s + LINGER_SLACK_S, LINGER_S_MAX) if config.notify != NotifyConfig() else 0.0
     if not config.web.listen:
         asyncio.run(_watch_only(node, background, linger_s))
         return 0
@@ -84,7 +84,7 @@ def run(config: Config, root: Path) -> int:
 
 def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...]:
     """What runs beside the server. Raises ConfigError."""
-    if config.notify == NotifyConfig():
+    if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
     from swarmd.web.notify import LOOK_S, notifier_of  # here: what sends messages takes memory
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from swarmd.core.events import LinkUp, ModelPushed, WorkerExited
 from swarmd.observe.logs import configure
-from swarmd.observe.redaction import REDACTED, Cover, address_secrets, covering, redact_field, redact_text
+from swarmd.observe.redaction import REDACTED, Cover, address_secrets, redact_field, redact_text
 
 CANARY = "C4n4ryC4n4ryC4n4ryC4n4ry"
 
@@ -227,7 +227,7 @@ def test_an_exception_is_logged_with_its_cause(stream: io.StringIO) -> None:
 
 def test_what_a_worker_says_goes_into_the_log_of_events_without_secrets() -> None:
     known = "plain-words-that-open-a-door"
-    cover = covering([known])
+    cover = Cover([known]).within
     exit_ = WorkerExited("trainer", f"ended with status 1; last output:\ntoken={CANARY} and {known}", code=1)
     covered = cover(exit_)
     assert isinstance(covered, WorkerExited) and covered.code == 1
