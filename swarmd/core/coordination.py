@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -210,8 +211,30 @@ def reported_by(coordination: Coordination) -> list[str]:
     return [report.peer for report in coordination.reports]
 
 
+class _Expected(NamedTuple):
+    """Whom the open stage waits for, as it was found last, and of what that was found."""
+
+    members: tuple[Member, ...] = ()
+    round: int = -1
+    peers: tuple[str, ...] = ()
+
+
+_expected = [_Expected()]
+
+
 def expected_of(coordination: Coordination) -> tuple[str, ...]:
-    """Peers whose reports the open stage waits for."""
+    """Peers whose reports the open stage waits for.
+
+    Asked at every report, while members change between stages only: the last answer is kept, for these same members.
+    """
+    latest = _expected[0]
+    if latest.members is not coordination.members or latest.round != coordination.round:
+        latest = _Expected(coordination.members, coordination.round, _find_expected(coordination))
+        _expected[0] = latest
+    return latest.peers
+
+
+def _find_expected(coordination: Coordination) -> tuple[str, ...]:
     round, lately = coordination.round, coordination.round - 1
     return tuple(
         [
@@ -219,7 +242,7 @@ def expected_of(coordination: Coordination) -> tuple[str, ...]:
             for member in coordination.members
             if not member.left
             and (member.last_round >= lately or member.since_round > lately or is_expected(member, round))
-        ]  # whom `is_expected` takes for certain is not put to it: this runs once for every report of every member
+        ]  # whom `is_expected` takes for certain is not put to it: there may be thousands
     )
 
 

@@ -65,6 +65,10 @@ class GossipFeed:
                 self._seen.append(ref.digest)
                 self._waiting.append(Waiting(ref, applied.at, settings.swarm if settings else ""))
 
+    def has_beyond(self, count: int) -> bool:
+        """Whether `since` may have more than the first `count`."""
+        return bool(self._waiting) or self._count != count
+
     def since(self, count: int) -> tuple[list[Message], int]:
         """Messages beyond the first `count`, oldest first, as far as they are kept, and how many there were in all.
 

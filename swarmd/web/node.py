@@ -166,7 +166,7 @@ class LogNode:
 
     async def messages_since(self, count: int) -> tuple[list[Message], int]:
         """What was shared beyond the first `count` messages, oldest first, and how many there are; nothing for -1."""
-        return await self._aside(self._feed.since, count)
+        return await self._aside(self._feed.since, count) if self._feed.has_beyond(count) else ([], count)
 
     # --- the node ---
 

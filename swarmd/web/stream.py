@@ -27,10 +27,10 @@ EVENTS_WAITING_MAX = 4096  # of one client; one that lets more wait is let go, a
 HEARTBEAT_S = 15.0
 SEND_S = 10.0  # longest wait for a client to take what was sent
 RETRY_MS = 2000  # told to clients: how long to wait before they come again
-STATUS_LEAST_S = 1.0
+STATUS_LEAST_S = 2.0  # charts and events are told at once
 STATUS_EVERY_S = 5.0
 SWARM_LEAST_S = 1.0
-SWARM_S_A_PEER = 0.001  # and so much more for each peer: a view of many is large, and changes all the time
+SWARM_S_A_PEER = 0.002  # and so much more for each peer: a view of many is large, and changes all the time
 
 
 class Client:
@@ -69,7 +69,8 @@ class Client:
     async def take(self, after_seq: int) -> tuple[bytes, int]:
         """All that waits, beyond an event, or a heartbeat; and the last event in it."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), HEARTBEAT_S)
+            async with asyncio.timeout(HEARTBEAT_S):
+                await self._wake.wait()
         self._wake.clear()
         events = [(seq, chunk) for seq, chunk in self._events if seq > after_seq]
         self._events.clear()
@@ -158,8 +159,8 @@ class Stream:
         while True:
             await self._somebody.wait()
             with contextlib.suppress(TimeoutError):
-                left_s = max(0.0, told_at + STATUS_EVERY_S - time.monotonic())
-                version = await asyncio.wait_for(node.changes.beyond(version), left_s)
+                async with asyncio.timeout(told_at + STATUS_EVERY_S - time.monotonic()):
+                    version = await node.changes.beyond(version)
             with contextlib.suppress(SwarmdError):
                 self._tell("status", chunk("status", await node.shown_status()))
             told_at = time.monotonic()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from swarmd.core.commands import Announce, Command, PublishLeaderboard
+from swarmd.core.coordination import expected_of
 from swarmd.core.events import (
     CommandFailed,
     LeaderboardPublished,
@@ -15,7 +17,7 @@ from swarmd.core.events import (
     ReportSeen,
     RoundPublished,
 )
-from swarmd.core.state import Coordination
+from swarmd.core.state import Coordination, Member
 from swarmd.core.values import Settings
 from tests.core.story import Story, coordinator_settings, ids
 
@@ -194,3 +196,18 @@ def test_an_acknowledged_leaderboard_is_not_sent_again(node: Story) -> None:
     open_first(node)
     node.tell(report("me", 0), report("a", 0), report("b", 0), LeaderboardPublished("leaderboard/0", 0))
     assert not [command for command in node.state.pending if isinstance(command, PublishLeaderboard)]
+
+
+def test_whom_a_stage_waits_for_follows_round_and_members() -> None:
+    """The answer is kept from one question to the next: it must be that of these members and this round."""
+    early, late = Member("early", "Ed", 0, last_round=3), Member("late", "Lo", since_round=4)
+    these, those = Coordination(round=4, members=(early, late)), Coordination(round=4, members=(late,))
+    asked = (these, those, these, replace(these, round=9), these, replace(these, members=(early,)))
+    assert [expected_of(each) for each in asked] == [
+        ("early", "late"),
+        ("late",),
+        ("early", "late"),
+        (),
+        ("early", "late"),
+        ("early",),
+    ]
