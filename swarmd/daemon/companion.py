@@ -1,4 +1,4 @@
-"""The process beside the node that serves its page and sends notifications: started, watched, ended with the node.
+"""The process beside the node: serves its page, sends notifications, pushes metrics; it ends with the node.
 
 It reads the log and the control socket as anybody may; nothing of it is ever an event, and its end is a warning.
 """
@@ -16,6 +16,7 @@ import structlog
 from swarmd.config import Config, encode
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
+from swarmd.observe import otlp
 from swarmd.observe.folding import LineFolder
 from swarmd.observe.redaction import Cover
 
@@ -29,10 +30,11 @@ DRAIN_S = 1.0  # longest reading of what a dead one left in its pipes
 log = structlog.get_logger("swarmd.companion")
 
 
-def is_wanted(config: Config) -> bool:
-    """Whether the configuration asks for one."""
+def is_wanted(config: Config, environment: Mapping[str, str]) -> bool:
+    """Whether the configuration, or the environment that it would have, asks for one."""
     notify = config.notify
-    return bool(config.web.listen or notify.webhook or notify.telegram_token or notify.command)
+    sends = notify.webhook or notify.telegram_token or notify.command
+    return bool(config.web.listen or sends) or otlp.is_wanted(environment)
 
 
 class Companion:
@@ -63,7 +65,7 @@ class Companion:
         self._cover = cover
         self._environment = dict(environment)
         self._order = msgspec.json.encode({"config": encode(config), "root": str(root.resolve())}) + b"\n"
-        self._what = "the page" if config.web.listen else "what sends notifications"
+        self._what = "the page" if config.web.listen else "what sends notifications and metrics"
 
     async def run(self) -> None:
         """Start it, and again whenever it ends, later each time."""

@@ -184,8 +184,8 @@ class Node:
             self._supervisors[worker] = Supervisor(
                 worker, argv, environment, start, self._config.workers, self.engine.observe, tasks, cover
             )
-        if is_wanted(self._config):
-            environment = worker_environment(os.environ, tag, withheld_from("web"))
+        environment = worker_environment(os.environ, tag, withheld_from("web"))
+        if is_wanted(self._config, environment):
             self._companion = Companion(self._config, self._data.root, environment, cover=cover)
 
     async def run(self, run: str, restored: Restored | None) -> NodeStopped:

@@ -1,12 +1,14 @@
-"""The process beside a node: serves its page and tells of its health. `python -m swarmd.web`, started by the daemon.
+"""The process beside a node: serves its page, tells of its health, pushes its metrics.
 
-The daemon writes one line of JSON, `Order`, to stdin and keeps it open; stdin's end is the daemon's. Then this process
-ends too, but where it sends notifications it first stays long enough to tell that the daemon is gone.
+The daemon starts `python -m swarmd.web`, writes one line of JSON, `Order`, to its stdin and keeps that open; the end of
+stdin is the daemon's. Then this process ends too, but where it sends notifications it first stays long enough to tell
+that the daemon is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 import threading
@@ -17,7 +19,7 @@ from typing import Any
 import msgspec
 
 from swarmd.config import Config, NotifyConfig, decode
-from swarmd.errors import SwarmdError
+from swarmd.errors import ConfigError, SwarmdError
 from swarmd.observe import otlp
 from swarmd.observe.metrics import Metrics, limits_of
 from swarmd.observe.slots import known_secrets
@@ -33,6 +35,8 @@ ORDER_BYTES_MAX = 4 * 1024 * 1024
 PORT = 8800  # an example, for errors
 LINGER_SLACK_S = 30.0  # beyond notify.after_s: until then the daemon's death has been told
 LINGER_S_MAX = 600.0
+
+log = logging.getLogger("swarmd.web")
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -83,7 +87,7 @@ def run(config: Config, root: Path) -> int:
 
 
 def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...]:
-    """What runs beside the server. Raises ConfigError."""
+    """What runs beside the server. Raises ConfigError for notifications; metrics that cannot be pushed are told of."""
     if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
     from swarmd.web.notify import LOOK_S, notifier_of  # here: what sends messages takes memory
@@ -93,8 +97,12 @@ def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...
     if notifier is not None:
         tasks.append(lambda: notifier.run(lambda: node.latest_status, last=node.status))
     if otlp.is_wanted():
-        exporter = otlp.make_exporter()
-        tasks.append(lambda: otlp.push_metrics(exporter, node.metrics, lambda: node.latest_status))
+        try:
+            exporter = otlp.make_exporter()
+        except ConfigError as error:  # the environment may be meant for other programs of this host
+            log.warning("WARNING metrics are not pushed: %s", error)
+        else:
+            tasks.append(lambda: otlp.push_metrics(exporter, node.metrics, lambda: node.latest_status))
     return (lambda: node.keep_status(LOOK_S), *tasks) if tasks else ()
 
 

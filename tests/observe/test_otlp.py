@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +17,17 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 
+from swarmd.config import Config, SwarmConfig
 from swarmd.core.events import ReportPublished
-from swarmd.errors import ConfigError
+from swarmd.errors import ConfigError, ExitCode
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.otlp import is_wanted, make_exporter, push_metrics, push_once
 from swarmd.observe.status import status_of
+from swarmd.paths import DataPaths
+from swarmd.web.companion import tasks_of
+from swarmd.web.node import LogNode
 from tests.core.story import announced, trained
+from tests.daemon.node import fake_node
 from tests.observe.counting import Samples, read, tell
 from tests.observe.test_metrics import JOINED
 from tests.observe.test_status import LIVE, LOG, NOW, STATE
@@ -33,6 +40,7 @@ class Receiver(ThreadingHTTPServer):
         self.taken: list[ExportMetricsServiceRequest] = []
         self.headers: dict[str, str] = {}
         self.status = 200
+        self.came = threading.Event()
         super().__init__(("127.0.0.1", 0), _Take)
 
 
@@ -45,13 +53,14 @@ class _Take(BaseHTTPRequestHandler):
             body = gzip.decompress(body)
         assert self.path == "/v1/metrics"
         self.server.headers = dict(self.headers.items())
+        self.server.taken.append(ExportMetricsServiceRequest.FromString(body))
+        self.server.came.set()
         answer = ExportMetricsServiceResponse().SerializeToString()
         self.send_response(self.server.status)
         self.send_header("Content-Type", "application/x-protobuf")
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
-        self.server.taken.append(ExportMetricsServiceRequest.FromString(body))
 
     def log_message(self, *_: object) -> None:
         """Nothing on the test's own stderr."""
@@ -137,12 +146,29 @@ async def until(condition: Any) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_it_is_wanted_where_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_wanted_where_the_environment_says_so() -> None:
     assert is_wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"})
     assert not is_wanted({}) and not is_wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": ""})
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
     with pytest.raises(ConfigError, match=r"swarmd\[otel\]"):
         make_exporter()
+
+
+def test_a_node_that_has_neither_page_nor_messages_pushes_too(receiver: Receiver, tmp_path: Path) -> None:
+    with fake_node(tmp_path) as node:
+        node.start()
+        assert receiver.came.wait(60)
+        assert node.stop() == ExitCode.OK
+    settings = receiver.taken[0].resource_metrics[0].resource.attributes
+    assert "swarmd" in {each.value.string_value for each in settings}
+
+
+def test_the_page_is_served_where_the_extra_is_missing(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
+    assert tasks_of(Config(SwarmConfig("a")), tmp_path, LogNode(DataPaths(tmp_path))) == ()
+    assert "metrics are not pushed" in caplog.text and "swarmd[otel]" in caplog.text

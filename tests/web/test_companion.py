@@ -115,16 +115,19 @@ def test_a_killed_daemon_leaves_no_page_behind_not_even_one_that_hangs(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("config", "wanted"),
+    ("config", "environment", "wanted"),
     [
-        (Config(SwarmConfig("a")), False),
-        (Config(SwarmConfig("a"), web=WebConfig(listen="127.0.0.1:0")), True),
-        (Config(SwarmConfig("a"), notify=NotifyConfig(webhook="https://hook.example")), True),
-        (Config(SwarmConfig("a"), notify=NotifyConfig(command=("true",))), True),
+        (Config(SwarmConfig("a")), {}, False),
+        (Config(SwarmConfig("a"), web=WebConfig(listen="127.0.0.1:0")), {}, True),
+        (Config(SwarmConfig("a"), notify=NotifyConfig(webhook="https://hook.example")), {}, True),
+        (Config(SwarmConfig("a"), notify=NotifyConfig(command=("true",))), {}, True),
+        (Config(SwarmConfig("a")), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://receiver.example"}, True),
     ],
 )
-def test_it_is_there_for_a_page_or_for_notifications(config: Config, wanted: bool) -> None:
-    assert is_wanted(config) is wanted
+def test_it_is_there_for_a_page_for_notifications_or_to_push_metrics(
+    config: Config, environment: dict[str, str], wanted: bool
+) -> None:
+    assert is_wanted(config, environment) is wanted
 
 
 # --- the process alone ---
