@@ -140,11 +140,6 @@ class Turn(msgspec.Struct, gc=False):
         assert self.state.coordination is not None, "this node does not coordinate"
         return self.state.coordination
 
-    @property
-    def in_round(self) -> bool:
-        """Whether the node is in one of the states of a stage."""
-        return self.state.chart.startswith("round.")
-
     # --- deadlines ---
 
     def arm(self, name: str, due_at: float) -> None:

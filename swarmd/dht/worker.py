@@ -97,8 +97,6 @@ def prepare(start: Start) -> None:
     config = decode(start.config)
     log_to_stderr(config)
     paths = DataPaths(Path(start.data_dir))
-    for path in (paths.peers, paths.records):
-        take_over(paths.root / path.name, path)
     sockets = SocketDirectory(paths.sockets).path
     own = (paths.network, paths.blobs, sockets)
     for directory in own:
@@ -106,13 +104,6 @@ def prepare(start: Start) -> None:
     bounds = Bounds(reads=(identity_path(config, paths),), changes=own, runs=(find_p2pd(),))
     for what in confine(bounds, paths.root):
         log.warning("not confined: %s", what)
-
-
-def take_over(before: Path, after: Path) -> None:
-    """Move a file from where earlier versions kept it."""
-    if before.is_file() and not after.exists():
-        after.parent.mkdir(mode=0o700, exist_ok=True)
-        before.rename(after)
 
 
 async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from swarmd.config import encode, parse_config
 from swarmd.dht.identity import create_identity
-from swarmd.paths import DataPaths
 from swarmd.sandbox import confinement
 
 CONFIG = """
@@ -114,15 +113,3 @@ def test_what_a_kernel_has_not_is_told_and_the_process_runs_on(tmp_path: Path) -
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert "no Landlock (landlock: Function not implemented)" in ended.stdout and "system calls:" in ended.stdout
-
-
-def test_files_of_earlier_versions_are_taken_over_once(tmp_path: Path) -> None:
-    from swarmd.dht.worker import take_over
-
-    paths = DataPaths(tmp_path)
-    (tmp_path / "peers.json").write_text("old")
-    take_over(tmp_path / "peers.json", paths.peers)
-    assert paths.peers.read_text() == "old" and not (tmp_path / "peers.json").exists()
-    (tmp_path / "peers.json").write_text("older")
-    take_over(tmp_path / "peers.json", paths.peers)
-    assert paths.peers.read_text() == "old"
