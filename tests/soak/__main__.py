@@ -1,0 +1,36 @@
+"""`python -m tests.soak`: stop and start a real node many times; exit code 1 where anything is left behind."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.soak.stops import LeftBehind, Rhythm, soak
+
+
+def main() -> int:
+    """Run as the command line says. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--stops", type=int, default=200, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments (default: %(default)s)")
+    asked = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored, by children too
+    directory = Path(tempfile.mkdtemp(prefix="soak-", dir="/tmp"))  # sockets lie below: their paths are bounded
+    try:
+        tally = soak(directory, asked.stops, asked.seed, Rhythm(), lambda line: print(line, flush=True))
+    except LeftBehind as error:
+        print(f"error: {error}\nthe node is in {directory}", file=sys.stderr)
+        return 1
+    print(tally)
+    shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
