@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 import anyio.to_thread
@@ -53,10 +55,17 @@ class Trainer:
         self._told_at = 0.0
         self._spent = ""  # why only a fresh process can go on, once that is so
 
-    async def run(self, inbox: Inbox) -> None:
-        """Until `Stop` or the planned end of this process; a stage in training is cancelled then."""
+    async def run(self, inbox: Inbox, early: Sequence[Command] = ()) -> None:
+        """Until `Stop` or the planned end of this process; a stage in training is cancelled then.
+
+        Args:
+            inbox: what the daemon says.
+            early: commands that it gave while the engine was loading.
+        """
         async with anyio.create_task_group() as tasks:
             try:
+                for command in early:
+                    self._perform(command, tasks)
                 async for message in inbox:
                     if isinstance(message, Stop):
                         break
@@ -162,6 +171,43 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: Crew |
     return Engine(config, DataPaths(Path(start.data_dir)), start.peer, plan, ranks, crew)
 
 
+async def load_unless_stopped(load: Callable[[], Engine], inbox: Inbox) -> tuple[Engine | None, list[Command]]:
+    """Load in a thread, which may take minutes, and listen to the daemon meanwhile.
+
+    Returns:
+        What was loaded, None when `Stop` came first; and the commands that came before either.
+
+    Raises:
+        What `load` raises.
+    """
+    early: list[Command] = []
+    engine: Engine | None = None
+
+    async def listen(loading: anyio.CancelScope) -> None:
+        async for message in inbox:
+            if isinstance(message, Stop):
+                loading.cancel()
+                return
+            early.append(message.command)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(listen, tasks.cancel_scope)
+            engine = await anyio.to_thread.run_sync(load, abandon_on_cancel=True)
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as errors:
+        raise single_error(errors) from None
+    return engine, early
+
+
+def end_unloaded(crew: Crew | None) -> NoReturn:
+    """End as asked, without the thread that loads: Python would wait for it, and nothing of it is to be kept."""
+    if crew is not None:
+        crew.end()
+    _log.info("stopped while loading")
+    os._exit(ExitCode.OK)
+
+
 def settle_config(config: Config, paths: DataPaths) -> Config:
     """The configuration with the model that "auto" stands for. Raises ModelError when there is no such model."""
     if config.training.model != AUTO:
@@ -194,7 +240,9 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     outbox.progress("loading", note=config.training.model)
     crew = Crew(start, config.training, end_process) if config.training.processes > 1 else None
     ranks = crew.ranks if crew else ALONE
-    engine = await anyio.to_thread.run_sync(load_engine, start, config, ranks, crew, abandon_on_cancel=True)
+    engine, early = await load_unless_stopped(partial(load_engine, start, config, ranks, crew), inbox)
+    if engine is None:
+        end_unloaded(crew)
     engine.trackers = make_trackers(config, paths, start.peer, engine.steps)
     set_aside_loaded()
     policy = engine.policy
@@ -203,7 +251,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         TrainerReady(policy.device, policy.name, policy.parameters, engine.weights_digest, policy.numbers.text)
     )
     try:
-        await Trainer(engine, config, outbox, pusher).run(inbox)
+        await Trainer(engine, config, outbox, pusher).run(inbox, early)
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
     finally:

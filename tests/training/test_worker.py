@@ -137,6 +137,26 @@ def test_a_life(start: type[Worker], tmp_path: Path) -> None:
     assert worker.end() == 0
 
 
+def test_a_stop_while_it_loads_is_heeded_at_once(start: type[Worker]) -> None:
+    """Loading takes longer than this worker's whole life, and nothing that is loaded is kept."""
+    worker = start(make_config(threads=1))
+    while worker.expect(Progress, LOAD_S).what != "loading":
+        continue
+    worker.send(Stop(1.0))
+    begun = time.monotonic()
+    assert worker.end() == 0
+    assert time.monotonic() - begun < 4
+    assert "stopped while loading" in worker.errors.read_text()
+
+
+def test_a_command_that_comes_while_it_loads_is_not_lost(start: type[Worker]) -> None:
+    worker = start(make_config(steps=1, held_out_questions=2, threads=1))
+    worker.expect(Progress, LOAD_S)
+    worker.send(Perform(order(0)))
+    worker.expect(TrainerReady, LOAD_S)
+    assert worker.expect(StageTrained).command == order(0).id
+
+
 def test_what_no_restart_can_help(start: type[Worker], tmp_path: Path) -> None:
     worker = start(make_config(model=str(tmp_path / "nowhere")))
     fault = worker.expect(Fault, LOAD_S)
