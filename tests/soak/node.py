@@ -17,8 +17,10 @@ from swarmd.cli.daemons import Daemon
 from swarmd.cli.layout import LOOPBACK, lay_out, node_places, peer_of
 from swarmd.config import load_config
 from swarmd.core.events import Event
+from swarmd.core.state import State
 from swarmd.daemon.control import ControlError, ask
 from swarmd.daemon.leftovers import find_leftovers, node_tag
+from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.observe.status import Status
 
@@ -88,6 +90,11 @@ class SoakNode:
         """All that is in its log."""
         events = self.place.paths.events
         return [event for commit in read_commits(events) for event in commit.events] if events.is_dir() else []
+
+    def state(self) -> State:
+        """What its log comes to."""
+        events = self.place.paths.events
+        return load(events)[0] if events.is_dir() else State()
 
 
 class Process(msgspec.Struct, frozen=True):

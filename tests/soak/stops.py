@@ -224,7 +224,7 @@ class Soak:
     def _life(self) -> list[Event]:
         """What this life logged; all rounds so far are accounted for."""
         events = self.node.events()
-        expect(traces.lost_rounds(events))
+        expect(traces.lost_rounds(events, self.node.state()))
         known, self._events = len(self._events), events
         return events[known:]
 

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from swarmd.core.events import Event, RoundAnnounced, RoundsSkipped, StageTrained
+from swarmd.core.events import Event, RoundsSkipped, StageTrained
+from swarmd.core.state import State
 from swarmd.daemon.leftovers import GONE_S
 from swarmd.eventlog.lock import LOCK_NAME
 from tests.e2e.audit import assert_clock_monotone, assert_rounds_accounted, assert_trained_once
@@ -83,12 +84,18 @@ def _below(directories: Iterable[Path]) -> list[Path]:
 AUDITS: Sequence[Callable[[list[Event]], None]] = (assert_trained_once, assert_clock_monotone, assert_rounds_accounted)
 
 
-def lost_rounds(events: list[Event]) -> list[str]:
-    """Rounds before the latest that were neither trained nor skipped, or both; what else a log must not have."""
-    opened = max((event.round for event in events if isinstance(event, RoundAnnounced)), default=0)
+def lost_rounds(events: list[Event], state: State) -> list[str]:
+    """Rounds before the one in hand that were neither trained nor skipped; and what else a log must not have.
+
+    Args:
+        events: all of them.
+        state: what they come to.
+    """
     trained = {event.round for event in events if isinstance(event, StageTrained)}
     skipped = {at for skip in events if isinstance(skip, RoundsSkipped) for at in range(skip.first, skip.last + 1)}
-    lost = sorted(set(range(opened)) - trained - skipped)
+    known = trained | skipped
+    begun = state.work.round if state.work is not None else max(known, default=-1) + 1
+    lost = sorted(set(range(begun)) - known)
     return [f"rounds {lost} were neither trained nor skipped"] * bool(lost) + [
         f"{audit.__name__}: {error}" for audit in AUDITS if (error := _error_of(audit, events)) is not None
     ]
