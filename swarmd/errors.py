@@ -157,6 +157,10 @@ class EndpointFailed(ChainError):
     """An RPC endpoint did not answer in time, refused, or sent garbage; the next one is tried."""
 
 
+class GasTooDear(ChainError):
+    """The chain asks for more than chain.fees.max_gwei; nothing is signed until it is cheaper."""
+
+
 class RpcRefused(ChainError):
     """A node answered with a JSON-RPC error about the request itself: a revert, a nonce too low, a range too long.
 

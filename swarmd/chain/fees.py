@@ -7,7 +7,7 @@ from typing import Any
 from swarmd.chain.rpc import Caller
 from swarmd.config import FeesConfig
 from swarmd.core.values import Value
-from swarmd.errors import ChainError, EndpointFailed
+from swarmd.errors import EndpointFailed, GasTooDear
 
 GWEI = 10**9
 BASE_FEES = 2  # a block's base fee may rise so many times over before the transaction is stuck
@@ -32,7 +32,8 @@ async def quote(caller: Caller, fees: FeesConfig) -> Price:
     """The price to sign now.
 
     Raises:
-        ChainError: the chain asks for more than fees.max_gwei, or no endpoint answers.
+        GasTooDear: the chain asks for more than fees.max_gwei.
+        ChainError: no endpoint answers.
     """
     block = await caller.request("eth_getBlockByNumber", ["latest", False])
     if not isinstance(block, dict):
@@ -55,7 +56,7 @@ def bound_wei(fees: FeesConfig) -> int:
 
 def _check(asked_wei: int, fees: FeesConfig) -> None:
     if asked_wei > bound_wei(fees):
-        raise ChainError(
+        raise GasTooDear(
             f"gas costs {asked_wei / GWEI:g} gwei now, and chain.fees.max_gwei is {fees.max_gwei:g}",
             "Wait until it is cheaper, or raise the bound",
         )

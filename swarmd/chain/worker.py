@@ -18,6 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.funds import Funds
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.sender import make_sender
 from swarmd.chain.terms import Terms
@@ -67,6 +68,8 @@ class Worker:
             confirmed, emit = self.watcher.confirmed_number, outbox.observe
             self.submitter = Submitter(chain, start.peer, coordinator, self.rpc, sender, confirmed, emit)
             self.watcher.on_head = self.submitter.on_head
+        account = sender.account if sender is not None else ""
+        self.funds = Funds(chain, config.swarm.stages, self.rpc, account) if account else None
         self._watching = False
 
     async def run(self, inbox: Inbox) -> None:
@@ -77,6 +80,8 @@ class Worker:
                 tasks.start_soon(self.watcher.membership.run)
                 if self.submitter is not None:
                     tasks.start_soon(self.submitter.run)
+                if self.funds is not None:
+                    tasks.start_soon(self.funds.run)
                 async for message in inbox:
                     if isinstance(message, Stop):
                         break
@@ -108,6 +113,8 @@ class Worker:
             "lag_s": round(reach.lag_s, 1),
             "rejected": float(sum(self.watcher.reports.rejected.values())),
         }
+        if self.funds is not None:
+            figures |= self.funds.figures()
         what = "following" if reach.up else "catching up"
         self._outbox.progress(what, reach.tip, reach.head, reach.endpoint, figures)
 

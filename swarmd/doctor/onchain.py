@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.fees import quantity, quote
+from swarmd.chain.costs import REGISTER_GAS, REWARD_GAS, ROUNDS_WANTED, coins, round_gas, rounds_paid
+from swarmd.chain.fees import quote
+from swarmd.chain.funds import balance_of
 from swarmd.chain.keystore import load_account
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.urls import read_urls
@@ -21,16 +23,12 @@ from swarmd.errors import (
     ChainMismatch,
     ConfigError,
     ContractRefused,
+    GasTooDear,
     KeystoreError,
     LogDamaged,
     SwarmdError,
 )
 from swarmd.private import CREDENTIAL
-
-# Units of gas, a little more than docs/CONTRACT.md measures.
-REGISTER_GAS, REWARD_GAS, VOTE_GAS = 170_000, 111_000, 290_000
-ROUNDS_WANTED = 10  # that an account should be able to pay for
-COIN_WEI = 10**18
 
 CONTRACT_MISSING = Kind(
     "contract.missing",
@@ -226,27 +224,14 @@ async def _examine_coins(rpc: Rpc, config: Config, address: str) -> list[Finding
     """The balance against what rounds cost."""
     chain = config.chain
     assert chain is not None
-    balance = quantity(await rpc.request("eth_getBalance", [address, "latest"]), "balance")
+    balance = await balance_of(rpc, address)
     try:
         price = (await quote(rpc, chain.fees)).fee_wei
-    except ChainError as error:
-        if "max_gwei" not in error.message:
-            raise
+    except GasTooDear as error:
         return [ACCOUNT_DEAR.found(error.message)]
-    round_wei = price * round_gas(config)
-    evidence = f"{address} has {coins(balance)}, a round costs {coins(round_wei)} at most"
+    gas = round_gas(chain, config.swarm.stages)
+    evidence = f"{address} has {coins(balance)}, a round costs {coins(price * gas)} at most"
     fix = f"Send coins to {address} on chain {chain.chain_id}"
     if balance < price * max(REWARD_GAS, REGISTER_GAS):
         return [ACCOUNT_POOR.found(evidence, fix)]
-    return [ACCOUNT_LOW.found(evidence, fix)] if balance < ROUNDS_WANTED * round_wei else []
-
-
-def round_gas(config: Config) -> int:
-    """Units of gas of a round: a reward for each stage, and a vote."""
-    votes = VOTE_GAS if config.chain is not None and config.chain.winners else 0
-    return config.swarm.stages * REWARD_GAS + votes
-
-
-def coins(wei: int) -> str:
-    """Wei as the chain's coin, shortened."""
-    return f"{wei / COIN_WEI:.6g} coins"
+    return [ACCOUNT_LOW.found(evidence, fix)] if rounds_paid(balance, price, gas) < ROUNDS_WANTED else []

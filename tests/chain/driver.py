@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -111,6 +112,17 @@ class ChainDriver:
             waiter = asyncio.ensure_future(self._grown.wait())
             await asyncio.wait({waiter}, timeout=min(left_s, 0.2))
             waiter.cancel()
+        return found[0]
+
+    async def expect_figure(self, name: str, timeout_s: float = 60.0) -> dict[str, float]:
+        """Wait for progress with a figure of this name; gives all figures of it."""
+        deadline = time.monotonic() + timeout_s
+        while not (found := [each.figures for each in self.progress if name in each.figures]):
+            left_s = deadline - time.monotonic()
+            assert left_s > 0, f"no {name} in {self.progress[-3:]}, stderr: {self.errors.decode()[-3000:]}"
+            self._grown.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._grown.wait(), min(left_s, 0.2))
         return found[0]
 
     async def stop(self, grace_s: float = 5.0) -> int:

@@ -1,0 +1,104 @@
+"""What the account that submits has left: asked for now and then, so that an operator hears before it cannot pay.
+
+Only status and metrics are told. It is no fact for the event log, and where nobody answers the rest goes on without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+from typing import NamedTuple
+
+import anyio
+
+from swarmd.chain.costs import COIN_WEI, round_gas, rounds_paid
+from swarmd.chain.fees import bound_wei, quantity, quote
+from swarmd.chain.rpc import Caller
+from swarmd.config import ChainConfig
+from swarmd.errors import EndpointFailed, GasTooDear, SwarmdError
+
+LOOK_S = 120.0  # from one look to the next
+KEPT_S = 600.0  # what was seen is told for so long when later looks are in vain
+BALANCE_WEI_MAX = 2**256 - 1  # the chain's own bound; an answer beyond it is none
+
+log = logging.getLogger(__name__)
+
+
+class Seen(NamedTuple):
+    """What an account had."""
+
+    balance_wei: int
+    rounds: int  # that it paid for, at the price of then
+    at: float  # by the clock of who looked
+
+
+class Funds:
+    """Looks at one account.
+
+    Args:
+        config: what a node submits in a round, and the bound on fees.
+        stages: in a round.
+        caller: of the chain.
+        account: the address that pays.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, config: ChainConfig, stages: int, caller: Caller, account: str, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._config = config
+        self._gas = round_gas(config, stages)
+        self._caller = caller
+        self._account = account
+        self._clock = clock
+        self._seen: Seen | None = None
+
+    async def run(self) -> None:
+        """Look, for ever."""
+        while True:
+            await self.look()
+            await anyio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Ask once; where nobody answers, what was seen before stays."""
+        try:
+            balance_wei = await balance_of(self._caller, self._account)
+            rounds = rounds_paid(balance_wei, await self._price_wei(), self._gas)
+        except SwarmdError as error:  # another chain too: that is for the watcher to judge
+            log.debug("what the account has is not known: %s", error.message)
+        else:
+            self._seen = Seen(balance_wei, rounds, self._clock())
+
+    async def _price_wei(self) -> int:
+        """Of a unit of gas; where it is above the bound, the bound, for nothing dearer is ever signed."""
+        try:
+            return (await quote(self._caller, self._config.fees)).fee_wei
+        except GasTooDear:
+            return bound_wei(self._config.fees)
+
+    def figures(self) -> dict[str, float]:
+        """What is known, by the names that progress has: none where it is older than KEPT_S.
+
+        Nor where an account behind a proxy has nothing at all: somebody else pays there, as RL Swarm's login server has
+        it done.
+        """
+        seen = self._seen
+        if seen is None or self._clock() - seen.at > KEPT_S:
+            return {}
+        if self._config.sender == "proxy" and seen.balance_wei == 0:
+            return {}
+        return {"balance_coins": seen.balance_wei / COIN_WEI, "rounds_paid": float(seen.rounds)}
+
+
+async def balance_of(caller: Caller, account: str) -> int:
+    """What an account has, in wei.
+
+    Raises:
+        ChainError: no endpoint answers, or with something that is no balance.
+        ChainMismatch: all that answer are of another chain.
+    """
+    balance_wei = quantity(await caller.request("eth_getBalance", [account, "latest"]), "balance")
+    if not 0 <= balance_wei <= BALANCE_WEI_MAX:
+        raise EndpointFailed("an endpoint answered with something that is no balance")
+    return balance_wei
