@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
+from swarmd.chain.costs import ROUNDS_MAX, ROUNDS_WANTED
 from swarmd.core.state import Chain, State, Submission
 from swarmd.core.values import ChainSettings
 from swarmd.observe.layers import Layer, WorkerStatus, first_line, silence, worker_status
-from swarmd.observe.live import Live
+from swarmd.observe.live import Live, WorkerLive
 
 WAITING = ("intended", "prepared", "lost")  # charts in which nothing is on its way
 UNDER_WAY = (*WAITING, "sent")
+FUNDS_KEPT_S = 600.0  # what a worker told of the account counts for so long after its last word
 OVERDUE_LOOKS = 3  # a submission that is looked at again so often without reaching the chain is overdue
 
 _CHAIN_REASONS = {
@@ -35,6 +39,8 @@ class ChainStatus(Layer, frozen=True, kw_only=True):
     lag_s: float | None = None  # age of the newest block that was read, when it was read; None while none can be
     endpoint: str = ""  # that answered last: scheme, host and port
     members: int | None = None  # peers on the allow-list, None where everybody may take part
+    balance_coins: float | None = None  # of the account, in the chain's coin; this and the next while it is known
+    rounds_paid: int | None = None  # that these pay for at the present price of gas, ROUNDS_MAX at most
     worker: WorkerStatus
 
 
@@ -84,11 +90,13 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
         reason = f"reading the chain, block {progress.done} of {progress.total}"
     mute = silence(process)
     stranger = _stranger(state, chain) if chain.chart == "up" else ""
+    balance_coins, rounds_paid = _funds(process)
+    poor = _poor(chain, rounds_paid)
     return ChainStatus(
         state=chain.chart if live else "down",
         healthy=live is not None and chain.chart == "up" and process is not None and not mute and not stranger,
         age_s=now - chain.since if chain.since else 0.0,
-        reason=(mute or reason or stranger) if live else absent,
+        reason=(mute or reason or "; ".join(filter(None, (stranger, poor)))) if live else absent,
         chain_id=chain.chain_id,
         contract=chain.contract,
         account=chain.account,
@@ -100,8 +108,29 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
         lag_s=progress.figures.get("lag_s") if progress and chain.chart in ("up", "connecting") else None,
         endpoint=progress.note if progress else "",
         members=None if state.members is None else len(state.members),
+        balance_coins=balance_coins,
+        rounds_paid=rounds_paid,
         worker=worker_status(state.chaining, live, process),
     )
+
+
+def _funds(process: WorkerLive | None) -> tuple[float | None, int | None]:
+    """The account's coins and the rounds that they pay for, as the worker told them and as long as that counts."""
+    if process is None or process.progress is None or process.progress_age_s > FUNDS_KEPT_S:
+        return None, None
+    figures = process.progress.figures
+    balance_coins, rounds = figures.get("balance_coins", math.nan), figures.get("rounds_paid", math.nan)
+    if not (0 <= balance_coins < math.inf and 0 <= rounds < math.inf):
+        return None, None
+    return balance_coins, int(min(rounds, ROUNDS_MAX))
+
+
+def _poor(chain: Chain, rounds_paid: int | None) -> str:
+    """What to do where the account will soon be unable to pay, empty where it can. Till then all is well."""
+    if rounds_paid is None or rounds_paid >= ROUNDS_WANTED:
+        return ""
+    left = f"about {rounds_paid} more rounds" if rounds_paid > 1 else "hardly a round more"
+    return f"the account pays for {left}: send coins to {chain.account or 'it'}"
 
 
 def _stranger(state: State, chain: Chain) -> str:

@@ -98,9 +98,16 @@ def _chain_words(chain: ChainStatus) -> list[str]:
     words += [f"account {chain.account}, {'registered' if chain.registered else 'not registered'}"] * bool(
         chain.account
     )
+    words += _funds_words(chain)
     words += [] if chain.members is None else [f"{count(chain.members, 'peer')} on the allow-list"]
     words += [f"chain {chain.chain_id}, {chain.contract}"] if chain.contract else []
     return words + _worker_words(chain.worker)
+
+
+def _funds_words(chain: ChainStatus) -> list[str]:
+    if chain.balance_coins is None or chain.rounds_paid is None:
+        return []
+    return [f"has {chain.balance_coins:.6g} coins, pays for about {count(chain.rounds_paid, 'round')}"]
 
 
 def _submission_words(status: SubmissionsStatus) -> list[str]:

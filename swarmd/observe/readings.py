@@ -78,6 +78,8 @@ GAUGES: dict[str, Gauge] = {
     "chain_read_block": Gauge("The newest block that the node has read."),
     "chain_lag_seconds": Gauge("Age of the newest block when it was read."),
     "chain_registered": Gauge("1 when the contract knows this peer."),
+    "chain_balance_coins": Gauge("Coins of the account that submits; absent while they are not known."),
+    "chain_rounds_paid": Gauge("Rounds that these coins pay for at the present price of gas; 1000000 at most."),
     "submissions_open": Gauge("Submissions that are not settled: waiting, sent, or in a block.", ("state",)),
     "submission_oldest_seconds": Gauge("How long ago the submission was wanted whose turn it is; absent for none."),
 }
@@ -174,6 +176,9 @@ def _chain(chain: ChainStatus) -> Iterator[Reading]:
     if chain.lag_s is not None:
         yield "chain_lag_seconds", (), chain.lag_s
     yield "chain_registered", (), chain.registered
+    if chain.balance_coins is not None and chain.rounds_paid is not None:
+        yield "chain_balance_coins", (), chain.balance_coins
+        yield "chain_rounds_paid", (), chain.rounds_paid
 
 
 def _submissions(submissions: SubmissionsStatus) -> Iterator[Reading]:

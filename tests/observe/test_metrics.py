@@ -255,7 +255,8 @@ def full_status(now: float = NOW) -> Status:
     submissions = (*chained.submissions[:-1], waiting)
     node = replace(STATE.settings, chain=chained.settings.chain)
     state = replace(STATE, settings=node, chain=replace(chained.chain, chart="up"), submissions=submissions)
-    progress = replace(LIVE.trainer.progress, what="following", done=40, total=41, figures={"lag_s": 2.0})
+    figures = {"lag_s": 2.0, "balance_coins": 0.25, "rounds_paid": 12.0}
+    progress = replace(LIVE.trainer.progress, what="following", done=40, total=41, figures=figures)
     live = replace(LIVE, chain=replace(LIVE.trainer, progress=progress))
     return status_of(state, now, LOG, live, "1.0")
 
@@ -286,6 +287,7 @@ def test_readings_say_what_the_status_says(tmp_path: Path) -> None:
     assert found["swarmd_log_bytes",] == 1000 and found["swarmd_log_segments",] == 1
     assert found["swarmd_blob_bytes",] == 200 and found["swarmd_checkpoint_bytes",] == 30
     assert found["swarmd_chain_head_block",] == 41 and found["swarmd_chain_lag_seconds",] == 2
+    assert found["swarmd_chain_balance_coins",] == 0.25 and found["swarmd_chain_rounds_paid",] == 12
     assert found["swarmd_health", "live"] == 1
     for name, layer in (("round", status.round), ("chain", status.chain), ("submissions", status.submissions)):
         assert layer is not None and found["swarmd_layer_healthy", name] == layer.healthy

@@ -7,10 +7,12 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from swarmd.chain.costs import ROUNDS_MAX
 from swarmd.cli.swarm import row_of
 from swarmd.core.state import Chain, Clock, Deadline, Link, State, Submission, Trainer, WorkerState
 from swarmd.core.values import BlockRef, ChainSettings, Settings
 from swarmd.observe.live import Live, WorkerLive
+from swarmd.observe.onchain import FUNDS_KEPT_S
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.worker.messages import Progress
@@ -96,6 +98,63 @@ def test_a_running_worker_tells_how_far_it_is_and_through_whom() -> None:
     text = " ".join(shown(told(STATE, live), 160).split())
     assert "block 80 of 120; its age 12s; by https://rpc.example" in text
     assert "its age" not in shown(told(with_chain(chart="degraded"), live), 160)  # nobody looks any more
+
+
+def paying(rounds: float, coins: float = 0.5, **fields: object) -> Live:
+    """A node whose account pays for so many rounds."""
+    progress = Progress("following", 77, 77, "https://h", {"balance_coins": coins, "rounds_paid": rounds})
+    return replace(LIVE, chain=replace(WELL, progress=progress, **fields))
+
+
+def test_an_account_that_can_pay_is_shown() -> None:
+    status = told(STATE, paying(40.0))
+    assert status.healthy and status.chain is not None and status.chain.reason == ""
+    assert (status.chain.balance_coins, status.chain.rounds_paid) == (0.5, 40)
+    assert "has 0.5 coins, pays for about 40 rounds" in " ".join(shown(status, 200).split())
+    assert "pays for" not in shown(told(STATE))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [
+        (10.0, ""),
+        (9.0, f"the account pays for about 9 more rounds: send coins to {ACCOUNT}"),
+        (1.0, f"the account pays for hardly a round more: send coins to {ACCOUNT}"),
+        (0.0, f"the account pays for hardly a round more: send coins to {ACCOUNT}"),
+    ],
+)
+def test_an_account_that_will_soon_be_unable_to_pay_is_told_before_anything_fails(rounds: float, words: str) -> None:
+    chain = told(STATE, paying(rounds)).chain
+    assert chain is not None and chain.healthy and chain.reason == words
+
+
+def test_a_node_that_cannot_register_for_want_of_coins_says_both() -> None:
+    chain = told(with_chain(registered=False, account=""), paying(0.0, 0.0)).chain
+    assert chain is not None and not chain.healthy and chain.balance_coins == 0
+    both = "the contract does not know this peer yet; the account pays for hardly a round more: send coins to it"
+    assert chain.reason == both
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        paying(3.0, progress_age_s=FUNDS_KEPT_S + 1),
+        paying(float("nan")),
+        paying(3.0, float("inf")),
+        paying(-1.0),
+        replace(LIVE, chain=replace(WELL, progress=Progress("following", 77, 77, "", {"rounds_paid": 3.0}))),
+    ],
+    ids=["too old", "no number", "infinite", "negative", "half"],
+)
+def test_what_is_not_known_of_the_account_is_left_out(live: Live) -> None:
+    chain = told(STATE, live).chain
+    assert chain is not None and chain.reason == ""
+    assert chain.balance_coins is None and chain.rounds_paid is None
+
+
+def test_more_rounds_than_anybody_needs_are_not_counted() -> None:
+    chain = told(STATE, paying(1e300)).chain
+    assert chain is not None and chain.rounds_paid == ROUNDS_MAX
 
 
 def test_without_a_chain_nothing_is_new() -> None:
