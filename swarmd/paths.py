@@ -47,6 +47,11 @@ class DataPaths(msgspec.Struct, frozen=True):
         return self.network / "records.bin"
 
     @property
+    def standings(self) -> Path:
+        """The newest leaderboard that a follower has read."""
+        return self.network / "standings.bin"
+
+    @property
     def layout(self) -> Path:
         """Which layout the directory has, see `swarmd.daemon.upgrade`."""
         return self.root / "layout.json"

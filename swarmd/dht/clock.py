@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
@@ -19,10 +19,12 @@ class SwarmClock:
 
     Args:
         session: where all this happens.
+        reached: called with the round of each announcement.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, reached: Callable[[int], None] = lambda round: None) -> None:
         self._session = session
+        self._reached = reached
         self._name = names.clock(session.swarm)
         self._latest: Signed | None = None
         self._told: ClockRecord | None = None
@@ -79,3 +81,4 @@ class SwarmClock:
         self._session.policy.round = content.round
         place = (content.round, content.stage, content.opened_at, content.deadline_at, content.final)
         self._session.emit(RoundAnnounced(*place))
+        self._reached(content.round)

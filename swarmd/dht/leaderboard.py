@@ -1,17 +1,19 @@
-"""The leaderboard's body, and the check that its standings are what the signed reports add up to."""
+"""The leaderboard's body, the check that its standings are what the signed reports add up to, and a node's own copy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
 from swarmd.core.values import Standing
 from swarmd.dht import names
 from swarmd.dht.plain import DECODE_ERRORS
-from swarmd.dht.records import ReportRecord, Signed, check_payload, decode_signed, verifies
+from swarmd.dht.records import BODY_BYTES_MAX, ReportRecord, Signed, check_payload, decode_signed, verifies
 from swarmd.errors import RecordRejected
+from swarmd.eventlog.files import write_durably
 
 TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
 
@@ -35,6 +37,30 @@ def decode_board(body: bytes) -> Board:
         return msgspec.msgpack.decode(body, type=Board)
     except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no leaderboard: {error}") from error
+
+
+class KeptStandings(msgspec.Struct, frozen=True):
+    """The newest standings that a follower has read, for its own page."""
+
+    swarm: str
+    round: int
+    standings: tuple[Standing, ...]
+
+
+def keep_standings(path: Path, swarm: str, board: Board) -> None:
+    """Write them in the place of earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
+    write_durably(path, msgspec.msgpack.encode(KeptStandings(swarm, board.round, board.standings)))
+
+
+def read_standings(path: Path, swarm: str) -> KeptStandings | None:
+    """What was kept of this swarm; None where there is nothing, or nothing that can be read."""
+    try:
+        if path.stat().st_size > BODY_BYTES_MAX:
+            return None
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=KeptStandings)
+    except (OSError, *DECODE_ERRORS):
+        return None
+    return kept if kept.swarm == swarm else None
 
 
 def verify_leaderboard(boards: Sequence[Board], swarm: str, before: Iterable[Standing] = ()) -> list[str]:

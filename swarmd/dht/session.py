@@ -61,6 +61,7 @@ class Session:
         _check(config)
         install_guards()
         self.config = config
+        self.paths = paths
         self.swarm = config.swarm.id
         self.identity = identity
         self.peer_id = identity.peer_id
@@ -73,11 +74,11 @@ class Session:
         self.watches: dict[str, Watch] = {}
         self.members = 1  # present, this node included; decides how much of a body goes into a record
         self.book = AddressBook(paths.peers, config.dht.bootstrap, self.peer_id)
-        self._build(paths)
+        self._build()
         self._tasks: TaskGroup | None = None
 
-    def _build(self, paths: DataPaths) -> None:
-        dht = self.config.dht
+    def _build(self) -> None:
+        dht, paths = self.config.dht, self.paths
         self.policy = Policy(self.swarm, self.coordinator, dht.members, self.peer_id)
         self.rejections = Rejections(time.monotonic)
         validator = Validator(self.policy, self.rejections, self._accepted)

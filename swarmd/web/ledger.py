@@ -111,6 +111,7 @@ class Ledger:
         accounts: by peer id.
         votes: latest votes on the chain: (block, voter's peer id, round, winners' peer ids).
         turned_away: peers beyond `PEERS_MAX`.
+        settled_round: up to which the coordinator's sums were taken over, -1 for none.
         version: changes with every change.
     """
 
@@ -121,6 +122,7 @@ class Ledger:
         self.accounts: dict[str, PeerAccount] = {}
         self.votes: deque[tuple[int, str, int, tuple[str, ...]]] = deque(maxlen=VOTES_KEPT)
         self.turned_away = 0
+        self.settled_round = -1
         self.version = 0
         self._on_chain: deque[tuple[int, str, int, int, float]] = deque(maxlen=BLOCKS_OPEN)
         self._own = ""
@@ -170,7 +172,20 @@ class Ledger:
             if account is not None and math.isfinite(standing.reward):
                 account.name = _name(standing.name) or account.name
                 account.settle(round_, standing.reward, standing.rounds, standing.last_round, at)
+        self.settled_round = round_
         self.version += 1
+
+    def carry(self, peer: str, reward: float) -> None:
+        """Add what a peer had on the chain before the first block that is known."""
+        if account := self._account(peer):
+            account.reward += reward
+            account.known = account.known or reward != 0
+            self.version += 1
+
+    def reporters(self, round_: int, stage: int) -> tuple[str, ...]:
+        """Whose rewards for a stage are on the chain, among the newest `BLOCKS_OPEN`."""
+        place = (round_, stage)
+        return tuple({entry[1]: None for entry in self._on_chain if entry[2:4] == place})
 
     # --- rules ---
 

@@ -16,6 +16,7 @@ import msgspec
 from swarmd import __version__
 from swarmd.core.events import Envelope
 from swarmd.core.state import State
+from swarmd.dht.leaderboard import read_standings
 from swarmd.errors import ControlError, NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Applied, Base
@@ -105,6 +106,7 @@ class LogNode:
         self._history = History(self._directory, followers)
         self._tail = LogTail(self._history, self._tell, grows=self._live)
         self._pool = ThreadPoolExecutor(THREADS, "answers")
+        self._standings_stamp = 0
         self._status: Status | None = None
         self._status_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
@@ -140,10 +142,26 @@ class LogNode:
         return await self._aside(self._view, peers_max)
 
     def _view(self, peers_max: int) -> SwarmView:
+        self._settle()
         with self._history.lock:
             state, at = self._history.state, self._history.at
             around = Circumstances(self._facts.kind, self._facts.explorer, at, self._history.first, self._notes())
             return swarm_view(state, self._ledger, around, peers_max)
+
+    def _settle(self) -> None:
+        """Take over the coordinator's sums where the network worker has read newer ones."""
+        settings = self.state.settings
+        if not self._live or settings is None or settings.role != "follower" or not self._tail.caught_up.is_set():
+            return
+        with contextlib.suppress(OSError):
+            stamp = self.paths.standings.stat().st_mtime_ns
+            if stamp == self._standings_stamp and self._ledger.settled_round >= 0:
+                return
+            self._standings_stamp = stamp
+            kept = read_standings(self.paths.standings, settings.swarm)
+            if kept is not None:
+                with self._history.lock:
+                    self._ledger.settle(kept.round, kept.standings, stamp / 1e9)
 
     def _notes(self) -> tuple[str, ...]:
         trouble, share = self._tail.trouble, self._tail.share_read
@@ -154,6 +172,7 @@ class LogNode:
         return await self._aside(self._curves, tuple(peers))
 
     def _curves(self, peers: Sequence[str]) -> Curves:
+        self._settle()
         with self._history.lock:
             accounts = self._ledger.accounts
             if not peers:

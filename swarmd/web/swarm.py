@@ -134,7 +134,7 @@ def _notes(state: State, ledger: Ledger, begin: int) -> tuple[str, ...]:
     if settings is None:
         return ("The log is empty: the node has not started yet.",)
     if settings.role == "follower" and settings.chain is None:
-        notes.append("This is a follower's log: of other peers it has what they shared, not their rewards.")
+        notes.append(_others_rewards(ledger.settled_round))
     if begin > 0:
         notes.append(f"The log begins at event {begin}; of what came before it has sums only.")
     if ledger.turned_away:
@@ -142,3 +142,10 @@ def _notes(state: State, ledger: Ledger, begin: int) -> tuple[str, ...]:
     if state.chain is not None and state.chain.chart != "up":
         notes.append("The chain cannot be read at present; what is shown of it may be old.")
     return tuple(notes)
+
+
+def _others_rewards(settled_round: int) -> str:
+    """What a follower knows of them."""
+    if settled_round < 0:
+        return "This is a follower's log: of other peers it has what they shared, not their rewards."
+    return f"Rewards of other peers are those of the coordinator's leaderboard after round {settled_round}."

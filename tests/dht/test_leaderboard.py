@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from swarmd.core.values import Standing
 from swarmd.dht.identity import Identity
-from swarmd.dht.leaderboard import Board, decode_board, encode_board, verify_leaderboard
+from swarmd.dht.leaderboard import (
+    Board,
+    KeptStandings,
+    decode_board,
+    encode_board,
+    keep_standings,
+    read_standings,
+    verify_leaderboard,
+)
 from swarmd.dht.records import ReportRecord
 from swarmd.errors import RecordRejected
 from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, DIGEST, SWARM, signed_by
@@ -66,3 +76,14 @@ def test_a_forged_report_is_named() -> None:
 def test_a_body_that_is_no_leaderboard(body: bytes) -> None:
     with pytest.raises(RecordRejected, match="no leaderboard"):
         decode_board(body)
+
+
+def test_standings_are_kept_for_the_swarm_they_are_of(tmp_path: Path) -> None:
+    path = tmp_path / "standings.bin"
+    assert read_standings(path, SWARM) is None
+    keep_standings(path, SWARM, FIRST)
+    keep_standings(path, SWARM, SECOND)
+    assert read_standings(path, SWARM) == KeptStandings(SWARM, 1, SECOND.standings)
+    assert read_standings(path, "other") is None
+    path.write_bytes(b"\xc1 noise")
+    assert read_standings(path, SWARM) is None

@@ -44,7 +44,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.identity import create_identity
-from swarmd.dht.leaderboard import Board, verify_leaderboard
+from swarmd.dht.leaderboard import Board, read_standings, verify_leaderboard
 from swarmd.dht.records import ADMITTED_MAX
 from swarmd.errors import ExitCode
 from swarmd.worker.frames import encode_frame
@@ -188,6 +188,13 @@ async def test_a_round_from_membership_to_leaderboard(swarm: Swarm) -> None:
         [],
         [],
     ]  # honest nodes refuse one another nothing
+    await announce(coordinator, 1)
+    async with asyncio.timeout(30):
+        for peer in (one, two):
+            while (kept := read_standings(peer.paths.standings, SWARM)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert (kept.round, kept.standings) == (0, standings)
+    assert not coordinator.paths.standings.exists()
     assert await two.stop() == 0
     await coordinator.expect(MemberLeft, peer=two.peer_id)
     await one.expect(MemberLeft, peer=two.peer_id)

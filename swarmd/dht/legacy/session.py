@@ -26,7 +26,6 @@ from swarmd.dht.records import Policy
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.session import Session, node_settings
 from swarmd.errors import IdentityError, NetworkDown, RecordRejected
-from swarmd.paths import DataPaths
 
 NOTE_S = 5.0
 REFUSED_KEPT = 4096
@@ -41,10 +40,10 @@ class LegacySession(Session):
 
     publisher: LegacyPublisher  # type: ignore[assignment]
 
-    def _build(self, paths: DataPaths) -> None:
+    def _build(self) -> None:
         self._check()
         install_legacy()
-        dht = self.config.dht
+        dht, paths = self.config.dht, self.paths
         self.policy = Policy(self.swarm, self.coordinator, dht.members, self.peer_id)
         self.rejections = Rejections(time.monotonic)
         guard = Guard(self.rejections, self._stored)
