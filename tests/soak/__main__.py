@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import sys
-import tempfile
-from pathlib import Path
 
 from tests.soak.stops import LeftBehind, Rhythm, soak
 
@@ -21,14 +18,12 @@ def main() -> int:
     asked = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored, by children too
-    directory = Path(tempfile.mkdtemp(prefix="soak-", dir="/tmp"))  # sockets lie below: their paths are bounded
     try:
-        tally = soak(directory, asked.stops, asked.seed, Rhythm(), lambda line: print(line, flush=True))
+        tally = soak(asked.stops, asked.seed, Rhythm(), tell=lambda line: print(line, flush=True))
     except LeftBehind as error:
-        print(f"error: {error}\nthe node is in {directory}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 1
     print(tally)
-    shutil.rmtree(directory)
     return 0
 
 

@@ -18,8 +18,9 @@ from swarmd.cli.layout import LOOPBACK, lay_out, node_places, peer_of
 from swarmd.config import load_config
 from swarmd.core.events import Event
 from swarmd.core.state import State
-from swarmd.daemon.control import ControlError, ask
+from swarmd.daemon.control import ask
 from swarmd.daemon.leftovers import find_leftovers, node_tag
+from swarmd.errors import ControlError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.observe.status import Status

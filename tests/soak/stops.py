@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import statistics
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -48,6 +50,7 @@ LEGS = {  # how far a life had come, the furthest first
 UNBEGUN = "before the log was open"
 ENDED_IN_ORDER = ("stopped (", "did not end in time")  # the latter while it imports
 PROGRESS_EVERY = 5
+DEEP = "deep-" * 20
 BEFORE_IT_BEGAN = (-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)  # exit codes of who had nothing to end
 
 
@@ -138,10 +141,11 @@ class Soak:
     Args:
         directory: of the node and its temporary files; short, for sockets lie below it.
         seed: of ports and moments.
+        deep: the data directory's path is so long that p2pd's sockets have to lie among the temporary files.
     """
 
-    def __init__(self, directory: Path, seed: int) -> None:
-        self.node = SoakNode(directory, seed)
+    def __init__(self, directory: Path, seed: int, deep: bool = False) -> None:
+        self.node = SoakNode(directory / DEEP if deep else directory, seed)
         self.tally = Tally()
         self._scratch = directory / "tmp"
         self._scratch.mkdir(exist_ok=True)
@@ -274,13 +278,16 @@ def leg_of(life: Sequence[Event]) -> str:
     return next((leg for kind, leg in LEGS.items() if kind in kinds), UNBEGUN)
 
 
-def soak(directory: Path, stops: int, seed: int, rhythm: Rhythm, tell: Callable[[str], object] = print) -> Tally:
+def soak(stops: int, seed: int, rhythm: Rhythm, deep: bool = False, tell: Callable[[str], object] = print) -> Tally:
     """Start and stop a node so many times, and once more in order; its log verifies at the end.
+
+    The node lies in a new directory in /tmp, which stays where something was found.
 
     Raises:
         LeftBehind: something was not clean; the message says what, where, and with which seed.
     """
-    soak = Soak(directory, seed)
+    directory = Path(tempfile.mkdtemp(prefix="soak-", dir="/tmp"))
+    soak = Soak(directory, seed, deep)
     number, moment, ends = 0, None, moments(stops, seed, rhythm)
     try:
         for number, moment in enumerate(ends, 1):
@@ -290,7 +297,9 @@ def soak(directory: Path, stops: int, seed: int, rhythm: Rhythm, tell: Callable[
         verify(soak.node.place.root)
     except AssertionError as error:
         told = "\n  ".join(soak.node.daemon.last_lines(20))
-        raise LeftBehind(f"seed {seed}, stop {number}, {moment}: {error}; the node said last:\n  {told}") from error
+        where = f"seed {seed}, stop {number}, {moment}, in {directory}"
+        raise LeftBehind(f"{where}: {error}; the node said last:\n  {told}") from error
     finally:
         soak.node.end()
+    shutil.rmtree(directory)
     return soak.tally

@@ -1,0 +1,123 @@
+"""The looks at what a node left find what is left."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from swarmd.config import Config, SwarmConfig, settings_of
+from swarmd.core.events import (
+    Event,
+    MemberLeft,
+    NodeStarted,
+    NodeStopped,
+    RoundsSkipped,
+    StageTrained,
+    StopRequested,
+    WorkerExited,
+)
+from swarmd.core.state import State
+from swarmd.core.values import RolloutsRef
+from swarmd.daemon.leftovers import find_leftovers
+from swarmd.daemon.process import TAG_VARIABLE
+from tests.soak import traces
+from tests.soak.node import process_of
+from tests.soak.stops import LeftBehind, Rhythm, check_end, expect, has_left, leg_of, moments
+
+
+def test_a_process_is_found_until_it_is_gone() -> None:
+    tag = f"tag-{os.getpid()}"
+    left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={TAG_VARIABLE: tag})
+    try:
+        (pid,) = find_leftovers(tag)
+        process = process_of(pid)
+        assert process is not None
+        assert f"process {left.pid} is left" in traces.living([process], 0)[0]
+    finally:
+        left.kill()
+        left.wait()
+    assert traces.living([process]) == []
+
+
+def test_a_listener_takes_a_port_and_a_closed_one_does_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        node = cast("Any", SimpleNamespace(ports={"p2pd": port}))
+        assert traces.taken_ports(node) == [f"p2pd's port {port} is taken"]
+    assert traces.taken_ports(node) == []
+
+
+def test_a_socket_a_lock_and_temporary_files_are_found(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as endpoint:
+        here = Path.cwd()
+        os.chdir(tmp_path)  # for a short address
+        endpoint.bind("left.sock")
+        os.chdir(here)
+    assert traces.sockets(tmp_path) == [f"the socket {tmp_path}/left.sock is left"]
+    with (tmp_path / "writer.lock").open("w") as held:
+        assert traces.held_locks(tmp_path / "writer.lock", tmp_path / "none") == []
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert traces.held_locks(tmp_path / "writer.lock") == [f"{tmp_path}/writer.lock is locked"]
+    (tmp_path / "blobs").mkdir()
+    begun = [tmp_path / "blobs" / "aa.12.34.tmp", tmp_path / "peers.new"]
+    for path in begun:
+        path.touch()
+    assert traces.unfinished(tmp_path) == begun
+    assert f"{tmp_path}/peers.new is left" in traces.temporary(tmp_path)
+
+
+def test_files_that_become_more_are_found(tmp_path: Path) -> None:
+    for number in range(traces.ALIKE_MAX):
+        (tmp_path / f"note-{number}").touch()
+    assert traces.heaped_up(tmp_path) == []
+    (tmp_path / "note-77").touch()
+    assert traces.heaped_up(tmp_path) == [f"{traces.ALIKE_MAX + 1} files like note-#"]
+
+
+def trained(round: int) -> StageTrained:
+    return StageTrained("train", round, 0, 0.5, RolloutsRef("peer", round, 0, "digest", 1, 1))
+
+
+def test_a_round_without_an_outcome_is_found() -> None:
+    whole: list[Event] = [trained(0), RoundsSkipped(1, 2, "stopped"), trained(3)]
+    assert traces.lost_rounds(whole, State()) == []
+    assert traces.lost_rounds([trained(0), trained(3)], State()) == ["rounds [1, 2] were neither trained nor skipped"]
+    assert traces.lost_rounds([*whole, trained(3)], State())[0].startswith("assert_trained_once")
+
+
+def test_an_end_out_of_order_is_found() -> None:
+    began = NodeStarted(settings_of(Config(SwarmConfig("any")), "peer"), "run")
+    stopped: list[Event] = [StopRequested("signal SIGTERM"), MemberLeft("peer"), NodeStopped("signal SIGTERM")]
+    assert check_end([began, *stopped], signal.SIGTERM) == []
+    assert has_left([began, *stopped], "peer") and not has_left([began, *stopped], "another")
+    assert "does not end with a stop by signal SIGINT" in check_end([began, *stopped], signal.SIGINT)[0]
+    assert "does not end" in check_end([began], signal.SIGTERM)[0]
+    assert "does not end" in check_end([], signal.SIGTERM)[0]
+    crashed = WorkerExited("trainer", "ended by SIGSEGV")
+    assert check_end([began, crashed, *stopped], signal.SIGTERM) == ["a worker ended in another way: ended by SIGSEGV"]
+    assert leg_of([began]) == "log just open" and leg_of([began, trained(0)]) == "after a stage or more"
+
+
+def test_findings_are_raised_together() -> None:
+    expect([], [""])
+    with pytest.raises(LeftBehind, match="this; that"):
+        expect(["this"], [], ["that", ""])
+
+
+def test_a_seed_gives_the_same_moments_and_each_signal_its_share() -> None:
+    ends = moments(200, 7, Rhythm())
+    assert ends == moments(200, 7, Rhythm()) != moments(200, 8, Rhythm())
+    signals = [end.signal for end in ends[:-1]]
+    assert (signals.count(signal.SIGKILL), signals.count(signal.SIGINT)) == (10, 20)
+    assert all(after.settled for end, after in itertools.pairwise(ends) if end.signal == signal.SIGKILL)
+    assert ends[-1].signal == signal.SIGTERM and ends[-1].settled
