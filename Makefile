@@ -8,6 +8,7 @@ ROUNDS ?= 8
 NODES  ?= 3
 DIR    ?= .swarmd
 SEEDS  ?= 200
+STOPS  ?= 200
 WORKERS ?= 2
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -91,8 +92,9 @@ bench: $(READY) ## the benchmarks, as tables
 bench-long: $(READY) ## the trainer over 200 stages, and with a KL term and adapters
 	$(BIN)/python -m bench trainer-memory trainer-kinds
 
-soak: $(READY) ## many seeds of the simulator (SEEDS=200)
+soak: $(READY) ## many seeds of the simulator (SEEDS=200), many stops of a real node (STOPS=200)
 	$(BIN)/swarmd sim --seeds $(SEEDS)
+	$(BIN)/python -m tests.soak --stops $(STOPS)
 
 lock: $(READY) ## write constraints.txt from what is installed
 	@{ echo '# Exact versions of everything that swarmd installs, development tools included; `make lock` writes this file.'; \
