@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from swarmd.chain.blocks import Blocks, seconds_of
 from swarmd.chain.contract import check_code, read_call
-from swarmd.chain.logs import PLACE_MAX, STAGE_TOPIC, decode_entry
+from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry
 from swarmd.chain.rpc import Caller
 from swarmd.core.events import StageLog
 from swarmd.errors import ChainMismatch, ContractRefused
@@ -20,6 +20,7 @@ NOBODY = "0x" + 40 * "0"
 NUMBER_MAX = 2**32 - 1  # of a policy's two numbers
 BY_PEER = "hasSubmittedRoundStageReward(uint256,uint256,string)"
 BY_ACCOUNT = "hasSubmittedRoundStageReward(uint256,uint256,address)"  # the only form up to 0.4.2
+BOARD_MAX = 100  # places that the contract gives at once
 SEARCH_RANGES_MAX = 500  # of logs read backwards for the beginning of a stage
 
 
@@ -126,6 +127,12 @@ class Coordinator:
         """The sum of each peer's rewards."""
         (totals,) = await self._read("getTotalRewards(string[])", ["int256[]"], list(peers), block=block)
         return tuple(totals)
+
+    async def winner_board(self, block: str = "latest") -> tuple[str, ...]:
+        """Peers with the most votes in all rounds; none where the contract keeps no such board."""
+        types = ["string[]", "uint256[]"]
+        found = await self._optional("winnerLeaderboard(uint256,uint256)", types, 0, BOARD_MAX, block=block)
+        return tuple(peer for peer in found[0][:BOARD_MAX] if len(peer) <= PEER_CHARS_MAX) if found else ()
 
     async def bootnodes(self, block: str = "latest") -> tuple[str, ...]:
         """Addresses that new nodes begin at."""

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import anyio
 
-from swarmd.chain.costs import COIN_WEI, round_gas, rounds_paid
 from swarmd.chain.fees import bound_wei, quantity, quote
 from swarmd.chain.rpc import Caller
 from swarmd.config import ChainConfig
 from swarmd.errors import EndpointFailed, GasTooDear, SwarmdError
+from swarmd.gas import COIN_WEI, round_gas, rounds_paid
 
 LOOK_S = 120.0  # from one look to the next
 KEPT_S = 600.0  # what was seen is told for so long when later looks are in vain

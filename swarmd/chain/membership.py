@@ -17,6 +17,7 @@ from swarmd.errors import ChainError, ChainMismatch, ContractRefused
 CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
 TOPICS = [[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]
 RETRY_S = 2.0
+CHANGES_MAX = 4096  # blocks with changes that are remembered one by one; of more, the first and the last count
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class Membership:
     def note_change(self, number: int) -> None:
         """A log in this block changes who may take part."""
         self._changes.append(number)
+        if len(self._changes) > CHANGES_MAX:
+            del self._changes[1]  # what it changed is read with a later one
 
     def forget(self, fork: int) -> None:
         """Blocks after `fork` are no longer part of the chain."""

@@ -31,6 +31,7 @@ from swarmd.errors import (
     PathUnusable,
     RpcRefused,
 )
+from swarmd.gas import coins
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -208,7 +209,7 @@ class Orders:
         balance_wei, most_wei = await self.balance_wei(), gas * price.fee_wei
         if balance_wei < most_wei:
             raise ChainError(
-                f"{name}: the account {self.account} has {amount(balance_wei)}, and this may cost {amount(most_wei)}",
+                f"{name}: the account {self.account} has {coins(balance_wei)}, and this may cost {coins(most_wei)}",
                 _FUND,
             )
         asked = [self.account, "pending"]
@@ -330,8 +331,3 @@ def _receipt(name: str, attempt: Attempt, found: dict[str, Any]) -> Receipt:
         gas_used * price_wei,
         to_checksum_address(created) if created else "",
     )
-
-
-def amount(wei: int) -> str:
-    """An amount of the chain's own coin, for people."""
-    return f"{wei / 10**18:.6g} coins"

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from swarmd.errors import KeystoreError
+from swarmd.gas import COIN_WEI
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make, show or import the account that submits.")
 
 KEY_CHARS_MAX = 256  # read at most; a key has 66
-COIN_WEI = 10**18
 CALL_S = 10.0
 
 File = Annotated[Path, typer.Argument(help="The keystore, usually DATA/account.json.")]

@@ -259,8 +259,8 @@ async def _register(
 ) -> None:
     """Register the peer to the account now if it can pay; the node does so by itself later."""
     from swarmd.chain.contract import encode_call
-    from swarmd.chain.orders import amount
     from swarmd.cli.chain_access import open_orders
+    from swarmd.gas import coins
 
     address = str(account.key.address)
     if registered_to:
@@ -271,7 +271,7 @@ async def _register(
     orders = open_orders(reached, account.key, max_gwei)
     balance_wei = await orders.balance_wei()
     if balance_wei == 0 or not allowed:
-        typer.echo(f"account: {address} has {amount(balance_wei)}{'' if balance_wei else ': send it some'}")
+        typer.echo(f"account: {address} has {coins(balance_wei)}{'' if balance_wei else ': send it some'}")
         typer.echo("the node registers by itself when it runs, as soon as it may and can pay")
         return
     try:
@@ -280,4 +280,4 @@ async def _register(
         typer.echo(f"note: not registered yet: {error.message}")
         typer.echo("the node registers by itself when it runs, as soon as its account can pay")
         return
-    typer.echo(f"registered: in block {receipt.block}, {receipt.gas_used:,} gas, {amount(receipt.cost_wei)}")
+    typer.echo(f"registered: in block {receipt.block}, {receipt.gas_used:,} gas, {coins(receipt.cost_wei)}")

@@ -11,12 +11,13 @@ from swarmd.chain.blocks import Blocks
 from swarmd.chain.coordinator import Policy
 from swarmd.chain.deploy import DEPLOY_GAS, Deployed, Plan, deploy
 from swarmd.chain.fees import quote
-from swarmd.chain.orders import Journal, Orders, amount
+from swarmd.chain.orders import Journal, Orders
 from swarmd.chain.urls import name_of
 from swarmd.cli.chain_access import confirm_chain, open_orders, reach
 from swarmd.cli.own_node import NodeDirectory, OwnAccount
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainError
+from swarmd.gas import coins
 from swarmd.manifest import Chain, Manifest
 
 if TYPE_CHECKING:
@@ -67,10 +68,10 @@ async def _check_balance(orders: Orders, plan: Plan, max_gwei: float) -> None:
     price = await quote(orders.caller, FeesConfig(max_gwei=max_gwei))
     needed_wei = (DEPLOY_GAS + PEER_GAS * len(plan.members or ())) * price.fee_wei
     balance_wei = await orders.balance_wei()
-    typer.echo(f"balance: {amount(balance_wei)}; creating the contract costs up to about {amount(needed_wei)}")
+    typer.echo(f"balance: {coins(balance_wei)}; creating the contract costs up to about {coins(needed_wei)}")
     if balance_wei < needed_wei:
         raise ChainError(
-            f"the account {orders.account} has {amount(balance_wei)}, less than the {amount(needed_wei)} needed",
+            f"the account {orders.account} has {coins(balance_wei)}, less than the {coins(needed_wei)} needed",
             "Send it some, then run the same command again",
         )
 
@@ -94,7 +95,7 @@ def _tell(deployed: Deployed) -> None:
         typer.echo(f"  {receipt.name:<16} block {receipt.block:<10} gas {receipt.gas_used:>10,}")
     gas = sum(receipt.gas_used for receipt in deployed.receipts)
     cost = sum(receipt.cost_wei for receipt in deployed.receipts)
-    typer.echo(f"contract: {deployed.contract}, created in block {deployed.from_block}; {gas:,} gas, {amount(cost)}")
+    typer.echo(f"contract: {deployed.contract}, created in block {deployed.from_block}; {gas:,} gas, {coins(cost)}")
 
 
 def _hints(wishes: Wishes) -> tuple[str, ...]:

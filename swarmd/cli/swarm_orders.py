@@ -299,11 +299,11 @@ def _order(target: Target, paid_by: Payer, job: Job) -> None:
 
 
 def _tell(*receipts: Receipt | None) -> None:
-    from swarmd.chain.orders import amount
+    from swarmd.gas import coins
 
     done = [receipt for receipt in receipts if receipt is not None]
     for receipt in done:
-        cost = f"{receipt.gas_used:,} gas, {amount(receipt.cost_wei)}"
+        cost = f"{receipt.gas_used:,} gas, {coins(receipt.cost_wei)}"
         typer.echo(f"{receipt.name}: done in block {receipt.block}, {cost}")
     if not done:
         typer.echo("nothing to do: the contract has it so already")

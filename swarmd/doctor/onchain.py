@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.costs import REGISTER_GAS, REWARD_GAS, ROUNDS_WANTED, coins, round_gas, rounds_paid
 from swarmd.chain.fees import quote
 from swarmd.chain.funds import balance_of
 from swarmd.chain.keystore import load_account
@@ -28,6 +27,7 @@ from swarmd.errors import (
     LogDamaged,
     SwarmdError,
 )
+from swarmd.gas import REGISTER_GAS, REWARD_GAS, ROUNDS_WANTED, coins, round_gas, rounds_paid
 from swarmd.private import CREDENTIAL
 
 CONTRACT_MISSING = Kind(

@@ -6,9 +6,9 @@ import math
 
 import msgspec
 
-from swarmd.chain.costs import ROUNDS_MAX, ROUNDS_WANTED
 from swarmd.core.state import Chain, State, Submission
 from swarmd.core.values import ChainSettings
+from swarmd.gas import ROUNDS_MAX, ROUNDS_WANTED
 from swarmd.observe.layers import Layer, WorkerStatus, first_line, silence, worker_status
 from swarmd.observe.live import Live, WorkerLive
 
@@ -91,7 +91,7 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
     mute = silence(process)
     stranger = _stranger(state, chain) if chain.chart == "up" else ""
     balance_coins, rounds_paid = _funds(process)
-    poor = _poor(chain, rounds_paid)
+    poor = _poor(chain.account, rounds_paid)
     return ChainStatus(
         state=chain.chart if live else "down",
         healthy=live is not None and chain.chart == "up" and process is not None and not mute and not stranger,
@@ -125,12 +125,20 @@ def _funds(process: WorkerLive | None) -> tuple[float | None, int | None]:
     return balance_coins, int(min(rounds, ROUNDS_MAX))
 
 
-def _poor(chain: Chain, rounds_paid: int | None) -> str:
+def _poor(account: str, rounds_paid: int | None) -> str:
     """What to do where the account will soon be unable to pay, empty where it can. Till then all is well."""
     if rounds_paid is None or rounds_paid >= ROUNDS_WANTED:
         return ""
     left = f"about {rounds_paid} more rounds" if rounds_paid > 1 else "hardly a round more"
-    return f"the account pays for {left}: send coins to {chain.account or 'it'}"
+    return f"the account pays for {left}: send coins to {account or 'it'}"
+
+
+def account_layer(chain: ChainStatus | None) -> Layer | None:
+    """Whether the account pays for rounds to come, for who tells of changes; None while it is not known."""
+    if chain is None or chain.rounds_paid is None:
+        return None
+    reason = _poor(chain.account, chain.rounds_paid)
+    return Layer(state="poor" if reason else "", healthy=not reason, age_s=0.0, reason=reason)
 
 
 def _stranger(state: State, chain: Chain) -> str:

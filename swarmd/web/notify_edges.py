@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from swarmd.observe.layers import Layer, first_line
+from swarmd.observe.onchain import account_layer
 from swarmd.observe.redaction import redact_text
 from swarmd.observe.status import ProcessStatus, Status
 
@@ -117,7 +118,11 @@ def judged(status: Status) -> list[tuple[str, Layer]]:
     layers: list[tuple[str, Layer | None]] = [("process", status.process)]
     if status.source == "daemon" and status.process.healthy and status.process.age_s >= START_S:
         layers += [("network", status.network), ("training", status.training), ("round", status.round)]
-        layers += [("chain", status.chain), ("submissions", status.submissions)]
+        layers += [
+            ("chain", status.chain),
+            ("submissions", status.submissions),
+            ("account", account_layer(status.chain)),
+        ]
     return [(name, layer) for name, layer in layers if layer is not None]
 
 

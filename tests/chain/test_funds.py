@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.chain import funds as module
-from swarmd.chain.costs import (
+from swarmd.chain.funds import BALANCE_WEI_MAX, KEPT_S, Funds, balance_of
+from swarmd.chain.rpc import Rpc
+from swarmd.chain.worker import Worker
+from swarmd.config import ChainConfig, Config, FeesConfig, ProxyConfig, SwarmConfig, encode
+from swarmd.core.commands import WatchChain
+from swarmd.core.events import CommandFailed
+from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
+from swarmd.gas import (
     COIN_WEI,
     REGISTER_GAS,
     REWARD_GAS,
@@ -26,13 +33,6 @@ from swarmd.chain.costs import (
     round_gas,
     rounds_paid,
 )
-from swarmd.chain.funds import BALANCE_WEI_MAX, KEPT_S, Funds, balance_of
-from swarmd.chain.rpc import Rpc
-from swarmd.chain.worker import Worker
-from swarmd.config import ChainConfig, Config, FeesConfig, ProxyConfig, SwarmConfig, encode
-from swarmd.core.commands import WatchChain
-from swarmd.core.events import CommandFailed
-from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
 from swarmd.worker.child import Outbox
 from swarmd.worker.messages import Start
 from tests.chain.driver import ChainDriver

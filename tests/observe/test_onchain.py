@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from swarmd.chain.costs import ROUNDS_MAX
 from swarmd.cli.swarm import row_of
 from swarmd.core.state import Chain, Clock, Deadline, Link, State, Submission, Trainer, WorkerState
 from swarmd.core.values import BlockRef, ChainSettings, Settings
+from swarmd.gas import ROUNDS_MAX
 from swarmd.observe.live import Live, WorkerLive
 from swarmd.observe.onchain import FUNDS_KEPT_S
 from swarmd.observe.panel import panel_of

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from swarmd.core.state import State
 from swarmd.observe.status import Status, status_of
 from swarmd.web.notify_edges import START_S, Edges, Note, span
+from tests.observe.test_onchain import STATE as ON_CHAIN
+from tests.observe.test_onchain import paying, told
 from tests.observe.test_status import LIVE, LOG, NOW, STATE
 
 AFTER_S, QUIET_S, STEP_S = 60.0, 900.0, 5.0
@@ -157,3 +159,10 @@ def test_no_sequence_gives_more_than_is_promised(told_spells: list[tuple[float, 
     assert not calm or calm[-1][1].well, "in the end everybody knows that it is well"
     ill = watch([*history, (3 * QUIET_S, ILL)])
     assert ill and not ill[-1][1].well, "or that it is not"
+
+
+def test_an_account_that_will_soon_be_unable_to_pay_is_told_of() -> None:
+    able, poor = (replace(WELL, chain=told(ON_CHAIN, paying(rounds)).chain) for rounds in (40.0, 3.0))
+    notes = watch([(300, able), (600, poor), (2000, able)])
+    assert said(notes) == [("account", False), ("account", True)]
+    assert "the account pays for about 3 more rounds: send coins to" in notes[0][1].text

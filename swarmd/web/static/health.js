@@ -32,6 +32,7 @@ const DETAILS = /** @type {Record<string, (layer: any) => (string | false)[]>} *
   chain: (layer) => [
     layer.block >= 0 && `block ${count(layer.block)}`,
     layer.lag_s !== null && `${duration(layer.lag_s)} behind`,
+    layer.rounds_paid !== null && `pays for ${count(layer.rounds_paid)} rounds`,
     layer.endpoint,
   ],
   submissions: (layer) => [
