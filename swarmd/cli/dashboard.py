@@ -29,10 +29,19 @@ def dashboard(
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
     swarm: Annotated[
-        Path | None, typer.Option(metavar="MANIFEST", help="Observe a swarm in the DHT instead, without a node.")
+        Path | None,
+        typer.Option(metavar="MANIFEST", help="Observe a swarm in the DHT and on the chain instead, without a node."),
     ] = None,
     bootstrap: Annotated[
         list[str] | None, typer.Option(metavar="ADDRESS", help="With --swarm: a node to ask, beside the manifest's.")
+    ] = None,
+    rpc: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="With --swarm: endpoint of the chain, best first, in place of the manifest's; file:PATH for a file of "
+            "them.",
+        ),
     ] = None,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help=f"Where to listen, by default {LISTEN}.")
@@ -48,16 +57,17 @@ def dashboard(
     """Show a node and its swarm in a browser, until Ctrl-C. Reads the node's log; changes nothing.
 
     With --config, listen address, token and host names are by default those of its [web]. With --swarm nothing is read
-    from a node: the swarm's records in the DHT are followed, by an observer that writes none.
+    from a node: the swarm's records in the DHT are followed by an observer that writes none, and so is its contract,
+    where it has one.
     """
     if swarm is not None:
         if directory is not None or config is not None:
             raise ConfigError("--swarm observes the DHT, not a node", "Give no directory and no --config with it")
-        token = token_named(token_file, "")
-        serve_observer(swarm, tuple(bootstrap or ()), listen or LISTEN, token, tuple(hosts or ()), open_page)
+        token, reached = token_named(token_file, ""), (tuple(bootstrap or ()), tuple(rpc or ()))
+        serve_observer(swarm, *reached, listen or LISTEN, token, tuple(hosts or ()), open_page)
         return
-    if bootstrap:
-        raise ConfigError("--bootstrap is for an observer", "Give --swarm MANIFEST with it")
+    if bootstrap or rpc:
+        raise ConfigError("--bootstrap and --rpc are for an observer", "Give --swarm MANIFEST with them")
     if directory is not None and config is not None:
         raise ConfigError("both a data directory and --config were given", "Give one of them")
     loaded = load_config(config) if config is not None else None
@@ -126,19 +136,42 @@ def serve_log(
 
 
 def serve_observer(
-    manifest: Path, bootstrap: tuple[str, ...], listen: str, token: str, hosts: tuple[str, ...], open_page: bool
+    manifest: Path,
+    bootstrap: tuple[str, ...],
+    rpc: tuple[str, ...],
+    listen: str,
+    token: str,
+    hosts: tuple[str, ...],
+    open_page: bool,
 ) -> None:
-    """Serve the page of a swarm as the DHT has it, until stopped; arguments as of `serve_log`, in this process."""
+    """Serve the page of a swarm as the DHT and its contract have it, until stopped, in this process.
+
+    Args:
+        manifest: of the swarm.
+        bootstrap: addresses of nodes beyond the manifest's.
+        rpc: endpoints of the chain as they were given, in place of the manifest's.
+        listen, token, hosts, open_page: as of `serve_log`.
+
+    Raises:
+        ManifestError: the manifest is not sound.
+        ConfigError: as `serve_log` does; or an endpoint is none, or the swarm has no chain.
+        AddressInUse: the address cannot be listened on.
+    """
     import tempfile
 
+    from swarmd.chain.urls import read_urls
     from swarmd.manifest import read_manifest
     from swarmd.web.app import make_app
     from swarmd.web.observer import DhtSwarm
 
     read = read_manifest(manifest)
+    if rpc and read.chain is None:
+        raise ConfigError(f"the swarm {read.id} has no chain: --rpc means nothing there")
+    endpoints = rpc or (read.chain.rpc if read.chain else ())
+    urls = read_urls(endpoints, Path.cwd()) if endpoints else ()
     doors, endpoint = open_doors(listen, token, Path.cwd(), hosts)
     with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
-        observed = DhtSwarm(read, Path(place), bootstrap)
+        observed = DhtSwarm(read, Path(place), bootstrap, urls)
         serve_page(make_app(observed, doors, here=observed.here(), background=[observed.run]), endpoint, open_page)
 
 

@@ -2,7 +2,8 @@
 
 The parts are those of a node's network worker, without a membership record: clock, members, reports, rollouts and the
 leaderboard come as events, as a node's do, and go into the same books. What was before the observer came is known from
-the leaderboard of the last round alone.
+the leaderboard of the last round alone. Where a contract keeps the rounds, it is read as well (`swarmd.web.contract`)
+and counts above the DHT, which tells who is there and what they write.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import anyio
 import msgspec
 
 from swarmd import __version__
@@ -31,7 +33,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.rounds import preceding
 from swarmd.core.state import Clock, State
-from swarmd.core.values import Settings
+from swarmd.core.values import ChainSettings, Settings
 from swarmd.dht import names
 from swarmd.dht.bodies import check_body, inflate
 from swarmd.dht.clock import SwarmClock
@@ -45,11 +47,12 @@ from swarmd.dht.membership import Members
 from swarmd.dht.records import LeaderboardRecord
 from swarmd.dht.session import Session
 from swarmd.dht.stages import Stages
-from swarmd.errors import NetworkDown, SwarmdError
+from swarmd.errors import NetworkDown, SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Applied
 from swarmd.manifest import Manifest
 from swarmd.paths import DataPaths
+from swarmd.web.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
 from swarmd.web.gossip import GossipFeed
 from swarmd.web.ledger import Ledger
 from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, Here, SwarmView
@@ -61,6 +64,7 @@ GATHER_S = 20.0  # for the rollouts of a stage
 BOARD_S = 10.0  # for a leaderboard's body
 BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk, before the oldest go
 IN_BOOKS = (MemberSeen, MemberLeft, ReportSeen, RolloutsGathered)
+OF_A_STAGE = (ReportSeen, RolloutsGathered)  # they say how far a peer is
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +76,10 @@ class DhtSwarm:
         manifest: of the swarm.
         place: a scratch directory: for a key of its own, sockets and rollouts.
         bootstrap: addresses beyond the manifest's.
+        rpc: endpoints of the chain, best first and checked already, in place of the manifest's.
     """
 
-    def __init__(self, manifest: Manifest, place: Path, bootstrap: Sequence[str] = ()) -> None:
+    def __init__(self, manifest: Manifest, place: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> None:
         self.changes = Beacon()
         self._manifest = manifest
         self._paths = DataPaths(place)
@@ -89,6 +94,11 @@ class DhtSwarm:
         self._begun_at = time.time()
         self._session: Session
         self._stages: Stages
+        self._dials = False  # the session runs
+        self._contract: ContractFeed | None = None
+        if manifest.chain is not None and (urls := tuple(rpc) or manifest.chain.rpc):
+            self._contract = ContractFeed(manifest, urls, self._identity.peer_id, self._ledger, self.observe)
+            self._state = msgspec.structs.replace(self._state, chain=unread(manifest))
 
     def here(self) -> Here:
         """What a server that shows this says of itself."""
@@ -103,14 +113,29 @@ class DhtSwarm:
 
     async def run(self) -> None:
         """Follow the swarm until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            if self._contract is not None:
+                tasks.start_soon(self._contract.run)
+            tasks.start_soon(self._dial)
+
+    async def _dial(self) -> None:
+        """Follow it in the DHT."""
         use_hivemind_log_handler("nowhere")
         self._session = Session(self._config, self._paths, self._identity, self._blobs, self)
         self._stages = Stages(self._session)
-        await self._session.run(self._follow)
+        try:
+            await self._session.run(self._follow)
+        except* SwarmdError as errors:
+            self._link = str(single_error(errors))
+        self._dials = False
+        self.changes.ring()
 
     async def _follow(self) -> None:
         SwarmClock(self._session).follow()
         Members(self._session).follow()
+        self._dials = True
+        if self._state.clock is not None:  # the contract was read first
+            self._read_stage(self._state.clock, fresh=True)
         await asyncio.Event().wait()
 
     # --- what happens ---
@@ -118,27 +143,57 @@ class DhtSwarm:
     def observe(self, event: Event) -> None:
         """Take an event of the session. In the event loop."""
         if isinstance(event, RoundAnnounced):
-            self._go_to(event)
+            self._heed_clock(event)
+        elif isinstance(event, CONTRACT_EVENTS):
+            self._heed_contract(event)
         elif isinstance(event, LinkUp):
             self._link = ""
         elif isinstance(event, LinkDegraded | LinkDown):
             self._link = event.reason
         elif isinstance(event, IN_BOOKS):
-            self._seq += 1
-            applied = Applied(self._seq, time.time(), event, self._state, self._state, ())
-            self._ledger.take(applied)
-            self._feed.take(applied)
+            self._book(event)
         else:
             return
         self.changes.ring()
 
+    def _book(self, event: Event) -> None:
+        self._seq += 1
+        applied = Applied(self._seq, time.time(), event, self._state, self._state, ())
+        chain = self._state.chain
+        if chain is None or chain.chart == "up" or not isinstance(event, OF_A_STAGE):
+            self._ledger.take(applied)  # rounds of blocks that are still to be read would not count after a later one
+        self._feed.take(applied)
+
+    def _heed_clock(self, event: RoundAnnounced) -> None:
+        """The coordinator tells where the swarm is; a contract that can be read knows better."""
+        chain, clock = self._state.chain, self._state.clock
+        if chain is not None and clock is not None:
+            older = (event.round, event.stage) < (clock.round, clock.stage)
+            if older or chain.chart == "up":
+                return
+        self._go_to(event)
+
+    def _heed_contract(self, event: ContractEvent) -> None:
+        assert self._state.chain is not None, "a contract that nobody reads"
+        self._book(event)
+        chain = heed(self._state.chain, event, self._ledger)
+        self._state = msgspec.structs.replace(self._state, chain=chain)
+        if chain.chart == "up":
+            self._go_to(RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_of(chain)))
+
     def _go_to(self, event: RoundAnnounced) -> None:
-        """A stage has opened: collect its reports, and look at what the one before left."""
+        """The swarm is at a stage."""
         before = self._state.clock
         clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
         self._state = msgspec.structs.replace(self._state, clock=clock)
         if before is not None and (before.round, before.stage, before.final) == (clock.round, clock.stage, clock.final):
             return
+        if self._dials:
+            self._read_stage(clock, before is None or before.round != clock.round)
+
+    def _read_stage(self, clock: Clock, fresh: bool) -> None:
+        """A stage has opened, of a `fresh` round or not: collect its reports, look at what the one before left."""
+        self._session.policy.round = clock.round
         if not clock.final:
             collect = CollectReports(f"collect/{clock.round}/{clock.stage}", clock.round, clock.stage)
             self._session.start(self._attempt, self._stages.collect(collect))
@@ -147,7 +202,7 @@ class DhtSwarm:
             until_at = time.time() + GATHER_S
             command = Gather(f"gather/{clock.round}/{clock.stage}", clock.round, clock.stage, *source, until_at)
             self._session.start(self._attempt, self._gather(command))
-        if clock.round and (before is None or before.round != clock.round or clock.final):
+        if clock.round and (fresh or clock.final):
             self._session.start(self._attempt, self._settle(clock.round - 1))
 
     async def _attempt(self, reading: object) -> None:
@@ -177,7 +232,7 @@ class DhtSwarm:
         return msgspec.structs.replace(seen, source="dht", notes=self._notes())
 
     async def curves(self, peers: Sequence[str]) -> Curves:
-        """Rewards since this observer came."""
+        """Rewards since this observer came; where a contract is read, those in the blocks that were read."""
         wanted = peers[:CURVES_MAX] or [row.id for row in peer_rows(self._state, self._ledger)[:CURVES_SHOWN]]
         accounts = self._ledger.accounts
         return Curves(tuple(accounts[peer].curve() for peer in wanted if peer in accounts))
@@ -191,9 +246,14 @@ class DhtSwarm:
         if self._state.clock is None:
             notes.append("No round has been seen yet.")
         since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._begun_at))
-        notes.append(f"Read from the DHT since {since}: of what came before only the sums are known.")
-        if self._manifest.chain is not None:
-            notes.append("Votes and confirmed rewards are on the chain, which is not read here.")
+        if self._contract is not None and self._state.chain is not None:
+            notes += self._contract.notes(self._state.chain)
+            notes.append(f"Who is there and what they write is read from the DHT since {since}.")
+        else:
+            notes.append(f"Read from the DHT since {since}: of what came before only the sums are known.")
+            notes += _notes_unread(self._manifest)
+        if self._ledger.turned_away:
+            notes.append("There are more peers than this server keeps count of.")
         return tuple(notes)
 
 
@@ -234,4 +294,18 @@ def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config
 
 def _settings(manifest: Manifest) -> Settings:
     """Without a peer id: the observer is nobody in the books."""
-    return Settings("", manifest.id, "follower", manifest.creator, stages=manifest.recipe.stages)
+    chain = manifest.chain
+    settings = ChainSettings(sends=False, drive="never", reward_scale=chain.reward_scale) if chain else None
+    return Settings("", manifest.id, "follower", manifest.creator, stages=manifest.recipe.stages, chain=settings)
+
+
+def _notes_unread(manifest: Manifest) -> tuple[str, ...]:
+    """What is missing where a contract keeps the rounds and no endpoint is known."""
+    chain = manifest.chain
+    if chain is None:
+        return ()
+    return (
+        f"The contract that keeps the rounds, {chain.contract}, is not read: the manifest names no endpoint of its "
+        f"chain. Give --rpc URL of chain {chain.chain_id} for votes and rewards as they are there; rewards shown are "
+        "those that peers reported.",
+    )

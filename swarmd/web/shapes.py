@@ -65,7 +65,7 @@ class SwarmView(msgspec.Struct, frozen=True):
 
     swarm: str
     kind: str
-    source: str  # "log": a node's event log; "dht": read as an observer
+    source: str  # "log": a node's event log; "dht": read as an observer, in the DHT and in the contract
     at: float  # when this was known
     round: int
     stage: int

@@ -15,14 +15,16 @@ export function showChain(view) {
   const names = new Map(view.peers.map((/** @type {any} */ peer) => [peer.id, peer.name]));
   fill(byId("chain-facts"), ...facts(chain).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
   fill(byId("votes"), chain.votes.length ? votes(chain, names) : el("p", { class: "empty" }, "No vote has been seen."));
+  const own = /** @type {HTMLElement} */ (byId("submissions").parentElement);
+  own.hidden = !chain.account && !chain.submissions.length; // an observer has no account
   fill(byId("submissions"), chain.submissions.length ? submissions(chain) : el("p", { class: "empty" }, "None."));
 }
 
 /** @param {any} chain @returns {[string, any][]} */
 function facts(chain) {
   const rows = /** @type {[string, any][]} */ ([
-    ["chain", `${chain.chain_id}, block ${count(chain.head)}`],
-    ["round", `${chain.round} · stage ${chain.stage}`],
+    ["chain", `${chain.chain_id}${chain.head < 0 ? "" : `, block ${count(chain.head)}`}`],
+    ["round", chain.round < 0 ? "not read yet" : `${chain.round} · stage ${chain.stage}`],
     ["contract", linked(chain.explorer, chain.contract)],
   ]);
   if (chain.account) rows.push(["account", linked(chain.explorer, chain.account)]);

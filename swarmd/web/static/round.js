@@ -13,7 +13,8 @@ export function showRound(view, isLive) {
   shown = view;
   live = isLive;
   say(byId("swarm-name"), view.swarm || "Swarm");
-  const read = view.source === "dht" ? "observed in the DHT" : "from a node’s log";
+  const observed = view.chain ? "observed in the DHT and on the chain" : "observed in the DHT";
+  const read = view.source === "dht" ? observed : "from a node’s log";
   say(byId("swarm-kind"), [view.kind, read].filter(Boolean).join(" · "));
   document.title = `${view.swarm || "Swarm"} · swarmd`;
   say(byId("place"), placeWords(view));
