@@ -43,6 +43,7 @@ from swarmd.daemon.signals import HEEDED, heed_signals
 from swarmd.daemon.space import SpaceGuard, check_space
 from swarmd.daemon.supervisor import Supervisor
 from swarmd.daemon.upgrade import drop_copy, open_log, take_over
+from swarmd.dht.sockets import clearing_short_place
 from swarmd.errors import ExitCode, PathUnusable, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
@@ -110,6 +111,7 @@ async def _serve(
     with (
         open_log(config, data, peer, run) as event_log,
         contextlib.closing(bind_control(data.control)) as endpoint,
+        clearing_short_place(DataPaths(data.root.resolve()).sockets),
     ):
         if event_log.cut is not None:
             log.warning("an interrupted write was cut off the log", size_bytes=event_log.cut.size_bytes)

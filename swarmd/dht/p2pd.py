@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import os
 import shutil
 import signal
-import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -19,10 +17,9 @@ from typing import Any
 
 from swarmd.dht.hive import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe, write_pbmsg
 from swarmd.dht.places import is_free
+from swarmd.dht.sockets import socket_place
 from swarmd.errors import AddressInUse, SwarmdError
 
-SOCKET_PATH_BYTES_MAX = 107  # sun_path without its final zero
-SOCKET_NAME_BYTES = len("/p2pclient-") + 11 + len(".sock")
 LINES_KEPT = 20
 LINE_LENGTH_MAX = 400
 START_S = 30.0
@@ -118,7 +115,7 @@ class SocketDirectory:
 
     def __init__(self, preferred: Path) -> None:
         self.preferred = preferred
-        self.path = _usable(preferred)
+        self.path = socket_place(preferred)
         self._note = self.path / "p2pd.json"
 
     def open(self) -> None:
@@ -144,7 +141,7 @@ class SocketDirectory:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove sockets, and the directory when it is not the data directory's."""
+        """Remove sockets, and the directory when it is not the data directory's; a confined process leaves it empty."""
         self.clear()
         if self.path != self.preferred:
             shutil.rmtree(self.path, ignore_errors=True)
@@ -156,14 +153,6 @@ class SocketDirectory:
             if str(self.path).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)
                 log.info("ended the p2pd of a killed predecessor, process %d", pid)
-
-
-def _usable(preferred: Path) -> Path:
-    preferred = preferred.absolute()
-    if len(os.fsencode(preferred)) + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES_MAX:
-        return preferred
-    mark = hashlib.sha256(os.fsencode(preferred)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"swarmd-{os.geteuid()}-{mark}"
 
 
 async def await_ports(listen: Sequence[str], patience_s: float) -> None:

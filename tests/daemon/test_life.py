@@ -15,6 +15,7 @@ import pytest
 from swarmd.core.events import NodeStarted, NodeStopped, StageTrained, StopRequested, WorkerExited
 from swarmd.core.state import State
 from swarmd.daemon.control import ask
+from swarmd.dht.sockets import socket_place
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.replay import verify
 from tests.daemon.node import FakeNode, fake_node, is_alive
@@ -34,6 +35,20 @@ def test_a_node_runs_its_rounds_and_stops_in_order(tmp_path: Path) -> None:
         assert node.events()[-1] == NodeStopped("signal SIGTERM")
         assert "heavy modules: []" in node.output.read_text()
         verify(node.paths.events)
+
+
+def test_a_short_place_for_sockets_goes_with_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network worker makes it, and is confined to it: so it is the daemon that takes it away."""
+    scratch = tmp_path / "scratch"
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    with fake_node(tmp_path, data=tmp_path / ("x" * 100)) as node:
+        place = socket_place(node.paths.sockets)
+        place.mkdir(parents=True)
+        node.start(TMPDIR=str(scratch))
+        node.worker_pid("network")
+        assert place.exists()
+        assert node.stop() == 0
+        assert list(scratch.iterdir()) == []
 
 
 def test_a_killed_daemon_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -18,13 +18,14 @@ import pytest
 from swarmd.core.events import RecordsRejected
 from swarmd.dht.addresses import split_address
 from swarmd.dht.identity import generate_identity
-from swarmd.dht.p2pd import SOCKET_NAME_BYTES, SOCKET_PATH_BYTES_MAX, SocketDirectory, await_ports
+from swarmd.dht.p2pd import SocketDirectory, await_ports
 from swarmd.dht.peers import PEERS_KEPT, AddressBook, answers
 from swarmd.dht.places import is_free, tcp_place
 from swarmd.dht.quota import SENDERS_MAX, Quota
 from swarmd.dht.records import ReportRecord
 from swarmd.dht.rejections import COUNTERS_MAX, REPEAT_S, Rejections
 from swarmd.dht.shelf import Shelf
+from swarmd.dht.sockets import SOCKET_NAME_BYTES, SOCKET_PATH_BYTES_MAX, clearing_short_place, socket_place
 from swarmd.errors import AddressInUse, ConfigError, RecordRejected
 from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM, signed_by
 
@@ -173,6 +174,20 @@ def test_a_short_place_is_found_when_the_path_is_too_long(tmp_path: Path) -> Non
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
     directory.close()
     assert not directory.path.exists()
+
+
+def test_the_daemon_clears_a_short_place_that_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    deep, near = tmp_path / ("x" * 100), tmp_path / "run"
+    with clearing_short_place(deep), clearing_short_place(near):
+        near.mkdir()
+        socket_place(deep).mkdir()
+        (socket_place(deep) / "p2pd-1.sock").touch()
+    assert near.exists() and not socket_place(deep).exists()
+    socket_place(deep).symlink_to(near)
+    with clearing_short_place(deep):
+        (near / "p2pd-1.sock").touch()
+    assert list(near.iterdir()), "a link that somebody laid there was followed"
 
 
 def test_leftovers_of_a_killed_predecessor_are_cleared(tmp_path: Path) -> None:
