@@ -1,6 +1,10 @@
-"""What counts of completions that this node did not draw just now: peers' groups, and its own earlier ones.
+"""What counts of the completions in a batch: nothing of flat groups, and not all of foreign ones.
 
-There is one optimiser step on each batch, so the probability ratio is 1 and its clip never protects: a negative
+TRL takes a group's mean from its rewards in float32. Of equal rewards that are no sum of a few powers of two, such as
+1.2 eight times, the mean is off by a bit, and divided by almost nothing it comes to advantages up to 2e-3, which Adam
+makes whole steps of. They are put to exactly 0 here.
+
+Foreign are completions that this node did not draw just now: peers' groups, and its own earlier ones. There is one optimiser step on each batch, so the probability ratio is 1 and its clip never protects: a negative
 advantage pushes the policy away from text that it would never have written, with nothing to gain and other skills to
 lose. Therefore `training.peer_loss`:
 
@@ -11,14 +15,28 @@ lose. Therefore `training.peer_loss`:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 
+from swarmd.training.groups import FLAT_RANGE
+
 FOREIGN_KEY = "swarm_foreign"  # column of the rows: whether the completion is foreign
 PeerLoss = Literal["as-is", "positive", "gate"]
 Measure = Callable[[dict[str, Any], torch.Tensor], torch.Tensor]
+
+
+def silence_flat(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
+    """Advantages (batch,) with exactly 0 for the completions of flat groups.
+
+    Args:
+        rewards: of the completions, group by group.
+        group: completions in a group.
+    """
+    given = torch.tensor(rewards, dtype=torch.float64).view(-1, group)
+    flat = given.amax(1) - given.amin(1) <= FLAT_RANGE
+    return advantages.masked_fill(flat.repeat_interleave(group).to(advantages.device), 0.0)
 
 
 def mark_foreign(batch: dict[str, Any], rows: list[dict[str, Any]]) -> None:

@@ -31,7 +31,7 @@ from swarmd.training.batch import computes_twice, count_rows
 from swarmd.training.gauges import Gauges
 from swarmd.training.kl import Reference, use_reference
 from swarmd.training.model import Policy
-from swarmd.training.objective import PeerLoss, mark_foreign, weigh_foreign
+from swarmd.training.objective import PeerLoss, mark_foreign, silence_flat, weigh_foreign
 from swarmd.training.pace import Pace
 
 ADAM_BETAS = (0.9, 0.99)
@@ -156,6 +156,8 @@ class SwarmTrainer(Gauges, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        rewards = [float(row[REWARD_KEY]) for row in inputs]  # TRL puts the rollout function's columns there
+        batch["advantages"] = silence_flat(batch["advantages"], rewards, self.num_generations)
         mark_foreign(batch, inputs)
         if not self.beta:
             batch = self._drop_flat_groups(batch)

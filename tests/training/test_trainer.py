@@ -10,8 +10,12 @@ import pytest
 import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from swarmd.swarms.plan import Score
+from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import Engine
-from swarmd.training.trainer import SwarmTrainer, compute_shared, drop_flat_groups
+from swarmd.training.objective import silence_flat
+from swarmd.training.trainer import SwarmTrainer, compute_shared, count_telling, drop_flat_groups
+from tests.training.conftest import order
 
 
 def batch_of(vocabulary: int, prompts: int = 3, group: int = 4, width: int = 6, keep: int = 5) -> dict[str, Any]:
@@ -112,3 +116,40 @@ def test_what_is_left_splits_evenly(telling: int, chunks: int) -> None:
     assert len(left) % chunks == 0
     assert max(2 * telling, chunks) <= len(left) < max(2 * telling, chunks) + chunks
     assert int((left > 0).sum()) == telling
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.04])
+def test_equal_rewards_of_any_size_teach_nothing(
+    make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, beta: float
+) -> None:
+    """Eight rewards of 1.2 have a mean in float32 that is off by a bit: TRL's advantages are not 0."""
+    engine = make_engine(steps=3, generations=8, beta=beta, held_out_questions=0)
+    monkeypatch.setattr(engine._plan, "score", lambda question, texts: [Score(1.2) for _ in texts])
+    weighed: list[dict[str, Any]] = []
+    told = engine._trainer._compute_loss
+
+    def look(model: Any, batch: dict[str, Any]) -> Any:
+        weighed.append(batch)
+        return told(model, batch)
+
+    monkeypatch.setattr(engine._trainer, "_compute_loss", look)
+    before = {name: tensor.clone() for name, tensor in engine.policy.model.state_dict().items()}
+    engine.train(order(0), Cancellation())
+    assert len(weighed) == 3
+    for batch in weighed:
+        assert not batch["advantages"].any()
+        assert len(batch["advantages"]) == (32 if beta else 1), "with a KL term they stay, else one for TRL's sake"
+    if not beta:
+        assert all(torch.equal(tensor, before[name]) for name, tensor in engine.policy.model.state_dict().items())
+
+
+@pytest.mark.parametrize("group", [5, 6, 7, 8, 10, 12, 16])
+@pytest.mark.parametrize("reward", [0.1, 0.2, 0.7, 1.2, 1.3])
+def test_a_telling_group_beside_flat_ones_keeps_what_trl_gave_it(group: int, reward: float) -> None:
+    rewards = torch.tensor([reward] * 3 * group)
+    rewards[group] += 1.0
+    spread = rewards.view(3, group)
+    given = ((spread - spread.mean(1, keepdim=True)) / (spread.std(1, keepdim=True) + 1e-4)).flatten()
+    silenced = silence_flat(given, [reward] * group + [reward + 1.0] + [reward] * (2 * group - 1), group)
+    assert torch.equal(silenced[group : 2 * group], given[group : 2 * group])
+    assert count_telling({"advantages": silenced}, group) == group
