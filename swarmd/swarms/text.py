@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 OPENING = "<answer>"
@@ -10,23 +9,25 @@ CLOSING = "</answer>"
 TAGS = ("<think>", "</think>", OPENING, CLOSING)
 ANSWER_CHARACTERS_MAX = 4096  # a longer answer counts as none: scorers may be slow on long text
 
-_ANSWER = re.compile(re.escape(OPENING) + r"(.*?)" + re.escape(CLOSING), re.DOTALL)
-
 
 def extract_answer(completion: str) -> str | None:
-    """What stands between the last pair of answer tags, stripped; None where there is no pair or it is too long."""
-    found = _ANSWER.findall(completion)
-    if not found or len(found[-1]) > ANSWER_CHARACTERS_MAX:
+    """What stands between the last pair of answer tags, stripped; None where there is no pair or it is too long.
+
+    A pair begins at the first opening tag after the last pair's end, as a search from the left finds them. From the
+    right it takes time linear in the text, however many tags are never closed.
+    """
+    opened = completion.rfind(OPENING, 0, max(completion.rfind(CLOSING), 0))
+    if opened < 0:
         return None
-    return str(found[-1]).strip()
+    begin = completion.find(OPENING, completion.rfind(CLOSING, 0, opened) + 1) + len(OPENING)
+    end = completion.find(CLOSING, begin)
+    return completion[begin:end].strip() if end - begin <= ANSWER_CHARACTERS_MAX else None
 
 
 def is_well_formed(completion: str) -> bool:
     """Whether the completion holds exactly one pair of answer tags and ends with it."""
     text = completion.rstrip()
-    return (
-        text.count(OPENING) == 1 and text.count(CLOSING) == 1 and bool(_ANSWER.search(text)) and text.endswith(CLOSING)
-    )
+    return text.count(OPENING) == 1 and text.count(CLOSING) == 1 and text.endswith(CLOSING)
 
 
 def escape_markers(text: str, markers: Iterable[str] = TAGS) -> str:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +17,28 @@ def test_the_last_answer_counts() -> None:
 
 def test_an_endless_answer_is_none() -> None:
     assert extract_answer(f"<answer>{'9' * (ANSWER_CHARACTERS_MAX + 1)}</answer>") is None
+
+
+@given(st.lists(st.sampled_from(["<answer>", "</answer>", "<", ">", "/answer>", "a", " ", "\n"]), max_size=12))
+def test_the_last_answer_is_that_of_a_search_from_the_left(parts: list[str]) -> None:
+    text = "".join(parts)
+    found = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+    assert extract_answer(text) == (found[-1].strip() if found else None)
+    pair = re.search(r"<answer>.*?</answer>", text, re.DOTALL)
+    once = text.count("<answer>") == text.count("</answer>") == 1
+    assert is_well_formed(text) == (once and pair is not None and text.rstrip().endswith("</answer>"))
+
+
+def test_tags_that_are_never_closed_cost_no_time() -> None:
+    """A search from the left looks through the rest of the text for each of them: minutes."""
+    begun = time.perf_counter()
+    for text in (
+        "<answer>" * 20_000,
+        "<answer>" * 20_000 + "</answer>",
+        "<answer></answer>" * 10_000 + "<answer>" * 9_000,
+    ):
+        extract_answer(text)
+    assert time.perf_counter() - begun < 2.0
 
 
 def test_well_formed_is_one_pair_at_the_end() -> None:
