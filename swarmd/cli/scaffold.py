@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import sys
 from pathlib import Path
 from random import Random
 from typing import Annotated, Literal
@@ -19,6 +20,7 @@ SUFFIX = ".txt"  # templates are no modules of swarmd
 NAME, MODULE, CLASS = "my-swarm", "my_swarm", "MySwarm"  # as templates have them
 QUESTIONS = "questions.jsonl"
 EXAMPLES = 40  # of each of the two tasks
+TAKEN = sys.stdlib_module_names | {"swarmd"}  # modules that come before, or instead of, one of the same name
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -52,6 +54,11 @@ def _check(name: str, kind: str) -> None:
         raise ConfigError(f"swarmd has a kind {name!r} itself", "Choose another name")
     if kind == "plan" and keyword.iskeyword(_module(name)):
         raise ConfigError(f"{name!r} is a word of Python", "Choose another name")
+    if kind == "plan" and _module(name) in TAKEN:
+        raise ConfigError(
+            f"the package {_module(name)!r} would never be found: Python, or swarmd, has one of this name",
+            "Choose another name",
+        )
 
 
 def _make_directory(root: Path) -> None:

@@ -17,7 +17,7 @@ from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.errors import ExitCode
 from swarmd.paths import DataPaths
-from swarmd.swarms.registry import make_plan, stages_of
+from swarmd.swarms.registry import find_kind, make_plan
 from tests.cli.owning import Shell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,7 +110,7 @@ def test_a_plan_is_installed_found_and_trained(shell: Shell, monkeypatch: pytest
     assert "is unknown" in shell.fails(ExitCode.BAD_CONFIG, "config", "check", made / "config.toml")
     install(made, site)
     monkeypatch.syspath_prepend(str(site))
-    assert stages_of("two-sums") == 1
+    assert find_kind("two-sums").stages == 1
     assert "two-sums         1 stage   Sums of two numbers. (from two-sums 0.1.0)" in shell.well("swarm", "list")
     assert "kind two-sums" in shell.well("config", "check", made / "config.toml")
     assert train(load_config(made / "config.toml"), made).steps == 2
@@ -142,6 +142,9 @@ def test_the_plan_keeps_to_its_own_test_and_to_the_house(shell: Shell) -> None:
         (("../up",), ExitCode.BAD_CONFIG, "is no name of a swarm"),
         (("gsm8k", "--kind", "plan"), ExitCode.BAD_CONFIG, "swarmd has a kind 'gsm8k' itself"),
         (("class", "--kind", "plan"), ExitCode.BAD_CONFIG, "a word of Python"),
+        (("random", "--kind", "plan"), ExitCode.BAD_CONFIG, "'random' would never be found"),
+        (("rlcompleter", "--kind", "plan"), ExitCode.BAD_CONFIG, "would never be found"),
+        (("swarmd", "--kind", "plan"), ExitCode.BAD_CONFIG, "would never be found"),
         (("a", "--kind", "other"), ExitCode.USAGE, "other"),
     ],
 )
