@@ -100,11 +100,6 @@ def find_kind(name: str) -> Kind:
     return kind
 
 
-def stages_of(kind: str) -> int:
-    """Stages in a round of this kind. Raises SwarmError as `find_kind` does."""
-    return find_kind(kind).stages
-
-
 def check_kind(swarm: SwarmConfig) -> Kind:
     """The kind that a configuration asks for.
 

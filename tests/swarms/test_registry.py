@@ -10,7 +10,7 @@ import pytest
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import ExitCode, SwarmError
 from swarmd.swarms.digits import TASK_NAMES
-from swarmd.swarms.registry import BUILT_IN, Kind, check_kind, find_kind, list_kinds, make_plan, stages_of
+from swarmd.swarms.registry import BUILT_IN, Kind, check_kind, find_kind, list_kinds, make_plan
 
 PLAN = '''
 from swarmd.swarms.plan import Plan
@@ -55,7 +55,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_kinds_of_swarmd_are_known_without_importing_them() -> None:
-    assert {name: stages_of(name) for name in BUILT_IN} == {
+    assert {name: find_kind(name).stages for name in BUILT_IN} == {
         "digits": 1,
         "reasoning-gym": 1,
         "gsm8k": 3,
@@ -110,7 +110,7 @@ def test_a_broken_plug_in_is_named_and_breaks_no_other(site: Path, points: str, 
     install(site, "echoing", "other = echoing:Echo", PLAN)
     found = {kind.origin: kind for kind in list_kinds()}
     assert fault in found["broken 1.2"].fault
-    assert found["echoing 1.2"].fault == "" and stages_of("other") == 2
+    assert found["echoing 1.2"].fault == "" and find_kind("other").stages == 2
     name = points.partition(" =")[0]
     if name in BUILT_IN:
         assert find_kind(name).origin == "swarmd"

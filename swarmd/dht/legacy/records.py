@@ -1,4 +1,4 @@
-"""What lies under v0.4's keys, typed: the clock, rewards, outputs and the leaderboard.
+"""What lies under v0.4's keys, typed: the clock, rewards and outputs; the leaderboard is only written.
 
 Writers make plain values for `values.encode`; readers take encoded ones from anybody and raise nothing but
 `RecordRejected`.
@@ -6,13 +6,12 @@ Writers make plain values for `values.encode`; readers take encoded ones from an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from swarmd.config import LEGACY_STAGES
-from swarmd.dht.identity import is_peer_id
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.values import amount, decode, number, pair_in, reward, text
 from swarmd.errors import RecordRejected
@@ -50,20 +49,6 @@ def read_reward(encoded: bytes) -> float:
 def leaderboard_of(rewards: Mapping[str, float]) -> list[tuple[str, float]]:
     """The coordinator's list: highest reward first, of equal ones the greater peer id."""
     return sorted(rewards.items(), key=lambda row: (row[1], row[0]), reverse=True)
-
-
-def read_leaderboard(encoded: bytes) -> list[tuple[str, float]]:
-    """(peer, reward) rows as a coordinator wrote them. Raises RecordRejected."""
-    rows = decode(encoded)
-    if not isinstance(rows, list):
-        raise RecordRejected("malformed", "a leaderboard that is no list")
-    return [_read_row(row) for row in rows]
-
-
-def _read_row(row: object) -> tuple[str, float]:
-    if not isinstance(row, tuple | list) or len(row) != 2 or not isinstance(row[0], str) or not is_peer_id(row[0]):
-        raise RecordRejected("malformed", "a row of a leaderboard that names no peer")
-    return row[0], reward(row[1])
 
 
 def outputs_of(stage: int, peer: str, output: Output) -> tuple[float, dict[str, Any]]:
@@ -109,8 +94,3 @@ def _own_text(said: object, peer: str) -> str:
     if list(said) != [peer]:
         raise RecordRejected("unowned", f"an output of {peer} that speaks for others, or not for itself")
     return text(said[peer], COMPLETION_CHARACTERS_MAX)
-
-
-def peers_in(subkeys: Iterable[str]) -> list[str]:
-    """Those subkeys that are peer ids."""
-    return [subkey for subkey in subkeys if is_peer_id(subkey)]

@@ -18,13 +18,12 @@ from swarmd.dht.legacy.records import (
     Output,
     leaderboard_of,
     outputs_of,
-    read_leaderboard,
     read_output,
     read_place,
     read_reward,
 )
 from swarmd.dht.legacy.rollouts import outputs_in, rollouts_of
-from swarmd.dht.legacy.values import encode
+from swarmd.dht.legacy.values import decode, encode
 from swarmd.dht.rsa import create_rsa_identity
 from swarmd.errors import IdentityError, RecordRejected
 from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, QUOTED_CHARACTERS_MAX, Group, Quoted, Rollouts
@@ -180,7 +179,7 @@ def test_outputs_that_are_none_are_refused(value: Any, reason: str) -> None:
 
 @given(junk, st.integers(0, 2))
 def test_whatever_peers_write_nothing_but_a_refusal_is_raised(value: Any, stage: int) -> None:
-    for read in (read_place, read_reward, read_leaderboard, lambda raw: read_output(stage, PEER, HASH, raw)):
+    for read in (read_place, read_reward, lambda raw: read_output(stage, PEER, HASH, raw)):
         for raw in (encode(value), encode((1.0, value))):
             try:
                 read(raw)
@@ -196,7 +195,7 @@ def test_an_output_is_read_back(stage: int, question: str, answer: str, prompt: 
 
 
 def test_a_time_stamp_of_msgpacks_is_nothing_here() -> None:
-    for read in (read_place, read_reward, read_leaderboard):
+    for read in (read_place, read_reward):
         assert reason_of(read, b"\xd6\xff\x00\x00\x00\x00") == "malformed"
 
 
@@ -208,12 +207,8 @@ def test_the_leaderboard_has_the_highest_reward_first_then_the_greater_peer() ->
 
 @given(st.dictionaries(st.sampled_from(list(PEERS)), st.floats(-1e9, 1e9)))
 def test_a_leaderboard_is_read_back(rewards: dict[str, float]) -> None:
-    assert dict(read_leaderboard(encode(leaderboard_of(rewards)))) == rewards
-
-
-@pytest.mark.parametrize("value", [{}, [1], [("A", 1.0)], [(PEER,)], [(PEER, "1")], [(1, 1.0)], (PEER, 1.0)])
-def test_what_is_no_leaderboard_is_refused(value: Any) -> None:
-    assert reason_of(read_leaderboard, encode(value)) == "malformed"
+    rows = decode(encode(leaderboard_of(rewards)))
+    assert dict(rows) == rewards
 
 
 def test_rollouts_become_outputs_and_outputs_rollouts() -> None:
