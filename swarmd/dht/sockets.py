@@ -1,4 +1,4 @@
-"""Where p2pd's sockets lie: the path of one has few bytes, that of a data directory may have many. No hivemind in it."""
+"""Where p2pd's sockets lie: the path of one has few bytes, a data directory's may have many. No hivemind in it."""
 
 from __future__ import annotations
 
