@@ -48,16 +48,24 @@ class ContractFeed:
         peer: the observer's peer id, which is registered nowhere.
         ledger: takes what peers had before the first block that is read.
         emit: takes the events, and must have them in the ledger when it returns. In the event loop.
+        on_head: called when all there is has been read.
     """
 
     def __init__(
-        self, manifest: Manifest, urls: Sequence[str], peer: str, ledger: Ledger, emit: Callable[[Event], None]
+        self,
+        manifest: Manifest,
+        urls: Sequence[str],
+        peer: str,
+        ledger: Ledger,
+        emit: Callable[[Event], None],
+        on_head: Callable[[], None],
     ) -> None:
         assert manifest.chain is not None, "the swarm has no contract"
         self._config = config_of(manifest, urls)
         self._stages = manifest.recipe.stages
         self._peer = peer
         self._emit = emit
+        self._on_head = on_head
         self._sums = Sums(ledger, manifest.chain.reward_scale)
         self._anchor: BlockRef | None = None  # what comes after it is read
         self._genesis = ""
@@ -71,7 +79,7 @@ class ContractFeed:
         terms = Terms(config, self._stages, self._peer, coordinator)
         watcher = Watcher(config, terms, rpc, self._take, lambda: "")
         watcher.on_progress = self._note
-        watcher.on_head = lambda: self._sums.look(watcher.branch.tip)
+        watcher.on_head = lambda: self._arrive(watcher.branch.tip)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(watcher.heads.run)
@@ -103,6 +111,10 @@ class ContractFeed:
         if isinstance(event, ChainUp):
             self._genesis = event.genesis
         self._emit(event)
+
+    def _arrive(self, tip: BlockRef) -> None:
+        self._sums.look(tip)
+        self._on_head()
 
     def _note(self, reach: Reach) -> None:
         self._reach = reach

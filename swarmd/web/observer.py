@@ -97,7 +97,8 @@ class DhtSwarm:
         self._dials = False  # the session runs
         self._contract: ContractFeed | None = None
         if manifest.chain is not None and (urls := tuple(rpc) or manifest.chain.rpc):
-            self._contract = ContractFeed(manifest, urls, self._identity.peer_id, self._ledger, self.observe)
+            books = (self._ledger, self.observe, self._follow_contract)
+            self._contract = ContractFeed(manifest, urls, self._identity.peer_id, *books)
             self._state = msgspec.structs.replace(self._state, chain=unread(manifest))
 
     def here(self) -> Here:
@@ -178,8 +179,13 @@ class DhtSwarm:
         self._book(event)
         chain = heed(self._state.chain, event, self._ledger)
         self._state = msgspec.structs.replace(self._state, chain=chain)
-        if chain.chart == "up":
+
+    def _follow_contract(self) -> None:
+        """The chain has been read up to its head: be where the contract is. Stages passed on the way are left out."""
+        chain = self._state.chain
+        if chain is not None and chain.chart == "up":
             self._go_to(RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_of(chain)))
+            self.changes.ring()
 
     def _go_to(self, event: RoundAnnounced) -> None:
         """The swarm is at a stage."""

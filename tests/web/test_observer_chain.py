@@ -17,7 +17,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from swarmd.cli import run_command
-from swarmd.core.events import ChainDegraded, ChainUp, ReportSeen, RoundAnnounced
+from swarmd.core.events import ChainBlock, ChainDegraded, ChainUp, ReportSeen, RoundAnnounced, StageLog
 from swarmd.core.values import BlockRef
 from swarmd.dht.identity import generate_identity
 from swarmd.errors import ExitCode
@@ -296,6 +296,7 @@ async def test_the_contract_counts_above_the_dht_while_it_can_be_read(tmp_path: 
     async def place(*events: Any) -> int:
         for event in events:
             observed.observe(event)
+            observed._follow_contract()  # as at the head
         return (await observed.view()).round
 
     assert await place(RoundAnnounced(2, 0, 1.0, 2.0)) == 2, "the DHT's clock, until the contract has been read"
@@ -307,6 +308,12 @@ async def test_the_contract_counts_above_the_dht_while_it_can_be_read(tmp_path: 
     assert await place(ChainDegraded("away"), RoundAnnounced(4, 0, 1.0, 2.0)) == 5
     assert await place(RoundAnnounced(6, 0, 1.0, 2.0)) == 6
     assert await place(up(4, 11)) == 4
+    passed = [ChainBlock(BlockRef(number, f"0x{number}"), (StageLog(0, "0x", number, 0),)) for number in (12, 13)]
+    for block in passed:
+        observed.observe(block)
+    assert await place() == 4, "not before the head"
+    observed._follow_contract()
+    assert await place() == 13
 
 
 async def test_what_peers_share_is_read_by_the_contracts_clock(ground: Ground, tmp_path: Path) -> None:
