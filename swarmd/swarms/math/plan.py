@@ -201,7 +201,7 @@ class MathPlan(Plan):
         stage = prompts.stage_of(quoted.prompt) if quoted.prompt else 0
         if stage is None or not quoted.question.strip():
             raise RecordRejected("malformed", f"{place.peer} sent a question in words that make none")
-        item = self._bank.recall(place.round, md5_of(quoted.question))
+        item = self._bank.recall(place.round, quoted.question)
         if item is None and self._options.rewards != "compat":
             raise RecordRejected("unknown-question", f"{place.peer} sent a question that is not among the data here")
         item = item or _trusted_item(self.tasks[0], quoted)

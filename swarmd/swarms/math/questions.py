@@ -38,7 +38,7 @@ class Item(msgspec.Struct, frozen=True):
 
     @property
     def canonical(self) -> str:
-        return " ".join(self.text.split())
+        return canonical_of(self.text)
 
 
 class Bank(abc.ABC):
@@ -72,9 +72,22 @@ class Bank(abc.ABC):
     def _pool(self, round: int) -> tuple[Item, ...]:
         """The questions of a round, all on the training side, each once, in the order of drawing."""
 
-    def recall(self, round: int, md5: str) -> Item | None:
-        """The question whose text has this MD5, as legacy networks name it. Raises RecordRejected(`held-out`)."""
-        return next((item for item in self.pool(round) if md5_of(item.text) == md5), None)
+    def recall(self, round: int, text: str) -> Item | None:
+        """The question of these words where it is known here, None for one that is not.
+
+        Raises:
+            RecordRejected: `held-out`: it is not on the training side of the split, or, where it is not known, would
+                not be as a question of any of the tasks. Nobody says which of them made it.
+        """
+        known = next((item for item in self.pool(round) if item.text == text), None)
+        if known is None:
+            self._refuse_held_out(text)
+        return known
+
+    def _refuse_held_out(self, text: str) -> None:
+        for task in self.tasks:
+            if split_of(task, canonical_of(text)) != "train":
+                raise RecordRejected("held-out", f"a question that {task} holds out was sent in words")
 
 
 class GeneratedBank(Bank):
@@ -141,10 +154,10 @@ class RowBank(Bank):
         self._digest = digest_of(rows)
         self._items = [Item(task, self._digest, 0, index, *row) for index, row in enumerate(rows)]
         self._sides: dict[Split, list[Item]] = {"train": [], "dev": [], "held-out": []}
-        self._by_md5: dict[str, Item] = {}
+        self._by_text: dict[str, Item] = {}
         seen: set[str] = set()
         for item in self._items:
-            self._by_md5.setdefault(md5_of(item.text), item)
+            self._by_text.setdefault(item.text, item)
             if item.canonical not in seen and len(item.text) <= characters_max:
                 seen.add(item.canonical)
                 self._sides[split_of(task, item.canonical)].append(item)
@@ -170,11 +183,9 @@ class RowBank(Bank):
         ordered = sorted(self._sides[side], key=lambda item: hash_number("math-select", side, item.canonical))
         return ordered[:count]
 
-    def recall(self, round: int, md5: str) -> Item | None:
-        item = self._by_md5.get(md5)
-        if item is not None and split_of(self._task, item.canonical) != "train":
-            raise RecordRejected("held-out", f"a question of {self._task} that is held out was sent in words")
-        return item
+    def recall(self, round: int, text: str) -> Item | None:
+        self._refuse_held_out(text)
+        return self._by_text.get(text)
 
 
 def _make_task(config: TaskConfig) -> Task:
@@ -189,6 +200,11 @@ def _make_task(config: TaskConfig) -> Task:
             'Use it with kind = "reasoning-gym", which scores by the task itself',
         )
     return levels[0]
+
+
+def canonical_of(text: str) -> str:
+    """The text without differences of white space: what the split goes by."""
+    return " ".join(text.split())
 
 
 def md5_of(text: str) -> str:
