@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import msgspec
 
+from swarmd.cli.daemons import Daemon
 from swarmd.core.events import (
     Event,
     LinkUp,
@@ -203,7 +204,7 @@ class Soak:
         expect(traces.living(self.node.processes()), ports)
         life = self._life()
         code = self.node.daemon.exit_code
-        if not life and code in BEFORE_IT_BEGAN:
+        if not life and was_unbegun(self.node.daemon):
             self._count(f"{number.name}, died of it before the log was open", life)
             return
         expect([f"exit code {code}"] if code else [], check_end(life, number), [took_long(took_s, limit_s)])
@@ -245,6 +246,12 @@ def expect(*findings: Sequence[str]) -> None:
     """Raise LeftBehind where anything was found."""
     if found := [finding for some in findings for finding in some if finding]:
         raise LeftBehind("; ".join(found))
+
+
+def was_unbegun(daemon: Daemon) -> bool:
+    """Whether it died of the signal because nothing of it was there yet to heed one: Python itself was starting."""
+    interrupted = daemon.exit_code == 1 and daemon.last_lines(1) == ["KeyboardInterrupt"]
+    return interrupted or daemon.exit_code in BEFORE_IT_BEGAN
 
 
 def check_end(life: Sequence[Event], number: signal.Signals) -> list[str]:
