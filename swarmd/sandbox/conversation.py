@@ -31,8 +31,8 @@ class Ended(msgspec.Struct, frozen=True):
     cpu_s: float  # of it and what it waited for
 
 
-def converse(command: Sequence[str], feed: bytes, wall_s: float, output_bytes: int, pass_fds: Sequence[int]) -> Ended:
-    """Run a command with an empty environment and nothing open but `pass_fds`. Raises OSError where it cannot start.
+def converse(command: Sequence[str], feed: bytes, wall_s: float, output_bytes: int) -> Ended:
+    """Run a command with an empty environment and nothing else open. Raises OSError where it cannot start.
 
     Args:
         feed: for its standard input, which is closed behind it.
@@ -42,7 +42,7 @@ def converse(command: Sequence[str], feed: bytes, wall_s: float, output_bytes: i
     begun = time.monotonic()
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=pipe, env={}, pass_fds=pass_fds, start_new_session=True, cwd="/"
+        command, stdin=pipe, stdout=pipe, stderr=pipe, env={}, start_new_session=True, cwd="/"
     ) as process:
         talk = _Conversation(process, feed, output_bytes)
         try:

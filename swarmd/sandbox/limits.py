@@ -28,7 +28,10 @@ Bytes = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bounds on one run. A program is one process with one thread; it cannot start another.
 
-    Memory in all is at most `memory_bytes` and `scratch_bytes` together, and 2 MiB of pipe buffers.
+    Memory in all is at most `memory_bytes` and `scratch_bytes` together, and what the kernel keeps for it: buffers of
+    pipes (1 MiB for two of `files_open`, at most 64 MiB), 1,024 files and directories, mappings and locks, 35 MiB at
+    worst with the default of `files_open`. Not so without isolation: there the scratch directory is one of the
+    machine's, and only `file_bytes` and CPU seconds bound what is written to it.
     """
 
     wall_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0  # then it is killed

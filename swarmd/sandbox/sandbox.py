@@ -85,25 +85,18 @@ class Sandbox:
 
     def _perform(self, way: Isolation, limits: Limits, source: bytes, feed: bytes) -> Ended:
         inner = self._layout.host_interpreter if way == RISKY else self._layout.interpreter
-        command = interpreter_command(inner, limits, len(source))
+        command = interpreter_command(inner, limits, len(source), way)
         if way == "bubblewrap":
-            return self._wrap(command, limits, source + feed)
+            return _talk(bubblewrap_command(self._layout, limits, command), limits, source + feed)
         if way == "namespaces":
             return _talk(launcher_command(self._layout, limits, command), limits, source + feed)
         with tempfile.TemporaryDirectory(prefix="swarmd-program-") as scratch:
             return _talk(launcher_command(self._layout, limits, command, scratch), limits, source + feed)
 
-    def _wrap(self, command: list[str], limits: Limits, feed: bytes) -> Ended:
-        with tempfile.TemporaryFile() as instructions:
-            instructions.write(syscalls.build_filter())
-            instructions.seek(0)
-            wrapped = bubblewrap_command(self._layout, limits, command, instructions.fileno())
-            return _talk(wrapped, limits, feed, (instructions.fileno(),))
 
-
-def _talk(command: Sequence[str], limits: Limits, feed: bytes, pass_fds: Sequence[int] = ()) -> Ended:
+def _talk(command: Sequence[str], limits: Limits, feed: bytes) -> Ended:
     try:
-        return converse(command, feed, limits.wall_s, limits.output_bytes + len(READY), pass_fds)
+        return converse(command, feed, limits.wall_s, limits.output_bytes + len(READY))
     except OSError as error:
         raise SandboxUnavailable(f"a process for the sandbox cannot be started: {error}") from error
 

@@ -53,6 +53,8 @@ REFUSED: dict[str, tuple[int, int]] = {
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "userfaultfd": (323, 282),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_add_rule": (445, 445),
     # the kernel itself
     "bpf": (321, 280),
     "perf_event_open": (298, 241),

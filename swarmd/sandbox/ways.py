@@ -10,18 +10,21 @@ from pathlib import Path
 
 from swarmd.sandbox import syscalls
 from swarmd.sandbox.layout import LIBRARIES, SCRATCH, Layout
-from swarmd.sandbox.limits import Limits
+from swarmd.sandbox.limits import Isolation, Limits
 
 HERE = Path(__file__).parent
 NOBODY = "65534"
-SCRATCH_FILES = 1024  # and directories; bubblewrap has no such bound, there CPU seconds are it
+SCRATCH_FILES = 1024  # and directories: each takes about 1 KiB of the kernel's memory, which no other limit counts
+SIGNALS_PENDING = 64  # and timers: each takes memory of the kernel's, too
+MOUNTING = "CAP_SYS_ADMIN"  # in the sandbox's own namespaces; bounds the files, and is dropped before the program runs
 # Flags: no sites, no path of the working directory, no byte code written. The hash seed makes runs repeatable.
 FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": str(LIBRARIES)}
 
 
-def interpreter_command(interpreter: str, limits: Limits, program_bytes: int) -> list[str]:
+def interpreter_command(interpreter: str, limits: Limits, program_bytes: int, way: Isolation) -> list[str]:
     """How the interpreter is started where a program is to run."""
+    left_over = f"{SCRATCH_FILES}:{syscalls.build_filter().hex()}" if way == "bubblewrap" else ""
     bounds = {
         "RLIMIT_CPU": limits.cpu_s,
         "RLIMIT_AS": limits.memory_bytes,
@@ -31,6 +34,7 @@ def interpreter_command(interpreter: str, limits: Limits, program_bytes: int) ->
         "RLIMIT_CORE": 0,
         "RLIMIT_MSGQUEUE": 0,
         "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_SIGPENDING": SIGNALS_PENDING,
     }
     source = (HERE / "inside.py").read_text(encoding="utf-8")
     return [
@@ -39,15 +43,18 @@ def interpreter_command(interpreter: str, limits: Limits, program_bytes: int) ->
         "-c",
         source,
         str(program_bytes),
+        left_over,
         *(f"{name}={value}" for name, value in bounds.items()),
     ]
 
 
-def bubblewrap_command(layout: Layout, limits: Limits, command: Sequence[str], filter_fd: int) -> list[str]:
-    """A bubblewrap command; `filter_fd` is where it reads the system call filter. bubblewrap 0.6 or newer."""
+def bubblewrap_command(layout: Layout, limits: Limits, command: Sequence[str]) -> list[str]:
+    """A bubblewrap command. The bound on files and the system call filter are left to `inside.py`: bubblewrap has no
+    option for the one, and the other refuses what it takes. bubblewrap 0.6 or newer."""
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     arguments += ["--unshare-cgroup-try", "--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"]
-    arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
+    arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--cap-add", MOUNTING]
+    arguments += ["--clearenv"]
     for name, value in ENVIRONMENT.items():
         arguments += ["--setenv", name, value]
     for here, there in layout.binds:
@@ -55,7 +62,7 @@ def bubblewrap_command(layout: Layout, limits: Limits, command: Sequence[str], f
     for path in layout.masked:
         arguments += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
     arguments += ["--size", str(limits.scratch_bytes), "--tmpfs", SCRATCH, "--chdir", SCRATCH, "--remount-ro", "/"]
-    return [shutil.which("bwrap") or "bwrap", *arguments, "--seccomp", str(filter_fd), "--", *command]
+    return [shutil.which("bwrap") or "bwrap", *arguments, "--", *command]
 
 
 def launcher_command(layout: Layout, limits: Limits, command: Sequence[str], scratch: str = "") -> list[str]:

@@ -63,6 +63,15 @@ def test_a_kernel_that_refuses_namespaces_is_told_with_what_to_do() -> None:
     assert "42" not in told
 
 
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_bubblewrap_that_leaves_files_without_a_bound_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where AppArmor gives namespaces to bubblewrap, and no capability to what runs in them."""
+    monkeypatch.setattr("swarmd.sandbox.ways.MOUNTING", "CAP_CHOWN")
+    with pytest.raises(SandboxUnavailable, match=r"bubblewrap: PermissionError: .* a bound on files"):
+        Sandbox(isolation="bubblewrap")
+    assert Sandbox().isolation == "namespaces"
+
+
 def test_without_isolation_only_by_its_full_name() -> None:
     refuse = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" "$@"'
     wrapper = ("unshare", "--user", "--map-root-user", "sh", "-c", refuse)
