@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,16 +22,14 @@ from safetensors.torch import load_file, save_file
 
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointDamaged, CheckpointFailed
+from swarmd.training.kept import FORMAT, META, check_whole, hash_file, list_checkpoints, newest_bytes
 
-FORMAT = 1
 FULL_BYTES = 1024 * 1024  # a save that fails with less than this free has failed for want of space
-META = "meta.json"
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.pt"
 ROLLOUTS = "rollouts.msgpack"
 TEMPORARY = ".saving-"
 
-_NAME = re.compile(r"r(\d{9})-s(\d{4})")
 _log = structlog.get_logger(__name__)
 
 
@@ -163,16 +160,13 @@ class Checkpoints:
         return self.directory / f"r{round:09d}-s{stage:04d}"
 
     def _prune(self, saved: Path) -> None:
-        others = [directory for directory in self._newest_first() if directory != saved]
+        others = [directory for directory in list_checkpoints(self.directory) if directory != saved]
         for directory in others[self._kept - 1 :]:
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _newest_first(self) -> list[Path]:
-        return sorted((path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)), reverse=True)
-
     def whole(self) -> Iterator[Checkpoint]:
         """Verified checkpoints, newest first; a damaged one is passed over with a warning."""
-        yield from self._read(self._newest_first())
+        yield from self._read(list_checkpoints(self.directory))
 
     def _read(self, directories: Iterable[Path]) -> Iterator[Checkpoint]:
         for directory in directories:
@@ -180,9 +174,6 @@ class Checkpoints:
                 yield read_checkpoint(directory)
             except CheckpointDamaged as error:
                 _log.warning("checkpoint damaged, passed over", path=str(directory), reason=str(error))
-
-    def newest(self) -> Checkpoint | None:
-        return next(self.whole(), None)
 
     def find(self, round: int, stage: int) -> Checkpoint | None:
         """The checkpoint of a stage, if it is there and whole."""
@@ -192,29 +183,17 @@ class Checkpoints:
     @property
     def size_bytes(self) -> int:
         """Size of the newest checkpoint: about what the next will take."""
-        newest = self._newest_first()[:1]
-        return sum(file.stat().st_size for directory in newest for file in directory.iterdir())
+        return newest_bytes(self.directory)
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
     """Verify a checkpoint. Raises CheckpointDamaged naming the file."""
-    path = directory / META
+    encoded = check_whole(directory)
     try:
-        encoded = path.read_bytes()
         meta = msgspec.json.decode(encoded, type=Meta)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
-    if meta.format != FORMAT:
-        raise CheckpointDamaged(f"{path} has format {meta.format}, this version reads {FORMAT}")
-    for name, expected in meta.files.items():
-        if Path(name).name != name or not (directory / name).is_file() or hash_file(directory / name) != expected:
-            raise CheckpointDamaged(f"{directory / name} is missing or does not match its digest")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointDamaged(f"{directory / META} cannot be read: {error}") from error
     return Checkpoint(directory, meta, hashlib.sha256(encoded).hexdigest())
-
-
-def hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:
@@ -227,11 +206,20 @@ def sync(path: Path) -> None:
 
 
 def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each storage once (tied embeddings share theirs), on the CPU; safetensors refuses shared memory."""
+    """Each tensor once, on the CPU: tied embeddings are one under two names.
+
+    Other views of one memory are tensors of their own; safetensors refuses shared memory, so the second is copied.
+    """
     kept: dict[str, torch.Tensor] = {}
-    seen = set()
+    seen: set[tuple[Any, ...]] = set()
+    memories: set[int] = set()
     for name, tensor in weights.items():
-        if tensor.data_ptr() not in seen:
-            seen.add(tensor.data_ptr())
-            kept[name] = tensor.detach().contiguous().cpu()
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in seen:
+            continue
+        seen.add(place)
+        plain = tensor.detach().contiguous().cpu()
+        memory = plain.untyped_storage().data_ptr()
+        kept[name] = plain.clone() if memory in memories else plain
+        memories.add(memory)
     return kept

@@ -13,14 +13,18 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.errors import CheckpointDamaged
+
+FORMAT = 1
 META = "meta.json"
 META_BYTES_MAX = 16 * 1024 * 1024
 NAME = re.compile(r"r(\d{9})-s(\d{4})")
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """What `meta.json` says of the other files."""
+    """What `meta.json` says of itself and of the other files."""
 
+    format: int
     files: dict[str, str]  # name → SHA-256
 
 
@@ -31,17 +35,44 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return sorted((path for path in directory.iterdir() if NAME.fullmatch(path.name) and path.is_dir()), reverse=True)
 
 
-def is_whole(checkpoint: Path) -> bool:
-    """Whether every file that `meta.json` names is there and has the digest that it says. Reads all of them."""
+def check_whole(checkpoint: Path) -> bytes:
+    """The content of `meta.json`, once every file that it names is there and has the digest that it says.
+
+    Reads all of them. Raises CheckpointDamaged naming the file.
+    """
+    path = checkpoint / META
     try:
-        with (checkpoint / META).open("rb") as file:
-            listed = msgspec.json.decode(file.read(META_BYTES_MAX), type=Listed)
-        return all(Path(name).name == name and _digest(checkpoint / name) == sha for name, sha in listed.files.items())
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        with path.open("rb") as file:
+            encoded = file.read(META_BYTES_MAX)
+        listed = msgspec.json.decode(encoded, type=Listed)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
+    if listed.format != FORMAT:
+        raise CheckpointDamaged(f"{path} has format {listed.format}, this version reads {FORMAT}")
+    for name, expected in listed.files.items():
+        if Path(name).name != name or not _has_digest(checkpoint / name, expected):
+            raise CheckpointDamaged(f"{checkpoint / name} is missing or does not match its digest")
+    return encoded
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether `check_whole` raises nothing."""
+    try:
+        check_whole(checkpoint)
+    except CheckpointDamaged:
+        return False
+    return True
+
+
+def _has_digest(path: Path, expected: str) -> bool:
+    try:
+        return hash_file(path) == expected
+    except OSError:
         return False
 
 
-def _digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

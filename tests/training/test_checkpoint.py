@@ -14,6 +14,7 @@ from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import CheckpointDamaged, CheckpointFailed
 from swarmd.training import checkpoint as subject
+from swarmd.training import kept
 from swarmd.training.checkpoint import Checkpoint, Checkpoints, read_checkpoint
 
 
@@ -23,9 +24,13 @@ def save(checkpoints: Checkpoints, round: int, stage: int = 0, value: float | No
     return checkpoints.save({"w": filled, "tied": filled}, {"optimizer": {"m": filled}}, b"body", event, round * 2, "m")
 
 
+def newest(checkpoints: Checkpoints) -> Checkpoint | None:
+    return next(checkpoints.whole(), None)
+
+
 def test_what_is_saved_is_read(tmp_path: Path) -> None:
     saved = save(Checkpoints(tmp_path, 2), 3)
-    found = Checkpoints(tmp_path, 2).newest()
+    found = newest(Checkpoints(tmp_path, 2))
     assert found == saved
     assert found.read_weights().keys() == {"w"}
     assert torch.equal(found.read_weights()["w"], torch.full((64, 64), 3.0))
@@ -71,11 +76,11 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, name: str, harm: str) -> N
     if not (name == subject.META and harm == "flip"):  # a flipped digit in the report is still a report
         with pytest.raises(CheckpointDamaged, match="r000000002"):
             read_checkpoint(file.parent)
-        newest = checkpoints.newest()
-        assert newest is not None and newest.meta.event.round == 1
+        found = newest(checkpoints)
+        assert found is not None and found.meta.event.round == 1
     save(checkpoints, 2, value=9.0)
-    newest = checkpoints.newest()
-    assert newest is not None and float(newest.read_weights()["w"][0, 0]) == 9.0
+    found = newest(checkpoints)
+    assert found is not None and float(found.read_weights()["w"][0, 0]) == 9.0
 
 
 def test_a_newer_format_is_not_guessed_at(tmp_path: Path) -> None:
@@ -84,6 +89,25 @@ def test_a_newer_format_is_not_guessed_at(tmp_path: Path) -> None:
     meta.write_text(meta.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(CheckpointDamaged, match="format 2"):
         read_checkpoint(directory)
+
+
+def test_what_the_trainer_would_not_load_is_no_reason_to_drop_what_it_would(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 3)
+    loaded = save(checkpoints, 1)
+    meta = save(checkpoints, 2).directory / subject.META
+    meta.write_text(meta.read_text().replace('"format": 1', '"format": 2'))
+    assert kept.drop_older(tmp_path) == 0
+    assert newest(checkpoints) == loaded and kept.newest_whole(tmp_path) == loaded.directory
+
+
+def test_views_that_begin_at_one_address_and_empty_tensors_are_kept(tmp_path: Path) -> None:
+    table = torch.arange(6.0)
+    weights = {"flat": table, "tied": table, "table": table.view(2, 3), "first": table[:2], "middle": table[2:4]}
+    weights |= {"turned": table.view(2, 3).t(), "none": torch.empty(0), "no rows": torch.empty(0, 3)}
+    event = StageTrained("train/1/0", 1, 0, 0.5, RolloutsRef("a", 1, 0, "", 4, 0))
+    read = Checkpoints(tmp_path, 1).save(weights, {}, b"", event, 1, "m").read_weights()
+    assert read.keys() == weights.keys() - {"tied"}
+    assert all(torch.equal(read[name], weights[name]) and read[name].shape == weights[name].shape for name in read)
 
 
 CHILD = """
@@ -129,10 +153,10 @@ def test_killed_at_any_point_of_a_save(tmp_path: Path) -> None:
     assert len(killed) > 8 and ends["30"] == "0", "the save has between 8 and 30 operations"
     rounds = []
     for directory in killed:
-        newest = Checkpoints(directory, 1).newest()
-        assert newest is not None
-        rounds.append(newest.meta.event.round)
-        assert float(newest.read_weights()["w"][0, 0]) == newest.meta.event.round
+        found = newest(Checkpoints(directory, 1))
+        assert found is not None
+        rounds.append(found.meta.event.round)
+        assert float(found.read_weights()["w"][0, 0]) == found.meta.event.round
         assert not list(directory.glob(f"{subject.TEMPORARY}*"))
     assert rounds == sorted(rounds) and {1, 2} == set(rounds)
 
@@ -149,5 +173,5 @@ def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         save(checkpoints, 2)
     assert str(tmp_path) in caught.value.message and "No space" in caught.value.message
     monkeypatch.undo()
-    assert checkpoints.newest() == old
+    assert newest(checkpoints) == old
     assert list(tmp_path.iterdir()) == [old.directory]
