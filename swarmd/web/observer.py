@@ -83,6 +83,7 @@ class DhtSwarm:
         self.changes = Beacon()
         self._manifest = manifest
         self._paths = DataPaths(place)
+        self._paths.network.mkdir(exist_ok=True)
         self._identity = create_identity(place / "identity.key")
         self._config = observer_config(manifest, bootstrap)
         self._blobs = Blobs(self._paths.blobs)
@@ -248,7 +249,7 @@ class DhtSwarm:
         return Gossip(await asyncio.to_thread(self._feed.latest, since_round))
 
     def _notes(self) -> tuple[str, ...]:
-        notes = [f"The swarm is not reached: {self._link}."] if self._link else []
+        notes = [f"The swarm is not reached in the DHT: {self._link}."] if self._link else []
         if self._state.clock is None:
             notes.append("No round has been seen yet.")
         since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._begun_at))

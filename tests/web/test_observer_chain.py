@@ -316,7 +316,9 @@ async def test_the_contract_counts_above_the_dht_while_it_can_be_read(tmp_path: 
     assert await place() == 13
 
 
-async def test_what_peers_share_is_read_by_the_contracts_clock(ground: Ground, tmp_path: Path) -> None:
+async def test_what_peers_share_is_read_by_the_contracts_clock(
+    ground: Ground, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = await node(tmp_path, "first")
     try:
         address = await first.address()
@@ -335,6 +337,7 @@ async def test_what_peers_share_is_read_by_the_contracts_clock(ground: Ground, t
                 await asyncio.sleep(0.05)
             assert messages[0].text == WORDS
             assert (await observed.view()).peers[0].reward == 0.75, "the report adds nothing"
+        assert (tmp_path / "observer/network/peers.json").exists() and "cannot be kept" not in caplog.text
     finally:
         await first.clean()
 
