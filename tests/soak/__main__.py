@@ -23,6 +23,8 @@ def main() -> int:
     except LeftBehind as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     print(tally)
     return 0
 

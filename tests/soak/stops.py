@@ -125,7 +125,7 @@ class Tally:
             ("rounds trained", str(self.rounds)),
             ("rounds skipped, with a cause", str(self.skipped)),
             ("half-written files at once, at most", str(self.unfinished_most)),
-            ("processes, ports, sockets, locks, temporary files left", "0"),
+            ("processes, ports, sockets, locks, temporary files left", "none: at the first finding the run ends"),
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
@@ -306,6 +306,9 @@ def soak(stops: int, seed: int, rhythm: Rhythm, deep: bool = False, tell: Callab
         told = "\n  ".join(soak.node.daemon.last_lines(20))
         where = f"seed {seed}, stop {number}, {moment}, in {directory}"
         raise LeftBehind(f"{where}: {error}; the node said last:\n  {told}") from error
+    except KeyboardInterrupt:
+        tell(f"interrupted in life {number}; the node is in {directory}. So far:\n{soak.tally}")
+        raise
     finally:
         soak.node.end()
     shutil.rmtree(directory)
