@@ -23,6 +23,7 @@ from swarmd.core.events import (
     MemberLeft,
     NodeStarted,
     NodeStopped,
+    Registered,
     RoundsSkipped,
     StageTrained,
     StopRequested,
@@ -207,7 +208,8 @@ class Soak:
         if not life and was_unbegun(self.node.daemon):
             self._count(f"{number.name}, died of it before the log was open", life)
             return
-        expect([f"exit code {code}"] if code else [], check_end(life, number), [took_long(took_s, limit_s)])
+        expect([f"exit code {code}"] if code else [], check_end(life, number))
+        expect([stayed(life, self.node.peer), took_long(took_s, limit_s)])
         self._look_around()
         self.tally.stop_s.append(took_s)
         self.tally.leavings += has_left(life, self.node.peer)
@@ -275,8 +277,19 @@ def took_long(took_s: float, limit_s: float) -> str:
 
 def has_left(life: Sequence[Event], peer: str) -> bool:
     """Whether the node, asked to stop, said in the swarm that it leaves."""
-    asked = [at for at, event in enumerate(life) if isinstance(event, StopRequested)]
-    return bool(asked) and MemberLeft(peer) in life[asked[0] :]
+    return MemberLeft(peer) in _parted(life)[1]
+
+
+def stayed(life: Sequence[Event], peer: str) -> str:
+    """What is wrong where a node that was a member stopped without a word to the swarm."""
+    was_member = any(isinstance(event, Registered) for event in _parted(life)[0])
+    return "the leaving was not announced" if was_member and not has_left(life, peer) else ""
+
+
+def _parted(life: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]]:
+    """Before the stop was asked for, and from then on."""
+    asked = next((at for at, event in enumerate(life) if isinstance(event, StopRequested)), len(life))
+    return life[:asked], life[asked:]
 
 
 def leg_of(life: Sequence[Event]) -> str:

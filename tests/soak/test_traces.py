@@ -21,6 +21,7 @@ from swarmd.core.events import (
     MemberLeft,
     NodeStarted,
     NodeStopped,
+    Registered,
     RoundsSkipped,
     StageTrained,
     StopRequested,
@@ -32,7 +33,7 @@ from swarmd.daemon.leftovers import find_leftovers
 from swarmd.daemon.process import TAG_VARIABLE
 from tests.soak import traces
 from tests.soak.node import process_of
-from tests.soak.stops import LeftBehind, Rhythm, check_end, expect, has_left, leg_of, moments
+from tests.soak.stops import LeftBehind, Rhythm, check_end, expect, has_left, leg_of, moments, stayed
 
 
 def test_a_process_is_found_until_it_is_gone() -> None:
@@ -100,6 +101,9 @@ def test_an_end_out_of_order_is_found() -> None:
     stopped: list[Event] = [StopRequested("signal SIGTERM"), MemberLeft("peer"), NodeStopped("signal SIGTERM")]
     assert check_end([began, *stopped], signal.SIGTERM) == []
     assert has_left([began, *stopped], "peer") and not has_left([began, *stopped], "another")
+    member: list[Event] = [began, Registered("register")]
+    assert stayed([*member, *stopped], "peer") == stayed([began, *stopped], "another") == ""
+    assert stayed([*member, *stopped], "another") == "the leaving was not announced"
     assert "does not end with a stop by signal SIGINT" in check_end([began, *stopped], signal.SIGINT)[0]
     assert "does not end" in check_end([began], signal.SIGTERM)[0]
     assert "does not end" in check_end([], signal.SIGTERM)[0]
