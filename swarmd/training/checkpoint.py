@@ -41,6 +41,7 @@ class Meta(msgspec.Struct, frozen=True):
     steps: int  # optimiser steps since the node began
     event: StageTrained  # without the checkpoint's digest, which covers this file
     files: dict[str, str]  # name → sha256
+    optimizer: str = ""  # as the configuration names it; older versions did not write it
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -90,6 +91,7 @@ class Checkpoints:
         steps: int,
         model: str,
         describe: Callable[[Path], None] = lambda directory: None,
+        optimizer_name: str = "",
     ) -> Checkpoint:
         """Write the checkpoint of a finished stage and drop the oldest ones.
 
@@ -103,7 +105,9 @@ class Checkpoints:
         try:
             temporary.mkdir()
             describe(temporary)
-            meta = self._write(temporary, weights, optimizer, rollouts, event, steps, model)
+            files = self._write(temporary, weights, optimizer, rollouts)
+            meta = Meta(FORMAT, model, steps, event, files, optimizer_name)
+            self._seal(temporary, meta)
             final = self.place(event.round, event.stage)
             self._put_in_place(temporary, final)
         except Exception as error:  # torch and safetensors report a full disk in error types of their own
@@ -122,20 +126,18 @@ class Checkpoints:
         weights: Mapping[str, torch.Tensor],
         optimizer: Mapping[str, Any],
         rollouts: bytes,
-        event: StageTrained,
-        steps: int,
-        model: str,
-    ) -> Meta:
+    ) -> dict[str, str]:
+        """Write the files; the SHA-256 of each and of those that are there already."""
         save_file(_without_aliases(weights), directory / WEIGHTS, metadata={"format": "pt"})
         torch.save(dict(optimizer), directory / OPTIMIZER)
         (directory / ROLLOUTS).write_bytes(rollouts)
-        files = {file.name: hash_file(file) for file in sorted(directory.iterdir())}
-        meta = Meta(FORMAT, model, steps, event, files)
+        return {file.name: hash_file(file) for file in sorted(directory.iterdir())}
+
+    def _seal(self, directory: Path, meta: Meta) -> None:
         (directory / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
         for file in directory.iterdir():
             sync(file)
         sync(directory)
-        return meta
 
     def _put_in_place(self, temporary: Path, final: Path) -> None:
         """Rename; a damaged checkpoint of the same stage is moved out of the way first."""

@@ -97,7 +97,14 @@ class Engine:
         self._trainer = self._make_trainer()
         check_parts(ranks.gather(self._micro_rows))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
-        self._progress = Progress(self.policy, plan, self._pace, self._checkpoints, lambda: self._trainer.optimizer)
+        self._progress = Progress(
+            self.policy,
+            plan,
+            self._pace,
+            self._checkpoints,
+            lambda: self._trainer.optimizer,
+            config.training.optimizer,
+        )
         self.trackers = Trackers()  # none, unless somebody puts some here
         self.abandoned_steps = 0  # step count when the last stage was given up
         self._progress.restore(touched=False)

@@ -30,16 +30,24 @@ class Progress:
         pace: counts the steps.
         checkpoints: where it is kept.
         optimizer: gives the one in use, with no step taken yet.
+        optimizer_name: as the configuration names it.
     """
 
     def __init__(
-        self, policy: Policy, plan: Plan, pace: Pace, checkpoints: Checkpoints, optimizer: Callable[[], Any]
+        self,
+        policy: Policy,
+        plan: Plan,
+        pace: Pace,
+        checkpoints: Checkpoints,
+        optimizer: Callable[[], Any],
+        optimizer_name: str,
     ) -> None:
         self._policy = policy
         self._plan = plan
         self._pace = pace
         self._checkpoints = checkpoints
         self._optimizer = optimizer
+        self._optimizer_name = optimizer_name
         self._fresh_optimizer = optimizer().state_dict()
         self._fresh_memory = plan.read_memory()
         self._base = policy.copy_weights() if policy.is_small else None
@@ -61,7 +69,14 @@ class Progress:
         }
         policy = self._policy
         saved = self._checkpoints.save(
-            policy.trained_weights(), optimizer, body, event, self._pace.steps, policy.digest, policy.describe
+            policy.trained_weights(),
+            optimizer,
+            body,
+            event,
+            self._pace.steps,
+            policy.digest,
+            policy.describe,
+            self._optimizer_name,
         )
         return saved.event
 
@@ -77,11 +92,25 @@ class Progress:
             return
         self._policy.load_weights(checkpoint.read_weights())
         state = checkpoint.read_optimizer()
-        self._optimizer().load_state_dict(state["optimizer"])
+        self._load_optimizer(checkpoint, state["optimizer"])
         torch.set_rng_state(state["rng"])
         self._plan.load_memory(state.get("memory", self._fresh_memory))
         self._pace.steps = checkpoint.meta.steps
         _log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
+
+    def _load_optimizer(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
+        """Load the optimiser's state; that of another kind would be taken without a word, and fail at the next step."""
+        written = checkpoint.meta.optimizer or recognise_optimizer(state)
+        if written == self._optimizer_name:
+            self._optimizer().load_state_dict(state)
+            return
+        self._optimizer().load_state_dict(self._fresh_optimizer)
+        _log.warning(
+            "the checkpoint was written with another optimiser: its moments begin anew, the weights are kept",
+            path=str(checkpoint.directory),
+            written=written,
+            now=self._optimizer_name,
+        )
 
     def _begin_anew(self, touched: bool) -> None:
         if touched:
@@ -89,6 +118,11 @@ class Progress:
         self._optimizer().load_state_dict(self._fresh_optimizer)
         self._plan.load_memory(self._fresh_memory)
         self._pace.steps = 0
+
+
+def recognise_optimizer(state: Mapping[str, Any]) -> str:
+    """The name of the optimiser whose state this is, by the moments' own names; for checkpoints that do not say."""
+    return "adamw" if all("exp_avg" in moments for moments in state["state"].values()) else "adamw_8bit"
 
 
 def check_plain(memory: Mapping[str, Any]) -> dict[str, Any]:
