@@ -82,16 +82,14 @@ def tell_round(directory: Path, round_: int) -> list[Story]:
 def tell_latest(directory: Path) -> list[Story]:
     """The last gap, if there is any, and the round that the node is at or trained last."""
     from swarmd.cli.replay import folded
-    from swarmd.core.events import Envelope
     from swarmd.core.state import State
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.story import Latest, reached
+    from swarmd.observe.story import reached
 
-    latest, state = Latest(), State()
+    state = State()
     for applied in folded(find_log(directory), None, progress=True):
-        latest.take(Envelope(applied.seq, applied.at, applied.event))
         state = applied.after
-    rounds = [latest.skip.first] if latest.skip is not None else []
+    rounds = [state.skips[-1].first] if state.skips else []
     rounds.append(max(0, reached(state)))
     return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_)]
 

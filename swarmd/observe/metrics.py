@@ -19,7 +19,7 @@ from swarmd.core.state import State
 from swarmd.observe import labels, readings
 from swarmd.observe.disk import Disk, measure_disk
 from swarmd.observe.health import Progress, live, productive, ready
-from swarmd.observe.outcomes import Count, Outcomes, counter_of
+from swarmd.observe.outcomes import Count, Outcomes, counter_of, progress_of
 from swarmd.observe.readings import Limits
 from swarmd.observe.status import Status
 from swarmd.paths import DataPaths
@@ -35,8 +35,8 @@ ACCEPT_CHARACTERS_MAX = 1024  # of a client's Accept header; a longer one counts
 class Metrics:
     """Counts outcomes and renders them, together with what the status says.
 
-    The caller folds the log from its last `NodeStarted` on and hands over every event from there; a later one begins
-    the counts anew.
+    The caller folds the log from its last `NodeStarted` on, or calls `begin` with the state that its log begins with,
+    and hands over every event from there; a later one begins the counts anew.
 
     Args:
         paths: the node's data directory, for sizes on disk; None for none.
@@ -64,10 +64,14 @@ class Metrics:
         """POSIX seconds, by the clock that these figures go by."""
         return self._clock()
 
+    def begin(self, state: State) -> None:
+        """Forget all that was counted: the log begins with this state."""
+        self._outcomes = Outcomes(progress_of(state))
+
     def observe(self, envelope: Envelope, before: State, after: State) -> None:
         """Count an event, given the states before and after it. Never fails on an event that a log may hold."""
         if isinstance(envelope.event, NodeStarted):
-            self._outcomes = Outcomes(envelope.at)
+            self._outcomes = Outcomes(Progress(started_at=envelope.at))
         self._outcomes.observe(envelope, before, after)
 
     def count_notification(self, sender: str, sent: bool) -> None:

@@ -2,7 +2,7 @@
 
 All of it is a function of the events from the last `NodeStarted` on: whoever folds them gets the same figures, so a
 server that is restarted goes on where it was. With the next `NodeStarted` all counts begin at 0, as Prometheus expects
-of a process that was restarted.
+of a process that was restarted; where the log was cut behind that event, they begin at 0 where it begins.
 """
 
 from __future__ import annotations
@@ -88,13 +88,16 @@ COUNTERS: Mapping[str, Count] = {
 class Outcomes:
     """Counts of one life of a daemon.
 
+    Args:
+        progress: where it stands when counting begins; by default nothing is known.
+
     Attributes:
         progress: what health is judged by besides the status.
     """
 
-    def __init__(self, started_at: float = 0.0) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
         registry = self._registry = CollectorRegistry()
-        self.progress = Progress(started_at=started_at)
+        self.progress = progress or Progress()
         self._counters = {name: counter_of(name, count, registry) for name, count in COUNTERS.items()}
         self.part_seconds = Histogram(
             "swarmd_stage_part_seconds",
@@ -142,8 +145,27 @@ class Outcomes:
             kind = envelope.event.submission.partition("/")[0]
             progress.confirmed_at = {**progress.confirmed_at, kind: envelope.at}  # anew: other threads read it
         elif isinstance(envelope.event, NodeStarted):
-            chain = envelope.event.settings.chain
-            progress.submits = chain is not None and chain.sends
+            progress.submits = _submits(after)
+
+
+def progress_of(state: State) -> Progress:
+    """What a state tells of a life whose beginning the log does not have any more.
+
+    When it trained last is not among it: the last change of state, which is later by a stage at most, counts for that.
+    """
+    confirmed: dict[str, float] = {each.kind: each.since for each in state.submissions if each.chart == "confirmed"}
+    trained = state.done >= (0, 0) and state.since > state.started_at
+    return Progress(
+        started_at=state.started_at,
+        trained_at=state.since if trained else 0.0,
+        confirmed_at=confirmed,
+        submits=_submits(state),
+    )
+
+
+def _submits(state: State) -> bool:
+    chain = state.settings.chain if state.settings else None
+    return chain is not None and chain.sends
 
 
 def counter_of(name: str, count: Count, registry: CollectorRegistry) -> Counter:

@@ -11,7 +11,7 @@ from collections import deque
 
 import msgspec
 
-from swarmd.core.events import Envelope, NodeStarted, RoundsSkipped, StageTrained
+from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import State
 from swarmd.observe.causes import advice_on, doing, reason_of
 from swarmd.observe.phrases import Sentence, sentences_of
@@ -153,25 +153,6 @@ class Teller:
             return f"{name} passed and this node trained nothing of it: {reason}."
         assert self._skip is not None
         return f"{span_in_words(self._skip)} skipped, cause {self._skip.cause}: {reason}."
-
-
-class Latest:
-    """Listens to a log and remembers which rounds are worth a story: the one in hand, and the latest skip."""
-
-    def __init__(self) -> None:
-        self.skip: RoundsSkipped | None = None
-        self.trained: StageTrained | None = None
-        self.starts = 0
-
-    def take(self, envelope: Envelope) -> None:
-        """Hear the next event."""
-        event = envelope.event
-        if isinstance(event, RoundsSkipped):
-            self.skip = event
-        elif isinstance(event, StageTrained):
-            self.trained = event
-        elif isinstance(event, NodeStarted):
-            self.starts += 1
 
 
 def reached(state: State) -> int:

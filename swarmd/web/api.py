@@ -44,7 +44,6 @@ _LIMIT = Parameter("limit", "integer", "How many peers.", 1, PEERS_ANSWERED_MAX,
 _SINCE = Parameter("since", "number", "POSIX seconds; by default where the log begins.", -TIME_MAX, TIME_MAX)
 _UNTIL = Parameter("until", "number", "POSIX seconds; by default where the log ends.", -TIME_MAX, TIME_MAX)
 _BUCKETS = Parameter("buckets", "integer", "Parts of that time.", 1, OVERVIEW_BUCKETS_MAX, default=256)
-_IN_TIME = (_SINCE, _UNTIL, _BUCKETS)
 _SINCE_ROUND = Parameter("since_round", "integer", "The first round of interest.", -1, default=-1)
 _NAME = Parameter("name", "string", "A peer's name, in any case.", 1, 128, required=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from starlette.routing import Route
 from swarmd.errors import SwarmdError
 from swarmd.web import api, pages
 from swarmd.web.answers import JsonAnswer, refusal, refusal_of
+from swarmd.web.background import Background, keep_up
 from swarmd.web.endpoints import Endpoint
 from swarmd.web.guard import Doors, Guard
 from swarmd.web.login import Login
@@ -24,8 +25,6 @@ from swarmd.web.openapi import openapi
 from swarmd.web.shapes import Here
 from swarmd.web.sources import SwarmSource
 from swarmd.web.stream import Stream
-
-Background = Callable[[], Awaitable[None]]
 
 
 def endpoints_of(
@@ -69,7 +68,7 @@ def make_app(
     async def running(app: Starlette) -> AsyncIterator[dict[str, Any]]:
         if node is not None:
             await node.start()
-        tasks = [asyncio.ensure_future(task()) for task in (stream.run, *background)]
+        tasks = [asyncio.ensure_future(keep_up(task)) for task in (stream.run, *background)]
         try:
             yield {}
         finally:

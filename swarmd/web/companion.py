@@ -25,7 +25,8 @@ from swarmd.observe.metrics import Metrics, limits_of
 from swarmd.observe.slots import known_secrets
 from swarmd.paths import DataPaths
 from swarmd.serving import check_listen, load_token, parse_listen
-from swarmd.web.app import Background, make_app
+from swarmd.web.app import make_app
+from swarmd.web.background import Background, keep_up
 from swarmd.web.guard import Doors
 from swarmd.web.moments import cover_also
 from swarmd.web.node import Facts, LogNode
@@ -113,7 +114,7 @@ async def _watch_only(node: LogNode, background: tuple[Background, ...], linger_
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     at_end_of_input(lambda: loop.call_soon_threadsafe(loop.call_later, linger_s, ended.set))
     await node.start()
-    tasks = [asyncio.ensure_future(task()) for task in background]
+    tasks = [asyncio.ensure_future(keep_up(task)) for task in background]
     try:
         await asyncio.wait([*tasks, asyncio.ensure_future(ended.wait())], return_when=asyncio.FIRST_COMPLETED)
     finally:

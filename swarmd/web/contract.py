@@ -20,7 +20,7 @@ from swarmd.chain.watcher import Reach, Watcher
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, PolicyLog, StageLog
-from swarmd.core.state import Chain
+from swarmd.core.state import BLOCKS_KEPT, Chain
 from swarmd.core.values import BlockRef
 from swarmd.errors import SwarmdError
 from swarmd.manifest import Manifest
@@ -68,11 +68,12 @@ class ContractFeed:
         self._on_head = on_head
         self._sums = Sums(ledger, manifest.chain.reward_scale)
         self._anchor: BlockRef | None = None  # what comes after it is read
+        self._recent: tuple[BlockRef, ...] = ()  # latest ones told of, to go on after
         self._genesis = ""
         self._reach: Reach | None = None
 
     async def run(self) -> None:
-        """Follow it until cancelled."""
+        """Follow it until cancelled; a second time, from where it was left."""
         config = self._config
         rpc = Rpc(config.rpc, config.chain_id, config.call_s)
         coordinator = Coordinator(rpc, config.contract, config.from_block, config.range_blocks)
@@ -104,12 +105,17 @@ class ContractFeed:
             head = await coordinator.blocks.head()
             created = max(self._config.from_block - 1, 0)
             self._anchor = await coordinator.blocks.at(max(created, head.number - HISTORY_BLOCKS))
+            self._recent = (self._anchor,)
             self._sums.needed = self._anchor.number > created
-        return WatchChain("watch", (self._anchor,), self._genesis)
+        return WatchChain("watch", self._recent, self._genesis)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, ChainUp):
             self._genesis = event.genesis
+        block = _block_of(event)
+        if block is not None:
+            before = [known for known in self._recent if known.number < block.number]
+            self._recent = (*before[1 - BLOCKS_KEPT :], block)
         self._emit(event)
 
     def _arrive(self, tip: BlockRef) -> None:
@@ -134,6 +140,15 @@ class ContractFeed:
                 f"there. {self._sums.told()}"
             )
         return tuple(notes)
+
+
+def _block_of(event: Event) -> BlockRef | None:
+    """The latest block that the chain has after an event, where it tells one."""
+    if isinstance(event, ChainBlock):
+        return event.block
+    if isinstance(event, ChainUp):
+        return event.head
+    return event.fork if isinstance(event, ChainReorged) else None
 
 
 def config_of(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:

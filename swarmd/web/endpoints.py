@@ -14,8 +14,6 @@ from starlette.routing import Route
 from swarmd.web.answers import BadRequest, JsonAnswer
 
 SEQ_MAX = 10**15
-TEXT_CHARACTERS_MAX = 128  # of one parameter
-MANY_MAX = 64  # values of one parameter
 
 Kind = Literal["integer", "number", "string"]
 Serve = Callable[[dict[str, Any]], Awaitable[Any]]

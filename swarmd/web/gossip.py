@@ -46,10 +46,11 @@ class GossipFeed:
         self.begin(Base())
 
     def begin(self, base: Base) -> None:
-        self._waiting: deque[Waiting] = deque(maxlen=BODIES_WAITING_MAX)
-        self._messages: deque[Message] = deque(maxlen=GOSSIP_KEPT)
-        self._count = 0
-        self._seen: deque[str] = deque(maxlen=4 * BODIES_WAITING_MAX)  # digests
+        with self._lock:
+            self._waiting: deque[Waiting] = deque(maxlen=BODIES_WAITING_MAX)
+            self._messages: deque[Message] = deque(maxlen=GOSSIP_KEPT)
+            self._count = 0
+            self._seen: deque[str] = deque(maxlen=4 * BODIES_WAITING_MAX)  # digests
 
     def take(self, applied: Applied) -> None:
         event = applied.event

@@ -24,7 +24,6 @@ from swarmd.web.protocol import cut
 TARGET_BYTES_MAX = 4096  # path and query
 REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none
 STREAM = "/api/v1/stream"
-OPEN_TO_ALL = ("/static/", "/login")
 METHODS = ("GET", "HEAD", "POST")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 HEADERS = {

@@ -72,7 +72,7 @@ class _Counting:
         self._metrics = metrics
 
     def begin(self, base: Base) -> None:
-        """Nothing: the next `NodeStarted` begins the counts anew."""
+        self._metrics.begin(base.state)
 
     def take(self, applied: Applied) -> None:
         self._metrics.observe(Envelope(applied.seq, applied.at, applied.event), applied.before, applied.after)

@@ -81,6 +81,7 @@ class Notifier:
         finally:
             if self._memory is not None:
                 self._memory.release()
+                self._leads = False
 
     async def _say_farewell(self, last: Last) -> None:
         try:
@@ -142,9 +143,12 @@ class _Outlet:
             self._more.clear()
 
     async def drain(self) -> None:
-        """Send what waits."""
+        """Send what waits; one that is being sent when this is cancelled waits on."""
         while self._waiting:
-            await self._send(self._waiting.popleft())
+            note = self._waiting[0]
+            await self._send(note)
+            if self._waiting and self._waiting[0] is note:  # else the queue was full meanwhile, and let it go
+                self._waiting.popleft()
 
     async def _send(self, note: Note) -> None:
         try:

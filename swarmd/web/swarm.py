@@ -11,7 +11,6 @@ from swarmd.web.moments import number, shown_text
 from swarmd.web.shapes import ChainView, PeerRow, SwarmView
 
 SUBMISSIONS_SHOWN = 32
-VOTES_SHOWN = 64
 TEXT_CHARACTERS_MAX = 128  # of an id
 
 

@@ -81,8 +81,11 @@ class LogTail:
                     started = True
                 self._follow()
                 return
-            except (NotFoundError, LogDamaged) as error:  # no log yet, segments gone, or damage
-                self._note(error)
+            except Exception as error:  # no log yet, segments gone, damage, a disk that does not read, a fault of ours
+                trouble = trouble_of(error, self._history.directory)
+                if trouble is not error and str(trouble) != str(self.trouble):
+                    log.warning("WARNING the event log is not read on", exc_info=error)
+                self._note(trouble)
                 started = started and not isinstance(error, Gone)  # what comes next is gone: begin where the log does
                 if not self._grows:
                     return
@@ -173,3 +176,12 @@ class LogTail:
             base = oldest_base(directory)
             if self._history.first < base.seq <= self._history.next_seq:
                 self._history.drop_before(base)
+
+
+def trouble_of(error: Exception, directory: Path) -> SwarmdError:
+    """An error as the page tells it."""
+    if isinstance(error, SwarmdError):
+        return error
+    if isinstance(error, OSError):
+        return SwarmdError(f"{error.filename or directory}: {error.strerror or error}", "Look at the disk")
+    return SwarmdError(f"{directory} cannot be folded: {type(error).__name__}", "See `swarmd replay --verify`")

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from swarmd.errors import SwarmdError
 from swarmd.web.answers import BadRequest, JsonAnswer
 from swarmd.web.bodies import read_body
+from swarmd.web.ledger import PEERS_MAX
 from swarmd.web.shapes import CURVES_MAX, Curve, Message, SwarmView
 from swarmd.web.sources import SwarmSource
 
@@ -22,7 +23,6 @@ IDS_MAX = 1000
 BODY_BYTES_MAX = 100 * 1024
 HISTORY_POINTS_MAX = 30
 HISTORY_LEADERS = 10  # whose history is told
-STALE_S = 300.0
 _FORMS = ("Answer", "Identify", "Majority")  # how the stages of a round of three end
 
 
@@ -179,7 +179,7 @@ class Upstream:
 
     async def name_to_id(self, given: dict[str, Any]) -> IdOfName:
         name = given["name"].casefold()
-        view = await self._view()
+        view = await self._source.view(PEERS_MAX)
         return IdOfName(next((row.id for row in view.peers if row.name.casefold() == name), None))
 
     async def id_to_name(self, request: Request) -> JsonAnswer:
@@ -192,7 +192,7 @@ class Upstream:
         if len(ids) > IDS_MAX:
             raise BadRequest(f"at most {IDS_MAX} ids at once")
         wanted = frozenset(ids)
-        view = await self._view()
+        view = await self._source.view(PEERS_MAX)
         return JsonAnswer({row.id: row.name for row in view.peers if row.id in wanted})
 
     async def gossip(self, given: dict[str, Any]) -> GossipMessages:

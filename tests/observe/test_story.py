@@ -15,13 +15,12 @@ from swarmd.core.events import (
     NodeStopped,
     ReportPublished,
     RoundAnnounced,
-    RoundsSkipped,
     StopRequested,
     WorkerExited,
 )
 from swarmd.core.state import State
 from swarmd.eventlog.fold import commits_from, fold, oldest_base
-from swarmd.observe.story import SENTENCES_MAX, Latest, Story, Teller
+from swarmd.observe.story import SENTENCES_MAX, Story, Teller
 from tests.core import story as core
 
 GOLDEN = sorted(Path(__file__).parent.parent.joinpath("golden").glob("rules-*/*/node-*/events"))
@@ -167,14 +166,6 @@ def test_a_story_is_bounded(node: Told) -> None:
         node.tell(LinkDown(f"p2pd died {number}"), LinkUp(3))
     story = node.story(0)
     assert len(story.sentences) == SENTENCES_MAX and story.cut >= SENTENCES_MAX
-
-
-def test_the_latest_skip_is_remembered(node: Told) -> None:
-    node.train(3)
-    latest = Latest()
-    for envelope, *_ in node.heard:
-        latest.take(envelope)
-    assert latest.skip == RoundsSkipped(0, 2, "late")
 
 
 @pytest.mark.parametrize("log", GOLDEN, ids=lambda log: "/".join(log.parts[-4:-1]))

@@ -13,9 +13,10 @@ from swarmd.core.events import MemberLeft, MemberSeen, ReportSeen, StageTrained
 from swarmd.eventlog.fold import commits_from, fold, load, oldest_base
 from swarmd.observe.status import Status
 from swarmd.web import shapes, upstream
+from swarmd.web.sources import PEERS_ANSWERED_MAX
 from tests.core.story import Story, announced, coordinator_settings, settings, trained
 from tests.eventlog.making import NODE
-from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, Served, copy_of, empty, served, told
+from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, Served, copy_of, empty, served, told, until
 
 KINDS = ("empty", "coordinator", "follower", "chain")
 GOLDEN_LOGS = {"coordinator": COORDINATOR, "follower": FOLLOWER, "chain": CHAIN}
@@ -238,3 +239,15 @@ def test_peers_beyond_the_limit_are_counted(tmp_path: Path) -> None:
         view = server.json("/api/v1/swarm?limit=5")
         assert len(view["peers"]) == 5 and view["total"] == 31
         assert view["expected"] == 31
+
+
+def test_names_and_ids_are_found_among_all_peers(tmp_path: Path) -> None:
+    story = Story(coordinator_settings(min_peers=5000))
+    story.join()
+    last = PEERS_ANSWERED_MAX + 100
+    story.tell(*[MemberSeen(f"peer{number:04d}", f"name {number}") for number in range(last + 1)])
+    with served(told(tmp_path, story.recorded)) as server:
+        until(lambda: server.json("/api/v1/swarm")["total"] > last)
+        assert server.json(f"/api/name-to-id?name=name+{last}") == {"id": f"peer{last:04d}"}
+        found = server.client.post("/api/id-to-name", json=[f"peer{last:04d}"]).json()
+        assert found == {f"peer{last:04d}": f"name {last}"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import threading
 from pathlib import Path
 
 import msgspec
@@ -10,7 +12,7 @@ import pytest
 
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
-from swarmd.errors import LogDamaged, NotFoundError
+from swarmd.errors import ChartError, LogDamaged, NotFoundError
 from swarmd.eventlog.fold import commits_from, fold, oldest_base
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.web import history as history_module
@@ -20,6 +22,7 @@ from swarmd.web.places import Gone, Place, begin_of, commits_at
 from swarmd.web.shapes import EventPage, Moment
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
+from tests.observe.counting import samples_of
 from tests.web.serving import CHAIN, COORDINATOR, copy_of, served, until
 
 
@@ -163,6 +166,18 @@ def test_a_log_that_is_pruned_under_the_server_is_shown_from_its_new_beginning(t
         assert 0 < begin_of(tmp_path / "events") <= base
 
 
+def test_figures_of_a_life_whose_start_has_left_the_log_go_on_from_what_is_known(tmp_path: Path) -> None:
+    pruned_log(tmp_path)
+    _prune(tmp_path / "events", keep=3)
+    state = oldest_base(tmp_path / "events").state
+    with served(tmp_path) as server:
+        until(lambda: server.json("/api/v1/here")["read"] == 1.0)
+        figures = samples_of(server.get("/metrics").text)
+        assert figures[("swarmd_start_time_seconds",)] == state.started_at > 0
+        progress = server.node.metrics.progress
+        assert progress.trained_at >= state.since and not progress.submits
+
+
 def _prune(events: Path, keep: int) -> int:
     """Remove the oldest segments that a snapshot stands in for; the log's new beginning."""
     from swarmd.core.step import RULES
@@ -226,6 +241,27 @@ def test_a_segment_that_is_missing_in_the_middle_is_damage(tmp_path: Path) -> No
     list_segments(tmp_path / "events")[2].unlink()
     with served(tmp_path) as server:
         assert "is expected" in until(lambda: server.json("/api/v1/here")["trouble"])
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.EIO, "Input/output error"), ChartError("no such move"), KeyError("x")])
+def test_whatever_keeps_the_log_from_being_read_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    monkeypatch.setattr(tail_module, "AGAIN_S", 0.05)
+    broken = threading.Event()
+    broken.set()
+    begin = tail_module.begin_of
+
+    def faulty(directory: Path) -> int:
+        if broken.is_set():
+            raise fault
+        return begin(directory)
+
+    monkeypatch.setattr(tail_module, "begin_of", faulty)
+    with served(copy_of(COORDINATOR, tmp_path)) as server:
+        assert until(lambda: server.json("/api/v1/here")["trouble"])
+        broken.clear()
+        until(lambda: server.json("/api/v1/here")["trouble"] == "" and server.json("/api/v1/swarm")["round"] >= 0)
 
 
 def test_a_directory_that_goes_away_is_told(tmp_path: Path) -> None:

@@ -350,6 +350,41 @@ def test_a_stop_with_a_server_that_is_silent_costs_little(caplog: pytest.LogCapt
     assert "may not have been told: no time left" in caplog.text
 
 
+class Hanging:
+    """Takes nothing the first time, then everything."""
+
+    name = "telegram"
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.sent: list[Note] = []
+
+    async def send(self, note: Note) -> None:
+        if not self.begun.is_set():
+            self.begun.set()
+            await asyncio.Event().wait()
+        self.sent.append(note)
+
+
+def test_a_note_that_is_on_its_way_at_the_end_is_sent_again() -> None:
+    async def live() -> list[Note]:
+        hanging, now = Hanging(), [0.0]
+        notifier = Notifier(Edges(0, 900), [hanging], Metrics(), clock=lambda: now[0])
+
+        async def end() -> Status:
+            return STOPPED
+
+        task = asyncio.create_task(notifier.run(lambda: ILL, 0.01, end))
+        async with asyncio.timeout(60):
+            await hanging.begun.wait()
+        task.cancel()
+        await asyncio.wait([task], timeout=30)
+        return hanging.sent
+
+    notes = asyncio.run(live())
+    assert [note.layer for note in notes] == ["network", "process"]
+
+
 def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:
     metrics, now = Metrics(), [0.0]
 

@@ -173,6 +173,23 @@ async def test_an_endpoint_that_goes_away_is_told_and_taken_up_again(ground: Gro
         assert rewards(seen) == {ANN: 1.5} and not noted("cannot be read")(seen)
 
 
+async def test_an_observer_that_is_run_again_counts_nothing_twice(ground: Ground, tmp_path: Path) -> None:
+    ground.swarm.register(ground.swarm.alice, ANN, BEN)
+    reward(ground, ANN, 1000)
+    observed = DhtSwarm(manifest_of(ground, ground.url), made(tmp_path / "observer"))
+    for amount in (0, 500):
+        if amount:
+            ground.say("anvil_rollback", 1)
+            reward(ground, BEN, amount)
+            reward(ground, ANN, 250)
+        running = asyncio.ensure_future(observed.run())
+        await until(observed, lambda view, amount=amount: rewards(view).get(BEN, 0.0) == amount / 1000 and view.reports)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    seen = await observed.view()
+    assert rewards(seen) == {BEN: 0.5, ANN: 0.25} and seen.reports == 2
+
+
 async def test_of_what_is_too_old_to_be_read_the_contract_has_the_sums(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
