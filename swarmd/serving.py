@@ -56,6 +56,22 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def is_address(host: str) -> bool:
+    """Whether a Host header gives an IP address or localhost, with or without a port.
+
+    A stranger's name can be made to lead here (DNS rebinding), and the stranger's page is then read as this server's.
+    """
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\s:\[\]]+))(?::\d{1,5})?", host)
+    if found is None:
+        return False
+    name = found[1] or found[2]
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name.lower().removesuffix(".") == "localhost"
+    return True
+
+
 def load_token(named: str, root: Path, kind: Kind = TOKEN) -> str:
     """The bearer token in a file or a credential; empty where none is named.
 

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from swarmd import __version__
 from swarmd.errors import FrameError
-from swarmd.serving import carries_token
+from swarmd.serving import carries_token, is_address
 from swarmd.training.reference.compat import (
     ACCEPTED,
     EMPTY,
@@ -164,6 +164,8 @@ class Desk:
             raise Refused(403, "not for browsers")
         if not carries_token(request, self._token):
             raise Refused(401, "unauthorized")
+        if not self._token and not all(map(is_address, request.headers.getall("Host", [""]))):
+            raise Refused(403, "without a token this server goes by its address, or localhost, alone")
 
     # --- routes ---
 
@@ -234,10 +236,23 @@ class Desk:
         return web.Response(body=ACCEPTED)
 
     async def _take(self, request: web.Request) -> web.Response:
+        try:
+            async with asyncio.timeout(BODY_S), self._bodies:  # an answer is a copy that the queue does not count
+                return await self._give(request)
+        except (TimeoutError, ConnectionError):
+            if request.transport is not None:
+                request.transport.abort()
+            raise Refused(408, "the answer was not fetched in time") from None
+
+    async def _give(self, request: web.Request) -> web.Response:
+        """The answer to the oldest upload, sent to its end, since until then it is in memory."""
         job = self._queue.take_oldest(COMPAT_LANE)
         if job is None or job.work.upload is None or job.result is None:
             return web.Response(body=EMPTY)
-        return web.Response(body=await asyncio.to_thread(write_answer, job.work.upload, job.result))
+        answer = web.Response(body=await asyncio.to_thread(write_answer, job.work.upload, job.result))
+        await answer.prepare(request)
+        await answer.write_eof()
+        return answer
 
     # --- what they share ---
 

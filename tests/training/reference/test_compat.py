@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import socket
 import struct
+import threading
 import zipfile
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
 import torch
 
+from swarmd.training.reference import server as subject
 from swarmd.training.reference.compat import TOKENS_MAX
 from swarmd.training.reference.queue import QueueLimits
 from swarmd.training.reference.scoring import Reference
@@ -136,6 +140,49 @@ def test_the_two_interfaces_do_not_take_each_others_results(serve: Serve, embedd
     upload(server, group_of(embedded.frozen.vocabulary))
     assert server.ask("GET", "/v1/jobs/upload-1").status_code == 404
     assert len(get(server)) == 7
+
+
+def test_answers_that_nobody_reads_to_their_end_are_bounded(
+    serve: Serve, embedded: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a copy of an upload that the queue counts no more."""
+    size = 32 << 20
+    monkeypatch.setattr(subject, "BODIES_MAX", 1)
+    monkeypatch.setattr(subject, "write_answer", lambda *_: bytes(size))
+    server = serve(compat=True)
+    for seed in range(2):
+        upload(server, group_of(embedded.frozen.vocabulary, seed=seed))
+    while server.ask("GET", "/healthz").json()["done"] < 2:
+        server.reference.begun.acquire(timeout=0.05)
+    place = urlsplit(server.url)
+    fetched: list[int] = []
+    second = threading.Thread(target=lambda: fetched.append(len(server.ask("GET", "/get").content)))
+    with socket.create_connection((place.hostname, place.port), timeout=CALL_S) as first:
+        first.sendall(b"GET /get HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b" 200 " in first.recv(100)
+        second.start()
+        second.join(1.0)
+        assert fetched == []
+    second.join(CALL_S)
+    assert fetched == [size]
+
+
+def test_an_answer_that_is_not_fetched_in_time_makes_room(
+    serve: Serve, embedded: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "BODIES_MAX", 1)
+    monkeypatch.setattr(subject, "write_answer", lambda *_: bytes(32 << 20))
+    server = serve(compat=True)
+    upload(server, group_of(embedded.frozen.vocabulary))
+    while server.ask("GET", "/healthz").json()["done"] < 1:
+        server.reference.begun.acquire(timeout=0.05)
+    monkeypatch.setattr(subject, "BODY_S", 0.5)
+    place = urlsplit(server.url)
+    with socket.create_connection((place.hostname, place.port), timeout=CALL_S) as first:
+        first.sendall(b"GET /get HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b" 200 " in first.recv(100)
+        monkeypatch.setattr(subject, "BODY_S", CALL_S)
+        assert server.ask("GET", "/get").content == b"empty"
 
 
 class Bomb:

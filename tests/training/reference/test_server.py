@@ -128,6 +128,20 @@ def test_browsers_are_sent_away(serve: Serve) -> None:
     assert serve().ask("GET", "/v1/model", Origin="http://example.org").status_code == 403
 
 
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:59807", "127.0.0.1.evil.example", "localhost.evil", ""])
+def test_without_a_token_a_page_that_made_its_name_lead_here_reads_nothing(serve: Serve, host: str) -> None:
+    server, closed = serve(compat=True), serve(token=TOKEN)
+    for method, path in (("GET", "/v1/model"), ("POST", "/v1/jobs"), ("GET", "/get")):
+        answer = server.ask(method, path, Host=host)
+        assert answer.status_code == 403 and "address" in answer.json()["error"]
+    assert closed.ask("GET", "/v1/model", Host=host or "x", Authorization=f"Bearer {TOKEN}").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:59807", "[::1]:59807", "[::1]", "localhost:1", "LOCALHOST."])
+def test_its_address_and_localhost_are_its_own(serve: Serve, host: str) -> None:
+    assert serve().ask("GET", "/v1/model", Host=host).status_code == 200
+
+
 def test_what_exceeds_a_bound_is_refused(serve: Serve, embedded: Reference) -> None:
     frame = frame_of(embedded, "job-1", prompts=6)
     for limits, status in ((Limits(body_bytes=512), 413), (Limits(sequences=7), 400), (Limits(tokens=10), 400)):
@@ -146,7 +160,7 @@ def test_a_body_of_no_length_is_bounded_too(serve: Serve) -> None:
     server = serve(Limits(body_bytes=1 << 16))
     place = urlsplit(server.url)
     with socket.create_connection((place.hostname, place.port), timeout=CALL_S) as connection:
-        connection.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n")
         connection.sendall((b"8000\r\n" + b"x" * 0x8000 + b"\r\n") * 3)
         assert b" 413 " in connection.recv(1024)
 
