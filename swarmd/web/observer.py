@@ -34,20 +34,16 @@ from swarmd.core.events import (
 from swarmd.core.rounds import preceding
 from swarmd.core.state import Clock, State
 from swarmd.core.values import ChainSettings, Settings
-from swarmd.dht import names
-from swarmd.dht.bodies import check_body, inflate
 from swarmd.dht.clock import SwarmClock
-from swarmd.dht.fetch import fetch_body
 from swarmd.dht.gather import gather
 from swarmd.dht.hive import use_hivemind_log_handler
 from swarmd.dht.identity import create_identity
-from swarmd.dht.leaderboard import Board, decode_board
-from swarmd.dht.lookup import lookup
+from swarmd.dht.leaderboard import Board
 from swarmd.dht.membership import Members
-from swarmd.dht.records import LeaderboardRecord
 from swarmd.dht.session import Session
 from swarmd.dht.stages import Stages
-from swarmd.errors import NetworkDown, SwarmdError, single_error
+from swarmd.dht.standings import Standings
+from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Applied
 from swarmd.manifest import Manifest
@@ -61,7 +57,7 @@ from swarmd.web.swarm import Circumstances, peer_rows, swarm_view
 
 CURVES_SHOWN = 10  # where none are asked for
 GATHER_S = 20.0  # for the rollouts of a stage
-BOARD_S = 10.0  # for a leaderboard's body
+AGAIN_S = 5.0  # before the DHT is tried again where that ended with an error
 BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk, before the oldest go
 IN_BOOKS = (MemberSeen, MemberLeft, ReportSeen, RolloutsGathered)
 OF_A_STAGE = (ReportSeen, RolloutsGathered)  # they say how far a peer is
@@ -95,6 +91,7 @@ class DhtSwarm:
         self._begun_at = time.time()
         self._session: Session
         self._stages: Stages
+        self._standings: Standings
         self._dials = False  # the session runs
         self._contract: ContractFeed | None = None
         if manifest.chain is not None and (urls := tuple(rpc) or manifest.chain.rpc):
@@ -121,16 +118,20 @@ class DhtSwarm:
             tasks.start_soon(self._dial)
 
     async def _dial(self) -> None:
-        """Follow it in the DHT."""
+        """Follow it in the DHT; where that cannot be, the contract is followed all the same."""
         use_hivemind_log_handler("nowhere")
-        self._session = Session(self._config, self._paths, self._identity, self._blobs, self)
-        self._stages = Stages(self._session)
-        try:
-            await self._session.run(self._follow)
-        except* SwarmdError as errors:
-            self._link = str(single_error(errors))
-        self._dials = False
-        self.changes.ring()
+        while True:
+            try:
+                self._session = Session(self._config, self._paths, self._identity, self._blobs, self)
+                self._stages = Stages(self._session)
+                self._standings = Standings(self._session, self._settle)
+                await self._session.run(self._follow)
+            except* SwarmdError as errors:
+                self._link = str(single_error(errors))
+            finally:
+                self._dials = False
+            self.changes.ring()
+            await anyio.sleep(AGAIN_S)
 
     async def _follow(self) -> None:
         SwarmClock(self._session).follow()
@@ -209,8 +210,8 @@ class DhtSwarm:
             until_at = time.time() + GATHER_S
             command = Gather(f"gather/{clock.round}/{clock.stage}", clock.round, clock.stage, *source, until_at)
             self._session.start(self._attempt, self._gather(command))
-        if clock.round and (fresh or clock.final):
-            self._session.start(self._attempt, self._settle(clock.round - 1))
+        if self._manifest.chain is None and (fresh or clock.final):
+            self._standings.reach(clock.round)
 
     async def _attempt(self, reading: object) -> None:
         """What cannot be read is left out; the next stage brings more."""
@@ -223,12 +224,10 @@ class DhtSwarm:
         await gather(self._session, command)
         await asyncio.to_thread(self._blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
-    async def _settle(self, round: int) -> None:
-        """Take over the coordinator's sums; a swarm on a chain has none in the DHT."""
-        if self._manifest.chain is None:
-            board = await read_board(self._session, self._manifest.creator, round)
-            self._ledger.settle(board.round, board.standings, time.time())
-            self.changes.ring()
+    def _settle(self, board: Board) -> None:
+        """Take over the coordinator's sums."""
+        self._ledger.settle(board.round, board.standings, time.time())
+        self.changes.ring()
 
     # --- what is asked ---
 
@@ -262,26 +261,6 @@ class DhtSwarm:
         if self._ledger.turned_away:
             notes.append("There are more peers than this server keeps count of.")
         return tuple(notes)
-
-
-async def read_board(session: Session, coordinator: str, round: int) -> Board:
-    """The leaderboard of a round.
-
-    Raises:
-        NetworkDown: it is not there, or cannot be fetched.
-        RecordRejected: it is not what it says.
-    """
-    found = await session.node.call(lambda life: lookup(life, names.leaderboard(session.swarm, round)))
-    signed = found.records.get(coordinator)
-    if signed is None or not isinstance(signed.content, LeaderboardRecord):
-        raise NetworkDown(f"no leaderboard of round {round} is to be had")
-    record = signed.content
-    if record.body:
-        body = inflate(record.body, record.size_bytes)
-    else:
-        body = await fetch_body(session.node, coordinator, record.digest, record.size_bytes, BOARD_S)
-    check_body(body, record.digest, record.size_bytes)
-    return decode_board(body)
 
 
 def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config:

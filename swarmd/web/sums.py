@@ -70,6 +70,7 @@ class Sums:
 
     async def run(self, coordinator: Coordinator) -> None:
         """Ask until cancelled."""
+        self._look = None
         while True:
             await self._due.wait()
             self._due.clear()

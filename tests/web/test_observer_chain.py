@@ -20,9 +20,9 @@ from swarmd.cli import run_command
 from swarmd.core.events import ChainBlock, ChainDegraded, ChainUp, ReportSeen, RoundAnnounced, StageLog
 from swarmd.core.values import BlockRef
 from swarmd.dht.identity import generate_identity
-from swarmd.errors import ExitCode
+from swarmd.errors import AddressInUse, ExitCode
 from swarmd.manifest import Manifest, write_manifest
-from swarmd.web import contract, sums
+from swarmd.web import contract, observer, sums
 from swarmd.web.observer import DhtSwarm
 from swarmd.web.shapes import SwarmView
 from swarmd.web.upstream import Upstream
@@ -188,6 +188,29 @@ async def test_an_observer_that_is_run_again_counts_nothing_twice(ground: Ground
         await asyncio.gather(running, return_exceptions=True)
     seen = await observed.view()
     assert rewards(seen) == {BEN: 0.5, ANN: 0.25} and seen.reports == 2
+
+
+async def test_where_the_dht_cannot_be_followed_the_contract_is(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer, "AGAIN_S", 0.05)
+    real, ends = observer.Session.run, iter([AddressInUse("the port is taken")] * 3)
+
+    async def run(session: Any, body: Any) -> None:
+        if end := next(ends, None):
+            raise end
+        await real(session, body)
+
+    monkeypatch.setattr(observer.Session, "run", run)
+    ground.swarm.register(ground.swarm.alice, ANN)
+    first = await node(tmp_path, "first")
+    try:
+        manifest = manifest_of(ground, ground.url, bootnodes=(await first.address(),))
+        async with observing(manifest, tmp_path / "observer") as observed:
+            await until(observed, noted("not reached in the DHT", "the port is taken"))
+            await until(observed, lambda view: view.round == 0 and view.total == 1)
+    finally:
+        await first.clean()
 
 
 async def test_of_what_is_too_old_to_be_read_the_contract_has_the_sums(
