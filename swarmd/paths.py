@@ -72,6 +72,11 @@ class DataPaths(msgspec.Struct, frozen=True):
         return self.root / "restored.json"
 
     @property
+    def restoring(self) -> Path:
+        """What a restore into a directory that was there already has unpacked, until it is whole."""
+        return self.root / ".restoring"
+
+    @property
     def moved(self) -> Path:
         """A note that the node lives elsewhere."""
         return self.root / "moved.json"

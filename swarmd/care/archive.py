@@ -17,6 +17,8 @@ from typing import BinaryIO
 
 import msgspec
 
+from swarmd.care.headers import Header, each_member
+from swarmd.daemon.notes import Restored
 from swarmd.dht.backup import Marks
 from swarmd.errors import BackupError, NotFoundError
 
@@ -33,7 +35,11 @@ MODES = {".tar": "", ".tar.gz": "gz", ".tgz": "gz"}
 AGAIN = "Take another copy of the backup"
 
 _PART = r"[A-Za-z0-9._][A-Za-z0-9._-]{0,127}"
+GZIP = b"\x1f\x8b"  # how such a file begins
+
+_ANY = r"[^/\x00-\x1f\x7f\ud800-\udfff]"
 _NAME = re.compile(rf"(events|events/snapshots|blobs/[0-9a-f]{{2}}|checkpoints/{_PART})/{_PART}")
+_QUESTIONS = re.compile(rf"(?:{_ANY}{{1,128}}/){{0,8}}{_ANY}{{1,122}}\.jsonl")
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -54,6 +60,7 @@ class Manifest(msgspec.Struct, frozen=True):
         sealed: whether keys and configuration are in it, encrypted.
         for_move: the node was stopped, and its directory closed to further starts.
         missing: digests of rollouts in use that were not there.
+        restored: the note of an earlier restore that no start had read yet.
     """
 
     format: int
@@ -71,6 +78,7 @@ class Manifest(msgspec.Struct, frozen=True):
     for_move: bool
     missing: tuple[str, ...]
     members: tuple[Member, ...]
+    restored: Restored | None = None
 
 
 def mode_of(path: Path) -> str:
@@ -138,8 +146,8 @@ def read_members(path: Path) -> Iterator[tuple[str, int, BinaryIO]]:
         BackupError: it is no archive, it is damaged, or a member is none that a backup has.
     """
     try:
-        with tarfile.open(path, mode="r|*") as tar:
-            for count, info in enumerate(tar):
+        with _opened(path) as tar:
+            for count, info in enumerate(each_member(tar)):
                 if count > MEMBERS_MAX or not info.isreg() or not is_member(info.name):
                     raise BackupError(f"{path} holds {info.name[:200]!r}, which is no part of a backup", AGAIN)
                 content = tar.extractfile(info)
@@ -149,6 +157,13 @@ def read_members(path: Path) -> Iterator[tuple[str, int, BinaryIO]]:
         raise NotFoundError(f"there is no backup {path}") from error
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise BackupError(f"{path} cannot be read as a backup: {error}", AGAIN) from error
+
+
+def _opened(path: Path) -> tarfile.TarFile:
+    """With gzip or plain, as `ArchiveWriter` writes: what else there is takes more memory to unpack."""
+    with path.open("rb") as file:
+        zipped = file.read(len(GZIP)) == GZIP
+    return tarfile.open(path, mode="r|gz" if zipped else "r|", tarinfo=Header)
 
 
 def read_chunk(content: BinaryIO, size_bytes: int = CHUNK_BYTES) -> bytes:
@@ -161,9 +176,14 @@ def read_chunk(content: BinaryIO, size_bytes: int = CHUNK_BYTES) -> bytes:
 
 def is_member(name: str) -> bool:
     """Whether a backup has files of that name: only below known directories, and no way out of them."""
-    if name in (*PUBLIC, PEERS, CONFIG, SEALED, MANIFEST):
+    if name in (*PUBLIC, PEERS, CONFIG, SEALED, MANIFEST) or is_questions(name):
         return True
     return _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
+
+
+def is_questions(name: str) -> bool:
+    """Whether a file of questions may have that name, relative to the data directory."""
+    return _QUESTIONS.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
 
 
 def decode_manifest(raw: bytes, path: Path) -> Manifest:

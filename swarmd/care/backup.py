@@ -14,11 +14,12 @@ import msgspec
 
 from swarmd import __version__
 from swarmd.care.archive import CONFIG, FORMAT, PEERS, PUBLIC, SEALED, ArchiveWriter, Manifest, mode_of
+from swarmd.care.questions import find_questions
 from swarmd.care.sealed import SEALED_BYTES_MAX, seal
 from swarmd.core.events import Envelope
 from swarmd.core.state import State
 from swarmd.core.step import RULES, step
-from swarmd.daemon.notes import Moved, write_note
+from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note
 from swarmd.daemon.service import digests_in_use
 from swarmd.daemon.upgrade import read_layout
 from swarmd.dht.backup import marks_of
@@ -36,8 +37,10 @@ from swarmd.observe.redaction import redact_text
 from swarmd.paths import DataPaths
 from swarmd.training.kept import newest_whole
 
+SWARM = "swarm.toml"
 TRIES = 5  # a running node may remove a file that was just listed
-LEFT_OUT = ("records.bin", "peers.json", "moved.json", "restored.json")  # of older layouts; and notes
+LEFT_OUT = ("records.bin", "peers.json", "moved.json", "restored.json")  # of older layouts; and notes, see `Manifest`
+PRIVATE_BYTES_MAX = SEALED_BYTES_MAX // 2  # of all that is sealed
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -68,28 +71,29 @@ def make_backup(data: DataPaths, out: Path, plan: Plan) -> Manifest:
     """Write a backup of the node in `data`.
 
     Raises:
-        BackupError: `out` exists, lies in the data directory, or has another ending than .tar.gz or .tar.
+        BackupError: `out` exists, lies in the data directory or nowhere, or has another ending than .tar.gz or .tar.
         NotFoundError, LogDamaged: there is no log, or not a whole one.
         LogInUse: the node is to be moved and still runs.
+        IdentityInUse: it is to be moved and has moved already.
     """
     mode = mode_of(out)
     if out.exists() or out.resolve().is_relative_to(data.root.resolve()):
         raise BackupError(
             f"{out} exists already or lies in {data.root}", "Name a new file elsewhere, best another disk"
         )
+    if not out.absolute().parent.is_dir():
+        raise BackupError(f"there is no directory {out.absolute().parent}", "Make it first, or name another file")
     list_segments(data.events)
-    with _stopped(data) if plan.for_move else contextlib.nullcontext():
-        manifest = _write(data, out, mode, plan)
-        if plan.for_move:
-            write_note(data.moved, Moved(manifest.made_at, out.name))
-    return manifest
+    with _leaving(data) if plan.for_move else contextlib.nullcontext():
+        return _write(data, out, mode, plan)
 
 
 @contextlib.contextmanager
-def _stopped(data: DataPaths) -> Iterator[None]:
-    """Nothing else writes the log meanwhile."""
+def _leaving(data: DataPaths) -> Iterator[None]:
+    """Nothing else writes the log meanwhile, and the node has not left before."""
     lock = take_lock(data.events)
     try:
+        refuse_moved(data)
         yield
     finally:
         os.close(lock)
@@ -105,18 +109,32 @@ def _write(data: DataPaths, out: Path, mode: str, plan: Plan) -> Manifest:
             archive.finish(manifest)
             file.flush()
             os.fsync(file.fileno())
-        os.link(unfinished, out)  # never over a file that came meanwhile
+        with _closing(data, Moved(manifest.made_at, out.name)) if plan.for_move else contextlib.nullcontext():
+            os.link(unfinished, out)  # never over a file that came meanwhile
         sync_directory(out.parent)
     except OSError as error:
         raise BackupError(
-            f"the backup {out} cannot be written: {error.strerror or error}", "See that it can"
+            f"the backup {out} cannot be written: {error.strerror or error}",
+            f"See that there is room in {out.absolute().parent} and that this user may write there, or name another",
         ) from error
     finally:
         unfinished.unlink(missing_ok=True)
     return manifest
 
 
+@contextlib.contextmanager
+def _closing(data: DataPaths, moved: Moved) -> Iterator[None]:
+    """First the note, then the archive: at no instant can the node be started in both places."""
+    write_note(data.moved, moved)
+    try:
+        yield
+    except OSError:
+        data.moved.unlink()
+        raise
+
+
 def _fill(data: DataPaths, archive: ArchiveWriter, plan: Plan) -> Manifest:
+    restored = read_restored(data)  # before the log: a start writes it there first, then removes it
     with contextlib.ExitStack() as stack:
         parts, next_seq = _open_log(data.events, stack)
         state = _state_at(data.events, next_seq)
@@ -142,6 +160,7 @@ def _fill(data: DataPaths, archive: ArchiveWriter, plan: Plan) -> Manifest:
         for_move=plan.for_move,
         missing=tuple(sorted(digests_in_use(state) - there)),
         members=tuple(archive.members),
+        restored=restored,
     )
 
 
@@ -221,23 +240,47 @@ def _add_files(data: DataPaths, archive: ArchiveWriter, plan: Plan) -> None:
     files = {path.name: path for path in sorted(data.root.iterdir()) if path.is_file() and not path.is_symlink()}
     if plan.config is not None:
         files[CONFIG] = plan.config
+    known = {name: files.pop(name) for name in PUBLIC if name in files}
+    known |= find_questions(data.root, [path for path in (files.get(CONFIG), known.get(SWARM)) if path])
     if data.peers.is_file():  # but not the records beside it, which would be published again
-        archive.add_bytes(PEERS, data.peers.read_bytes())
-    private = {}
-    for name, path in files.items():
-        if name in LEFT_OUT or name.endswith((".tmp", ".log")) or name.startswith("."):
-            continue
-        content = path.read_bytes()
-        if name in PUBLIC or (name == CONFIG and plan.passphrase is None and _is_open(content)):
-            archive.add_bytes(name, content)
-        else:
-            private[name] = content
-    if plan.passphrase is None:
-        return
-    if sum(map(len, private.values())) > SEALED_BYTES_MAX // 2:
-        largest = max(private, key=lambda name: len(private[name]))
-        raise BackupError(f"{data.root / largest} is too large for a key", "Move what is no part of the node elsewhere")
-    archive.add_bytes(SEALED, seal(private, plan.passphrase))
+        known[PEERS] = data.peers
+    for name, path in known.items():
+        files.pop(name, None)
+        _add_open(archive, name, path)
+    files = {name: path for name, path in files.items() if not _stays(name)}
+    if plan.passphrase is not None:
+        archive.add_bytes(SEALED, seal(_read_private(files), plan.passphrase))
+    elif CONFIG in files and files[CONFIG].stat().st_size <= PRIVATE_BYTES_MAX:
+        content = _read_private({CONFIG: files[CONFIG]})[CONFIG]
+        if _is_open(content):
+            archive.add_bytes(CONFIG, content)
+
+
+def _stays(name: str) -> bool:
+    return name in LEFT_OUT or name.endswith((".tmp", ".log")) or name.startswith(".")
+
+
+def _add_open(archive: ArchiveWriter, name: str, path: Path) -> None:
+    with path.open("rb") as file:
+        archive.add(name, file, os.fstat(file.fileno()).st_size)
+
+
+def _read_private(files: dict[str, Path]) -> dict[str, bytes]:
+    """Small files, whole. Raises BackupError, before it reads one, where they are not small."""
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    if sum(sizes.values()) > PRIVATE_BYTES_MAX:
+        largest = files[max(sizes, key=lambda name: sizes[name])]
+        raise BackupError(
+            f"{largest} is too large for a key",
+            "Move what is no part of the node elsewhere; if it holds questions, name the configuration that names it: "
+            "--config FILE",
+        )
+    return {name: _read_start(path, sizes[name]) for name, path in files.items()}
+
+
+def _read_start(path: Path, size_bytes: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(size_bytes)
 
 
 def _is_open(content: bytes) -> bool:

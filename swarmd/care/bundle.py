@@ -13,12 +13,14 @@ import shutil
 import tarfile
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from swarmd import __version__
+from swarmd.care.headers import Header, each_member
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import BundleError, BundleHoldsSecret
@@ -135,13 +137,34 @@ def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> Mani
     """
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise BundleError(f"{into} is not an empty directory", "Name a new one with --to")
+    there = into.exists()
     try:
-        into.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(file, "r:gz") as archive:
+        return _open_into(file, into, report)
+    except BaseException:
+        _clear(into, there)
+        raise
+
+
+def _clear(into: Path, there: bool) -> None:
+    """Leave it as it was before: empty, or not there."""
+    if not there:
+        shutil.rmtree(into, ignore_errors=True)
+        return
+    for path in into.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _open_into(file: Path, into: Path, report: Report) -> Manifest:
+    try:
+        with tarfile.open(file, "r:gz", tarinfo=Header) as archive:
+            into.mkdir(parents=True, exist_ok=True)
             _unpack(archive, file, into)
     except FileNotFoundError:
         raise BundleError(f"there is no bundle {file}", "Name the file that `swarmd bundle` has made") from None
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise BundleError(f"{file} cannot be unpacked: {error}", "Ask for it again") from error
     manifest = read_manifest(into / MANIFEST, file)
     report("checking digests")
@@ -300,7 +323,7 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 def _unpack(archive: tarfile.TarFile, file: Path, into: Path) -> None:
     """Regular files only, within bounds; tarfile's own filter refuses names that lead elsewhere."""
     size_bytes = 0
-    for count, entry in enumerate(archive, 1):
+    for count, entry in enumerate(each_member(archive), 1):
         size_bytes += max(0, entry.size)
         if count > MEMBERS_MAX or size_bytes > BYTES_MAX:
             raise BundleError(f"{file} holds more than {MEMBERS_MAX} files or {BYTES_MAX} bytes: it is no bundle")

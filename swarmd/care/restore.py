@@ -7,6 +7,7 @@ Only the backup of a node that moved has no such gap.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -27,11 +28,11 @@ from swarmd.care.archive import (
     read_members,
 )
 from swarmd.care.sealed import SEALED_BYTES_MAX, unseal
+from swarmd.care.unpacking import unpacking
 from swarmd.daemon.notes import Restored, write_note
 from swarmd.daemon.upgrade import LAYOUT
 from swarmd.dht.identity import parse_identity, write_private
-from swarmd.errors import BackupError, LogDamaged, LogNewer, NoSpaceLeft
-from swarmd.eventlog.files import sync_directory
+from swarmd.errors import BackupError, LogDamaged, LogNewer, NoSpaceLeft, SwarmdError
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.replay import Verified, verify
 from swarmd.paths import DataPaths
@@ -100,8 +101,11 @@ def restore_backup(
 ) -> tuple[Manifest, Verified]:
     """Make the data directory `root` of a backup. It appears whole, after its log was replayed, or not at all.
 
+    In a directory that is there already, which may be a mount point, it lies in `.restoring` until then, and no node
+    starts there meanwhile. What was cut off is done again by another restore.
+
     Args:
-        root: must not exist, or be empty.
+        root: must not exist, or be empty but for what a restore that was cut off has left.
         passphrase: of the sealed part; None leaves keys and configuration out.
         moved: the node was stopped for good when the backup was made, and goes on here where it was.
         from_round: first round that the node may take part in or open, where it is known to be later than it will hear.
@@ -109,27 +113,36 @@ def restore_backup(
     Raises:
         BackupError: as `check_backup`; or the directory holds something, or the backup is not one of a move.
         LogNewer, LogDamaged, ReplayDifference: the log in it does not replay here.
+        NoSpaceLeft: the disk is full.
     """
-    if root.exists() and any(root.iterdir()):
-        raise BackupError(f"{root} is not empty, and nothing is overwritten", "Name a new directory")
-    root.parent.mkdir(parents=True, exist_ok=True)
-    making = DataPaths(root.with_name(f".{root.name}.{os.getpid()}.restoring"))
-    making.root.mkdir(mode=0o700)
     try:
-        manifest = _read_all(path, lambda name, content, size: _extract(making.root, name, content, size))
-        _check_move(path, manifest, moved)
-        verified = _check_log(making, manifest)
-        _open_sealed(making, manifest, passphrase)
-        if not moved:
-            write_note(making.restored, Restored(time.time(), manifest.made_at, from_round))
-        if root.exists():
-            root.rmdir()
-        making.root.rename(root)
-        sync_directory(root.parent)
-    except BaseException:
-        shutil.rmtree(making.root, ignore_errors=True)
-        raise
+        with unpacking(root) as making:
+            manifest = _read_all(path, lambda name, content, size: _extract(making.root, name, content, size))
+            _check_move(path, manifest, moved)
+            verified = _check_log(making, manifest)
+            _open_sealed(making, manifest, passphrase)
+            _mark(making, manifest, moved, from_round)
+    except OSError as error:
+        raise _write_failure(error, root) from error
     return manifest, verified
+
+
+def _write_failure(error: OSError, root: Path) -> SwarmdError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpaceLeft(f"no space left to restore {root}", "Free some space there")
+    return BackupError(f"{root} cannot be made: {error}", "See that this user may write there, or name another")
+
+
+def _mark(making: DataPaths, manifest: Manifest, moved: bool, from_round: int) -> None:
+    """The note for the next start: of this restore, or of an earlier one that the node had not yet started after."""
+    earlier = manifest.restored
+    if moved:
+        if earlier is not None:
+            write_note(making.restored, earlier)
+        return
+    made_at = min(manifest.made_at, earlier.made_at) if earlier else manifest.made_at
+    first = max(from_round, earlier.from_round) if earlier else from_round
+    write_note(making.restored, Restored(time.time(), made_at, first))
 
 
 def _extract(root: Path, name: str, content: BinaryIO, size_bytes: int) -> Member:

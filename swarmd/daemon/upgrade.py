@@ -4,15 +4,17 @@ Two numbers say what a data directory is: its *layout* (what lies where, in `lay
 and the *rules* of its event log's last commit. Where either is older than this swarmd's, what is about to change goes
 into `before-upgrade/` first, and the log; `swarmd rollback` puts it back. Segments of earlier lives are never written
 again, so the copy of a log is hard links. There is one such copy at most; it goes when it is old, and when space runs
-low.
+low. Putting it back may be cut off at any instant: a mark in the copy says so, and the next start, or the next
+`swarmd rollback`, takes it to its end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -35,6 +37,7 @@ COPY_FORMAT = 1
 NOTE = "note.json"
 LOG = "events"
 UNFINISHED = ".unfinished"
+UNDOING = ".undoing"  # in the copy while it is put back: the paths that it held at first, as JSON
 
 log = structlog.get_logger("swarmd.daemon")
 
@@ -89,11 +92,16 @@ def take_over(
 
     Raises:
         LogNewer: it has a newer layout.
-        LogDamaged: `layout.json` cannot be read.
+        LogDamaged: `layout.json` cannot be read; a restore into it was cut off; or its log is gone.
         LogInUse: a node runs on it, and there is something to change.
         SwarmdError: a step failed; everything is as it was before.
     """
+    _refuse_half_restored(data)
+    if is_undoing(data):
+        with hold_log(data):
+            put_back(data)
     if not data.events.is_dir():
+        _refuse_lost_log(data)
         _write_layout(data, layout)
         return
     if read_layout(data) > layout:
@@ -102,16 +110,49 @@ def take_over(
             way_back(data),
         )
     if _is_older(data, layout, rules):
-        lock = take_lock(data.events)
-        try:
+        with hold_log(data):
             _undo_unfinished(data, layout)
             _upgrade(data, migrations, layout, rules)
-        finally:
-            os.close(lock)
     else:
         _drop_old_copy(data)
     if not data.layout.exists():
         _write_layout(data, layout)
+
+
+@contextlib.contextmanager
+def hold_log(data: DataPaths) -> Iterator[None]:
+    """Nobody else writes the log meanwhile. Raises LogInUse."""
+    with _locked(data.events):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(events: Path) -> Iterator[None]:
+    if not events.is_dir():
+        yield
+        return
+    lock = take_lock(events)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _refuse_half_restored(data: DataPaths) -> None:
+    if data.restoring.exists():
+        raise LogDamaged(
+            f"a restore into {data.root} was cut off, or goes on",
+            f"Let it end; if it was cut off, run it again: `swarmd restore FILE {data.root}`",
+        )
+
+
+def _refuse_lost_log(data: DataPaths) -> None:
+    """A new directory has no copy from before an upgrade: its log was taken away, and must not begin again at 0."""
+    if read_copied(data) is not None:
+        raise LogDamaged(
+            f"the event log {data.events} is gone, but {data.before_upgrade} holds one from before an upgrade",
+            f"Bring it back from a copy; or go back to the older one: `swarmd rollback {data.root}`",
+        )
 
 
 def _is_older(data: DataPaths, layout: int, rules: int) -> bool:
@@ -201,7 +242,7 @@ def keep_copy(data: DataPaths, rules: int, layout: int, touched: Sequence[str] =
             _copy(data.root / path, making / path, shutil.copy2 if path in touched else _link)
     note = Copied(COPY_FORMAT, time.time(), __version__, rules, layout, paths)
     write_durably(making / NOTE, msgspec.json.encode(note))
-    shutil.rmtree(data.before_upgrade, ignore_errors=True)
+    _discard(data.before_upgrade)
     making.rename(data.before_upgrade)
     sync_directory(data.root)
 
@@ -239,40 +280,89 @@ def read_copied(data: DataPaths) -> Copied | None:
 
 
 def drop_copy(data: DataPaths) -> bool:
-    """Remove the copy from before the last upgrade. False where there is none."""
+    """Remove the copy from before the last upgrade. False where there is none, or where it cannot be removed."""
     if not data.before_upgrade.exists() or (data.before_upgrade / UNFINISHED).exists():
         return False
-    shutil.rmtree(data.before_upgrade, ignore_errors=True)
+    try:
+        _discard(data.before_upgrade)
+    except OSError:  # on a full disk even that may fail; the copy is whole then, and stays
+        return False
     return True
+
+
+def _discard(copy: Path) -> None:
+    """Remove a copy. Its note goes before the files: what is half removed must not be taken for a copy."""
+    for name in (UNFINISHED, NOTE):
+        if (copy / name).exists():
+            (copy / name).unlink()
+            sync_directory(copy)
+    shutil.rmtree(copy, ignore_errors=True)
+
+
+def is_undoing(data: DataPaths) -> bool:
+    """Whether the copy was being put back when something ended that."""
+    return (data.before_upgrade / UNDOING).exists() and read_copied(data) is not None
 
 
 def put_back(data: DataPaths) -> Copied:
     """Put the copy back in place; what it replaces stays in `after-upgrade/`. The copy is used up.
 
+    Cut off anywhere, it goes on from there when it is called again. Whoever calls it holds the log.
+
     Raises:
-        SwarmdError: there is none.
+        SwarmdError: there is no copy.
+        LogDamaged: something came to lie, meanwhile, where the copy belongs.
+        LogInUse: another process is at it.
     """
     copied = read_copied(data)
     if copied is None:
         raise SwarmdError(f"there is no copy from before an upgrade in {data.before_upgrade}", "Restore a backup")
-    if (data.before_upgrade / LOG).exists():  # else it was cut off at the end, and goes on
-        shutil.rmtree(data.after_upgrade, ignore_errors=True)
-    data.after_upgrade.mkdir(exist_ok=True)
-    for path in copied.paths:
-        _swap(data.root / path, data.before_upgrade / path, data.after_upgrade / path)
-    _write_layout(data, copied.layout)
-    sync_directory(data.root)
-    shutil.rmtree(data.before_upgrade, ignore_errors=True)
+    with _locked(data.before_upgrade / LOG):  # which is the log of the directory once it lies there
+        held = _begin_undoing(data, copied)
+        for path in copied.paths:
+            _swap(data, path, path in held)
+        _write_layout(data, copied.layout)
+        _discard(data.before_upgrade)
     return copied
 
 
-def _swap(place: Path, copy: Path, aside: Path) -> None:
-    """Move what lies at `place` aside, and the copy, if there is one, there. May be run again after a crash."""
+def _begin_undoing(data: DataPaths, copied: Copied) -> tuple[str, ...]:
+    """Note durably that it began. Returns which paths the copy held then."""
+    mark = data.before_upgrade / UNDOING
+    try:
+        return msgspec.json.decode(mark.read_bytes(), type=tuple[str, ...])
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LogDamaged(f"{mark} cannot be read: {error}", "Restore a backup") from error
+    if data.events.exists() and data.after_upgrade.exists():  # without a log here, the only one may lie there
+        shutil.rmtree(data.after_upgrade)
+    data.after_upgrade.mkdir(exist_ok=True)
+    sync_directory(data.root)
+    held = tuple(path for path in copied.paths if (data.before_upgrade / path).exists())
+    write_durably(mark, msgspec.json.encode(held))
+    return held
+
+
+def _swap(data: DataPaths, path: str, held: bool) -> None:
+    """Move what lies at `path` aside, and the copy there if it held one. May be run again after a crash."""
+    place, copy, aside = data.root / path, data.before_upgrade / path, data.after_upgrade / path
+    if held and not copy.exists():
+        return  # it lies at its place already
     if place.exists() and not aside.exists():
         aside.parent.mkdir(parents=True, exist_ok=True)
-        place.rename(aside)
-    if copy.exists():
-        copy.rename(place)
+        _move(place, aside)
+    if held:
+        if place.exists():
+            fix = f"Move it elsewhere, then `swarmd rollback {data.root}` again"
+            raise LogDamaged(f"{place} was written anew while a rollback was unfinished", fix)
+        _move(copy, place)
+
+
+def _move(source: Path, target: Path) -> None:
+    source.rename(target)
+    sync_directory(target.parent)
+    sync_directory(source.parent)
 
 
 def open_log(config: Config, data: DataPaths, peer: str, run: str) -> EventLog:

@@ -1,0 +1,50 @@
+"""Files of questions in a data directory: a node's configuration names them, or its swarm's manifest does."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from swarmd.care.archive import is_questions
+
+TEXT_BYTES_MAX = 2 * 1024 * 1024  # of a configuration or manifest
+
+
+def find_questions(root: Path, texts: Sequence[Path]) -> dict[str, Path]:
+    """By their names relative to the data directory `root`, those that lie in it and that one of the texts names.
+
+    What cannot be read as TOML names none: no node starts with it.
+    """
+    found = {}
+    for value in (value for text in texts for value in _values(list(_options(text)))):
+        name = os.path.relpath(os.path.normpath(root.absolute() / value), root.absolute())
+        if is_questions(name) and (root / name).is_file():
+            found[name] = root / name
+    return found
+
+
+def _options(text: Path) -> Iterator[Any]:
+    """`swarm.options` of a configuration, `recipe.options` of a manifest."""
+    try:
+        with text.open("rb") as file:
+            tables = tomllib.loads(file.read(TEXT_BYTES_MAX).decode())
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return
+    for above in (tables.get("swarm"), tables.get("recipe")):
+        if isinstance(above, Mapping):
+            yield above.get("options")
+
+
+def _values(value: Any) -> Iterator[str]:
+    """All texts in it that end as a file of questions does."""
+    if isinstance(value, str) and value.endswith(".jsonl") and "\0" not in value:
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _values(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _values(each)
