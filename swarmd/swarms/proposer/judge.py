@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import logging
 import re
-import socket
-import threading
 import time
 from urllib.parse import urlsplit
 
 import msgspec
 
+from swarmd.asking import Request, ask, connect_to
+
 ANSWER_BYTES_MAX = 64 * 1024
 ANSWER_TOKENS_MAX = 64
-CHUNK_BYTES = 8192
 JUDGED_MAX = 64  # programs in one stage; the groups beyond are not judged
 FAILURES_MAX = 3  # in a row; then nobody is asked until the next stage
 
@@ -81,22 +79,13 @@ class Judge:
 
     def _post(self, body: bytes) -> bytes:
         """The body of an answer, bounded in bytes and time. Raises OSError, HTTPException or ValueError."""
-        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        deadline = time.monotonic() + self._answer_s
-        connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._answer_s)
-        ending = threading.Timer(self._answer_s, _hang_up, [connection])  # a socket's limit is one on each byte
-        ending.daemon = True
         path = f"{self._parts.path.rstrip('/')}/chat/completions"
-        try:
-            ending.start()
-            connection.request("POST", path, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            if answer.status != 200:
-                raise ValueError(f"status {answer.status}")
-            return _read(answer, deadline)
-        finally:
-            ending.cancel()
-            connection.close()
+        request = Request("POST", path, body, {"Content-Type": "application/json"})
+        connect = connect_to(self._parts.scheme, self._parts.hostname or "", self._parts.port)
+        status, answer = ask(connect, request, time.monotonic() + self._answer_s, ANSWER_BYTES_MAX)
+        if status != 200:
+            raise ValueError(f"status {status}")
+        return answer
 
 
 def read_verdict(body: bytes) -> bool:
@@ -110,19 +99,3 @@ def read_verdict(body: bytes) -> bool:
     if not found:
         raise ValueError("no is_correct in the answer")
     return bool(found[-1] == "true")
-
-
-def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    body = b""
-    while chunk := answer.read1(CHUNK_BYTES):
-        body += chunk
-        if len(body) > ANSWER_BYTES_MAX:
-            raise ValueError(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
-        if time.monotonic() > deadline:
-            raise ValueError("no answer in time")
-    return body
-
-
-def _hang_up(connection: http.client.HTTPConnection) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # closed already
-        connection.sock.shutdown(socket.SHUT_RDWR)

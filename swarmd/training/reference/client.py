@@ -6,11 +6,8 @@ twice. What cannot be had is an error: there is no training without the KL term 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import http.client
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -20,6 +17,7 @@ import msgspec
 import numpy as np
 import torch
 
+from swarmd.asking import Connect, Request, ask, connect_to
 from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.reference.frame import Batch, JobHeader, Logs, decode_result, encode_job
@@ -30,7 +28,6 @@ BACKOFF_S_MAX = 8.0
 GIVE_UP_S = 2.0  # for telling the server that a job is not wanted any more
 WAIT_S = 2.0  # of one request for a result; a cancelled stage ends within this
 ANSWER_BYTES_MAX = 256 << 20
-CHUNK_BYTES = 1 << 20
 REASON_CHARS_MAX = 200
 FINAL = frozenset({400, 401, 403, 405, 409, 413})  # another try of the same would be answered in the same way
 HINTS = {
@@ -47,9 +44,6 @@ class Server(NamedTuple):
     url: str
     token: str = ""
     call_s: float = 120.0  # one attempt ends within this
-
-
-Connect = Callable[[float], http.client.HTTPConnection]  # with a time limit in seconds
 
 
 class _Again(Exception):
@@ -180,23 +174,13 @@ class ReferenceClient:
 
     def _exchange(self, method: str, path: str, body: bytes, deadline: float) -> tuple[int, bytes]:
         """One request and its answer. Raises _Again where there is none in time."""
-        left_s = _left(deadline)
-        connection = self._connect(left_s)
-        ending = threading.Timer(left_s, _hang_up, [connection])  # a time limit of sockets is one on each byte
-        ending.daemon = True
         headers = {"Content-Type": "application/x-swarmd-reference"} if body else {}
         if self._server.token:
             headers["Authorization"] = f"Bearer {self._server.token}"
         try:
-            ending.start()
-            connection.request(method, self._path + path, body or None, headers)
-            answer = connection.getresponse()
-            return answer.status, b"".join(_chunks(answer, deadline))
+            return ask(self._connect, Request(method, self._path + path, body, headers), deadline, ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             raise _Again(str(error) or type(error).__name__) from None
-        finally:
-            ending.cancel()
-            connection.close()
 
 
 def _parse_url(url: str) -> tuple[Connect, str]:
@@ -208,8 +192,7 @@ def _parse_url(url: str) -> tuple[Connect, str]:
         host, port = None, None
     if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment or parts.username:
         raise ConfigError(f"training.reference.url: {url!r} is no HTTP address", "For example http://127.0.0.1:59807")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return lambda timeout_s: kind(host, port, timeout=timeout_s), parts.path.rstrip("/")
+    return connect_to(parts.scheme, host, port), parts.path.rstrip("/")
 
 
 def _pauses() -> Iterator[float]:
@@ -217,29 +200,6 @@ def _pauses() -> Iterator[float]:
     yield 0.0
     for attempt in range(ATTEMPTS_MAX - 1):
         yield min(BACKOFF_S * 2**attempt, BACKOFF_S_MAX)
-
-
-def _hang_up(connection: http.client.HTTPConnection) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # closed already
-        connection.sock.shutdown(socket.SHUT_RDWR)
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise _Again("no answer in time")
-    return left
-
-
-def _chunks(answer: http.client.HTTPResponse, deadline: float) -> Iterator[bytes]:
-    """The body, bounded in bytes and time."""
-    size = 0
-    while chunk := answer.read1(CHUNK_BYTES):
-        size += len(chunk)
-        if size > ANSWER_BYTES_MAX:
-            raise _Again(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
-        _left(deadline)
-        yield chunk
 
 
 def _table(body: bytes) -> dict[str, object]:

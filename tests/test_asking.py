@@ -1,0 +1,103 @@
+"""A request ends, with a whole answer or with an error that says what was wrong with it."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from swarmd.asking import Request, ask, connect_to
+
+CALL_S = 30.0
+HEAD = b"HTTP/1.1 200 OK\r\n"
+Talk = Callable[[socket.socket], None]
+
+
+@contextmanager
+def server(talk: Talk) -> Iterator[int]:
+    """A port where one connection is taken; `talk` answers it once its head and body are there."""
+
+    def run() -> None:
+        connection, _ = door.accept()
+        with connection:
+            got = b""
+            while b"\r\n\r\n" not in got:
+                got += connection.recv(65536)
+            try:
+                talk(connection)
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield door.getsockname()[1]
+        thread.join(CALL_S)
+        assert not thread.is_alive()
+
+
+def fetch(talk: Talk, within_s: float = CALL_S, bytes_max: int = 1000) -> tuple[int, bytes]:
+    with server(talk) as port:
+        request = Request("GET", "/")
+        return ask(connect_to("http", "127.0.0.1", port), request, time.monotonic() + within_s, bytes_max)
+
+
+def sends(body: bytes) -> Talk:
+    return lambda connection: connection.sendall(body)
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: 5\r\n", b""])
+def test_a_whole_answer_is_given(length: bytes) -> None:
+    assert fetch(sends(HEAD + length + b"\r\nwhole")) == (200, b"whole")
+
+
+def test_as_many_bytes_as_are_allowed_and_no_more() -> None:
+    assert len(fetch(sends(HEAD + b"\r\n" + b"x" * 1000))[1]) == 1000
+    with pytest.raises(http.client.HTTPException, match="longer than 1000 bytes"):
+        fetch(sends(HEAD + b"\r\n" + b"x" * 1001))
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 9\r\n\r\nhalf", b"Transfer-Encoding: chunked\r\n\r\n9\r\nhalf"])
+def test_an_answer_that_breaks_off_is_none(framing: bytes) -> None:
+    with pytest.raises(http.client.HTTPException):
+        fetch(sends(HEAD + framing))
+
+
+def drips(connection: socket.socket) -> None:
+    """No single byte is late."""
+    connection.sendall(HEAD + b"\r\n")
+    while True:
+        connection.sendall(b"x")
+        threading.Event().wait(0.02)
+
+
+def stalls(connection: socket.socket) -> None:
+    """Some of it, then nothing: hung up on, it looks like the end of an answer."""
+    connection.sendall(HEAD + b"\r\nhalf")
+    connection.recv(1)
+
+
+@pytest.mark.parametrize("talk", [drips, stalls, lambda connection: connection.recv(1)])
+def test_what_is_late_is_told_as_late(talk: Talk) -> None:
+    began = time.monotonic()
+    with pytest.raises((OSError, http.client.HTTPException)) as raised:
+        fetch(talk, within_s=0.5)
+    assert talk not in (drips, stalls) or isinstance(raised.value, TimeoutError)
+    assert time.monotonic() - began < 10
+
+
+def test_a_deadline_that_is_past_asks_nobody() -> None:
+    with pytest.raises(TimeoutError, match="in time"):
+        ask(connect_to("http", "127.0.0.1", 9), Request("GET", "/"), time.monotonic() - 1, 1)
+
+
+def test_it_is_light() -> None:
+    code = "import sys, swarmd.asking; assert not {'torch', 'numpy', 'aiohttp'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=CALL_S).returncode == 0
