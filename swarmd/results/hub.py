@@ -137,8 +137,9 @@ class Pusher:
         return bool(self._hub.repo) and last and (trained.round + 1) % self._hub.every == 0
 
     def push(self, trained: StageTrained, checkpoint: Path) -> None:
-        """Begin a push of a stage's checkpoint, if one is due. Returns at once, and raises nothing.
+        """Begin a push of a stage's checkpoint, if one is due. Raises nothing.
 
+        Returns as soon as there is a snapshot: at once, or when the weights are copied where there are no hard links.
         The checkpoint's directory may be removed afterwards.
         """
         if not self.is_due(trained):

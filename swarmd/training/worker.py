@@ -101,14 +101,22 @@ class Trainer:
         event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
         if not isinstance(event, StageTrained) and self._config.training.processes > 1:
             self._spent = self._spent or "the other ranks are in the middle of a stage that has ended here"
+        if isinstance(event, StageTrained):
+            await self._push(event)
         self._running = None  # before the daemon hears of it: its next command may come at once
         self._outbox.observe(event)
-        if isinstance(event, StageTrained):
-            self._pusher.push(event, self._engine.place_of(event))
         reason = self._reason_to_retire(command)
         if reason:
             self._outbox.retire(reason)
             tasks.cancel_scope.cancel()
+
+    async def _push(self, event: StageTrained) -> None:
+        """In a thread, since it copies the weights where there are no hard links; pings are answered meanwhile.
+
+        The daemon hears of the stage afterwards: the next one's checkpoint may take the place of this one.
+        """
+        if self._pusher.is_due(event):
+            await anyio.to_thread.run_sync(self._pusher.push, event, self._engine.place_of(event))
 
     def _reason_to_retire(self, command: Train) -> str:
         """Why a fresh process should follow; at the end of a round only, unless memory ran out. Empty for none."""

@@ -7,19 +7,25 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from swarmd.config import Config, MemoryConfig, encode
 from swarmd.core.commands import CancelTraining, Train
 from swarmd.core.events import CommandFailed, StageTrained, TrainerReady, TrainingCancelled
+from swarmd.core.values import RolloutsRef
 from swarmd.errors import ExitCode
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
+from swarmd.training.worker import Trainer
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Progress, Start, Stop, ToWorker
 from tests.training.conftest import make_config, order
@@ -193,3 +199,44 @@ def test_a_process_retires_when_it_holds_too_much(start: type[Worker]) -> None:
     fault = worker.expect(Fault)
     assert fault.planned and "training.memory.bytes_max" in fault.reason
     assert worker.end() == 0
+
+
+class CopyingPusher:
+    """Takes as long as somebody lets it, as one does that copies the weights."""
+
+    busy = False
+
+    def __init__(self) -> None:
+        self.began, self.end = threading.Event(), threading.Event()
+        self.ended = False
+
+    def is_due(self, trained: StageTrained) -> bool:
+        return True
+
+    def push(self, trained: StageTrained, checkpoint: Path) -> None:
+        self.began.set()
+        self.ended = self.end.wait(10.0)
+
+
+def test_the_loop_goes_on_while_a_push_copies_the_weights() -> None:
+    """Else nobody answers the daemon's pings; and it hears of the stage once its checkpoint is needed no more."""
+    trained = StageTrained("train/0/0", 0, 0, 0.5, RolloutsRef("a", 0, 0, "", 4, 0))
+    engine: Any = SimpleNamespace(
+        steps=0, policy=SimpleNamespace(device="cpu"), train=lambda *_: trained, place_of=lambda _: Path()
+    )
+    pusher: Any = CopyingPusher()
+    heard: list[object] = []
+    outbox: Any = SimpleNamespace(observe=heard.append)
+
+    async def live() -> None:
+        told, inbox = anyio.create_memory_object_stream[Perform | Stop](4)
+        async with told, inbox, anyio.create_task_group() as tasks:
+            tasks.start_soon(Trainer(engine, make_config(), outbox, pusher).run, inbox)
+            await told.send(Perform(order(0)))
+            assert await anyio.to_thread.run_sync(pusher.began.wait, 30.0)
+            assert heard == []
+            pusher.end.set()
+            await told.send(Stop(1.0))
+
+    anyio.run(live)
+    assert pusher.ended and heard == [trained]
