@@ -208,7 +208,8 @@ async def test_where_the_dht_cannot_be_followed_the_contract_is(
         manifest = manifest_of(ground, ground.url, bootnodes=(await first.address(),))
         async with observing(manifest, tmp_path / "observer") as observed:
             await until(observed, noted("not reached in the DHT", "the port is taken"))
-            await until(observed, lambda view: view.round == 0 and view.total == 1)
+            seen = await until(observed, lambda view: view.round == 0 and view.total == 1)
+            assert seen.peers[0].id == first.peer_id and not noted("the port is taken")(seen)
     finally:
         await first.clean()
 
