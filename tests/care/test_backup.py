@@ -6,6 +6,8 @@ import io
 import os
 import tarfile
 import time
+import tracemalloc
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from swarmd.errors import BackupError, IdentityError, IdentityInUse, LogInUse, N
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import DataPaths
+from tests.care.crash import dying
 from tests.care.making import BODY, PASSPHRASE, SECRET, make_checkpoint, make_node
 
 SEALED = Plan(PASSPHRASE)
@@ -154,6 +157,9 @@ def test_nothing_is_overwritten(node: DataPaths, out: Path, tmp_path: Path) -> N
         restore_backup(out, node.root, None)
     with pytest.raises(BackupError, match=r"ends in \.tar"):
         make_backup(node, tmp_path / "node.zip", OPEN)
+    with pytest.raises(BackupError, match="there is no directory") as refused:
+        make_backup(node, tmp_path / "none" / "x.tar.gz", OPEN)
+    assert "Make it first" in refused.value.fix
     with pytest.raises(NotFoundError):
         make_backup(DataPaths(tmp_path / "none"), tmp_path / "x.tar", OPEN)
     with pytest.raises(NotFoundError):
@@ -187,6 +193,21 @@ def test_a_full_disk_leaves_no_half_restored_node(
 
 class _Full:
     free = 3
+
+
+def test_a_disk_that_fills_up_while_it_is_written_is_one_clear_error(
+    node: DataPaths, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    make_backup(node, out, OPEN)
+    monkeypatch.setattr("swarmd.care.restore.os.fsync", full)
+    for place in (tmp_path / "new", tmp_path / "there"):
+        (tmp_path / "there").mkdir(exist_ok=True)
+        with pytest.raises(NoSpaceLeft, match=f"restore {place}"):
+            restore_backup(out, place, None)
+    assert not (tmp_path / "new").exists() and not list((tmp_path / "there").glob("events"))
 
 
 # --- old signing state ---
@@ -225,6 +246,104 @@ def test_only_a_fresh_backup_of_a_move_goes_on_where_it_was(
         restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None, moved=True)
     restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None)
     assert read_restored(DataPaths(tmp_path / "new")) is not None
+
+
+def test_a_node_that_moved_does_not_move_again(node: DataPaths, out: Path, tmp_path: Path) -> None:
+    make_backup(node, out, Plan(PASSPHRASE, for_move=True))
+    with pytest.raises(IdentityInUse, match="was moved away"):
+        make_backup(node, tmp_path / "again.tar.gz", Plan(PASSPHRASE, for_move=True))
+    assert not (tmp_path / "again.tar.gz").exists()
+    assert not make_backup(node, tmp_path / "plain.tar.gz", OPEN).for_move, "but what lies there can be kept"
+
+
+def test_at_no_step_of_a_move_is_there_an_archive_and_an_open_directory(node: DataPaths, tmp_path: Path) -> None:
+    for step in count():
+        out = tmp_path / f"{step}.tar"
+        with dying(step) as died:
+            make_backup(node, out, Plan(None, for_move=True))
+        assert node.moved.exists() or not out.exists()
+        node.moved.unlink(missing_ok=True)
+        if not died():
+            break
+    assert step > 3 and out.exists()
+
+
+def test_an_archive_that_cannot_be_put_in_place_closes_nothing(
+    node: DataPaths, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def came_meanwhile(*_: object) -> None:
+        raise FileExistsError(17, "File exists")
+
+    monkeypatch.setattr(os, "link", came_meanwhile)
+    with pytest.raises(BackupError, match="File exists"):
+        make_backup(node, out, Plan(None, for_move=True))
+    refuse_moved(node)
+
+
+def test_the_note_of_a_restore_moves_along_until_a_start_has_read_it(
+    node: DataPaths, out: Path, tmp_path: Path
+) -> None:
+    made_at = make_backup(node, out, OPEN).made_at
+    first, moved, second = (DataPaths(tmp_path / name) for name in ("first", "moved", "second"))
+    restore_backup(out, first.root, None, from_round=40)
+    make_backup(first, tmp_path / "move.tar.gz", Plan(None, for_move=True))
+    restore_backup(tmp_path / "move.tar.gz", moved.root, None, moved=True)
+    assert read_restored(moved) == read_restored(first), "its log is as old as it was"
+    restore_backup(tmp_path / "move.tar.gz", second.root, None, from_round=30)
+    note = read_restored(second)
+    assert note is not None and (note.made_at, note.from_round) == (made_at, 40)
+
+
+# --- files that the configuration names ---
+
+QUESTIONS = b'{"prompt": "1+1", "answer": "2"}\n' * 100_000
+
+
+@pytest.mark.parametrize("name", ["questions.jsonl", "mine/of the school.jsonl"])
+@pytest.mark.parametrize("plan", [SEALED, OPEN])
+def test_the_file_of_questions_goes_along_whatever_its_size(
+    name: str, plan: Plan, node: DataPaths, out: Path, tmp_path: Path
+) -> None:
+    path = node.root / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(QUESTIONS)
+    (node.root / "config.toml").write_text(f'[swarm]\nid = "test"\nkind = "file"\noptions = {{ data = "{name}" }}\n')
+    make_backup(node, out, plan)
+    assert name in names(out)
+    restore_backup(out, tmp_path / "new", plan.passphrase)
+    assert (tmp_path / "new" / name).read_bytes() == QUESTIONS
+
+
+def test_the_manifest_of_the_swarm_names_it_as_well(node: DataPaths, out: Path) -> None:
+    (node.root / "questions.jsonl").write_bytes(QUESTIONS)
+    (node.root / "swarm.toml").write_text('[recipe]\nkind = "file"\noptions = { data = "questions.jsonl" }\n')
+    make_backup(node, out, OPEN)
+    assert "questions.jsonl" in names(out)
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.jsonl", "/etc/outside.jsonl", "account.json", "none.jsonl", "\\u0000.jsonl"]
+)
+def test_nothing_else_goes_along_by_that_way(name: str, node: DataPaths, out: Path) -> None:
+    (node.root.parent / "outside.jsonl").write_bytes(SECRET)
+    (node.root / "config.toml").write_text(f'[swarm]\nid = "test"\noptions = {{ data = "{name}" }}\n')
+    make_backup(node, out, OPEN)
+    assert not {each for each in names(out) if each.endswith(("account.json", "outside.jsonl", "none.jsonl"))}
+
+
+def test_a_stray_file_is_not_read(node: DataPaths, out: Path, tmp_path: Path) -> None:
+    with (node.root / "stray.bin").open("wb") as file:
+        file.truncate(64 * 2**20)
+    tracemalloc.start()
+    try:
+        make_backup(node, out, OPEN)
+        with pytest.raises(BackupError, match=r"stray\.bin is too large for a key") as refused:
+            make_backup(node, tmp_path / "sealed.tar.gz", SEALED)
+        assert "--config FILE" in refused.value.fix
+        assert tracemalloc.get_traced_memory()[1] < 32 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert "stray.bin" not in names(out)
 
 
 # --- the verbs ---
