@@ -46,18 +46,24 @@ _CODES = {
 
 def notify(
     config: Annotated[Path, typer.Option("--config", "-c", help="The node's configuration file.")],
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Data directory in place of the configuration's, as of `run`.")
+    ] = None,
     unit: Annotated[
         str, typer.Option(help="A unit that has ended, from its OnFailure=: say how, by systemd's MONITOR_* variables.")
     ] = "",
 ) -> int:
     """Send a test message by every way that [notify] names; with --unit, say how the unit ended.
 
-    Exits with 1 when a message did not get out.
+    Exits with 1 when a message did not get out. Where [notify] names nobody, a test fails; with --unit all is well.
     """
     from swarmd.web.notify_senders import senders_of
 
     loaded = load_config(config)
-    senders = senders_of(loaded.notify, config.parent / loaded.data)
+    senders = senders_of(loaded.notify, data or config.parent / loaded.data)
+    if unit and not senders:
+        typer.echo(f"{config} names no way to notify anybody, so nobody is told of {unit[:WORDS_CHARACTERS_MAX]}")
+        return ExitCode.OK
     if not senders:
         raise ConfigError(
             f"{config} names no way to notify anybody", "Set notify.webhook, notify.telegram_token or notify.command"

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from swarmd.errors import ExitCode
 from swarmd.units.settings import CPU, HARDENING, LIFE, ORDER, PROGRAMS, Setting
 
 COLUMNS = 118
@@ -126,9 +125,8 @@ def failure_unit(form: Form) -> Unit:
     """The unit that tells of a node that systemd has given up."""
     telling = (
         Setting("Type", "oneshot"),
-        Setting("ExecStart", f"{form.command} notify --config {form.config} --unit {form.unit}"),
+        Setting("ExecStart", f"{form.command} notify --config {form.config} --data {form.data} --unit {form.unit}"),
         Setting("TimeoutStartSec", "120"),
-        Setting("SuccessExitStatus", str(ExitCode.BAD_CONFIG), "Where [notify] names nobody, nobody is told."),
         *_places(form),
         *HARDENING,
         *CPU,
@@ -145,6 +143,12 @@ def target_unit(user: bool = False) -> Unit:
     head = "`systemctl start swarmd.target` starts all nodes that are enabled, `stop` stops all."
     wanted = Setting("WantedBy", "default.target" if user else "multi-user.target")
     return Unit(head, (("Unit", opening), ("Install", (wanted,))))
+
+
+def instance_drop_in(instance: str) -> Unit:
+    """What shows that an instance is installed, though it be neither enabled nor running."""
+    setting = Setting("Description", f"swarmd node {instance}")
+    return Unit("This instance is installed; `swarmd service uninstall` takes it away.", (("Unit", (setting,)),))
 
 
 def cpu_drop_in() -> Unit:

@@ -38,6 +38,29 @@ def test_without_any_way_it_says_which_keys_there_are(tmp_path: Path, capsys: py
     assert "notify.webhook" in capsys.readouterr().err
 
 
+def test_of_a_unit_nobody_is_told_where_nobody_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "node.toml").write_text(HEAD)
+    call = ["notify", "-c", str(tmp_path / "node.toml"), "--unit", "swarmd.service"]
+    assert run_command(call) == ExitCode.OK
+    assert "nobody is told of swarmd.service" in capsys.readouterr().out
+
+
+def test_a_services_secrets_lie_in_its_data_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its configuration lies elsewhere, and calls that place its data, as `join` writes it."""
+    config, data = tmp_path / "etc" / "node.toml", tmp_path / "lib"
+    config.parent.mkdir()
+    data.mkdir()
+    config.write_text(f'data = "."\n{HEAD}webhook = "file:webhook.url"\n')
+    call = ["notify", "-c", str(config), "--unit", "swarmd.service"]
+    with receiving(200) as server:
+        (data / "webhook.url").write_text(server.url)
+        (data / "webhook.url").chmod(0o600)
+        assert run_command([*call, "--data", str(data)]) == ExitCode.OK
+    assert "swarmd.service ended" in server.posted[0][1]["text"]
+    assert run_command(call) == ExitCode.BAD_CONFIG, "which is a failure of the unit that calls it"
+    assert "webhook.url" in capsys.readouterr().err
+
+
 def test_the_end_of_a_unit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONITOR_SERVICE_RESULT", "exit-code")
     monkeypatch.setenv("MONITOR_EXIT_CODE", "exited")
