@@ -50,8 +50,8 @@ def install(
     dry_run: DryRun = False,
 ) -> None:
     """Write the unit and what belongs to it. Can be run again; a file that somebody changed is not overwritten."""
-    from swarmd.units.files import Planned, put, refuse_changed, state_of
-    from swarmd.units.plan import find_place, plan, read_config
+    from swarmd.units.files import put, refuse_changed, state_of
+    from swarmd.units.plan import find_place, plan, plan_config, read_config
     from swarmd.units.program import find_command
     from swarmd.units.transfer import find_transfer
 
@@ -63,8 +63,7 @@ def install(
     transfer = None
     if config is not None and loaded is not None and config.resolve() != place.config:
         transfer = find_transfer(config, loaded, place)
-        text = config.read_text(encoding="utf-8")
-        files.append(Planned(place.config, text, "the node's configuration, readable by all", marked=False))
+        files.append(plan_config(place, config, loaded))
     if not force:
         refuse_changed(files)
     _drop_stale(place, files, dry_run)
@@ -100,6 +99,7 @@ def _take_data(transfer: Transfer, dry_run: bool) -> None:
 def _drop_stale(place: Place, files: list[Planned], dry_run: bool) -> None:
     """Drop-ins of an earlier install that asked for something else."""
     from swarmd.units.files import remove
+    from swarmd.units.plan import OUR_DROP_INS
 
     wanted = {planned.path for planned in files}
     for unit in (place.unit, place.failure):
@@ -107,9 +107,6 @@ def _drop_stale(place: Place, files: list[Planned], dry_run: bool) -> None:
             path = place.drop_in(name, unit)
             if path not in wanted and path.exists():
                 typer.echo(f"{path}: not needed any more; {'would go' if dry_run else remove(path)}")
-
-
-OUR_DROP_INS = ("10-cpu.conf", "10-devices.conf", "20-programs.conf", "30-credentials.conf", "40-stop.conf")
 
 
 def _make_directories(place: Place) -> None:
@@ -148,10 +145,11 @@ def uninstall(
 ) -> None:
     """Stop and disable the node and remove what `install` wrote. Data, configuration and secrets stay."""
     from swarmd.units.files import remove
-    from swarmd.units.plan import find_place
+    from swarmd.units.plan import find_place, other_instances
 
     place = find_place(instance, user)
-    paths = [path for path in _written(place) if path.exists()]
+    others = other_instances(place) | (_active_instances(place) if reload else set())
+    paths = [path for path in _written(place, others) if path.exists()]
     if not paths:
         raise UnitError(f"{place.unit} is not installed in {place.units}")
     if reload and not dry_run:
@@ -164,10 +162,18 @@ def uninstall(
     typer.echo(f"left as they are: {kept} and what lies beside them")
 
 
-def _written(place: Place) -> list[Path]:
+def _active_instances(place: Place) -> set[str]:
+    """Instances beside this one that systemd runs, though nothing be left of their files."""
+    states = "--state=active,activating,reloading,deactivating"
+    listed = _systemctl(place, "list-units", "--plain", "--no-legend", "--full", states, "swarmd@*.service")
+    return {line.split()[0] for line in listed.splitlines() if line.strip()} - {place.unit}
+
+
+def _written(place: Place, others: set[str]) -> list[Path]:
     """Files of this node; with the last node of its kind go the template, and with the last of all the target."""
+    from swarmd.units.plan import OUR_DROP_INS
+
     own = [place.drop_in(name, unit) for unit in (place.unit, place.failure) for name in OUR_DROP_INS]
-    others = [link for link in place.units.glob("*.wants/swarmd@*.service") if link.name != place.unit]
     if place.instance and others:
         return own
     own += [place.units / place.template, place.units / place.failure_template]
@@ -211,7 +217,7 @@ def show(
     return ExitCode.DIFFERENCE if differences else ExitCode.OK
 
 
-def _systemctl(place: Place, *words: str) -> None:
+def _systemctl(place: Place, *words: str) -> str:
     argv = ["systemctl", *(["--user"] if place.user else []), *words]
     try:
         ended = subprocess.run(argv, capture_output=True, text=True, timeout=SYSTEMCTL_S, stdin=subprocess.DEVNULL)
@@ -220,3 +226,4 @@ def _systemctl(place: Place, *words: str) -> None:
     if ended.returncode:
         said = " ".join(ended.stderr.split())[:500]
         raise UnitError(f"{' '.join(argv)} failed with {ended.returncode}: {said}", SYSTEMCTL_FIX)
+    return ended.stdout

@@ -6,14 +6,14 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from swarmd.chain.urls import name_of
 from swarmd.config import Config
+from swarmd.daemon.notes import refuse_moved
 from swarmd.dht.addresses import check_addresses
 from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
-from swarmd.observe.slots import slots_of
+from swarmd.observe.slots import secret_values, slots_of
 from swarmd.private import CREDENTIAL
 from swarmd.serving import is_loopback, parse_listen
 from swarmd.swarms.registry import check_kind
@@ -106,6 +106,14 @@ DATA_OWNER = Kind(
     "This user cannot run the node there.",
     "Run swarmd as that user, or give the directory away with `chown -R`",
 )
+DATA_CLOSED = Kind(
+    "directory.closed",
+    "error",
+    "The node was moved away from here",
+    "A move or `swarmd service install` closed the directory: a start here ends with code 79, for the node would run "
+    "twice.",
+    "Run it where it went; the finding says when and where to",
+)
 DATA_NEW = Kind(
     "directory.new",
     "note",
@@ -135,32 +143,24 @@ def _examine_config(subject: Subject) -> Iterator[Finding]:
     except SwarmdError as error:
         yield CONFIG_WRONG.found(error.message, error.fix)
         return
-    found = [*_examine_mode(path, config), *_examine_web(config)]
+    found = [*_examine_mode(subject, path, config), *_examine_web(config)]
     yield from found
     if not any(finding.severity != "note" for finding in found):
         yield well("config", "Configuration", f"{path}: valid, {config.role} of {config.swarm.id}, kind {kind.name}")
 
 
-def _examine_mode(path: Path, config: Config) -> Iterator[Finding]:
+def _examine_mode(subject: Subject, path: Path, config: Config) -> Iterator[Finding]:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o022:
         yield CONFIG_WRITABLE.found(f"{path} has mode {mode:04o}", f"Run `chmod go-w {path}`")
     for key, shown in secret_values(config):
         evidence = f"{key} in {path} has more than {shown}"
         if mode & 0o077:
-            fix = f"Run `chmod 600 {path}`, or put the value into a private file and name it as file:PATH"
+            close = f"Run `chmod 600 {path}`, or put" if path.stat().st_uid == subject.user else "Put"
+            fix = f"{close} the value into a private file and name it as file:PATH"
             yield CONFIG_SECRET.found(f"{evidence}, and the file has mode {mode:04o}", fix)
         else:
             yield CONFIG_SECRET_PLAIN.found(evidence)
-
-
-def secret_values(config: Config) -> Iterator[tuple[str, str]]:
-    """(key, what of the value may be shown) of URLs that seem to hold a secret."""
-    named = [("chain.rpc", url) for url in (config.chain.rpc if config.chain else ())]
-    named.append(("notify.webhook", config.notify.webhook))
-    for key, url in named:
-        if "://" in url and name_of(url) != url.rstrip("/"):
-            yield key, name_of(url)
 
 
 def _examine_web(config: Config) -> Iterator[Finding]:
@@ -234,6 +234,11 @@ def _examine_data(subject: Subject) -> Iterator[Finding]:
     status = root.stat()
     mode = stat.S_IMODE(status.st_mode)
     bad = False
+    try:
+        refuse_moved(subject.whole[1])
+    except SwarmdError as error:
+        bad = True
+        yield DATA_CLOSED.found(error.message, error.fix)
     if mode & 0o077:
         bad = True
         yield DATA_MODE.found(f"{root} has mode {mode:04o}", f"Run `chmod 700 {root}`")

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -79,8 +79,22 @@ def known_secrets(
     found = list(_texts_of_environment(environ))
     if config is not None:
         found += [text for slot in slots_of(config) if signing or not slot.signs for text in _texts(slot, root)]
-        found += [text for url in _urls_in(msgspec.to_builtins(config)) for text in address_secrets(url)]
+        found += [text for _, url in _urls_in(msgspec.to_builtins(config)) for text in address_secrets(url)]
     return frozenset(spelt for text in found if len(text) >= SECRET_CHARACTERS_MIN for spelt in _spellings(text))
+
+
+def secret_values(config: Config) -> list[tuple[str, str]]:
+    """(key, what of the value may be shown) of the URLs that hold a secret in the configuration itself."""
+    urls = _urls_in(msgspec.to_builtins(config))
+    return [(key, _shown(url)) for key, url in urls if address_secrets(url)]
+
+
+def _shown(url: str) -> str:
+    """Scheme, host and port; of what is no URL, the scheme."""
+    try:
+        return f"{urlsplit(url).scheme}://{urlsplit(url).netloc.rpartition('@')[2]}"
+    except ValueError:
+        return url.partition(":")[0]
 
 
 def withheld_from(part: Part, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
@@ -105,16 +119,16 @@ def _texts_of_environment(environ: Mapping[str, str]) -> Iterator[str]:
             yield value
 
 
-def _urls_in(value: Any) -> Iterator[str]:
-    """Every URL in a configuration but that of the block explorer, which is for all to see."""
+def _urls_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every URL in a configuration, with its key, but that of the block explorer, which is for all to see."""
     if isinstance(value, str) and "://" in value:
-        yield value
+        yield key, value
     elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from _urls_in(inner) if name != "explorer" else ()
+            yield from _urls_in(inner, f"{key}.{name}".lstrip(".")) if name != "explorer" else ()
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _urls_in(inner)
+            yield from _urls_in(inner, key)
 
 
 def _spellings(text: str) -> Iterator[str]:

@@ -27,6 +27,7 @@ class Planned(msgspec.Struct, frozen=True):
     text: str
     why: str  # what it is for, in a line
     marked: bool = True  # a unit; without a mark any other content counts as changed by somebody
+    mode: int = 0o644  # of a new file; one that others may read is closed where they may not
 
 
 def mark(text: str) -> str:
@@ -79,6 +80,8 @@ def put(planned: Planned) -> str:
     """Write one file. Returns what was done, in words. Raises UnitError."""
     state = state_of(planned)
     if state == "same":
+        if not planned.mode & 0o077:
+            _do(planned.path, lambda: planned.path.chmod(planned.mode))
         return "as it should be"
     kept = ""
     if state == "changed":
@@ -86,15 +89,16 @@ def put(planned: Planned) -> str:
         _do(copy, lambda: planned.path.rename(copy))
         kept = f"; yours is kept as {copy.name}"
     text = mark(planned.text) if planned.marked else planned.text
-    _do(planned.path, lambda: _write(planned.path, text))
+    _do(planned.path, lambda: _write(planned.path, text, planned.mode))
     return ("written" if state == "missing" else "replaced") + kept
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.touch()
+    temporary.chmod(mode)
     temporary.write_text(text, encoding="utf-8")
-    temporary.chmod(0o644)
     temporary.replace(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import re
 import stat
@@ -14,12 +15,21 @@ import msgspec
 
 from swarmd.config import Config, load_config
 from swarmd.errors import UnitError
+from swarmd.observe.slots import secret_values
 from swarmd.private import CREDENTIAL
 from swarmd.units import writing
 from swarmd.units.files import Planned
 from swarmd.units.settings import PROGRAM_KINDS, STOP_MARGIN_S, STOP_S
 from swarmd.units.writing import Form, Unit, render
 
+OUR_DROP_INS = (
+    "00-instance.conf",
+    "10-cpu.conf",
+    "10-devices.conf",
+    "20-programs.conf",
+    "30-credentials.conf",
+    "40-stop.conf",
+)
 INSTANCE = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # with "swarmd-" before it, the name of a user
 DEVICES = ("nvidiactl", "nvidia[0-9]*", "nvidia-uvm", "kfd", "dri/renderD*")  # of accelerators, below /dev
 STOP_SLACK_S = 5.0  # as swarmd.daemon.service has it
@@ -84,6 +94,28 @@ def find_place(instance: str = "", user: bool = False, home: Path | None = None)
     return Place(instance, True, units, etc, state=own / ".local/share")
 
 
+def place_with(data: Path) -> Place | None:
+    """The service that has its data there, if it is configured."""
+    named = re.fullmatch(rf"swarmd(?:-({INSTANCE.pattern}))?", data.resolve().name)
+    for user in (False, True) if named else ():
+        place = find_place((named and named[1]) or "", user)
+        with contextlib.suppress(OSError):  # root's, who asks is not
+            if place.data.resolve() == data.resolve() and place.config.is_file():
+                return place
+    return None
+
+
+def other_instances(place: Place) -> set[str]:
+    """Units of this one's template that are installed or enabled beside it."""
+    drop_ins = {
+        path.parent.name.removesuffix(".d")
+        for path in place.units.glob("swarmd@?*.service.d/*.conf")
+        if path.name in OUR_DROP_INS
+    }
+    enabled = {path.name for path in place.units.glob("*.wants/swarmd@?*.service")}
+    return (drop_ins | enabled) - {place.unit}
+
+
 def plan(
     place: Place, command: str, config: Config | None, gpu: bool | None = None, programs: bool | None = None
 ) -> list[Planned]:
@@ -106,11 +138,33 @@ def plan(
     return files + list(_drop_ins(place, config, gpu, programs))
 
 
+def plan_config(place: Place, source: Path, config: Config) -> Planned:
+    """The node's configuration, to be copied from `source`.
+
+    Raises:
+        UnitError: it holds a secret, and everybody could read it: the unit's user, who must, exists only while it runs.
+    """
+    held = secret_values(config)
+    if held and not place.user:
+        told = ", ".join(f"{key} has more than {shown}" for key, shown in held)
+        raise UnitError(
+            f"{source} holds a secret, and {place.config} can be read by all: {told}",
+            f"chain.rpc and notify.webhook take file:NAME, a file of mode 0600 in {source.parent / config.data}, or "
+            "credential:NAME; another address has a token of its own beside it. See docs/SYSTEMD.md, Secrets",
+        )
+    readers, mode = ("you alone", 0o600) if place.user else ("all", 0o644)
+    text = source.read_text(encoding="utf-8")
+    return Planned(place.config, text, f"the node's configuration, readable by {readers}", marked=False, mode=mode)
+
+
 def _file(path: Path, unit: Unit, why: str) -> Planned:
     return Planned(path, render(unit), why)
 
 
 def _drop_ins(place: Place, config: Config | None, gpu: bool | None, programs: bool | None) -> Iterator[Planned]:
+    if place.instance:
+        why = f"says that {place.unit} is installed, so that the template stays for it"
+        yield _file(place.drop_in("00-instance.conf"), writing.instance_drop_in(place.instance), why)
     if not place.user:
         yield from _devices(place, needs_devices(config, place.dev) if gpu is None else gpu)
     if runs_programs(config) if programs is None else programs:

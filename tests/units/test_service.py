@@ -178,6 +178,66 @@ def test_a_node_has_only_what_its_unit_leaves_it(machine: PrivateSystemd) -> Non
         assert "chown PermissionError mode 0o600" in said
 
 
+def test_the_template_stays_for_an_instance_that_runs(machine: PrivateSystemd) -> None:
+    """One that an earlier version installed, which left no sign of it, and that is not enabled."""
+    with node_on(machine, "old") as old, node_on(machine, "new") as new:
+        for node in (old, new):
+            node.install("--gpu", "--no-programs")
+        machine.run("rm", "-r", f"/etc/systemd/system/{old.unit}.d")
+        old.execute("/bin/sleep 600", "Type=exec")
+        old.systemctl("start")
+        machine.run(SWARMD, "service", "uninstall", "--instance", "new")
+        assert old.show("ActiveState") == "active"
+        assert machine.path("/etc/systemd/system/swarmd@.service").exists()
+        old.systemctl("stop")
+        machine.run(SWARMD, "service", "uninstall", "--instance", "new")
+        assert not machine.path("/etc/systemd/system/swarmd@.service").exists()
+
+
+def test_a_secret_in_the_configuration_is_not_published(machine: PrivateSystemd) -> None:
+    held = f'role = "coordinator"\n[swarm]\nid = "test"\n[notify]\nwebhook = "https://example.org/{CANARY}"\n'
+    machine.put("/run/held.toml", held, 0o600)
+    refused = machine.call(SWARMD, "service", "install", "--instance", "held", "-c", "/run/held.toml", "--cpu")
+    assert refused.returncode == 73 and "notify.webhook has more than https://example.org" in refused.stderr
+    assert CANARY not in refused.stderr and not machine.path("/etc/swarmd/held.toml").exists()
+    assert not machine.path("/etc/systemd/system/swarmd@held.service.d").exists(), "nothing is written"
+
+
+HEARS = """
+import http.server, pathlib
+class Hook(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        pathlib.Path("/run/heard").write_bytes(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+server = http.server.HTTPServer(("127.0.0.1", 0), Hook)
+pathlib.Path("/run/port").write_text(str(server.server_port))
+server.serve_forever()
+"""
+
+
+def test_a_failure_is_told_to_an_address_in_a_file(machine: PrivateSystemd) -> None:
+    """The file lies in the data directory, and the configuration, as `join` writes it, calls its own place that."""
+    config = 'role = "coordinator"\ndata = "."\n[swarm]\nid = "test"\n[notify]\nwebhook = "file:webhook.url"\n'
+    machine.put("/run/hears.py", HEARS)
+    machine.run("systemd-run", "--unit=hears", f"{VENV}/bin/python", "/run/hears.py")
+    with node_on(machine, "filed") as node:
+        node.install("--cpu", config=config)
+        node.execute("/bin/sh -c 'exit 69'")
+        failure = ("systemctl", "show", "swarmd-failure@filed.service", "-P", "Result")
+        assert machine.call("systemctl", "start", node.unit).returncode != 0
+        node.until(lambda: machine.run(*failure).strip() == "exit-code")  # there is no such file yet: that shows
+        port = node.until(lambda: machine.run("cat", "/run/port", check=False).strip())
+        file = f"{node.data}/webhook.url"
+        machine.put(file, f"http://127.0.0.1:{port}/x\n", 0o600)
+        machine.run("chown", f"--reference={node.data}/.", file)
+        machine.call("systemctl", "start", node.unit)
+        heard = node.until(lambda: machine.run("cat", "/run/heard", check=False))
+        assert "swarmd@filed.service ended: it ended by itself, exit code 69" in heard
+        node.until(lambda: machine.run(*failure).strip() == "success")
+    machine.run("systemctl", "stop", "hears")
+
+
 def test_a_failure_is_told_by_the_notify_verb(machine: PrivateSystemd) -> None:
     """The unit as shipped, with its hardening, runs the real verb; here it hands the message to a program."""
     told = '[notify]\ncommand = ["/usr/bin/logger", "--tag", "canary-told"]\n'

@@ -136,6 +136,31 @@ def test_a_configuration_without_a_node_takes_nothing(tmp_path: Path, place: Pla
     assert found(tmp_path / "config.toml", place) is None
 
 
+def test_the_template_stays_for_an_instance_that_is_installed_and_not_enabled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    units = tmp_path / ".config/systemd/user"
+    (units / "swarmd@.service.d").mkdir(parents=True)
+    (units / "swarmd@.service.d/90-mine.conf").write_text("[Service]\nNice=5\n")  # of the template, no instance
+
+    def service(verb: str, instance: str) -> None:
+        done = CliRunner().invoke(app, [verb, "--user", "--no-reload", "--instance", instance])
+        assert done.exit_code == 0, done.output
+
+    for verb, instance in (("install", "a"), ("install", "b"), ("uninstall", "a")):
+        service(verb, instance)
+    assert {path.name for path in units.glob("swarmd*")} == {
+        "swarmd.target",
+        "swarmd@.service",
+        "swarmd@.service.d",
+        "swarmd@b.service.d",
+        "swarmd-failure@.service",
+    }
+    service("uninstall", "b")
+    assert [path.name for path in units.glob("swarmd*")] == ["swarmd@.service.d"]
+
+
 def test_a_users_service_takes_it_too(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     call = ["install", "--user", "--no-reload", "--config", str(made)]

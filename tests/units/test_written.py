@@ -16,7 +16,7 @@ from swarmd.errors import ExitCode, UnitError
 from swarmd.units import Place, drift, find_place
 from swarmd.units import plan as planning
 from swarmd.units.files import Planned, mark, put, refuse_changed, state_of, unmark
-from swarmd.units.plan import credential_names, device_groups, needs_devices, plan
+from swarmd.units.plan import credential_names, device_groups, needs_devices, plan, plan_config
 from swarmd.units.program import find_command, why_hidden
 from swarmd.units.settings import ABSENT, HARDENING
 from swarmd.units.writing import Form, failure_unit, node_unit, render, shipped
@@ -71,6 +71,17 @@ def test_the_manual_has_every_setting_that_hardens() -> None:
     manual = (ROOT / "docs" / "SYSTEMD.md").read_text()
     keys = {setting.key for setting in HARDENING} | {key for key, _ in ABSENT}
     assert {key for key in keys if f"`{key}" not in manual} == set()
+
+
+@pytest.mark.parametrize(("unit", "failure"), list(zip(UNITS, ("swarmd-failure", "swarmd-failure@"), strict=True)))
+def test_a_failure_is_told_with_the_nodes_own_data_and_a_failed_message_shows(unit: str, failure: str) -> None:
+    told = (ROOT / f"configs/systemd/{failure}.service").read_text()
+    run = value_of((ROOT / unit).read_text(), "ExecStart").split()
+    data = run[run.index("--data") :]
+    assert (
+        f"notify --config {run[run.index('--config') + 1]} {' '.join(data)} --unit {unit.replace('@', '@%i')}" in told
+    )
+    assert "SuccessExitStatus" not in told
 
 
 def lay(directory: Path, *drop_ins: str) -> list[Path]:
@@ -189,6 +200,24 @@ def test_a_users_service_gets_no_credentials(tmp_path: Path) -> None:
 def test_a_name_that_no_user_can_have_is_refused(name: str) -> None:
     with pytest.raises(UnitError, match="no name for an instance"):
         find_place(name)
+
+
+def test_a_configuration_that_holds_a_secret_is_not_shown_to_all(tmp_path: Path) -> None:
+    source, home = tmp_path / "config.toml", tmp_path / "home"
+    source.write_text(MINIMAL + '[notify]\nwebhook = "https://me:hunter2@hooks.example.org:444/T0/B1/canary0Canary"\n')
+    held = load_config(source)
+    with pytest.raises(UnitError) as caught:
+        plan_config(Place(etc=tmp_path / "etc"), source, held)
+    said = str(caught.value)
+    assert "notify.webhook has more than https://hooks.example.org:444" in said and "file:NAME" in said
+    assert not re.search("canary|hunter|me:", said)
+    own = plan_config(find_place(user=True, home=home), source, held)
+    put(own)
+    assert own.path.stat().st_mode & 0o777 == 0o600
+    own.path.chmod(0o644)
+    assert put(own) == "as it should be" and own.path.stat().st_mode & 0o777 == 0o600
+    source.write_text(MINIMAL + '[notify]\nwebhook = "https://hooks.example.org/public"\n')
+    assert plan_config(Place(etc=tmp_path / "etc"), source, load_config(source)).mode == 0o644
 
 
 def test_an_interpreter_that_a_service_cannot_see_is_refused(tmp_path: Path) -> None:
