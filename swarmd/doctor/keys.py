@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.fold import node_of
+from swarmd.paths import DataPaths
 
 KEY_NAMES = ("identity.key", "swarm.pem")
 NEIGHBOURS_MAX = 256  # directories beside the data directory that are searched for the same key
@@ -190,6 +192,8 @@ def _examine_peer(subject: Subject, identity: Identity) -> Iterator[Finding]:
 
 
 def _examine_copies(subject: Subject, path: Path, identity: Identity) -> Iterator[Finding]:
+    if subject.whole[1].moved.exists():
+        return  # the node is elsewhere, with this key, as it should be; the check of the directory says so
     copies = [place for place in _neighbours(subject, path) if _holds(place, identity)]
     tags = [tag for tag in _tags(identity.peer_id) if tag != str(subject.whole[1].root.resolve())]
     if copies or tags:
@@ -198,15 +202,23 @@ def _examine_copies(subject: Subject, path: Path, identity: Identity) -> Iterato
 
 
 def _neighbours(subject: Subject, path: Path) -> Iterator[Path]:
-    """Key files in the directories beside this node's, one level and two levels down, and of services."""
+    """Key files in the directories beside this node's, one level and two levels down, and of services.
+
+    No node starts in one that is closed.
+    """
     root = subject.whole[1].root.resolve()
     own = path.resolve()
     homes = {root.parent, root.parent.parent, SERVICE_DIRECTORY} - {Path("/")}
     for home in sorted(homes):
         for place in _subdirectories(home):
-            for key in (place / name for name in KEY_NAMES):
-                if key.is_file() and not key.is_symlink() and key.resolve() != own:
-                    yield key
+            with contextlib.suppress(OSError):  # another user's
+                if not DataPaths(place).moved.exists():
+                    yield from (key for key in _keys_in(place) if key.resolve() != own)
+
+
+def _keys_in(place: Path) -> list[Path]:
+    keys = (place / name for name in KEY_NAMES)
+    return [key for key in keys if key.is_file() and not key.is_symlink()]
 
 
 def _subdirectories(home: Path) -> list[Path]:

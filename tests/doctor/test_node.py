@@ -14,6 +14,7 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.core.events import LinkUp, NodeStopped
 from swarmd.core.step import RULES
+from swarmd.daemon.notes import Moved, write_note
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.identity import create_identity, generate_identity
 from swarmd.doctor import service
@@ -77,6 +78,16 @@ def test_a_key_in_a_url(made: Made) -> None:
     made.config.chmod(0o644)
     found = made.find("config")["config.secret"]
     assert "https://hooks.example.org" in found.evidence and "T0SECRETSECRET" not in repr(made.report("config"))
+    assert f"chmod 600 {made.config}" in found.fix
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_services_configuration_is_not_to_be_closed(made: Made) -> None:
+    """It is root's, and the node's user must read it."""
+    made.write('[notify]\nwebhook = "https://hooks.example.org/services/T0SECRETSECRET"')
+    made.config.chmod(0o644)
+    os.chown(made.data, 65534, 65534)
+    assert "chmod" not in made.find("config")["config.secret"].fix
 
 
 def test_a_page_open_to_others(made: Made) -> None:
@@ -210,6 +221,38 @@ def test_one_key_in_two_data_directories(made: Made, tmp_path: Path) -> None:
     shutil.copy(made.key, second / "swarm.pem")
     found = made.find("identity")["identity.reused"]
     assert f"{second}/swarm.pem is the same key" in found.evidence
+
+
+def test_a_closed_copy_is_no_second_node(made: Made, tmp_path: Path) -> None:
+    """What a move, or `service install`, leaves behind: no node starts there, and the key is the moved node's own."""
+    left = tmp_path / "left"
+    left.mkdir()
+    shutil.copy(made.key, left / "identity.key")
+    assert "identity.reused" in made.find("identity")
+    write_note(left / "moved.json", Moved(1.0, to=str(made.data)))
+    assert "identity.reused" not in made.find("identity")
+
+
+def test_a_directory_that_is_closed(made: Made, tmp_path: Path) -> None:
+    shutil.copytree(made.data, tmp_path / "there")
+    write_note(made.data / "moved.json", Moved(1.0, to=str(tmp_path / "there")))
+    found = made.find("directory")["directory.closed"]
+    assert found.severity == "error" and f"to {tmp_path / 'there'}" in found.evidence and "Run it there" in found.fix
+    assert "identity.reused" not in made.find("identity"), "its fix, another identity, would harm the node"
+
+
+def test_directories_of_others_are_passed_over(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/var/lib/private is root's alone, and most who examine a node are not."""
+    closed, is_file = tmp_path / "closed", Path.is_file
+    closed.mkdir()
+
+    def refuse(path: Path) -> bool:
+        if path.parent == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refuse)
+    assert severities(made, "identity")["identity"] == "ok"
 
 
 def test_one_key_in_two_running_nodes(made: Made, tmp_path: Path) -> None:
