@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,13 +25,18 @@ MIB = 1024 * 1024
 JOURNAL_LINES_MAX = 20_000
 JOURNAL_BYTES_MAX = 16 * MIB
 JOURNAL_S = 30.0
+CONFIG = "config.toml"
+CREDENTIALS = "CREDENTIALS_DIRECTORY"  # as systemd.exec(5) has it
+UNCONFIGURED = "the configuration is not in it, and secrets that it names were not looked for: give it with --config"
 
 
 def bundle(
     directory: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="The node's data directory; without it and --config, ./data.")
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The node's configuration file; else config.toml in DIR.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The archive to make.")] = None,
     log_mib: Annotated[int, typer.Option("--log-mib", min=1, help="At most so much of the log, the newest part.")] = 64,
     unit: Annotated[
@@ -43,8 +49,9 @@ def bundle(
 ) -> None:
     """Make a support archive: log, status, stories, findings, configuration and journal, with the secrets left out.
 
-    Every file is searched for each secret that the configuration names; if one is found, nothing is made. With --open,
-    the log in it is folded and must give the state that it gave where it was made.
+    Every file is searched for each secret that the configuration names; if one is found, nothing is made. DIR comes
+    before the configuration's own data directory, as for a service. With --open, the log in it is folded and must give
+    the state that it gave where it was made.
     """
     if opened is not None:
         _open(opened, to)
@@ -57,14 +64,41 @@ def bundle(
     from swarmd.observe.slots import known_secrets
 
     place = pick_directory(directory, config)
-    loaded = load_config(config) if config is not None else None
     log = find_log(place)
-    secrets = known_secrets(loaded, place, signing=True) | _keys_in(place)
+    config = config or find_config(place)
+    loaded = load_config(config) if config is not None else None
+    with _passed_credentials(config):
+        secrets = known_secrets(loaded, place, signing=True) | _keys_in(place)
     texts, notes = _texts(place, config, loaded, unit, Cover(secrets))
     target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     made = write_bundle(log, target, texts, secrets, log_mib * MIB, notes, _progress)
     typer.echo(f"{target}: {target.stat().st_size / MIB:.1f} MiB, events {made.first_seq} to {made.next_seq - 1}")
     typer.echo(f"whoever gets it looks at it with: swarmd bundle --open {target.name} --to DIR")
+
+
+def find_config(place: Path) -> Path | None:
+    """The configuration that belongs to a data directory: the one in it, or of the service that has its data there."""
+    from swarmd.units.plan import place_with
+
+    own = place / CONFIG
+    if own.is_file():
+        return own
+    service = place_with(place)
+    return service.config if service is not None else None
+
+
+@contextlib.contextmanager
+def _passed_credentials(config: Path | None) -> Iterator[None]:
+    """Those of a service lie beside its configuration, and are passed to it alone."""
+    kept = config.parent / "credentials" if config is not None else None
+    if kept is None or not kept.is_dir() or CREDENTIALS in os.environ:
+        yield
+        return
+    os.environ[CREDENTIALS] = str(kept)
+    try:
+        yield
+    finally:
+        del os.environ[CREDENTIALS]
 
 
 def _open(file: Path, to: Path | None) -> None:
@@ -102,7 +136,9 @@ def _texts(
     if unit and shutil.which("journalctl"):
         makers.append(("journal.jsonl", lambda: _journal(unit, cover)))
     texts: dict[str, bytes] = {}
-    notes: list[str] = [] if config is not None else ["the configuration is not in it: --config was not given"]
+    notes: list[str] = [] if config is not None else [UNCONFIGURED]
+    if config is None:
+        _progress(UNCONFIGURED)
     for name, make in makers:
         _progress(f"making {name}")
         try:
@@ -150,7 +186,7 @@ def _findings(place: Path, config: Path | None) -> bytes:
     """What doctor says without asking anybody; a process of its own, so that it cannot hold this one up."""
     import sys
 
-    of = ["--config", str(config)] if config is not None else [str(place)]
+    of = ["--config", str(config), "--data", str(place)] if config is not None else [str(place)]
     call = [sys.executable, "-m", "swarmd", "doctor", *of, "--offline", "--json"]
     done = subprocess.run(call, capture_output=True, timeout=120, check=False)
     if not done.stdout.lstrip().startswith(b"{"):

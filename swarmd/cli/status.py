@@ -24,7 +24,7 @@ PAUSE = threading.Event()  # never set: a wait that Ctrl-C ends
 
 def status(
     directory: Annotated[
-        Path | None, typer.Argument(help="The node's data directory; without it and --config, ./data.")
+        Path | None, typer.Argument(help="The node's data directory; else --config's, or ./data.")
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as JSON.")] = False,
@@ -97,10 +97,8 @@ def line_of(status: Status) -> str:
 
 
 def pick_directory(directory: Path | None, config: Path | None) -> Path:
-    """The data directory that is meant."""
-    if directory is not None and config is not None:
-        raise ConfigError("both a data directory and --config were given", "Give one of them")
-    if config is not None:
+    """The data directory that is meant: one that is named comes before the configuration's, as a service has it."""
+    if directory is None and config is not None:
         return config.parent / load_config(config).data
     return directory or DEFAULT_DIRECTORY
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from swarmd.care.bundle import MANIFEST, open_bundle, slice_of, write_bundle
+from swarmd.care.bundle import MANIFEST, Manifest, open_bundle, slice_of, write_bundle
 from swarmd.cli import run_command
 from swarmd.config import ChainConfig, Config, HubConfig, ResultsConfig, SwarmConfig, WebConfig
 from swarmd.core.state import State
 from swarmd.errors import BundleError, BundleHoldsSecret, ExitCode
 from swarmd.eventlog.fold import load
 from swarmd.observe.slots import known_secrets, slots_of
+from swarmd.units.plan import find_place
 from tests.eventlog.making import follower_story, open_log, write_story
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -178,6 +181,103 @@ def test_every_slot_of_a_configuration_is_known(tmp_path: Path) -> None:
         "chain.passphrase",
         "chain.rpc",
     }
+
+
+CONFIGURED = f"""
+role = "coordinator"
+data = "."
+[swarm]
+id = "s"
+[notify]
+webhook = "https://hooks.example/{SECRET}-webhook"
+[web]
+token = "web.token"
+[results.hub]
+repo = "a/b"
+token = "credential:hub"
+"""
+
+
+def bundled(tmp_path: Path, *call: object) -> set[str]:
+    """The names of what is in a bundle that is made so."""
+    out = tmp_path / "b.tar.gz"
+    assert run_command(["bundle", *map(str, call), "--out", str(out), "--unit", ""]) == ExitCode.OK
+    return set(members_of(out))
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a bundle's files are searched for, and what doctor is asked about."""
+    found: list[str] = []
+
+    def write(log: Path, out: Path, texts: dict[str, bytes], secrets: frozenset[str], *rest: Any) -> Manifest:
+        found.extend(secrets)
+        return write_bundle(log, out, texts, secrets, *rest)
+
+    monkeypatch.setattr("swarmd.care.bundle.write_bundle", write)
+    monkeypatch.setattr("swarmd.cli.bundle._findings", lambda place, config: b"{}")  # they take seconds
+    return found
+
+
+def configure(file: Path, node: Path) -> None:
+    file.write_text(CONFIGURED)
+    (node / "web.token").write_text(f"{SECRET}-web")
+    (file.parent / "credentials").mkdir()
+    (file.parent / "credentials" / "hub").write_text(f"{SECRET}-hub")
+
+
+@pytest.mark.parametrize("way", ["named", "beside", "service"])
+def test_a_configuration_is_found_with_its_secrets(
+    way: str, node: Path, tmp_path: Path, searched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a service has it, aside from the data that it calls its own place; beside the log; or by where the log is."""
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    service = find_place("blue", user=True)
+    if way == "service":
+        service.state.mkdir(parents=True)
+        node = node.rename(service.data)
+    file = {"named": tmp_path / "etc/node.toml", "beside": node / "config.toml", "service": service.config}[way]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    configure(file, node)
+    names = bundled(tmp_path, node, *(["--config", file] if way == "named" else []))
+    assert {"config.json", "findings.json"} <= names
+    assert {f"{SECRET}-webhook", f"{SECRET}-web", f"{SECRET}-hub"} <= set(searched)
+
+
+def test_without_a_configuration_it_says_what_that_means(
+    node: Path, tmp_path: Path, searched: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "config.json" not in bundled(tmp_path, node)
+    assert "secrets that it names were not looked for" in capsys.readouterr().err
+    made = open_bundle(tmp_path / "b.tar.gz", tmp_path / "there")
+    assert any("not looked for" in note for note in made.notes)
+
+
+def test_the_doctor_is_asked_about_the_directory_that_is_bundled(
+    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of its checks does; all of them take half a minute on a busy machine."""
+    (tmp_path / "etc").mkdir()
+    configure(tmp_path / "etc/node.toml", node)
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda call, **how: run([*call, "--only", "identity"], **how))
+    bundled(tmp_path, node, "--config", tmp_path / "etc/node.toml")
+    open_bundle(tmp_path / "b.tar.gz", tmp_path / "there")
+    found = next((tmp_path / "there").rglob("findings.json")).read_text()
+    assert f"{node}/identity.key" in found and f"{tmp_path}/etc/identity.key" not in found
+
+
+def test_status_and_stories_of_a_directory_beside_its_configuration(
+    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "node.toml").write_text(CONFIGURED)
+    for verb in ("status", "explain"):
+        assert run_command([verb, str(node), "--config", str(tmp_path / "node.toml")]) in (
+            ExitCode.OK,
+            ExitCode.FAILURE,
+        )
+        assert run_command([verb, "--config", str(tmp_path / "node.toml")]) == ExitCode.NO_INPUT
+    assert capsys.readouterr().out
 
 
 def test_from_the_command_line(node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

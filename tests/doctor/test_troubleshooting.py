@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import typer
 
+from swarmd.cli import load_verb
 from swarmd.core.values import SkipCause
 from swarmd.doctor.catalogue import CHECKS, KINDS
 from swarmd.errors import ExitCode
-from tests.test_docs import commands_in, unknown_in
+from tests.test_docs import commands_in, unknown_in, words_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "TROUBLESHOOTING.md").read_text(encoding="utf-8")
@@ -47,7 +49,7 @@ def findings_in(text: str) -> set[str]:
 
 
 def test_every_finding_that_is_named_is_there() -> None:
-    named = findings_in(PAGE) - {"identity.key"}
+    named = findings_in(PAGE) - {"identity.key", "config.toml"}
     assert len(named) > 30
     assert named - {kind.id for kind in KINDS} == set()
 
@@ -59,6 +61,23 @@ def test_every_command_is_there() -> None:
     assert [(line, unknown) for line in lines if (unknown := unknown_in(line))] == []
     written = set(re.findall(r"swarmd ([a-z]+[a-z-]*)", PAGE.replace("\n", " ")))
     assert written - verbs <= {"itself"}, "commands that are not between back quotes"
+
+
+def refusal_of(line: str) -> str:
+    """What the parser has against a command line, positional arguments and all; empty where it takes it."""
+    verb, *words = words_of(line)
+    try:
+        load_verb(verb).make_context(verb, words)
+    except typer.TyperException as error:
+        return str(error)
+    return ""
+
+
+def test_the_parser_takes_every_command_that_is_more_than_a_name() -> None:
+    lines = [line for line in commands_in(PAGE) if len(words_of(line)) > 1]
+    assert len(lines) > 15
+    assert [(line, refusal) for line in lines if (refusal := refusal_of(line))] == []
+    assert "unexpected extra argument" in refusal_of("swarmd bundle DIR OUT.tar.gz")
 
 
 def test_checks_that_are_named_on_a_command_line_are_there() -> None:
