@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -84,15 +84,12 @@ def newest_whole(directory: Path) -> Path | None:
 
 def newest_bytes(directory: Path) -> int:
     """Size of the newest checkpoint, about what the next will take; 0 where there is none."""
-    return sum(sum(_sizes(path)) for path in list_checkpoints(directory)[:1])
-
-
-def _sizes(checkpoint: Path) -> Iterator[int]:
-    for file in checkpoint.iterdir():
-        try:
-            yield file.stat().st_size
-        except FileNotFoundError:  # it is just being replaced
-            continue
+    total = 0
+    with contextlib.suppress(FileNotFoundError):  # it is just being replaced, with one of about the same size
+        for path in list_checkpoints(directory)[:1]:
+            for file in path.iterdir():
+                total += file.stat().st_size
+    return total
 
 
 def drop_older(directory: Path) -> int:

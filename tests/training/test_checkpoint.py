@@ -175,3 +175,10 @@ def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert newest(checkpoints) == old
     assert list(tmp_path.iterdir()) == [old.directory]
+
+
+def test_a_checkpoint_that_goes_while_it_is_measured_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "list_checkpoints", lambda directory: [directory / "gone"])
+    assert kept.newest_bytes(tmp_path) == 0
