@@ -30,6 +30,7 @@ class Wanted(NamedTuple):
     generator: torch.Generator
     cancellation: Cancellation
     stops: tuple[str, ...]
+    rooms: Sequence[int]  # of each prompt, the tokens that its completions may have; `tokens_max` is the largest
 
 
 class Sampling(abc.ABC):
@@ -44,13 +45,16 @@ class Sampling(abc.ABC):
         generator: torch.Generator,
         cancellation: Cancellation,
         stops: tuple[str, ...] = (),
+        rooms: Sequence[int] = (),
     ) -> list[list[int]]:
         """`group` completions of each prompt, prompt by prompt: token ids ending in a stop id, behind one of the texts
-        `stops`, or cut at `tokens_max`.
+        `stops`, or cut at `tokens_max`, or at the prompt's own number of `rooms` where they are given: never is more
+        drawn.
 
         Raises Cancelled (a BaseException) when the cancellation is asked for.
         """
-        return self._draw(Wanted(prompts, group, tokens_max, temperature, generator, cancellation, stops))
+        bounds = [min(room, tokens_max) for room in rooms] or [tokens_max] * len(prompts)
+        return self._draw(Wanted(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds))
 
     @abc.abstractmethod
     def _draw(self, wanted: Wanted) -> list[list[int]]:
@@ -95,9 +99,10 @@ class Sampler(Sampling):
         training = self._model.training
         self._model.eval()
         try:
-            draw = self._draw_shared if self.shares_prefill else self._draw_plainly
             with torch.no_grad(), self._autocast():
-                return draw(wanted)
+                if self.shares_prefill:
+                    return self._draw_shared(wanted)
+                return draw_evenly(self._draw_plainly, wanted, self._stop_ids.tolist(), self._pauses)
         finally:
             self._model.train(training)
 
@@ -105,14 +110,15 @@ class Sampler(Sampling):
         batch = Batch(self._model, wanted.prompts, self._pad_id)
         batch.repeat(wanted.group)
         drawn: list[list[int]] = [[] for _ in range(len(wanted.prompts) * wanted.group)]
-        for step in range(wanted.tokens_max):
+        for _ in range(wanted.tokens_max):
             wanted.cancellation.check()
             tokens = _draw_tokens(batch.logits, wanted.temperature, wanted.generator)
             stopped = torch.isin(tokens, self._stop_ids).tolist()
             for place, (row, token) in enumerate(zip(batch.rows, tokens.tolist(), strict=True)):
                 drawn[row].append(token)
-                stopped[place] = stopped[place] or self._pauses(drawn[row], wanted.stops)
-            if step + 1 == wanted.tokens_max or not batch.keep([not ended for ended in stopped], tokens):
+                full = len(drawn[row]) == wanted.rooms[row // wanted.group]
+                stopped[place] = stopped[place] or full or self._pauses(drawn[row], wanted.stops)
+            if not batch.keep([not ended for ended in stopped], tokens):
                 break
         return drawn
 
@@ -140,10 +146,8 @@ class Sampler(Sampling):
 
     def _pauses(self, tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
         """Whether the text of the tokens ends with one of `stops`, as far as the last few tokens tell."""
-        if not stops:
-            return False
-        assert self._decode is not None, "a sampler that pauses at texts needs `decode`"
-        return self._decode(tokens[-max(map(len, stops)) - 1 :]).endswith(stops)
+        assert not stops or self._decode is not None, "a sampler that pauses at texts needs `decode`"
+        return self._decode is not None and pauses(tokens, stops, self._decode)
 
     def _cut_at_pause(self, tokens: list[int], stops: tuple[str, ...]) -> list[int]:
         """The tokens up to the first pause; `generate` ends rows one by one, but pads them to one length."""
@@ -232,6 +236,42 @@ class _Check(StoppingCriteria):
             return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         paused = [self._pauses(row) for row in input_ids[:, self._prompt :].tolist()]
         return torch.tensor(paused, dtype=torch.bool, device=input_ids.device)
+
+
+def pauses(tokens: Sequence[int], stops: tuple[str, ...], decode: Callable[[Sequence[int]], str]) -> bool:
+    """Whether the text of the tokens ends with one of `stops`, as far as the last few tokens tell."""
+    return bool(stops) and decode(tokens[-max(map(len, stops)) - 1 :]).endswith(stops)
+
+
+def draw_evenly(
+    draw: Callable[[Wanted], list[list[int]]],
+    wanted: Wanted,
+    stop_ids: Sequence[int],
+    pauses: Callable[[Sequence[int], tuple[str, ...]], bool],
+) -> list[list[int]]:
+    """Draw with what knows one bound for all rows: as far as the row with the least room, then on with those left."""
+    if len(set(wanted.rooms)) == 1:
+        return draw(wanted)
+    prompts = [list(prompt) for prompt in wanted.prompts for _ in range(wanted.group)]
+    rooms = [room for room in wanted.rooms for _ in range(wanted.group)]
+    drawn: list[list[int]] = [[] for _ in prompts]
+    left = list(range(len(prompts)))
+    while left:
+        least = min(rooms[row] - len(drawn[row]) for row in left)
+        bounds = [least] * len(left)
+        asked = [prompts[row] + drawn[row] for row in left]
+        given = draw(wanted._replace(prompts=asked, group=1, tokens_max=least, rooms=bounds))
+        going = []
+        for row, tokens in zip(left, given, strict=True):
+            begun, whole = len(drawn[row]), drawn[row] + tokens
+            ends = range(begun + 1, len(whole) + 1)  # a text to pause at may begin in what was drawn before
+            over = (end for end in ends if whole[end - 1] in stop_ids or pauses(whole[:end], wanted.stops))
+            end = next(over, None)
+            drawn[row] = whole[:end]
+            if end is None and tokens and len(whole) < rooms[row]:
+                going.append(row)
+        left = going
+    return drawn
 
 
 def draw_seed(generator: torch.Generator) -> int:

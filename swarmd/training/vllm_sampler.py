@@ -23,7 +23,7 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, GenerationFailed
 from swarmd.training.adapters import merged_weights, require
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.generation import Sampler, Sampling, Wanted, cut_at, draw_seed
+from swarmd.training.generation import Sampler, Sampling, Wanted, cut_at, draw_evenly, draw_seed, pauses
 from swarmd.training.memory import measure_room, vllm_share
 from swarmd.training.model import Policy, inspect_model
 from swarmd.training.source import locate_model
@@ -82,12 +82,16 @@ class VllmSampler(Sampling):
             Cancelled: it was asked for.
             GenerationFailed: vLLM cannot be reached, failed, or answered nonsense.
         """
-        cancellation, group = wanted.cancellation, wanted.group
-        cancellation.check()
-        self._await_left(cancellation)
+        wanted.cancellation.check()
+        self._await_left(wanted.cancellation)
         if self._sent != self._steps():
             self._guard(self._generation.sync_weights)
             self._sent = self._steps()
+        return draw_evenly(self._draw_alike, wanted, self._stop_ids, functools.partial(pauses, decode=self._decode))
+
+    def _draw_alike(self, wanted: Wanted) -> list[list[int]]:
+        """Draw where all completions have the same room: TRL asks for all with one."""
+        cancellation, group = wanted.cancellation, wanted.group
         self._set(wanted)
         repeated = [list(prompt) for prompt in wanted.prompts for _ in range(group)]
         call = functools.partial(self._generation.generate, prompts=repeated, images=None, num_generations=group)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.generation import Sampler, _draw_tokens, cut_at
+from swarmd.training.generation import Sampler, Wanted, _draw_tokens, cut_at, draw_evenly, pauses
 from swarmd.training.model import Policy, load_policy
 
 PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
@@ -55,6 +57,50 @@ def test_the_fallback_draws_the_same(policy: Policy) -> None:
         assert sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation()) == shared[::2]
     drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation())
     assert len(drawn) == 6 and all(1 <= len(tokens) <= 12 for tokens in drawn)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_no_row_is_drawn_past_its_own_room(policy: Policy, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its positions may go no further than its prompt and its room, either."""
+    sampler = sampler_of(policy)
+    assert sampler.shares_prefill
+    sampler._shared = shared
+    furthest: list[int] = []
+    forward = policy.model.forward
+
+    def note(**asked: Any) -> Any:
+        furthest.append(int(asked["attention_mask"].sum(1).max()))
+        return forward(**asked)
+
+    monkeypatch.setattr(policy.model, "forward", note)
+    monkeypatch.setattr(sampler, "_stop_ids", torch.tensor([], dtype=torch.long))
+    rooms = [2, 9, 5]
+    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
+    assert [len(tokens) for tokens in drawn] == [2, 2, 9, 9, 5, 5]
+    ends = [len(prompt) + room for prompt, room in zip(PROMPTS, rooms, strict=True)]
+    assert max(furthest) < max(ends) and furthest[-1] <= ends[1]
+    monkeypatch.undo()
+    likeliest = sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation(), (), rooms)
+    if shared or policy.name == "embedded":
+        assert likeliest == [walk(policy, prompt, room) for prompt, room in zip(PROMPTS, rooms, strict=True)]
+
+
+def test_a_text_to_pause_at_is_seen_across_two_draws() -> None:
+    """What knows one bound for all rows draws again where a row has room left, and knows nothing of what it drew."""
+    letters = {0: "x", 1: "<", 2: "/", 3: ">"}
+    script = {0: [0, 1, 2, 3, 0, 0], 1: [0, 0]}
+    asked: list[tuple[int, int]] = []
+
+    def draw(wanted: Wanted) -> list[list[int]]:
+        asked.append((len(wanted.prompts), wanted.tokens_max))
+        return [script[prompt[0] - 10][len(prompt) - 1 :][: wanted.tokens_max] for prompt in wanted.prompts]
+
+    def paused(tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
+        return pauses(tokens, stops, lambda ids: "".join(letters[each] for each in ids))
+
+    wanted = Wanted([[10], [11]], 1, 6, 1.0, generator(), Cancellation(), ("</>",), [6, 2])
+    assert draw_evenly(draw, wanted, [9], paused) == [[0, 1, 2, 3], [0, 0]]
+    assert asked == [(2, 2), (1, 4)]
 
 
 def test_draws_follow_the_distribution(policy: Policy) -> None:

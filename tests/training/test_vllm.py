@@ -42,6 +42,7 @@ def check(result: dict[str, Any]) -> None:
     assert result["sent_in_all"] == 5, "before each of four steps and for the figures after the last, and not once more"
     assert result["all_agree"], "vLLM has the trainer's weights each time"
     assert len(result["rows"]) == 6 and all(1 <= len(row) <= 6 for row in result["rows"])
+    assert [1 <= len(row) <= room for row, room in zip(result["within_rooms"], (2, 5), strict=True)] == [True, True]
     assert result["sent_at_last"] == 5, "what vLLM has is not sent again"
 
 

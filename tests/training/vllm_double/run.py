@@ -54,6 +54,22 @@ def draw_once(sampler: VllmSampler, engine: Engine, cancellation: Cancellation, 
     return sampler.sample([[5, 6, 7], [8, 9]], 3, 6, 1.0, generator, cancellation, **settings)
 
 
+def draw_within_rooms(sampler: VllmSampler) -> list[list[int]]:
+    """Draws of prompts with rooms of their own; no room that vLLM is given goes beyond that of any row."""
+    given: list[tuple[int, int]] = []
+    generate = sampler._generation.generate
+
+    def note(prompts: list[list[int]], **settings: Any) -> Any:
+        given.append((sampler._generation.max_completion_length, max(map(len, prompts))))
+        return generate(prompts=prompts, **settings)
+
+    sampler._generation.generate = note
+    drawn = sampler.sample([[5, 6, 7], [8, 9]], 1, 6, 1.0, torch.Generator(), Cancellation(), (), [2, 5])
+    sampler._generation.generate = generate
+    assert given[0][0] == 2 and all(room + length <= 7 for room, length in given)
+    return drawn
+
+
 def main(mode: str, directory: Path, rank: int) -> dict[str, Any]:
     server = Server(str(EMBEDDED_DIR)) if mode == "server" else None
     vllm = VllmConfig(mode=mode, url=server.url if server else "", memory_share=0.5)  # type: ignore[arg-type]
@@ -85,6 +101,7 @@ def main(mode: str, directory: Path, rank: int) -> dict[str, Any]:
     result |= {"sent_in_all": len(sent), "all_agree": all(sent)}
     rows = draw_once(sampler, engine, Cancellation())
     result |= {"rows": rows, "again": draw_once(sampler, engine, Cancellation()), "sent_at_last": len(sent)}
+    result["within_rooms"] = draw_within_rooms(sampler)
     if server:
         result |= try_faults(server, sampler, engine)
         result["calls"] = sorted(set(server.calls))
