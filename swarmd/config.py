@@ -398,6 +398,15 @@ def _check_training(training: TrainingConfig, origin: str) -> None:
             f"{origin}: training.questions ({training.questions}) must be a multiple of training.processes "
             f"({training.processes})"
         )
+    own = training.questions // training.processes
+    others = sum(-(-each // training.processes) for each in (training.peer_questions, training.replay_questions))
+    if others >= own:  # each rank rounds its shares up
+        raise ConfigError(
+            f"{origin}: training.processes ({training.processes}) leaves each process {own} of training.questions "
+            f"({training.questions}), and its shares of training.peer_questions ({training.peer_questions}) and "
+            f"training.replay_questions ({training.replay_questions}), rounded up, take {others}",
+            f"Set training.questions to {(others + 1) * training.processes} or more, or fewer processes",
+        )
     if training.quantization != "none" and not training.lora.rank:
         raise ConfigError(
             f"{origin}: training.quantization = {training.quantization!r} needs adapters to train",

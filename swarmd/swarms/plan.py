@@ -177,6 +177,13 @@ class Plan(abc.ABC):
         """Take up what an earlier process learnt. Raises SwarmError when it cannot be read."""
 
 
+    def shorten(self, question: Question) -> Question | None:
+        """The same question, showing less of what peers wrote; None where it shows nothing that could be cut.
+
+        It keeps its reference and its scores: other nodes make it again with as much text as they have room for.
+        """
+        return None
+
 def hash_number(*parts: object, bits: int = 31) -> int:
     """A number from the parts, the same on every machine: the first bits of their SHA-256."""
     text = "\x1f".join(str(part) for part in parts)

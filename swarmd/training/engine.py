@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from swarmd.errors import CheckpointFailed, ModelError, SwarmError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.results.trackers import Trackers
-from swarmd.swarms.plan import Place, Plan, hash_number
+from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question, hash_number
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.training.batch import count_rows
 from swarmd.training.cancellation import Cancellation
@@ -180,12 +180,14 @@ class Engine:
         self, order: Train, cancellation: Cancellation, report: Figures, observe: Callable[[OutputsMade], None]
     ) -> StageTrained:
         """Train the stage, or be what the last checkpoint holds."""
+        replay = self._replay.mark()
         try:
             return self._train_anew(order, cancellation, report, observe)
         except BaseException:
             self.abandoned_steps = self.steps
             self._progress.restore(touched=self._stage is not None)
             self.trackers.rewind(self.steps)
+            self._replay.rewind(replay)
             raise
         finally:
             self._stage = None
@@ -334,9 +336,17 @@ class Engine:
             replay=self._replay,
         )
         return stage, collected
+            bare=self._draw_bare(place) if order.stage else None,
 
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None
+    def _draw_bare(self, place: Place) -> Iterator[Question]:
+        """This rank's questions of a node that knows of nobody: peers can make none of them longer.
+
+        Only asked for does the plan begin to draw them.
+        """
+        yield from islice(self._plan.draw(place, NO_MATERIAL), self._ranks.rank, None, self._ranks.size)
+
         return self._stage.next_batch()
 
     def _measure(self, cancellation: Cancellation) -> float | None:
@@ -357,6 +367,8 @@ class Engine:
             cancellation=cancellation,
         )
         return mean_accuracy(result)
+            batch_questions=self._batch_rows,
+            prompt_tokens=training.prompt_tokens,
 
     def _figures(self, stage: Stage, first: int) -> dict[str, float]:
         done = max(self.steps - first, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import structlog
 import torch
 
 from swarmd.swarms.plan import Plan, Question, Score, hash_number
@@ -14,7 +15,9 @@ from swarmd.training.model import Policy
 from swarmd.training.turns import Limits, Turns
 
 CORRECT_SCORE = 0.99  # from here on an answer counts as correct: partial credit is no answer
-BATCH_QUESTIONS = 128
+BATCH_QUESTIONS = 128  # drawn together
+
+_log = structlog.get_logger(__name__)
 
 
 class Accuracy(msgspec.Struct, frozen=True):
@@ -34,16 +37,25 @@ def evaluate(
     temperature: float = 1.0,
     seed: int = 0,
     cancellation: Cancellation | None = None,
+    batch_questions: int = BATCH_QUESTIONS,
+    prompt_tokens: int | None = None,
 ) -> dict[str, Accuracy]:
-    """One completion for each question; the seed fixes the draws. Temperature 0 takes the likeliest tokens."""
+    """One completion for each question; the seed fixes the draws.
+
+    Args:
+        temperature: 0 takes the likeliest tokens.
+        batch_questions: drawn together.
+        prompt_tokens: questions of more are left out, as in training; None: all are asked.
+    """
     generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
     turns = Turns(plan, policy, sampler, Limits(tokens_max, temperature))
     result = {}
-    for task, asked in questions.items():
+    for task, wanted in questions.items():
         marks: list[Score] = []
-        for start in range(0, len(asked), BATCH_QUESTIONS):
-            batch = asked[start : start + BATCH_QUESTIONS]
-            prompts = [policy.encode_prompt(question.messages) for question in batch]
+        asked = encode_short(policy, wanted, prompt_tokens)
+        for start in range(0, len(asked), batch_questions):
+            batch = [question for question, _ in asked[start : start + batch_questions]]
+            prompts = [prompt for _, prompt in asked[start : start + batch_questions]]
             drawn = turns.complete(batch, prompts, 1, generator, cancellation or Cancellation())
             for question, completion in zip(batch, drawn, strict=True):
                 marks += plan.score(question, [completion.text])
@@ -51,6 +63,19 @@ def evaluate(
             correct = sum(mark.accuracy >= CORRECT_SCORE for mark in marks) / len(marks)
             result[task] = Accuracy(correct, sum(mark.format for mark in marks) / len(marks), len(marks))
     return result
+
+
+def encode_short(
+    policy: Policy, questions: Sequence[Question], prompt_tokens: int | None
+) -> list[tuple[Question, list[int]]]:
+    """The questions with their prompts, without those of more than so many tokens."""
+    encoded = [(question, policy.encode_prompt(question.messages)) for question in questions]
+    if prompt_tokens is None:
+        return encoded
+    short = [(question, prompt) for question, prompt in encoded if len(prompt) <= prompt_tokens]
+    if len(short) < len(encoded):
+        _log.info("held-out questions are too long", left_out=len(encoded) - len(short), prompt_tokens=prompt_tokens)
+    return short
 
 
 def mean_accuracy(result: Mapping[str, Accuracy]) -> float | None:

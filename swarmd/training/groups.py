@@ -20,6 +20,7 @@ from swarmd.training.model import Policy
 from swarmd.training.turns import Drawn, encode_turns
 
 EXAMINED_MAX = 1024  # groups of one stage generated again and scored
+CUTS_MAX = 16  # of what peers wrote in one question
 FLAT_RANGE = 1e-6  # a group whose rewards lie within this teaches nothing
 
 _log = structlog.get_logger(__name__)
@@ -190,7 +191,7 @@ class PeerGroups:
         wanted = preceding and self._limits.questions > 0
         if not wanted or len(group.completions) != self._limits.generations:
             return None
-        prompt = self._policy.encode_prompt(question.messages)
+        question, prompt = fit_prompt(self._plan, self._policy, question, self._limits.prompt_tokens)
         if len(prompt) > self._limits.prompt_tokens:
             raise RecordRejected("prompt-length", f"a question of {ref.peer} has {len(prompt)} tokens here")
         rewards = [score.reward for score in scores]
@@ -238,6 +239,17 @@ def choose_offers(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
 
 
 def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Judgement, ...]:
+def fit_prompt(plan: Plan, policy: Policy, question: Question, tokens_max: int) -> tuple[Question, list[int]]:
+    """The question with its prompt, what peers wrote in it cut as short as it takes; it may be too long even so."""
+    prompt = policy.encode_prompt(question.messages)
+    for _ in range(CUTS_MAX):
+        shorter = plan.shorten(question) if len(prompt) > tokens_max else None
+        if shorter is None:
+            break
+        question, prompt = shorter, policy.encode_prompt(shorter.messages)
+    return question, prompt
+
+
     """What the peers' rollouts of the preceding stage count for in a vote; nothing where the plan cannot say."""
     judgements = []
     for peer, outcomes in sorted(judged.items()):

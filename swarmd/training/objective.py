@@ -4,9 +4,10 @@ TRL takes a group's mean from its rewards in float32. Of equal rewards that are 
 1.2 eight times, the mean is off by a bit, and divided by almost nothing it comes to advantages up to 2e-3, which Adam
 makes whole steps of. They are put to exactly 0 here.
 
-Foreign are completions that this node did not draw just now: peers' groups, and its own earlier ones. There is one optimiser step on each batch, so the probability ratio is 1 and its clip never protects: a negative
-advantage pushes the policy away from text that it would never have written, with nothing to gain and other skills to
-lose. Therefore `training.peer_loss`:
+Foreign are completions that this node did not draw just now: peers' groups, and its own earlier ones. There is one
+optimiser step on each batch, so the probability ratio is 1 and its clip never protects: a negative advantage pushes the
+policy away from text that it would never have written, with nothing to gain and other skills to lose. Therefore
+`training.peer_loss`:
 
 * `as-is`: foreign completions count like the node's own;
 * `positive`: their negative advantages count as 0, which makes of a group the right answers and nothing else;

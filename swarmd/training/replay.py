@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from random import Random
 
 from swarmd.training.groups import TrainingGroup
 
 KEPT_PER_TASK = 64
 TASKS_MAX = 256  # the task that was longest without a new group leaves
+Mark = Sequence[tuple[str, tuple[TrainingGroup, ...]]]
 
 
 class Replay:
@@ -33,6 +35,14 @@ class Replay:
         self._by_task[task] = kept
         if len(self._by_task) > TASKS_MAX:
             del self._by_task[next(iter(self._by_task))]
+
+    def mark(self) -> Mark:
+        """What is kept now, for `rewind`."""
+        return [(task, tuple(kept)) for task, kept in self._by_task.items()]
+
+    def rewind(self, mark: Mark) -> None:
+        """Keep what was kept then, and nothing else."""
+        self._by_task = {task: deque(groups, maxlen=KEPT_PER_TASK) for task, groups in mark}
 
     def draw(self, count: int, random: Random) -> list[TrainingGroup]:
         """Up to `count` different groups: each time a task by chance, then one of its groups."""

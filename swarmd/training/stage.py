@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from random import Random
 from typing import Any
 
 import msgspec
+import structlog
 import torch
 
 from swarmd.config import TrainingConfig
@@ -17,16 +19,18 @@ from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Quoted, Rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.deal import Deal
 from swarmd.training.generation import Sampler
-from swarmd.training.groups import Scorer, TrainingGroup
+from swarmd.training.groups import Scorer, TrainingGroup, fit_prompt
 from swarmd.training.model import Policy
 from swarmd.training.objective import FOREIGN_KEY
 from swarmd.training.publication import Publication
 from swarmd.training.replay import Replay
-from swarmd.training.tally import Tally
+from swarmd.training.tally import Sums, Tally
 from swarmd.training.trainer import REWARD_KEY
 from swarmd.training.turns import Limits, Turns
 
-LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit the tasks
+LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit them
+
+_log = structlog.get_logger(__name__)
 
 
 class StageKey(msgspec.Struct, frozen=True):
@@ -47,10 +51,16 @@ class Part(msgspec.Struct):
     peer_groups: int
     groups: list[TrainingGroup]  # for the publication
     learnt: list[tuple[Question, Sequence[Score]]]
+    sums: Sums
 
 
 class Stage:
-    """Feeds the trainer one batch a step and keeps what is to be published."""
+    """Feeds the trainer one batch a step and keeps what is to be published.
+
+    Args:
+        questions: the stage's own, without end.
+        bare: questions that show nothing of peers', for when all of `questions` are too long; taken up only then.
+    """
 
     def __init__(
         self,
@@ -66,6 +76,7 @@ class Stage:
         cancellation: Cancellation,
         quotes: bool = False,
         replay: Replay | None = None,
+        bare: Iterator[Question] | None = None,
     ) -> None:
         self.key = key
         self._training = training
@@ -74,6 +85,7 @@ class Stage:
         self._turns = Turns(plan, policy, sampler, Limits(training.completion_tokens, training.temperature))
         self._scorer = scorer
         self._questions = questions
+        self._bare = bare
         self._deal = deal
         self._cancellation = cancellation
         self._quotes = quotes  # questions are published in words too
@@ -94,7 +106,15 @@ class Stage:
     def part(self) -> Part:
         """What this process has generated, for the other ranks."""
         groups = list(self._publication.choose())
-        return Part(self._reward_sum, self._completions, self.tokens, self._deal.dealt, groups, self._learnt)
+        return Part(
+            self._reward_sum,
+            self._completions,
+            self.tokens,
+            self._deal.dealt,
+            groups,
+            self._learnt,
+            self.tally.stage,
+        )
 
     def join(self, part: Part) -> None:
         """Count what another rank has generated as this node's."""
@@ -102,6 +122,7 @@ class Stage:
         self._completions += part.completions
         self.tokens += part.tokens
         self._joined_groups += part.peer_groups
+        self.tally.stage.join(part.sums)
         for group in part.groups:
             self._publication.add(group)
 
@@ -158,6 +179,8 @@ class Stage:
             own += self._generate(min(places, room))
 
     def _generate(self, count: int) -> list[TrainingGroup]:
+        if count < 1:
+            return []
         asked = [self._next_question() for _ in range(count)]
         size = self._training.generations
         questions, prompts = [question for question, _ in asked], [prompt for _, prompt in asked]
@@ -172,16 +195,30 @@ class Stage:
         return groups
 
     def _next_question(self) -> tuple[Question, list[int]]:
-        """The next question that is short enough, with its prompt. Raises SwarmError when none comes."""
-        for _ in range(LONG_QUESTIONS_MAX):
-            question = next(self._questions)
-            prompt = self._policy.encode_prompt(question.messages)
-            if len(prompt) <= self._training.prompt_tokens:
-                return question, prompt
-        raise SwarmError(
-            f"the questions of {question.task} take more than training.prompt_tokens = {self._training.prompt_tokens}",
-            "Raise training.prompt_tokens or give the task smaller settings",
-        )
+        """The next question that is short enough, with its prompt. Raises SwarmError when none comes.
+
+        What peers wrote is no reason to fail: where it makes all questions too long, bare ones follow.
+        """
+        found = self._find_short()
+        limit = self._training.prompt_tokens
+        if found is None and self._bare is not None:
+            _log.warning("what peers wrote is too long to be shown: bare questions for the rest", prompt_tokens=limit)
+            self._questions, self._bare = self._bare, None
+            found = self._find_short()
+        if found is None:
+            raise SwarmError(
+                f"the questions of {', '.join(self._plan.tasks)} take more than training.prompt_tokens = {limit}",
+                "Raise training.prompt_tokens or give the tasks smaller settings",
+            )
+        return found
+
+    def _find_short(self) -> tuple[Question, list[int]] | None:
+        """The first of the next questions that is short enough; None where many in a row are not."""
+        for question in islice(self._questions, LONG_QUESTIONS_MAX):
+            fitted = fit_prompt(self._plan, self._policy, question, self._training.prompt_tokens)
+            if len(fitted[1]) <= self._training.prompt_tokens:
+                return fitted
+        return None
 
     def _count(self, groups: list[TrainingGroup]) -> None:
         self.tally.add(groups)

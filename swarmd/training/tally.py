@@ -38,6 +38,16 @@ class Sums:
                 for part, value in score.parts.items():
                     self._add_worth(f"reward_{part}", value)
 
+    def join(self, other: Sums) -> None:
+        """Count what another rank has drawn, too."""
+        self.groups += other.groups
+        self.flat += other.flat
+        self.others += other.others
+        self._completions += other._completions
+        self._tokens += other._tokens
+        for name, value in other._worth.items():
+            self._add_worth(name, value)
+
     def _add_worth(self, name: str, value: float) -> None:
         if name in self._worth or len(self._worth) < PARTS_MAX:
             self._worth[name] += value  # type: ignore[assignment]  # a Counter takes any number

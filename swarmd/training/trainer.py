@@ -156,8 +156,9 @@ class SwarmTrainer(Gauges, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         batch: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        group: Any = self.num_generations
         rewards = [float(row[REWARD_KEY]) for row in inputs]  # TRL puts the rollout function's columns there
-        batch["advantages"] = silence_flat(batch["advantages"], rewards, self.num_generations)
+        batch["advantages"] = silence_flat(batch["advantages"], rewards, group)
         mark_foreign(batch, inputs)
         if not self.beta:
             batch = self._drop_flat_groups(batch)

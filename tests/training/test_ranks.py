@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import pickle
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from swarmd.config import TrainingConfig
+from swarmd.config import TrainingConfig, parse_config
 from swarmd.core.commands import CancelTraining
 from swarmd.core.events import StageTrained, TrainerReady, TrainingCancelled
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.swarms.rollouts import decode_rollouts
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.engine import Engine
 from swarmd.training.parts import load_rows
 from swarmd.training.ranks import Ranks, check_parts, check_together, read_environment
 from swarmd.worker.messages import Fault, Perform, Stop
@@ -116,6 +121,58 @@ def test_shares_add_up() -> None:
     training = TrainingConfig(questions=16, peer_questions=4)
     share = Ranks(1, 4).share_of(training)
     assert (share.questions, share.peer_questions, share.generations) == (4, 1, training.generations)
+
+
+def configured(questions: int, peers: int, replayed: int, processes: int) -> TrainingConfig:
+    numbers = f"questions = {questions}\npeer_questions = {peers}\nreplay_questions = {replayed}"
+    text = f'role = "coordinator"\n[swarm]\nid = "s"\n[training]\n{numbers}\nprocesses = {processes}\n'
+    return parse_config(text, "node.toml").training
+
+
+@pytest.mark.parametrize("numbers", [(4, 1, 0, 4), (4, 0, 1, 4), (8, 1, 1, 4), (16, 4, 0, 16)])
+def test_a_rank_without_a_question_of_its_own_is_refused(numbers: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configured(*numbers)
+    for key in ("questions", "peer_questions", "replay_questions", "processes"):
+        assert f"training.{key} (" in caught.value.message
+    least = int(re.findall(r"Set training\.questions to (\d+)", caught.value.fix)[0])
+    assert configured(least, *numbers[1:]).questions == least, "the fix is one"
+    with pytest.raises(ConfigError):
+        configured(least - numbers[3], *numbers[1:])
+
+
+def test_each_rank_of_an_accepted_configuration_has_a_question_of_its_own() -> None:
+    accepted = 0
+    for questions, peers, replayed, processes in itertools.product(range(1, 17), range(4), range(3), (1, 2, 3, 4, 8)):
+        try:
+            training = configured(questions, peers, replayed, processes)
+        except ConfigError:
+            continue
+        share = Ranks(processes - 1, processes).share_of(training)
+        assert share.peer_questions + share.replay_questions < share.questions
+        accepted += 1
+    assert accepted > 50
+
+
+def test_a_step_of_peers_groups_alone_draws_nothing(make_engine: Callable[..., Engine]) -> None:
+    stage, _ = make_engine()._open_stage(order(0), Cancellation())
+    assert stage._generate_telling(0) == ([], [])
+    assert stage.tokens == 0 and stage.reward == 0
+
+
+def test_what_other_ranks_drew_is_in_the_stages_figures(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine(held_out_questions=0)
+    one, _ = engine._open_stage(order(0), Cancellation())
+    other, _ = engine._open_stage(order(1), Cancellation())
+    for stage, steps in ((one, 1), (other, 3)):
+        for _ in range(steps):
+            stage.next_batch()
+    before = one.tally.step.read()
+    one.join(pickle.loads(pickle.dumps(other.part)))  # as torch hands it over
+    figures = one.tally.stage.read()
+    assert figures["own_groups"] == 4 * 4 and one.tally.step.read() == before
+    assert figures["reward"] == pytest.approx(one.reward)
+    assert figures["completion_tokens"] == pytest.approx(one.tokens / (16 * 4))
 
 
 def test_ranks_that_went_apart_are_told() -> None:

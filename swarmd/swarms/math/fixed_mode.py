@@ -6,16 +6,18 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from swarmd.errors import RecordRejected
 from swarmd.swarms.math import fixed
-from swarmd.swarms.math.escaping import number_peers, show_answer, show_opinion
+from swarmd.swarms.math.escaping import number_peers, show_answer
 from swarmd.swarms.math.extraction import extract_answers, extract_question, extract_votes, most_voted
 from swarmd.swarms.math.forms import read_last
 from swarmd.swarms.math.modes import Mode, Parts, Posed, Voice, best_of, entry_of, sources_of
 from swarmd.swarms.math.numbers import same_answer
-from swarmd.swarms.math.prompts import agreement_prompt, comparison_prompt
 from swarmd.swarms.math.questions import Item
 from swarmd.swarms.math.settings import STUDENTS_MAX
+from swarmd.swarms.math.shown import Shown
 from swarmd.swarms.plan import Outcome
 from swarmd.swarms.rollouts import Source
 
@@ -51,7 +53,7 @@ class FixedMode(Mode):
     def compare(self, item: Item, answers: Sequence[Voice]) -> Posed:
         numbers = number_peers(voice.source.peer for voice in answers)
         names = {voice.source.peer: f"Student #{numbers[voice.source.peer]}" for voice in answers}
-        shown = [(names[voice.source.peer], show_answer(voice.text, self._shown_bytes)) for voice in answers]
+        said = tuple((names[voice.source.peer], voice.text) for voice in answers)
         students = {
             names[voice.source.peer]: {
                 "peer": voice.source.peer,
@@ -59,7 +61,7 @@ class FixedMode(Mode):
             }
             for voice in answers
         }
-        return Posed(comparison_prompt(item.text, shown), entry_of(item, students=students))
+        return _pose(Shown(item.text, self._shown_bytes, said), entry_of(item, students=students))
 
     def agree(self, item: Item, answers: Sequence[Voice], opinions: Sequence[Voice], said: str = "") -> Posed:
         comparison = self.compare(item, answers)
@@ -73,9 +75,14 @@ class FixedMode(Mode):
         for voice in opinions:
             choice = self._read_vote(voice, names)
             votes += [choice] if choice is not None else []
-            text = show_opinion(voice.text, choice, self._shown_bytes)
-            shown.append((f"Criticism #{numbers[voice.source.peer]}", text))
-        return Posed(agreement_prompt(comparison.prompt, shown), entry_of(item, students=students, votes=votes))
+            shown.append((f"Criticism #{numbers[voice.source.peer]}", voice.text, choice))
+        both = msgspec.structs.replace(comparison.entry["shown"], opinions=tuple(shown))
+        return _pose(both, entry_of(item, students=students, votes=votes))
+
+    def shorten(self, entry: Mapping[str, Any]) -> Posed | None:
+        shown: Shown | None = entry.get("shown")
+        shorter = shown.shorten() if shown is not None else None
+        return _pose(shorter, entry) if shorter is not None else None
 
     def _read_vote(self, voice: Voice, names: Mapping[str, str]) -> str | None:
         """The id, in this prompt, that a critic names. Raises RecordRejected where a student named is not shown."""
@@ -128,6 +135,10 @@ class FixedMode(Mode):
             (parts, parts[correct] / 2, 2 * (parts["strict_format"] + parts["soft_format"]))
             for parts in fixed.SCORERS[stage](facts, texts)
         ]
+
+
+def _pose(shown: Shown, entry: Mapping[str, Any]) -> Posed:
+    return Posed(shown.prompt, {**entry, "shown": shown})
 
 
 def _rewards(outcomes: Sequence[Outcome]) -> dict[str, float]:

@@ -62,6 +62,10 @@ class Mode(abc.ABC):
     def agree(self, item: Item, answers: Sequence[Voice], opinions: Sequence[Voice], said: str = "") -> Posed:
         """The question of stage 2. `said` is the message of stage 1 where it came in words. Raises RecordRejected."""
 
+    def shorten(self, entry: Mapping[str, Any]) -> Posed | None:
+        """A question that `compare` or `agree` posed, with less of peers' texts; None where none can be cut."""
+        return None
+
     @abc.abstractmethod
     def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> Posed:
         """A question of a later stage that came in words. Raises RecordRejected."""

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
+
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.math import prompts
@@ -118,6 +120,14 @@ class MathPlan(Plan):
         """See `Plan.quote`: question and answer as the data have them, and the message of a later stage."""
         prompt = question.messages[-1].content if question.stage else ""
         return Quoted(str(question.entry["question"]), str(question.entry["answer"]), prompt)
+
+    def shorten(self, question: Question) -> Question | None:
+        """See `Plan.shorten`: half as much of each text of a peer; in `compat` mode scores are read from the prompt."""
+        posed = self._mode.shorten(question.entry)
+        if posed is None:
+            return None
+        messages = (*question.messages[:-1], Message("user", posed.prompt))
+        return msgspec.structs.replace(question, messages=messages, entry=posed.entry)
 
     def _digest(self, task: str) -> str:
         """Over all that makes a question and its score: nodes that differ in it refuse each other's groups."""
