@@ -7,7 +7,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -15,9 +15,10 @@ import msgspec
 from swarmd.sandbox.limits import STDERR_BYTES_KEPT
 
 CHUNK_BYTES = 65536
+LOOK_S = 0.2  # how often it is looked at whether to stop
 DRAIN_S = 2.0  # for what a killed process leaves in its pipes
 
-Cut = Literal["", "deadline", "output"]
+Cut = Literal["", "deadline", "output", "stopped"]
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -31,13 +32,16 @@ class Ended(msgspec.Struct, frozen=True):
     cpu_s: float  # of it and what it waited for
 
 
-def converse(command: Sequence[str], feed: bytes, wall_s: float, output_bytes: int) -> Ended:
+def converse(
+    command: Sequence[str], feed: bytes, wall_s: float, output_bytes: int, is_stopped: Callable[[], bool]
+) -> Ended:
     """Run a command with an empty environment and nothing else open. Raises OSError where it cannot start.
 
     Args:
         feed: for its standard input, which is closed behind it.
         wall_s: then it is killed.
         output_bytes: of standard output and of standard error each; where one has more, it is killed.
+        is_stopped: asked every `LOOK_S`; where it says so, it is killed.
     """
     begun = time.monotonic()
     pipe = subprocess.PIPE
@@ -46,7 +50,7 @@ def converse(command: Sequence[str], feed: bytes, wall_s: float, output_bytes: i
     ) as process:
         talk = _Conversation(process, feed, output_bytes)
         try:
-            cut = talk.carry_on(begun + wall_s)
+            cut = talk.carry_on(begun + wall_s, is_stopped)
         finally:
             os.kill(process.pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
             _, status, usage = os.wait4(process.pid, 0)
@@ -83,16 +87,18 @@ class _Conversation:
             self._selector.register(descriptor, selectors.EVENT_READ)
         self._selector.register(self._stdin.fileno(), selectors.EVENT_WRITE)
 
-    def carry_on(self, deadline_s: float) -> Cut:
+    def carry_on(self, deadline_s: float, is_stopped: Callable[[], bool]) -> Cut:
         """Feed and read until the process ends or is to be killed."""
         try:
             while True:
-                ready = self._selector.select(max(0.0, deadline_s - time.monotonic()))
+                ready = self._selector.select(min(LOOK_S, max(0.0, deadline_s - time.monotonic())))
                 served = [self._serve(key.fd) for key, _ in ready]
                 if any(served):
                     return "output" if self.is_full else ""
                 if self.is_full:
                     return "output"
+                if is_stopped():
+                    return "stopped"
                 if time.monotonic() >= deadline_s:
                     return "deadline"
         finally:

@@ -6,12 +6,12 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from swarmd.errors import SandboxUnavailable
 from swarmd.sandbox import syscalls
-from swarmd.sandbox.conversation import Ended, converse
+from swarmd.sandbox.conversation import Cut, Ended, converse
 from swarmd.sandbox.inside import READY
 from swarmd.sandbox.layout import find_layout
 from swarmd.sandbox.limits import Isolation, Limits, Status, Verdict
@@ -21,6 +21,7 @@ RISKY: Isolation = "none-i-accept-the-risk"
 PROBE_LIMITS = Limits(wall_s=30.0, cpu_s=10)
 BEST_FIRST: tuple[Isolation, ...] = ("bubblewrap", "namespaces")  # the first is quicker and looked at by many
 STARTS = 2  # tries to set a sandbox up, once it has been seen to work: a busy machine may refuse a process
+CUTS: dict[Cut, Status] = {"deadline": "timeout", "output": "output-limit", "stopped": "stopped"}
 NO_PROCESS = ("BlockingIOError: [Errno 11]", "RuntimeError: can't start new thread")
 FIX = (
     "Install bubblewrap (package `bubblewrap`) or allow user namespaces; in a systemd unit see docs/OPERATING.md, "
@@ -45,8 +46,14 @@ class Sandbox:
         self._at_once = at_once or len(os.sched_getaffinity(0))
         if not syscalls.is_known():
             raise SandboxUnavailable(f"there is no system call filter for {os.uname().machine}", "Use x86-64 or arm64")
+        self._is_stopped: Callable[[], bool] = _never
         self._layout = find_layout()
         self.isolation = self._choose(isolation)
+
+    def heed(self, is_stopped: Callable[[], bool]) -> None:
+        """From now on end programs, and begin none, while this says so: their status is `stopped`. It is asked from
+        several threads, five times a second."""
+        self._is_stopped = is_stopped
 
     def run(self, program: str, stdin: str = "") -> Verdict:
         """Run one program and wait for it. Raises SandboxUnavailable when the sandbox has stopped working."""
@@ -56,9 +63,11 @@ class Sandbox:
             return Verdict(status="refused", stderr="the program or its input is no text")
         if len(source) > self.limits.program_bytes or len(feed) > self.limits.input_bytes:
             return Verdict(status="refused", stderr="the program or its input is too large")
+        if self._is_stopped():
+            return Verdict(status="stopped")
         ended = None
         for _ in range(STARTS):
-            ended = self._perform(self.isolation, self.limits, source, feed)
+            ended = self._perform(self.isolation, self.limits, source, feed, self._is_stopped)
             if ended.stdout.startswith(READY) or ended.cut:
                 return judge(ended, self.limits)
         raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_told(ended)}")
@@ -77,26 +86,32 @@ class Sandbox:
             if way == "bubblewrap" and shutil.which("bwrap") is None:
                 failures.append("bubblewrap: not installed")
                 continue
-            ended = self._perform(way, PROBE_LIMITS, b"", b"")
+            ended = self._perform(way, PROBE_LIMITS, b"", b"", _never)
             if ended.stdout == READY and ended.exit_code == 0:
                 return way
             failures.append(f"{way}: {_told(ended)}")
         raise SandboxUnavailable(f"programs cannot be kept in on this machine ({'; '.join(failures)})", FIX)
 
-    def _perform(self, way: Isolation, limits: Limits, source: bytes, feed: bytes) -> Ended:
+    def _perform(
+        self, way: Isolation, limits: Limits, source: bytes, feed: bytes, is_stopped: Callable[[], bool]
+    ) -> Ended:
         inner = self._layout.host_interpreter if way == RISKY else self._layout.interpreter
         command = interpreter_command(inner, limits, len(source), way)
         if way == "bubblewrap":
-            return _talk(bubblewrap_command(self._layout, limits, command), limits, source + feed)
+            return _talk(bubblewrap_command(self._layout, limits, command), limits, source + feed, is_stopped)
         if way == "namespaces":
-            return _talk(launcher_command(self._layout, limits, command), limits, source + feed)
+            return _talk(launcher_command(self._layout, limits, command), limits, source + feed, is_stopped)
         with tempfile.TemporaryDirectory(prefix="swarmd-program-") as scratch:
-            return _talk(launcher_command(self._layout, limits, command, scratch), limits, source + feed)
+            return _talk(launcher_command(self._layout, limits, command, scratch), limits, source + feed, is_stopped)
 
 
-def _talk(command: Sequence[str], limits: Limits, feed: bytes) -> Ended:
+def _never() -> bool:
+    return False
+
+
+def _talk(command: Sequence[str], limits: Limits, feed: bytes, is_stopped: Callable[[], bool]) -> Ended:
     try:
-        return converse(command, feed, limits.wall_s, limits.output_bytes + len(READY))
+        return converse(command, feed, limits.wall_s, limits.output_bytes + len(READY), is_stopped)
     except OSError as error:
         raise SandboxUnavailable(f"a process for the sandbox cannot be started: {error}") from error
 
@@ -121,7 +136,7 @@ def judge(ended: Ended, limits: Limits) -> Verdict:
 
 def _status_of(ended: Ended, limits: Limits, last_line: str) -> Status:
     if ended.cut:
-        return "timeout" if ended.cut == "deadline" else "output-limit"
+        return CUTS[ended.cut]
     if ended.exit_code == 0:
         return "ok"
     killed = ended.exit_code == 128 + signal.SIGKILL

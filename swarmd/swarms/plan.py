@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -124,6 +124,14 @@ class Plan(abc.ABC):
     def tasks(self) -> tuple[str, ...]:
         """Names of the tasks of the mixture."""
 
+    def begin(self, is_cancelled: Callable[[], bool]) -> None:  # noqa: B027
+        """Told at the beginning of each stage, before anything of it is drawn or scored.
+
+        Args:
+            is_cancelled: whether the stage has been cancelled, from any thread. What takes long in `react` and `score`
+                looks at it and then ends within a second or two, with any answer: none of it is used.
+        """
+
     @abc.abstractmethod
     def draw(self, place: Place, material: Material) -> Iterator[Question]:
         """Endless training questions of one node for one stage, each one once as long as there are new ones.
@@ -155,7 +163,10 @@ class Plan(abc.ABC):
         return sum(rewards) / len(rewards) if rewards else 0.0
 
     def react(self, question: Question, text: str) -> str | None:
-        """What is put behind a completion that paused at one of `stops`; None ends it there. Never raises."""
+        """What is put behind a completion that paused at one of `stops`; None ends it there. Never raises.
+
+        It is called from several threads, and one that is under way when the stage is cancelled is not waited for.
+        """
         return None
 
     def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
@@ -165,6 +176,13 @@ class Plan(abc.ABC):
     def quote(self, question: Question) -> Quoted:
         """The question in words, as a legacy network publishes it (`dht.records = "legacy"`)."""
         return Quoted(question.messages[-1].content)
+
+    def shorten(self, question: Question) -> Question | None:
+        """The same question, showing less of what peers wrote; None where it shows nothing that could be cut.
+
+        It keeps its reference and its scores: other nodes make it again with as much text as they have room for.
+        """
+        return None
 
     def learn(self, question: Question, scores: Sequence[Score]) -> None:  # noqa: B027
         """Told of each own group in training, for plans that adapt: curricula, difficulty."""
@@ -176,13 +194,6 @@ class Plan(abc.ABC):
     def load_memory(self, memory: Mapping[str, Any]) -> None:  # noqa: B027
         """Take up what an earlier process learnt. Raises SwarmError when it cannot be read."""
 
-
-    def shorten(self, question: Question) -> Question | None:
-        """The same question, showing less of what peers wrote; None where it shows nothing that could be cut.
-
-        It keeps its reference and its scores: other nodes make it again with as much text as they have room for.
-        """
-        return None
 
 def hash_number(*parts: object, bits: int = 31) -> int:
     """A number from the parts, the same on every machine: the first bits of their SHA-256."""

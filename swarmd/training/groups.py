@@ -137,6 +137,7 @@ class PeerGroups:
                     if ref in fresh:
                         collected.rejected[error.reason] += 1
                     continue
+                cancellation.check()  # what a plan gives of a stage that was cancelled is not what it would give
                 if regenerated is not None and not regenerated.is_flat:
                     taken[ref.peer] += 1
                     collected.groups.append(regenerated)
@@ -238,7 +239,6 @@ def choose_offers(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
     return [offer for _, offer in sorted(turns, key=lambda turn: turn[0])[:count]]
 
 
-def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Judgement, ...]:
 def fit_prompt(plan: Plan, policy: Policy, question: Question, tokens_max: int) -> tuple[Question, list[int]]:
     """The question with its prompt, what peers wrote in it cut as short as it takes; it may be too long even so."""
     prompt = policy.encode_prompt(question.messages)
@@ -250,6 +250,7 @@ def fit_prompt(plan: Plan, policy: Policy, question: Question, tokens_max: int) 
     return question, prompt
 
 
+def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Judgement, ...]:
     """What the peers' rollouts of the preceding stage count for in a vote; nothing where the plan cannot say."""
     judgements = []
     for peer, outcomes in sorted(judged.items()):

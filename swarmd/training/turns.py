@@ -7,7 +7,7 @@ them is part of the completion, but no token of it is trained on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import msgspec
 import torch
@@ -19,6 +19,7 @@ from swarmd.training.model import Policy
 
 TURNS_MAX = 16  # answers in one completion, whatever the plan would give
 REACTIONS_AT_ONCE = 2  # programs and the like, side by side
+LOOK_S = 0.2  # how often a cancellation is looked for meanwhile
 
 
 class Drawn(msgspec.Struct):
@@ -61,7 +62,7 @@ class Turns:
         cancellation: Cancellation,
     ) -> list[Drawn]:
         """`group` completions of each question, question by question. Raises Cancelled."""
-        drawn = self._draw(prompts, group, self._limits.tokens_max, generator, cancellation)
+        drawn = self._draw(prompts, group, (), generator, cancellation)
         completions = [Drawn(tokens, [1] * len(tokens), self._policy.decode_completion(tokens)) for tokens in drawn]
         if self._plan.stops:
             asked = [(questions[place // group], prompts[place // group]) for place in range(len(completions))]
@@ -79,19 +80,18 @@ class Turns:
         paused = [place for place, drawn in enumerate(completions) if self._is_paused(drawn)]
         for _ in range(TURNS_MAX):
             cancellation.check()
-            paused = self._react([(asked[place][0], completions[place], place) for place in paused])
+            paused = self._react([(asked[place][0], completions[place], place) for place in paused], cancellation)
             if not paused:
                 return
             prompts = [asked[place][1] + completions[place].tokens for place in paused]
-            room = max(self._limits.tokens_max - len(completions[place].tokens) for place in paused)
-            for place, tokens in zip(paused, self._draw(prompts, 1, room, generator, cancellation), strict=True):
+            rooms = [self._limits.tokens_max - len(completions[place].tokens) for place in paused]
+            for place, tokens in zip(paused, self._draw(prompts, 1, rooms, generator, cancellation), strict=True):
                 self._append(completions[place], tokens, own=1)
             paused = [place for place in paused if self._is_paused(completions[place])]
 
-    def _react(self, paused: Sequence[tuple[Question, Drawn, int]]) -> list[int]:
+    def _react(self, paused: Sequence[tuple[Question, Drawn, int]], cancellation: Cancellation) -> list[int]:
         """Put the swarm's answers behind paused completions; places of those that have room to go on."""
-        with ThreadPoolExecutor(REACTIONS_AT_ONCE) as pool:
-            answers = list(pool.map(lambda each: self._plan.react(each[0], each[1].text), paused))
+        answers = self._ask([(question, drawn.text) for question, drawn, _ in paused], cancellation)
         going = []
         for (_, drawn, place), answer in zip(paused, answers, strict=True):
             if answer is None:
@@ -101,6 +101,19 @@ class Turns:
             if len(drawn.tokens) < self._limits.tokens_max:
                 going.append(place)
         return going
+
+    def _ask(self, paused: Sequence[tuple[Question, str]], cancellation: Cancellation) -> list[str | None]:
+        """The plan's answers. A cancellation is not kept waiting: what is under way may end by itself."""
+        pool = ThreadPoolExecutor(REACTIONS_AT_ONCE, thread_name_prefix="react")
+        try:
+            answers = [pool.submit(self._plan.react, question, text) for question, text in paused]
+            left = set(answers)
+            while left:
+                cancellation.check()
+                left = wait(left, LOOK_S).not_done
+            return [answer.result() for answer in answers]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _is_paused(self, drawn: Drawn) -> bool:
         full = len(drawn.tokens) >= self._limits.tokens_max
@@ -116,12 +129,14 @@ class Turns:
         self,
         prompts: Sequence[Sequence[int]],
         group: int,
-        tokens_max: int,
+        rooms: Sequence[int],
         generator: torch.Generator,
         cancellation: Cancellation,
     ) -> list[list[int]]:
-        temperature = self._limits.temperature
-        return self._sampler.sample(prompts, group, tokens_max, temperature, generator, cancellation, self._plan.stops)
+        limits, stops = self._limits, self._plan.stops
+        return self._sampler.sample(
+            prompts, group, limits.tokens_max, limits.temperature, generator, cancellation, stops, rooms
+        )
 
 
 def encode_turns(plan: Plan, policy: Policy, text: str, cut: bool, tokens_max: int) -> tuple[list[int], list[int]]:

@@ -1,5 +1,6 @@
 """Programs that mean no harm, and what is told of them."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -114,6 +115,20 @@ def test_no_descriptor_or_process_is_left_in_this_process(sandbox: Sandbox) -> N
     for program in ("print(1)", "1 / 0", "print('x' * 10**6)", "import os\nos.close(0)"):
         sandbox.run(program, "input")
     assert {name for name in list_open() - before if not name.startswith("/proc")} == set()
+
+
+def test_programs_are_ended_when_they_are_no_longer_wanted(sandbox: Sandbox) -> None:
+    box, stop = Sandbox(sandbox.limits, sandbox.isolation, at_once=2), threading.Event()
+    box.heed(stop.is_set)
+    assert box.run("print(1)").status == "ok"
+    threading.Timer(1.0, stop.set).start()
+    begun = time.monotonic()
+    verdicts = box.run_all([f"import signal\nsignal.pause()  # {number}" for number in range(6)])
+    assert [verdict.status for verdict in verdicts] == ["stopped"] * 6
+    assert time.monotonic() - begun < 10.0, "the limits would let them run for 20 s each"
+    assert (box.run("print(1)").status, box.run("print(1)").wall_s) == ("stopped", 0.0)
+    stop.clear()
+    assert box.run("print(1)").status == "ok"
 
 
 def test_limits_out_of_range_are_refused() -> None:

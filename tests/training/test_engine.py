@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from swarmd.config import TaskConfig
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointFailed, SwarmError
+from swarmd.swarms.plan import Question, Score
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoint import Checkpoints
@@ -120,6 +121,29 @@ def test_cancelled_between_steps_of_the_first_stage(make_engine: Maker) -> None:
         engine.train(order(0), cancellation, lambda *_: cancellation.ask())
     assert same(weights(engine), before) and engine.steps == 0 and optimizer_steps(engine) == 0
     assert train(engine, 0).steps == 2
+
+
+def test_the_plan_can_look_at_the_cancellation_of_its_stage(
+    make_engine: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, cancellation = make_engine(), Cancellation()
+    looks: list[Callable[[], bool]] = []
+    seen: list[bool] = []
+    score = engine._plan.score
+
+    def ask_then_score(question: Question, completions: Sequence[str]) -> Sequence[Score]:
+        seen.append(looks[-1]())
+        cancellation.ask()
+        seen.append(looks[-1]())
+        return score(question, completions)
+
+    monkeypatch.setattr(engine._plan, "begin", looks.append)
+    monkeypatch.setattr(engine._plan, "score", ask_then_score)
+    with pytest.raises(Cancelled):
+        engine.train(order(0), cancellation)
+    assert seen[:2] == [False, True], "told before the first figures are taken"
+    monkeypatch.setattr(engine._plan, "score", score)
+    assert train(engine, 0).steps == 2 and not looks[-1](), "and anew for each stage"
 
 
 def test_no_batch_reaches_the_next_stage(make_engine: Maker) -> None:

@@ -15,7 +15,7 @@ from swarmd.errors import NotFoundError, SwarmError
 from swarmd.swarms.digit_plan import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Outcome, Place, Plan, Question, Score
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
-from swarmd.training.cancellation import Cancellation
+from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.groups import PeerGroups, PeerLimits, Scorer, TrainingGroup, choose_offers, judge_peers
 from swarmd.training.model import Policy, load_policy
 from tests.training.conftest import order
@@ -155,6 +155,27 @@ def test_a_plan_that_raises_over_a_peers_text_costs_that_group_only(policy: Poli
     groups, rejected = collect(policy, bodies, plan=Frail(SwarmConfig(id="test")))
     assert rejected == {"plan": 1}
     assert [group.question for group in groups] == [second]
+
+
+class Stopped(DigitsPlan):
+    """Scores anyhow, as a plan may whose stage is cancelled meanwhile."""
+
+    def __init__(self, cancellation: Cancellation) -> None:
+        super().__init__(SwarmConfig(id="test"))
+        self._cancellation = cancellation
+
+    def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        self._cancellation.ask()
+        return [Score(0.0, failed=True) for _ in completions]
+
+
+def test_nothing_is_taken_of_a_group_that_was_scored_while_the_stage_was_cancelled(policy: Policy) -> None:
+    cancellation = Cancellation()
+    ref, body = publish("a", [answered(drawn("a", 1)[0], "right", "wrong")])
+    plan = Stopped(cancellation)
+    peers = PeerGroups(LIMITS, policy, plan, Scorer(plan), "me")
+    with pytest.raises(Cancelled):
+        peers.collect(order(5, (ref,)), lambda _: body, 0, cancellation)
 
 
 def test_a_reward_that_is_no_number_is_a_failed_one() -> None:

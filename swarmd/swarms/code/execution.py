@@ -1,4 +1,4 @@
-"""Programs run for this swarm: each once, remembered, and peers' within a bound."""
+"""Programs run for this swarm: each once, remembered, and within a stage's bounds for own ones and peers'."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -27,36 +27,63 @@ class Executions:
 
     Args:
         sandbox: where they run.
-        rerun_s: seconds that `verify` may spend on running in one stage.
+        own_s: seconds that `run` may spend in one stage, those of programs side by side added up.
+        rerun_s: the same of `verify`.
+
+    After these seconds no program is begun; those under way go on within the sandbox's limits.
     """
 
-    def __init__(self, sandbox: Sandbox, rerun_s: float) -> None:
+    def __init__(self, sandbox: Sandbox, own_s: float, rerun_s: float) -> None:
         self._sandbox = sandbox
-        self._rerun_s = rerun_s
-        self._spent_s = 0.0
+        self._own_s, self._rerun_s = own_s, rerun_s
+        self._own_spent_s = self._spent_s = 0.0
+        self._told = False
         self._lock = threading.Lock()
         self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
 
-    def begin_stage(self) -> None:
-        """Give `verify` its seconds anew."""
-        self._spent_s = 0.0
+    def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
+        """Give the seconds anew, and run programs until this says otherwise."""
+        self._sandbox.heed(is_cancelled)
+        with self._lock:
+            self._own_spent_s = self._spent_s = 0.0
+            self._told = False
 
     def run(self, program: str) -> Verdict | None:
-        """Run a program unless it was run before; None where the sandbox did not work."""
+        """Run a program unless it was run before; None where the sandbox did not work, the stage's seconds are spent,
+        or it was cancelled."""
         verdict = self._recall(program)
-        if verdict is not None:
+        if verdict is not None or not self._can_afford():
             return verdict
+        begun = time.monotonic()
+        try:
+            return self._perform(program)
+        finally:
+            with self._lock:
+                self._own_spent_s += time.monotonic() - begun
+
+    def _can_afford(self) -> bool:
+        with self._lock:
+            affordable = self._own_spent_s < self._own_s
+            tell, self._told = not affordable and not self._told, self._told or not affordable
+        if tell:
+            log.warning("programs have run for %g s in this stage (own_limits.stage_s): no more are run", self._own_s)
+        return affordable
+
+    def _perform(self, program: str) -> Verdict | None:
         try:
             verdict = self._sandbox.run(program)
         except SandboxUnavailable as error:
             log.warning("a program could not be run: %s", error)
+            return None
+        if verdict.status == "stopped":
             return None
         self._remember(program, verdict)
         return verdict
 
     def verify(self, programs: Iterable[str]) -> dict[str, Verdict | None]:
         """Verdicts on all programs of one group, those that were not run here yet run now; None where the sandbox did
-        not work. Empty when that would go beyond the bounds, so that no completion is better off than another.
+        not work or the stage was cancelled. Empty when that would go beyond the bounds, so that no completion is better
+        off than another.
         """
         known = {program: self._recall(program) for program in programs}
         unknown = [program for program, verdict in known.items() if verdict is None]
@@ -66,7 +93,7 @@ class Executions:
             begun = time.monotonic()
             if self._spent_s >= self._rerun_s:
                 return {}
-            known[program] = self.run(program)
+            known[program] = self._perform(program)
             self._spent_s += time.monotonic() - begun
         return known
 

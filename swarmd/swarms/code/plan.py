@@ -7,7 +7,7 @@ same programs have printed the same here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +58,19 @@ class CodePlan(Plan):
         self._questions = make_questions(swarm, self._options, training, home)
         own = self._options.own_limits
         sandbox = Sandbox(narrow(self._options.limits, own), self._options.sandbox)
-        self._executions = Executions(sandbox, min(self._options.rerun_s, own.stage_s))
+        self._executions = Executions(sandbox, own.stage_s, min(self._options.rerun_s, own.stage_s))
         tell_cuts(self._options.cuts)
 
     @property
     def tasks(self) -> tuple[str, ...]:
         return self._questions.tasks
 
+    def begin(self, is_cancelled: Callable[[], bool]) -> None:
+        """See `Plan.begin`."""
+        self._executions.begin_stage(is_cancelled)
+
     def draw(self, place: Place, material: Material) -> Iterator[Question]:
         """See `Plan.draw`."""
-        self._executions.begin_stage()
         return map(self._dress, self._questions.draw(place, material))
 
     def hold_out(self, task: str, count: int) -> list[Question]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -75,6 +75,7 @@ class ProposerSolverPlan(Plan):
         own = options.own_limits
         sandbox = Sandbox(narrow(options.limits, own), options.sandbox)
         self._runner = Runner(sandbox, min(options.own_s, own.stage_s), min(options.peer_s, own.stage_s))
+        self._is_cancelled: Callable[[], bool] = lambda: False
         tell_cuts(options.cuts)
 
     @property
@@ -86,12 +87,16 @@ class ProposerSolverPlan(Plan):
         """The difficulty that this node asks for, from 1 to 5."""
         return self._level.level
 
-    def draw(self, place: Place, material: Material) -> Iterator[Question]:
-        """See `Plan.draw`. At stage 1 valid proposals, each once, then built-in problems of this node's level."""
-        self._runner.begin_stage()
-        self._level.enter(place.round)
+    def begin(self, is_cancelled: Callable[[], bool]) -> None:
+        """See `Plan.begin`."""
+        self._is_cancelled = is_cancelled
+        self._runner.begin_stage(is_cancelled)
         if self._judge is not None:
             self._judge.begin_stage()
+
+    def draw(self, place: Place, material: Material) -> Iterator[Question]:
+        """See `Plan.draw`. At stage 1 valid proposals, each once, then built-in problems of this node's level."""
+        self._level.enter(place.round)
         return self._draw_topics(place, material) if place.stage == 0 else self._draw_problems(place, material)
 
     def hold_out(self, task: str, count: int) -> list[Question]:
@@ -299,8 +304,15 @@ class ProposerSolverPlan(Plan):
 
     def _ask_judge(self, problem: Problem, programs: list[str]) -> dict[str, bool]:
         """What the judge says of each program of a group, or nothing of any."""
-        verdicts = self._judge.ask(problem.text, programs) if self._judge is not None else None
-        return {} if verdicts is None else dict(zip(programs, verdicts, strict=True))
+        judged: dict[str, bool] = {}
+        for program in programs:
+            if self._judge is None or self._is_cancelled():
+                return {}
+            verdicts = self._judge.ask(problem.text, [program])
+            if verdicts is None:
+                return {}
+            judged[program] = verdicts[0]
+        return judged
 
 
 def _digest_of(options: ProposerOptions) -> str:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -87,8 +87,9 @@ class Runner:
         self._known: OrderedDict[bytes, Marks] = OrderedDict()
         self.runs = 0  # programs run, in all
 
-    def begin_stage(self) -> None:
-        """Give everybody's seconds anew."""
+    def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
+        """Give everybody's seconds anew, and run programs until this says otherwise."""
+        self._sandbox.heed(is_cancelled)
         self._spent_s.clear()
 
     def mark(self, jobs: Sequence[Job], author: str) -> list[Marks]:
@@ -135,6 +136,8 @@ def make_program(job: Job) -> str:
 
 def read_marks(job: Job, verdict: Verdict) -> Marks:
     """Marks by the last line that a program printed; none unless it ended well and answered every call."""
+    if verdict.status == "stopped":
+        return BROKEN
     line = verdict.stdout.rpartition("\n")[2]
     if verdict.status != "ok":
         return FAILED

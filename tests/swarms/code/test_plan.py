@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,39 @@ def test_running_peers_programs_again_has_a_bound(question: Question, monkeypatc
     assert len(runs) == 1
     assert plan.score(question, [fine])[0].parts["programs"] == 0.0
     plan.draw(PLACE, NO_MATERIAL)
+    assert plan.score(question, [fine])[0].parts["programs"] == 0.0, "questions may be drawn more than once in a stage"
+    plan.begin(lambda: False)
     assert plan.score(question, [fine])[0].parts["programs"] == 0.1
+
+
+def test_own_programs_have_a_bound_in_a_stage_too(
+    question: Question, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = plan_of(own_limits={"stage_s": 0.5}, limits={"wall_s": 1.0})
+    runs = count_runs(monkeypatch)
+    assert "took too long" in ask(plan, question, "import signal\nsignal.pause()")
+    for number in range(3):
+        assert "Error: the program could not be run" in ask(plan, question, f"print({number})")
+    assert len(runs) == 1 and caplog.text.count("no more are run") == 1
+    plan.begin(lambda: False)
+    ask(plan, question, "print(1)")
+    assert len(runs) == 2, "the next stage has seconds of its own"
+
+
+def test_a_cancelled_stage_runs_no_program_and_remembers_none(question: Question) -> None:
+    plan = plan_of(limits={"wall_s": 30.0})
+    cancelled = threading.Event()
+    plan.begin(cancelled.is_set)
+    hang = [program_of(f"import signal\nsignal.pause()  # {n}") + "\n<output>\n1\n</output>\n" for n in range(4)]
+    fine = program_of("print(1)") + "\n<output>\n1\n</output>\n"
+    threading.Timer(1.0, cancelled.set).start()
+    begun = time.monotonic()
+    assert [score.parts["programs"] for score in plan.score(question, [*hang, fine])] == [0.0] * 5
+    assert "could not be run" in ask(plan, question, "print(2)")
+    assert time.monotonic() - begun < 15.0, "one of them may take 30 s"
+    plan.begin(lambda: False)
+    assert plan.score(question, [fine])[0].parts["programs"] == 0.1
+    assert "<output>\n2\n</output>" in ask(plan, question, "print(2)")
 
 
 def test_a_group_of_too_many_programs_is_not_run_again(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 from swarmd.errors import SandboxUnavailable
@@ -44,16 +47,34 @@ def test_what_a_peers_programs_cost_is_bounded_and_no_other_pays_for_it() -> Non
         assert plan.score(question, [propose(SOLUTION + f"\n# {number}")])[0].accuracy == 0.0
     assert plan._runner.runs == run, "nothing more of this peer runs in this stage"
     other = Place("otto", 0, 0)
-    kind = plan.regenerate(next(iter(make_plan_stage(plan, other))).reference, other, Material())
+    kind = plan.regenerate(take(plan, other, 1)[0].reference, other, Material())
     assert plan.score(kind, [propose()])[0].accuracy == 1.0
+    run = plan._runner.runs
+    plan.score(question, [propose(SOLUTION + "\n# late")])
+    assert plan._runner.runs == run, "drawing begins no stage"
+    plan.begin(lambda: False)
+    plan.score(question, [propose(SOLUTION + "\n# late")])
+    assert plan._runner.runs > run
 
 
-def make_plan_stage(plan: ProposerSolverPlan, place: Place) -> list[Question]:
-    """Questions of a peer, drawn elsewhere: drawing here would begin a stage."""
-    spent = dict(plan._runner._spent_s)
-    questions = take(plan, place, 1)
-    plan._runner._spent_s.update(spent)
-    return questions
+def test_a_cancelled_stage_ends_the_programs_of_a_group_and_remembers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of eight that sleep could take its peer's 30 s, which is as long as a trainer has to stop."""
+    plan, cancelled = make_plan(judge="http://127.0.0.1:9"), threading.Event()
+    question = foreign(plan)
+    asked: list[str] = []
+    monkeypatch.setattr(plan._judge, "ask", lambda problem, programs: asked.extend(programs))
+    plan.begin(cancelled.is_set)
+    hang = "import time\ndef solve(x):\n    time.sleep(18)\n    return sum(n for n in x if n % 2 == 0)  # "
+    threading.Timer(1.0, cancelled.set).start()
+    begun = time.monotonic()
+    scores = plan.score(question, [propose(f"{hang}{number}") for number in range(8)])
+    assert time.monotonic() - begun < 15.0
+    assert [(score.accuracy, score.failed) for score in scores] == [(0.0, True)] * 8
+    assert plan.score(question, [propose()])[0].failed
+    plan.score(take(plan, Place("a", 0, 1), 1)[0], [fence("def solve(x): return 1")])
+    assert asked == [], "nor is the judge asked"
+    plan.begin(lambda: False)
+    assert plan.score(question, [propose()])[0].accuracy == 1.0
 
 
 def test_beyond_the_bound_no_completion_of_a_group_is_better_off() -> None:
