@@ -180,14 +180,15 @@ class Engine:
         self, order: Train, cancellation: Cancellation, report: Figures, observe: Callable[[OutputsMade], None]
     ) -> StageTrained:
         """Train the stage, or be what the last checkpoint holds."""
+        self._plan.begin(lambda: cancellation.is_asked)
         replay = self._replay.mark()
         try:
             return self._train_anew(order, cancellation, report, observe)
         except BaseException:
             self.abandoned_steps = self.steps
             self._progress.restore(touched=self._stage is not None)
-            self.trackers.rewind(self.steps)
             self._replay.rewind(replay)
+            self.trackers.rewind(self.steps)
             raise
         finally:
             self._stage = None
@@ -214,6 +215,7 @@ class Engine:
 
         Where memory runs out here, the ranks of the next life cut smaller.
         """
+        self._plan.begin(lambda: cancellation.is_asked)
         if self.steps == 0:
             self._ranks.gather(None)  # the first rank measures before the first step
         try:
@@ -334,12 +336,10 @@ class Engine:
             cancellation,
             quotes=self._quotes,
             replay=self._replay,
+            bare=self._draw_bare(place) if order.stage else None,
         )
         return stage, collected
-            bare=self._draw_bare(place) if order.stage else None,
 
-    def _next_batch(self) -> dict[str, Any]:
-        assert self._stage is not None
     def _draw_bare(self, place: Place) -> Iterator[Question]:
         """This rank's questions of a node that knows of nobody: peers can make none of them longer.
 
@@ -347,6 +347,8 @@ class Engine:
         """
         yield from islice(self._plan.draw(place, NO_MATERIAL), self._ranks.rank, None, self._ranks.size)
 
+    def _next_batch(self) -> dict[str, Any]:
+        assert self._stage is not None
         return self._stage.next_batch()
 
     def _measure(self, cancellation: Cancellation) -> float | None:
@@ -365,10 +367,11 @@ class Engine:
             training.temperature,
             seed=training.seed,
             cancellation=cancellation,
-        )
-        return mean_accuracy(result)
             batch_questions=self._batch_rows,
             prompt_tokens=training.prompt_tokens,
+        )
+        cancellation.check()  # what a plan gives of a stage that was cancelled is not what it would give
+        return mean_accuracy(result)
 
     def _figures(self, stage: Stage, first: int) -> dict[str, float]:
         done = max(self.steps - first, 1)
