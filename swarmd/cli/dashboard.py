@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.cli.status import pick_directory
 from swarmd.config import WebConfig, load_config
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.paths import DataPaths
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
 
 LISTEN = "127.0.0.1:8800"
 PORT = 8800
-DEFAULT_DIRECTORY = Path("data")
 
 
 def dashboard(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="The node's data directory; by default ./data.")
+        Path | None, typer.Argument(metavar="DIR", help="The node's data directory; else --config's, or ./data.")
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
     swarm: Annotated[
@@ -68,11 +68,8 @@ def dashboard(
         return
     if bootstrap or rpc:
         raise ConfigError("--bootstrap and --rpc are for an observer", "Give --swarm MANIFEST with them")
-    if directory is not None and config is not None:
-        raise ConfigError("both a data directory and --config were given", "Give one of them")
-    loaded = load_config(config) if config is not None else None
-    root = config.parent / loaded.data if config and loaded else directory or DEFAULT_DIRECTORY
-    web = loaded.web if loaded else WebConfig()
+    root = pick_directory(directory, config)
+    web = load_config(config).web if config is not None else WebConfig()
     if not DataPaths(root).events.is_dir():
         raise NotFoundError(
             f"there is no event log in {root}", "Name a node's data directory, or its configuration with --config"

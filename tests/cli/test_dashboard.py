@@ -86,6 +86,16 @@ def test_a_configuration_says_what_to_show_and_to_whom(tmp_path: Path) -> None:
         assert answer.json()["kind"] == "digits"
 
 
+def test_a_services_configuration_lies_apart_from_its_directory(tmp_path: Path) -> None:
+    data, etc = copy_of(COORDINATOR, tmp_path / "data"), tmp_path / "etc"
+    etc.mkdir()
+    (etc / "node.toml").write_text(CONFIG)
+    (data / "web.token").write_text(TOKEN)
+    (data / "web.token").chmod(0o600)
+    with running("dashboard", str(data), "--config", str(etc / "node.toml")) as url:
+        assert get(f"{url}/api/v1/swarm", Authorization=f"Bearer {TOKEN}").json()["kind"] == "digits"
+
+
 def test_an_archive_is_shown_on_any_port_that_is_free(tmp_path: Path) -> None:
     copy_of(COORDINATOR, tmp_path)
     with contextlib.ExitStack() as stack:
@@ -103,7 +113,7 @@ def test_an_archive_is_shown_on_any_port_that_is_free(tmp_path: Path) -> None:
         (["--listen", "nonsense"], "HOST:PORT", ExitCode.BAD_CONFIG),
         (["--listen", "0.0.0.0:0"], "asks for no token", ExitCode.BAD_CONFIG),
         (["--listen", "127.0.0.1:0", "--token-file", "none"], "none", ExitCode.BAD_CONFIG),
-        (["--config", "none.toml"], "both", ExitCode.BAD_CONFIG),
+        (["--config", "none.toml"], "none.toml", ExitCode.NO_INPUT),
     ],
 )
 def test_what_cannot_be_served_is_named(tmp_path: Path, args: list[str], word: str, code: int, capsys: Any) -> None:
