@@ -12,7 +12,7 @@ import torch
 
 from swarmd.core.values import RolloutsRef
 from swarmd.swarms.rollouts import decode_rollouts
-from swarmd.training.cancellation import Cancellation
+from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import Engine
 from swarmd.training.objective import FOREIGN_KEY
 from swarmd.training.trainer import REWARD_KEY
@@ -87,6 +87,28 @@ def test_earlier_groups_stand_in_for_flat_ones_only(make_engine: Maker) -> None:
         assert replayed <= 2
         assert all(not is_flat(batch, place) for place, foreign in enumerate(marks(batch)) if foreign)
         assert replayed == 2 or not any(is_flat(batch, place) for place in range(4))
+
+
+def kept(engine: Engine) -> list[tuple[str, list[str]]]:
+    """What may be replayed, by task in the order of leaving."""
+    return [(task, [str(group.texts) for group in groups]) for task, groups in engine._replay._by_task.items()]
+
+
+def test_a_stage_that_was_given_up_leaves_nothing_to_replay(make_engine: Maker) -> None:
+    engine = make_engine("a", questions=4, peer_questions=0, replay_questions=2, steps=4, held_out_questions=0)
+    cancellation = Cancellation()
+    with pytest.raises(Cancelled):
+        engine.train(order(0), cancellation, lambda *_: cancellation.ask())
+    assert kept(engine) == []
+    engine.train(order(0), Cancellation())
+    before = kept(engine)
+    assert before
+    again = Cancellation()
+    with pytest.raises(Cancelled):
+        engine.train(order(1), again, lambda *_: again.ask())
+    assert kept(engine) == before
+    engine.train(order(1), Cancellation())
+    assert kept(engine) != before
 
 
 @pytest.fixture

@@ -181,6 +181,37 @@ def test_compat_fills_in_for_peers_that_answered_something_else() -> None:
     assert plan.regenerate(second.reference, Place("x", 0, 1), material) == second
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_question_that_is_too_long_shows_less_and_stays_the_same(stage: int) -> None:
+    plan = make_plan()
+    _, _, material = first_stages(plan)
+    outcomes = [outcome for at in range(stage) for outcome in material.at(0, at)]
+    wordy = Material(
+        msgspec.structs.replace(each, completions=tuple("so " * 700 + text for text in each.completions))
+        for each in outcomes
+    )
+    question = shown = take(plan, Place("node", 0, stage), 1, wordy)[0]
+    lengths = []
+    while (shorter := plan.shorten(shown)) is not None:
+        lengths.append(len(shown.messages[-1].content.encode()))
+        shown = shorter
+        assert students_of(shown) == students_of(question) and shown.reference == question.reference
+    assert lengths == sorted(lengths, reverse=True) and len(set(lengths)) == len(lengths) > 5
+    assert shown.messages[0] == question.messages[0] and "[...]" in shown.messages[-1].content
+    assert shown.messages[-1].content.count("so ") < 12
+    name = students_of(question)[0]
+    texts = [opinion(name), opinion("None"), agreement(name, str(question.entry["question"]), question.entry["answer"])]
+    assert plan.score(shown, texts) == plan.score(question, texts)
+
+
+def test_what_scoring_reads_from_the_prompt_is_not_cut() -> None:
+    plan = make_plan(rewards="compat")
+    _, _, material = first_stages(plan)
+    for stage in (1, 2):
+        assert plan.shorten(take(plan, Place("node", 0, stage), 1, material)[0]) is None
+    assert make_plan().shorten(take(make_plan(), Place("node", 0, 0), 1)[0]) is None
+
+
 def refusal(plan: MathPlan, reference: Reference, place: Place, material: Material = NO_MATERIAL) -> str:
     with pytest.raises(RecordRejected) as caught:
         plan.regenerate(reference, place, material)
