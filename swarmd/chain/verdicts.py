@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from swarmd.chain.blocks import Blocks
 from swarmd.chain.coordinator import Coordinator
 from swarmd.core.commands import Submit
@@ -10,6 +12,7 @@ from swarmd.errors import ChainError, ContractRefused
 
 DONE_ALREADY = ("PeerIdAlreadyRegistered", "RewardAlreadySubmitted", "WinnerAlreadyVoted")
 TOO_EARLY = ("InvalidRoundNumber", "InvalidStageNumber")
+REFUSED_ONCE_MAX = 64  # submissions; of an older one the first refusal is forgotten, and it is asked once more
 
 
 class Refusal(Value, frozen=True):
@@ -35,6 +38,7 @@ class Verdicts:
         self._blocks = blocks
         self._peer = peer
         self._account = account
+        self._refused_once: deque[tuple[str, int, int]] = deque(maxlen=REFUSED_ONCE_MAX)
         self._looks = {
             "register": self._registered,
             "reward": self._rewarded,
@@ -101,12 +105,28 @@ class Verdicts:
         if error.code == "InvalidVoterPeerId":
             return await self._judge_ownership(error)
         if error.code in TOO_EARLY:
-            place = await self._place()
-            if place < (command.round, command.stage):
-                raise self._behind(command, place)
+            await self._judge_early(command, error)
         if error.code in (*DONE_ALREADY, "AdvanceNotAllowed", "Error", ""):
             raise ChainError(error.message, error.fix)
         return Refusal(error.code, str(error))
+
+    async def _judge_early(self, command: Submit, error: ContractRefused) -> None:
+        """Of a round or stage that is not there: return where it never will be.
+
+        The contract may have come to this very place since it refused, so the first refusal at a place that is not too
+        early counts for nothing.
+
+        Raises:
+            ChainError: it is too early, or was a moment ago.
+        """
+        place, name = await self._place(), (command.kind, command.round, command.stage)
+        if place < (command.round, command.stage):
+            raise self._behind(command, place)
+        if name not in self._refused_once:
+            self._refused_once.append(name)
+            where = f"round {place[0]} stage {place[1]}"
+            raise ChainError(f"{error.message}; the contract is at {where} by now, so it is asked again")
+        self._refused_once.remove(name)
 
     async def _judge_ownership(self, error: ContractRefused) -> bool | Refusal:
         owner = await self._coordinator.eoa(self._peer)

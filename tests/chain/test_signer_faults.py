@@ -133,8 +133,7 @@ async def test_one_that_the_contract_would_refuse_by_now_is_withdrawn(ground: Gr
 async def test_what_a_reorganisation_drops_is_sent_again(ground: Ground, tmp_path: Path) -> None:
     async with seated(ground, tmp_path, depth=3, fees=PATIENT) as seat:
         hash = await seat.signer.submit(REGISTER)
-        await seat.look()
-        assert seat.whats[-1] == "mined"
+        await seat.until(lambda: seat.whats[-1] == "mined")
         ground.say("anvil_rollback", 1)
         ground.say("anvil_dropAllTransactions")
         by_hand(ground)
@@ -151,12 +150,12 @@ async def test_another_block_counts_from_where_it_is(ground: Ground, tmp_path: P
     """The reorganisation was over before anybody looked."""
     async with seated(ground, tmp_path, depth=3) as seat:
         await seat.signer.submit(REGISTER)
-        await seat.look()
+        await seat.until(lambda: seat.whats[-1] == "mined")
         ground.say("anvil_rollback", 1)
         ground.say("anvil_dropAllTransactions")
         ground.mine()
         ground.say("eth_sendRawTransaction", seat.lines[0].raw)
-        await seat.look()
+        await seat.until(lambda: seat.whats.count("mined") == 2)
         blocks = [line.block for line in seat.lines if line.what == "mined"]
         assert blocks == [blocks[0], blocks[0] + 1]
         ground.mine(2)

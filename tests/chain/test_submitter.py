@@ -581,7 +581,7 @@ async def test_a_contract_that_is_behind_is_waited_for(ground: Ground) -> None:
     await node.run(lambda: len(behind()) == 2)
     ground.swarm.move_on()
     await node.run()
-    assert all(node.of(SubmissionConfirmed, name) for name in names)
+    assert all(node.of(SubmissionConfirmed, name) for name in names), "\n".join(node.story())
 
 
 async def test_a_stage_that_no_round_has_is_refused(ground: Ground) -> None:

@@ -1,0 +1,68 @@
+"""What a refusal of the contract means, while the contract moves on."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from swarmd.chain.verdicts import REFUSED_ONCE_MAX, Refusal, Verdicts
+from swarmd.core.commands import Submit
+from swarmd.core.values import BlockRef
+from swarmd.errors import ChainError, ContractRefused
+
+pytestmark = pytest.mark.anyio
+
+TOO_EARLY = ContractRefused("InvalidRoundNumber", "the call was refused: InvalidRoundNumber")
+
+
+class Contract:
+    """One that has nothing of ours, at a place that the test sets."""
+
+    def __init__(self) -> None:
+        self.at = (0, 0)
+
+    async def has_reward(self, *asked: object) -> bool:
+        return False
+
+    async def place(self, block: str) -> tuple[int, int]:
+        return self.at
+
+    async def head(self) -> BlockRef:
+        return BlockRef(7, "0x7")
+
+
+def judging() -> tuple[Contract, Verdicts]:
+    contract = Contract()
+    return contract, Verdicts(cast(Any, contract), cast(Any, contract), "me", "")
+
+
+def reward(round: int) -> Submit:
+    return Submit(f"submit/reward/{round}/0/0", f"reward/{round}/0", "reward", round=round, stage=0)
+
+
+async def test_a_round_that_began_after_the_refusal_is_asked_for_again() -> None:
+    contract, verdicts = judging()
+    with pytest.raises(ChainError, match="before round 1"):
+        await verdicts.judge(reward(1), TOO_EARLY)
+    contract.at = (1, 0)  # between the call and the look: the refusal is of before
+    with pytest.raises(ChainError, match="asked again"):
+        await verdicts.judge(reward(1), TOO_EARLY)
+
+
+async def test_what_is_refused_at_its_own_place_again_is_refused_for_good() -> None:
+    contract, verdicts = judging()
+    contract.at = (3, 0)
+    for _ in range(2):
+        with pytest.raises(ChainError, match="asked again"):
+            await verdicts.judge(reward(1), TOO_EARLY)
+        refused = await verdicts.judge(reward(1), TOO_EARLY)
+        assert isinstance(refused, Refusal) and refused.code == "InvalidRoundNumber"
+
+
+async def test_what_is_remembered_of_refusals_has_a_bound() -> None:
+    contract, verdicts = judging()
+    contract.at = (10_000, 0)
+    for round in [0, *range(1, REFUSED_ONCE_MAX + 1), 0]:
+        with pytest.raises(ChainError, match="asked again"):
+            await verdicts.judge(reward(round), TOO_EARLY)
