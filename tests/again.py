@@ -16,8 +16,9 @@ import pytest
 
 STARTING_PROCESSES = (
     *(f"tests/{name}/" for name in ("care", "chain", "cli", "contracts", "daemon", "dht", "doctor", "e2e", "sandbox")),
-    *(f"tests/{name}/" for name in ("monitoring", "packaging", "training/reference", "units", "web", "worker")),
+    *(f"tests/{name}/" for name in ("monitoring", "packaging", "soak", "training/reference", "units", "web", "worker")),
     *(f"tests/training/test_{name}.py" for name in ("ranks", "vllm", "worker")),
+    "tests/observe/test_otlp.py",
 )
 MOST = 12  # more failures than these are no accident
 LONGEST_S = 900.0

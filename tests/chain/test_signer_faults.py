@@ -214,8 +214,10 @@ async def test_an_empty_vote_is_cast_once(ground: Ground, tmp_path: Path) -> Non
     """The contract would take it again and again."""
     async with seated(ground, tmp_path) as seat:
         await seat.signer.submit(REGISTER)
+        await seat.until(lambda: "mined" in seat.whats)
         vote = Asked("winners", "Qm1", 0)
         assert await seat.signer.submit(vote) == await seat.signer.submit(vote)
+        await seat.until(lambda: seat.whats.count("mined") == 2)
     assert len(told(ground, VoteLog)) == 1
 
 

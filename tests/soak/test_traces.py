@@ -34,13 +34,14 @@ from swarmd.daemon.process import TAG_VARIABLE
 from tests.soak import traces
 from tests.soak.node import process_of
 from tests.soak.stops import LeftBehind, Rhythm, check_end, expect, has_left, leg_of, moments, stayed
+from tests.web.serving import until
 
 
 def test_a_process_is_found_until_it_is_gone() -> None:
     tag = f"tag-{os.getpid()}"
     left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={TAG_VARIABLE: tag})
     try:
-        (pid,) = find_leftovers(tag)
+        (pid,) = until(lambda: find_leftovers(tag))  # it may be that its environment is not there yet
         process = process_of(pid)
         assert process is not None
         assert f"process {left.pid} is left" in traces.living([process], 0)[0]
