@@ -15,7 +15,7 @@ from swarmd.eventlog.segment import list_segments, read_header
 from swarmd.web.history import History
 from swarmd.web.places import Gone, begin_of, commits_at
 
-POLL_S = 0.12  # between two looks at the log's end; what waking up costs is most of what following costs
+POLL_S = 0.15  # between two looks at the log's end; what waking up costs is most of what following costs
 SUSPECT_POLLS = 40  # bytes that are no whole frame for so many looks are judged: an append in progress, or damage
 AGAIN_S = 5.0  # after trouble, before the log is looked at again
 BATCH_EVENTS = 64  # told at once while there is much to read
