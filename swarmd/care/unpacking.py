@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -17,6 +18,7 @@ from swarmd.paths import DataPaths
 
 WHOLE = ".whole"  # in `.restoring` when all is in it: the names of what moves up, as JSON
 FOREIGN = "lost+found"  # an empty file system may have it
+WITHOUT_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # said of a directory
 
 
 @contextlib.contextmanager
@@ -57,16 +59,20 @@ def _alone(root: Path) -> Iterator[None]:
     """No other restore is at it. Where directories have no locks, as on NFS, nothing is said of that."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise BackupError(f"another restore into {root} goes on", "Let it end") from error
-    except OSError:
-        pass
-    try:
+        _lock(descriptor, root)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, root: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise BackupError(f"another restore into {root} goes on", "Let it end") from error
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
 
 
 def _fill(root: Path) -> Iterator[DataPaths]:

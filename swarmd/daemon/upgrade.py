@@ -329,12 +329,8 @@ def put_back(data: DataPaths) -> Copied:
 def _begin_undoing(data: DataPaths, copied: Copied) -> tuple[str, ...]:
     """Note durably that it began. Returns which paths the copy held then."""
     mark = data.before_upgrade / UNDOING
-    try:
-        return msgspec.json.decode(mark.read_bytes(), type=tuple[str, ...])
-    except FileNotFoundError:
-        pass
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LogDamaged(f"{mark} cannot be read: {error}", "Restore a backup") from error
+    if mark.exists():
+        return _read_mark(mark)
     if data.events.exists() and data.after_upgrade.exists():  # without a log here, the only one may lie there
         shutil.rmtree(data.after_upgrade)
     data.after_upgrade.mkdir(exist_ok=True)
@@ -342,6 +338,13 @@ def _begin_undoing(data: DataPaths, copied: Copied) -> tuple[str, ...]:
     held = tuple(path for path in copied.paths if (data.before_upgrade / path).exists())
     write_durably(mark, msgspec.json.encode(held))
     return held
+
+
+def _read_mark(mark: Path) -> tuple[str, ...]:
+    try:
+        return msgspec.json.decode(mark.read_bytes(), type=tuple[str, ...])
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LogDamaged(f"{mark} cannot be read: {error}", "Restore a backup") from error
 
 
 def _swap(data: DataPaths, path: str, held: bool) -> None:
