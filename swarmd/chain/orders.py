@@ -20,6 +20,7 @@ from eth_utils.crypto import keccak
 
 from swarmd.chain.contract import refusal_of
 from swarmd.chain.fees import GWEI, Price, quantity, quote, replacing
+from swarmd.chain.funds import balance_of
 from swarmd.chain.rpc import Caller
 from swarmd.config import FeesConfig
 from swarmd.errors import (
@@ -199,7 +200,7 @@ class Orders:
 
     async def balance_wei(self) -> int:
         """What the account has."""
-        return quantity(await self.caller.request("eth_getBalance", [self.account, "latest"]), "balance")
+        return await balance_of(self.caller, self.account)
 
     # --- one attempt ---
 

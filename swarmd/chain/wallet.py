@@ -16,6 +16,7 @@ from eth_account.signers.local import LocalAccount
 from swarmd.chain.attempts import Signed, call_of, read_signed, sign
 from swarmd.chain.contract import refusal_of
 from swarmd.chain.fees import Price, quantity, quote, replacing
+from swarmd.chain.funds import balance_of
 from swarmd.chain.keystore import load_account
 from swarmd.chain.rpc import Caller
 from swarmd.chain.sender import Fate, Mined
@@ -119,7 +120,7 @@ class Wallet:
             raise refusal_of(refused, "the call") or refused from None
 
     async def _check_funds(self, needed_wei: int, what: str) -> None:
-        balance = quantity(await self._caller.request("eth_getBalance", [self.account, "latest"]), "balance")
+        balance = await balance_of(self._caller, self.account)
         if balance < needed_wei:
             raise ChainError(
                 f"the account {self.account} has {balance} wei, and the {what} may cost {needed_wei}",
