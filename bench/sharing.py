@@ -82,6 +82,7 @@ def make_arms() -> dict[str, dict[str, Any]]:
         arms[f"{own}/{peers}"] = {"peer_questions": peers, "replay_questions": own - 1, **swarm}
     for name, changed in VARIANTS.items():
         arms[f"4/4 {name}"] = {**arms["4/4"], **changed}
+    arms["2/6 faster"] = {**arms["2/6"], **VARIANTS["faster"]}
     return arms
 
 
@@ -166,20 +167,21 @@ class Swarm:
             self.peer_groups += event.peer_groups
             self.tokens += event.tokens
         self._published = tuple(published)
-        self._deliver()
+        deliver(self._published, [store for _, store in self._nodes])
         return sum(rewards) / len(rewards)
-
-    def _deliver(self) -> None:
-        """Put what each node published into the stores of the others."""
-        for ref, (_, store) in zip(self._published, self._nodes, strict=True):
-            body = store.get(ref.digest)
-            for _, other in self._nodes:
-                if other is not store:
-                    other.put(body)
 
     def measure(self) -> list[list[float]]:
         """Held-out accuracy by node and skill."""
         return [measure(engine, self._swarm) for engine, _ in self._nodes]
+
+
+def deliver(published: Sequence[RolloutsRef], stores: Sequence[Blobs]) -> None:
+    """Put what each node published into the stores of the others, as the network would."""
+    for ref, store in zip(published, stores, strict=True):
+        body = store.get(ref.digest)
+        for other in stores:
+            if other is not store:
+                other.put(body)
 
 
 def measure(engine: Engine, swarm: SwarmConfig) -> list[float]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+import swarmd
+
 
 class DataPaths(msgspec.Struct, frozen=True):
     """One node's data directory."""
@@ -90,3 +92,10 @@ class DataPaths(msgspec.Struct, frozen=True):
     def control(self) -> Path:
         """The daemon's own socket, for `swarmd status`."""
         return self.root / "run" / "control.sock"
+
+
+def configs_directory() -> Path:
+    """The configurations that are shipped: in a checkout, or inside an installed wheel."""
+    package = Path(swarmd.__file__).resolve().parent
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"

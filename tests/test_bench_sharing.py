@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 
+from bench.learning import learn
 from bench.sharing import LONER, MAIN, STEPS, VARIANTS, Outcome, Swarm, make_arms, make_rows
 from bench.specialists import FIRST, SECOND, SKILLS, Goal, draw_lessons, make_plan, teach
 from swarmd.config import TrainingConfig
@@ -86,3 +87,9 @@ def test_specialists_are_taught_right_answers_in_both_phrasings() -> None:
     before = [parameter.clone() for parameter in policy.model.parameters()]
     teach(policy, iter([batch] * 3), plans[1], Goal(1e-3, 3, 1.0, 3))
     assert not all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+
+
+def test_learning_measures_before_the_first_step_and_after_each_round(tmp_path: Path) -> None:
+    accuracies = learn(tmp_path / "nodes", "learning-test", 2, 1)
+    assert len(accuracies) == 2 and accuracies[1] > accuracies[0] > 0
+    assert not (tmp_path / "nodes").exists()

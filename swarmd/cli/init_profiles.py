@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import tomlkit
 
-from swarmd.cli.layout import configs_directory
 from swarmd.config import Config, TrainingConfig, load_config
 from swarmd.errors import ConfigError
+from swarmd.paths import configs_directory
 
 if TYPE_CHECKING:
     from swarmd.doctor.probe import Answer, Weighed

@@ -12,13 +12,12 @@ from typing import Any, NamedTuple
 import msgspec
 import tomlkit
 
-import swarmd
 from swarmd.cli.questions import bring_questions, questions_of
 from swarmd.config import Config, SwarmConfig, load_config
 from swarmd.dht.identity import create_identity, read_identity
 from swarmd.errors import ConfigError
 from swarmd.eventlog.fold import load
-from swarmd.paths import DataPaths
+from swarmd.paths import DataPaths, configs_directory
 from swarmd.swarms.registry import check_kind, find_kind
 
 LOOPBACK = "127.0.0.1"
@@ -190,13 +189,6 @@ def find_source(swarm: str) -> Source:
             "Write one of a node, and name it: --swarm FILE.toml. `swarmd swarm scaffold` makes one",
         )
     return source
-
-
-def configs_directory() -> Path:
-    """The configurations that are shipped: in a checkout, or inside an installed wheel."""
-    package = Path(swarmd.__file__).resolve().parent
-    inside = package / "configs"
-    return inside if inside.is_dir() else package.parent / "configs"
 
 
 def write_config(place: NodePlace, values: Mapping[str, Any], source: Source) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from swarmd.config import TrainingConfig
 from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.probe import Answer, Weighed
 from swarmd.doctor.subject import Subject
-from swarmd.errors import SwarmdError
+from swarmd.errors import ConfigError, SwarmdError
+from swarmd.training.spread import find_spread
 
 GIB = 2**30
 TIGHT_SHARE = 0.9  # of the free memory; above it a second program on the machine is one too many
@@ -53,6 +55,13 @@ GPUS_IDLE = Kind(
     "Not all accelerators are used",
     "One trainer process uses one accelerator.",
     "Set training.processes to their number, or run a node for each with its own CUDA_VISIBLE_DEVICES",
+)
+ACCELERATE_WRONG = Kind(
+    "device.accelerate",
+    "error",
+    "The file of training.accelerate cannot be used",
+    "The trainer ends with code 78 at its start.",
+    'Set training.accelerate to "ddp", "fsdp", "zero2" or "zero3"',
 )
 GPUS_FEW = Kind(
     "device.few",
@@ -114,7 +123,8 @@ async def check_device(subject: Subject) -> list[Finding]:
         return [PROBE_FAILED.found(error.message)]
     if found.fault:
         return [DEVICE_MISSING.found(found.fault, found.fix), *_examine_driver(found)]
-    findings = [*_examine_driver(found), *_examine_numbers(found, training), *_examine_count(found, training)]
+    examined = (_examine_driver(found), _examine_numbers(found, training), _examine_count(found, training))
+    findings = [*chain(*examined), *_examine_spread(training)]
     names = f" ({', '.join(found.names)})" if found.names else ""
     evidence = f"{found.device}{names}, {found.numbers}, torch {found.torch}, {_gib(found.total)} of memory"
     return findings or [well("device", "Device", evidence)]
@@ -147,6 +157,13 @@ def _examine_count(found: Answer, training: TrainingConfig) -> Iterator[Finding]
         yield GPUS_IDLE.found(
             f"training.processes is {training.processes}, torch sees {count}: {', '.join(found.names)}"
         )
+
+
+def _examine_spread(training: TrainingConfig) -> Iterator[Finding]:
+    try:
+        find_spread(training)
+    except ConfigError as error:
+        yield ACCELERATE_WRONG.found(error.message, error.fix)
 
 
 async def check_memory(subject: Subject) -> list[Finding]:

@@ -16,12 +16,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from swarmd import __version__
-from swarmd.config import Config
+from swarmd.config import Config, TrainingConfig
 from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
+from swarmd.errors import ConfigError
 from swarmd.serving import is_loopback
 from swarmd.training.memory import measure_host
+from swarmd.training.spread import find_spread
 
 DISTRIBUTION = "swarmd"
 FILES_MIN = 1024  # open files at once: sockets of p2pd, segments, data sets
@@ -102,6 +104,14 @@ PROXY_LOOPBACK = Kind(
     "Set `NO_PROXY=localhost,127.0.0.1,::1` beside HTTPS_PROXY",
 )
 
+
+def _is_of_deepspeed(training: TrainingConfig) -> bool:
+    try:
+        return find_spread(training).kind == "zero"
+    except ConfigError:  # the check of the device tells
+        return False
+
+
 # (package, extra that brings it, whether a configuration needs it)
 EXTRAS: tuple[tuple[str, str, Callable[[Config], bool]], ...] = (
     ("peft", "lora", lambda config: config.training.lora.rank > 0),
@@ -110,6 +120,7 @@ EXTRAS: tuple[tuple[str, str, Callable[[Config], bool]], ...] = (
         "gpu",
         lambda config: config.training.quantization != "none" or config.training.optimizer == "adamw_8bit",
     ),
+    ("deepspeed", "deepspeed", lambda config: _is_of_deepspeed(config.training)),
     ("vllm", "vllm", lambda config: config.training.vllm.mode != "off"),
     ("unsloth", "unsloth", lambda config: config.training.unsloth),
     ("wandb", "wandb", lambda config: config.results.wandb),

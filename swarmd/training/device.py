@@ -47,6 +47,24 @@ def choose_device(wanted: str) -> str:
     return wanted
 
 
+def take_device(wanted: str, rank: int) -> None:
+    """Make a rank's own accelerator the current one, before anything is measured or loaded there.
+
+    Raises ConfigError where there is none for it.
+    """
+    device = choose_device(wanted)
+    if device not in ("cuda", "xpu"):
+        return
+    module = getattr(torch, device)
+    count = int(module.device_count())
+    if rank >= count:
+        raise ConfigError(
+            f"training.processes is {rank + 1} or more, but torch finds {count} {device} devices",
+            f"Lower training.processes to {count}",
+        )
+    module.set_device(rank)
+
+
 def _is_present(name: str) -> bool:
     module = torch.backends.mps if name == "mps" else getattr(torch, name, None)
     return bool(module and module.is_available())

@@ -108,6 +108,7 @@ class Engine:
         self.trackers = Trackers()  # none, unless somebody puts some here
         self.abandoned_steps = 0  # step count when the last stage was given up
         self._progress.restore(touched=False)
+        self.loaded_digest = self.policy.digest_now()  # of the weights that the first stage begins with
 
     @property
     def steps(self) -> int:
@@ -120,7 +121,7 @@ class Engine:
 
     @property
     def weights_digest(self) -> str:
-        """Of the weights as they are now."""
+        """Of the weights as they are now; where the ranks hold parts, all ask together."""
         return self.policy.digest_now()
 
     def train(
@@ -186,9 +187,10 @@ class Engine:
             return self._train_anew(order, cancellation, report, observe)
         except BaseException:
             self.abandoned_steps = self.steps
-            self._progress.restore(touched=self._stage is not None)
-            self._replay.rewind(replay)
-            self.trackers.rewind(self.steps)
+            if self._crew is None:  # several ranks all end, and begin anew
+                self._progress.restore(touched=self._stage is not None)
+                self._replay.rewind(replay)
+                self.trackers.rewind(self.steps)
             raise
         finally:
             self._stage = None
@@ -217,7 +219,7 @@ class Engine:
         """
         self._plan.begin(lambda: cancellation.is_asked)
         if self.steps == 0:
-            self._ranks.gather(None)  # the first rank measures before the first step
+            self._measure(cancellation)
         try:
             stage, _ = self._open_stage(order, cancellation)
             self._stage = stage
@@ -225,6 +227,8 @@ class Engine:
         except Exception as error:
             self._cut_smaller(error)
             raise
+        self._measure_if_due(order, cancellation)
+        self._progress.assist()
         self._ranks.gather(None)  # the checkpoint is written
         self._stage = None
         release_memory()
@@ -236,7 +240,8 @@ class Engine:
         if self._ranks.size == 1:
             return
         parts = self._ranks.gather(stage.part)
-        check_together(self._ranks.gather(self.policy.digest_now()))
+        if not self.policy.holding.is_sharded:
+            check_together(self._ranks.gather(self.policy.digest_now()))
         self._plan.load_memory(memory)
         for rank, part in enumerate(parts):
             for question, scores in part.learnt:
@@ -249,10 +254,7 @@ class Engine:
     ) -> StageTrained:
         if self._crew is not None:
             self._crew.tell(order)
-        before = None
-        if self.steps == 0:
-            before = self._measure(cancellation)
-            self._ranks.gather(None)
+        before = self._measure(cancellation) if self.steps == 0 else None
         stage, collected = self._open_stage(order, cancellation)
         self._stage = stage
         self._pace.cancellation = cancellation
@@ -267,8 +269,7 @@ class Engine:
         self._pace.report = tell
         self._take_steps(stage, order)
         trained_s = stage.seconds
-        due = (order.round + 1) % self._training.held_out_every == 0
-        held_out = self._measure(cancellation) if due else None
+        held_out = self._measure_if_due(order, cancellation)
         rollouts, body = self._publish(stage, order)
         event = StageTrained(
             command=order.id,
@@ -349,13 +350,24 @@ class Engine:
 
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None
-        return self._stage.next_batch()
+        with self.policy.holding.whole():
+            return self._stage.next_batch()
+
+    def _measure_if_due(self, order: Train, cancellation: Cancellation) -> float | None:
+        """What `_measure` gives, in the rounds that the configuration has it measured in."""
+        return self._measure(cancellation) if (order.round + 1) % self._training.held_out_every == 0 else None
 
     def _measure(self, cancellation: Cancellation) -> float | None:
-        """Mean accuracy on held-out questions, None where none are configured."""
-        count = self._training.held_out_questions
-        if not count:
+        """Mean accuracy on held-out questions, None where none are configured; the other ranks wait for the first."""
+        if not self._training.held_out_questions:
             return None
+        with self.policy.holding.whole():
+            measured = self._evaluate(cancellation) if self._ranks.rank == 0 else None
+        self._ranks.gather(None)
+        return measured
+
+    def _evaluate(self, cancellation: Cancellation) -> float | None:
+        count = self._training.held_out_questions
         questions = {task: self._plan.hold_out(task, count) for task in self._plan.tasks}
         training = self._training
         result = evaluate(

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch.distributed.tensor import DTensor
+
 TOLD = {"kl": "kl", "entropy": "entropy", "clip_ratio/region_mean": "clipped_share"}  # TRL's names and ours
 
 
@@ -25,6 +27,7 @@ class Gauges:
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         norm = super()._get_grad_norm(*args, **kwargs)  # type: ignore[misc]
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         self._gradient_norm = math.nan if norm is None else float(norm)
         return norm
 

@@ -15,6 +15,7 @@ import psutil
 
 from swarmd.config import TrainingConfig
 from swarmd.training.batch import computes_twice, split_questions
+from swarmd.training.spread import find_spread
 
 GIB = 2**30
 CGROUPS = Path("/sys/fs/cgroup")
@@ -24,6 +25,7 @@ NUMBER_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 QUANTIZED_BYTES = {"8bit": 1.02, "4bit": 0.53}  # of a weight, with its share of the scales
 MOMENT_BYTES = {"adamw_8bit": 1.02}  # of each of the two moments; AdamW's have the weights' own numbers
 LOGITS_MAX = 1 << 26  # logits held at once; above it the log-probabilities are computed in pieces
+WHOLE_LAYERS = 3  # of a model in parts: one in use, the next, and the gradients of one
 VLLM_SPARE_BYTES = GIB  # activations and graphs of a colocated vLLM
 VLLM_SHARE = (0.05, 0.9)  # bounds on its part of a device
 
@@ -58,11 +60,13 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """Bytes that training takes, by what they are for. Passes and generation take turns."""
+    """Bytes that training takes on one device, by what they are for. Passes and generation take turns."""
 
-    weights: int
+    weights: int  # where the ranks hold parts, this one's, as are gradients and optimizer
     gradients: int
     optimizer: int
+    gathered: int  # the whole weights, while completions are drawn from a model in parts
+    layers: int  # weights and gradients of the layers that are whole at a time in a pass of such a model
     reference: int  # a second copy of the weights, for the KL term
     passes: int  # activations and logits of one forward and backward pass
     generation: int  # keys, values and logits of all completions drawn together
@@ -71,7 +75,8 @@ class Need(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        tensors = self.weights + self.gradients + self.optimizer + self.reference + max(self.passes, self.generation)
+        turns = max(self.passes + self.layers, self.generation + self.gathered)
+        tensors = self.weights + self.gradients + self.optimizer + self.reference + turns
         return int(tensors * SLACK) + self.vllm + self.context
 
 
@@ -93,7 +98,11 @@ def estimate_need(
         weights: torch's name of the numbers the weights are held in.
         mixed: whether forward passes are in bfloat16 whatever the weights are.
         total: bytes of the device, for a colocated vLLM with a configured share.
+
+    Raises:
+        ConfigError: `training.accelerate` names a file that cannot be used.
     """
+    spread = find_spread(training)
     size = NUMBER_BYTES[weights]
     held = _weight_bytes(shape, training.quantization, size)
     rank = training.lora.rank
@@ -101,10 +110,15 @@ def estimate_need(
     trained_size = 4.0 if rank else size
     copied = training.beta > 0 and not rank and not training.reference.url
     colocated = training.vllm.mode == "colocate"
+    whole = held + (trained * trained_size if rank else 0)
+    in_parts = spread.weights > 1
+    whole_at_a_time = WHOLE_LAYERS * whole / shape.layers + shape.embeddings * size
     return Need(
-        weights=int(held + (trained * trained_size if rank else 0)),
-        gradients=int(trained * trained_size),
-        optimizer=int(2 * trained * MOMENT_BYTES.get(training.optimizer, trained_size)),
+        weights=int(whole / spread.weights),
+        gradients=int(trained * trained_size / spread.gradients),
+        optimizer=int(2 * trained * MOMENT_BYTES.get(training.optimizer, trained_size) / spread.moments),
+        gathered=int(whole) if in_parts else 0,
+        layers=int(whole_at_a_time) if in_parts else 0,
         reference=int(held) if copied else 0,
         passes=int(_pass_bytes(shape, training, size, mixed)),
         generation=0 if training.vllm.mode != "off" else int(_generation_bytes(shape, training, size, mixed)),

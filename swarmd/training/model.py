@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from swarmd.training.device import Numbers, choose_numbers, order_attention
 from swarmd.training.device import choose_device as choose_device
 from swarmd.training.device import choose_dtype as choose_dtype
 from swarmd.training.device import choose_threads as choose_threads
+from swarmd.training.holding import Holding, Replicas
 from swarmd.training.memory import Shape, read_shape
 from swarmd.training.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.source import locate_model
@@ -45,6 +46,7 @@ class Policy(msgspec.Struct, eq=False):
     attention: str = ""
     frozen_digest: str = ""  # of the weights under adapters; empty without adapters
     size: int = 0  # parameters before quantisation and adapters; 0: counted
+    holding: Holding = Replicas()  # how the ranks hold it; what reads or writes weights is for all of them together
 
     @property
     def parameters(self) -> int:
@@ -83,32 +85,42 @@ class Policy(msgspec.Struct, eq=False):
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def trained_weights(self) -> dict[str, torch.Tensor]:
-        """What training changes, by name: all weights, or the adapters under the names that PEFT saves them by."""
-        if not self.numbers.adapters:
-            return dict(self.model.state_dict())
-        return {name: parameter.detach() for name, parameter in self._adapters().items()}
+        """What training changes, by name: all weights, or the adapters under the names that PEFT saves them by.
+
+        Tied ones have their first name only.
+        """
+        return dict(self.walk_weights())
+
+    def walk_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """`trained_weights`; where the ranks hold parts, one is made whole at a time."""
+        seen: set[int] = set()
+        for name, weight in self._trained().items():
+            if id(weight) not in seen:
+                seen.add(id(weight))
+                yield name, self.holding.read(weight)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Put back what `trained_weights` gave; tied ones may be left out. Raises ModelError for others than those."""
-        if not self.numbers.adapters:
-            problems = self.model.load_state_dict(weights, strict=False)
-            self.model.tie_weights()
-            tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
-            self._refuse_foreign([name for name in problems.missing_keys if name not in tied], problems.unexpected_keys)
-            return
-        own = self._adapters()
-        wrong = [name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape]
-        self._refuse_foreign(sorted(own.keys() - weights.keys()), [*sorted(weights.keys() - own.keys()), *wrong])
+        own = self._trained()
+        tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
+        missing = sorted(own.keys() - weights.keys() - tied)
+        shared = own.keys() & weights.keys()
+        wrong = sorted(name for name in shared if self.holding.shape(own[name]) != weights[name].shape)
+        foreign = [*sorted(weights.keys() - own.keys()), *wrong]
+        if missing or foreign:
+            raise ModelError(f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]}")
         with torch.no_grad():
-            for name, parameter in own.items():
-                parameter.copy_(weights[name])
+            for name, value in weights.items():
+                self.holding.write(own[name], value)
 
-    def _adapters(self) -> dict[str, torch.nn.Parameter]:
+    def _trained(self) -> dict[str, torch.Tensor]:
+        if not self.numbers.adapters:
+            return dict(self.model.state_dict(keep_vars=True))
         return {name.replace(".default.", "."): parameter for name, parameter in trained_parameters(self.model)}
 
     def copy_weights(self) -> dict[str, torch.Tensor]:
         """A copy of `trained_weights` in the machine's memory."""
-        return {name: tensor.detach().cpu().clone() for name, tensor in self.trained_weights().items()}
+        return {name: weight.cpu().clone() for name, weight in self.walk_weights()}
 
     @property
     def is_small(self) -> bool:
@@ -127,15 +139,10 @@ class Policy(msgspec.Struct, eq=False):
         self.tokenizer.save_pretrained(directory)
         (directory / CHOICE).write_bytes(describe_choice(self.name))
 
-    def _refuse_foreign(self, missing: list[str], foreign: list[str]) -> None:
-        if missing or foreign:
-            raise ModelError(f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]}")
-
     def digest_now(self) -> str:
         """SHA-256 of the weights as they are now; the frozen ones under adapters count as they were loaded."""
-        if not self.numbers.adapters:
-            return digest_weights(self.model)
-        return _digest(self.trained_weights(), self.frozen_digest)
+        weights = sorted(self._trained().items())
+        return _digest(((name, self.holding.read(weight)) for name, weight in weights), self.frozen_digest)
 
 
 def load_policy(training: TrainingConfig) -> Policy:
@@ -290,12 +297,12 @@ def find_markers(tokenizer: Any) -> tuple[str, ...]:
 
 def digest_weights(model: Any) -> str:
     """SHA-256 over names and values of all parameters, floating-point ones as float32."""
-    return _digest(model.state_dict())
+    return _digest(sorted(model.state_dict().items()))
 
 
-def _digest(weights: Mapping[str, torch.Tensor], before: str = "") -> str:
+def _digest(weights: Iterable[tuple[str, torch.Tensor]], before: str = "") -> str:
     digest = hashlib.sha256(before.encode())
-    for name, tensor in sorted(weights.items()):
+    for name, tensor in weights:
         digest.update(name.encode())
         plain = tensor.detach().cpu()
         plain = plain.float() if plain.is_floating_point() else plain

@@ -43,7 +43,7 @@ class Pace(TrainerCallback):
         self.cancellation = Cancellation()
         self.report: Callable[[], None] = lambda: None
 
-    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         rate = rate_at(self._training, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

@@ -48,7 +48,7 @@ class Progress:
         self._checkpoints = checkpoints
         self._optimizer = optimizer
         self._optimizer_name = optimizer_name
-        self._fresh_optimizer = optimizer().state_dict()
+        self._fresh_optimizer = policy.holding.read_optimizer(optimizer())
         self._fresh_memory = plan.read_memory()
         self._base = policy.copy_weights() if policy.is_small else None
 
@@ -60,16 +60,24 @@ class Progress:
     def _fits(self, checkpoint: Checkpoint) -> bool:
         return checkpoint.meta.model == self._policy.digest
 
+    def assist(self) -> None:
+        """Take this rank's part in `save`, which the first one does."""
+        if self._policy.holding.is_sharded:
+            for _ in self._policy.walk_weights():
+                pass
+            self._policy.holding.read_optimizer(self._optimizer())
+
     def save(self, event: StageTrained, body: bytes) -> StageTrained:
         """Make a stage durable; its report with the checkpoint's digest. Raises CheckpointFailed, SwarmError."""
+        weights = self._policy.trained_weights()
         optimizer = {
-            "optimizer": self._optimizer().state_dict(),
+            "optimizer": self._policy.holding.read_optimizer(self._optimizer()),
             "rng": torch.get_rng_state(),
             "memory": check_plain(self._plan.read_memory()),
         }
         policy = self._policy
         saved = self._checkpoints.save(
-            policy.trained_weights(),
+            weights,
             optimizer,
             body,
             event,
@@ -102,9 +110,9 @@ class Progress:
         """Load the optimiser's state; that of another kind would be taken without a word, and fail at the next step."""
         written = checkpoint.meta.optimizer or recognise_optimizer(state)
         if written == self._optimizer_name:
-            self._optimizer().load_state_dict(state)
+            self._policy.holding.load_optimizer(self._optimizer(), state)
             return
-        self._optimizer().load_state_dict(self._fresh_optimizer)
+        self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
         _log.warning(
             "the checkpoint was written with another optimiser: its moments begin anew, the weights are kept",
             path=str(checkpoint.directory),
@@ -115,7 +123,7 @@ class Progress:
     def _begin_anew(self, touched: bool) -> None:
         if touched:
             self._policy.load_weights(self._base if self._base is not None else read_base(self._policy))
-        self._optimizer().load_state_dict(self._fresh_optimizer)
+        self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
         self._plan.load_memory(self._fresh_memory)
         self._pace.steps = 0
 

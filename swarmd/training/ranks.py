@@ -23,10 +23,20 @@ import msgspec
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.training.adapters import require
+from swarmd.training.spread import find_spread, locate_file
 from swarmd.worker.frames import encode_frame
 from swarmd.worker.messages import Perform, Start
 
 HOST = "127.0.0.1"
+ZERO = {  # accelerate's variables; what it calls "auto" is taken from the trainer's settings
+    "ACCELERATE_USE_DEEPSPEED": "true",
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "none",
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "none",
+    "ACCELERATE_DEEPSPEED_ZERO3_INIT": "false",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "auto",
+    "ACCELERATE_GRADIENT_CLIPPING": "auto",
+}
 END_S = 10.0  # for the other ranks to end by themselves
 Part = TypeVar("Part")
 
@@ -126,8 +136,20 @@ def read_environment(training: TrainingConfig) -> dict[str, str]:
     with socket.socket() as free:
         free.bind((HOST, 0))
         port = free.getsockname()[1]
-    where = {"MASTER_ADDR": HOST, "MASTER_PORT": str(port), "WORLD_SIZE": str(training.processes)}
-    return {**(read_accelerate(Path(training.accelerate)) if training.accelerate else {}), **where}
+    size = str(training.processes)
+    where = {"MASTER_ADDR": HOST, "MASTER_PORT": str(port), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    asked = read_accelerate(locate_file(training.accelerate)) if training.accelerate else {}
+    spread = find_spread(training)
+    if spread.kind == "fsdp":  # the model is cut by `holding`; accelerate is not to do it again
+        asked = {name: value for name, value in asked.items() if not name.startswith(("FSDP_", "ACCELERATE_USE_FSDP"))}
+    if spread.kind == "zero":
+        require("deepspeed", "deepspeed", f"training.accelerate = {training.accelerate!r}")
+        asked |= {**ZERO, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3" if spread.weights > 1 else "2"}
+        asked |= {"DS_ACCELERATOR": "cpu"} if training.device == "cpu" else {}
+    environment = {**asked, **where}
+    if "OMP_NUM_THREADS" not in os.environ:  # else accelerate gives every rank as many threads as there are cores
+        environment["OMP_NUM_THREADS"] = str(training.threads or max((os.cpu_count() or 1) // training.processes, 1))
+    return environment
 
 
 def read_accelerate(path: Path) -> dict[str, str]:
@@ -135,19 +157,12 @@ def read_accelerate(path: Path) -> dict[str, str]:
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
 
-    if not path.is_file():
-        raise ConfigError(f"training.accelerate: there is no file {path}", "Copy one from configs/accelerate/")
     try:
         arguments = launch_command_parser().parse_args(["--config_file", str(path), "none.py"])
         arguments, _, _ = _validate_launch_command(arguments)
         environment = prepare_multi_gpu_env(arguments)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"training.accelerate: {path} is no configuration of accelerate: {error}") from error
-    if arguments.use_fsdp or arguments.use_deepspeed:
-        raise ConfigError(
-            f"training.accelerate: {path} spreads the model over the devices, swarmd holds all of it on each",
-            "Use configs/accelerate/ddp.yaml; adapters on a quantised model make large ones fit (docs/MODELS.md)",
-        )
     before = os.environ
     return {name: value for name, value in environment.items() if before.get(name) != value}
 

@@ -11,6 +11,7 @@ and `_step` are private there.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -29,10 +30,13 @@ from swarmd.config import TrainingConfig
 from swarmd.training.adapters import lengthen_adapters
 from swarmd.training.batch import computes_twice, count_rows
 from swarmd.training.gauges import Gauges
+from swarmd.training.holding import Holding, Replicas, hold
 from swarmd.training.kl import Reference, use_reference
 from swarmd.training.model import Policy
 from swarmd.training.objective import PeerLoss, mark_foreign, silence_flat, weigh_foreign
 from swarmd.training.pace import Pace
+from swarmd.training.spread import find_spread
+from swarmd.training.zero import ZeroSeams, set_up_deepspeed
 
 ADAM_BETAS = (0.9, 0.99)
 GRADIENT_NORM_MAX = 1.0
@@ -40,6 +44,7 @@ OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_8bit"}  # by tr
 SHARED_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary up to which logits are held whole
 SHARED_TOLERANCE = 1e-2  # largest difference of log-probabilities between the shared and TRL's own computation
 SHORT_TOLERANCE = 0.5  # the same where the computation is in bfloat16 or float16
+SHARDED = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # else whole gradients stay from pass to pass
 REWARD_KEY = "swarm_reward"
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
@@ -67,6 +72,9 @@ def make_trainer(
     """
     batch = training.questions * training.generations
     micro_rows = micro_rows or count_rows(training, policy.parameters)
+    spread = find_spread(training)
+    if spread.kind == "zero":
+        set_up_deepspeed()
     arguments = GRPOConfig(
         output_dir=str(directory),
         per_device_train_batch_size=micro_rows,
@@ -95,6 +103,7 @@ def make_trainer(
         remove_unused_columns=False,
         dataloader_pin_memory=False,
         ddp_find_unused_parameters=False,
+        accelerator_config=SHARDED if spread.kind == "fsdp" else None,
         logging_strategy="no",
         save_strategy="no",
         report_to="none",
@@ -114,7 +123,7 @@ def make_trainer(
     trainer.remove_callback(PrinterCallback)
     trainer.peer_loss, trainer.peer_gate = training.peer_loss, training.peer_gate
     lengthen_adapters(policy.model)
-    trainer.create_optimizer()
+    policy.holding = trainer.holding = hold(trainer, spread)
     pace.optimizer = trainer.optimizer
     return trainer
 
@@ -124,13 +133,14 @@ def read_reward(completions: Sequence[str], **columns: Any) -> list[float | None
     return list(columns[REWARD_KEY])
 
 
-class SwarmTrainer(Gauges, GRPOTrainer):
+class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
     """`GRPOTrainer` for stages; see the module's text."""
 
     args: Any  # a GRPOConfig
     optimizer: Any
     peer_loss: PeerLoss = "as-is"
     peer_gate: float = 0.0
+    holding: Holding = Replicas()
     _shared: bool | None = None  # whether the shared computation agrees with TRL's; None until tried
 
     def run_stage(self, steps: int, seed: int) -> None:
@@ -162,7 +172,9 @@ class SwarmTrainer(Gauges, GRPOTrainer):
         mark_foreign(batch, inputs)
         if not self.beta:
             batch = self._drop_flat_groups(batch)
-        return weigh_foreign(batch, self.peer_loss, self.peer_gate, self._measure_rows)
+        measured = self.peer_loss == "gate"  # of other rows on each rank
+        with self.holding.whole() if measured else contextlib.nullcontext():
+            return weigh_foreign(batch, self.peer_loss, self.peer_gate, self._measure_rows)
 
     def _drop_flat_groups(self, batch: dict[str, Any]) -> dict[str, Any]:
         """As `drop_flat_groups`; several ranks keep equally many completions, and average over the tokens of all."""
@@ -215,8 +227,8 @@ class SwarmTrainer(Gauges, GRPOTrainer):
 
     def _may_share(self, model: Any, input_ids: torch.Tensor, logits_to_keep: int, args: Any, kwargs: Any) -> bool:
         policy = isinstance(model, PreTrainedModel) or hasattr(model, "peft_config")
-        if not policy or self._shared is False:
-            return False  # several ranks share gradients through the wrapped model only
+        if not policy or self.holding.is_sharded or self._shared is False:
+            return False  # several ranks share gradients, and gather weights, through the wrapped model only
         plain_text = not args and all(
             value is None or key in ("batch_size", "compute_entropy") or value is False for key, value in kwargs.items()
         )

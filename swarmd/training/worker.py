@@ -168,6 +168,10 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: Crew |
     from swarmd.training.adapters import prepare_unsloth
 
     prepare_unsloth(config.training)  # before anything imports TRL
+    if ranks.size > 1:
+        from swarmd.training.device import take_device
+
+        take_device(config.training.device, ranks.rank)
     config = settle_config(config, DataPaths(Path(start.data_dir)))
     from swarmd.swarms.registry import make_plan
 
@@ -256,7 +260,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     policy = engine.policy
     pusher.base = policy.name
     outbox.observe(
-        TrainerReady(policy.device, policy.name, policy.parameters, engine.weights_digest, policy.numbers.text)
+        TrainerReady(policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text)
     )
     try:
         await Trainer(engine, config, outbox, pusher).run(inbox, early)

@@ -174,6 +174,24 @@ def test_several_gpus(made: Made, count: int, processes: int, expected: dict[str
     assert severities(made, "device", probe) == expected
 
 
+def test_how_several_gpus_share_a_model(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As accelerate's file says: it can be used, or the trainer would not start; DeepSpeed is an extra."""
+    probe, text = gpus(2, 2)
+    for name, expected in {"fsdp": {"device": "ok"}, "zero3": {"device": "ok"}}.items():
+        made.write(f"{text}\naccelerate = '{name}'")
+        assert severities(made, "device", probe) == expected
+    monkeypatch.setattr(machine, "version", raise_missing)
+    assert "'swarmd[deepspeed]'" in made.find("extras")["extras.missing"].fix
+    made.write(f"{text}\naccelerate = '{tmp_path / 'none.yaml'}'")
+    found = made.find("device", probe=probe)["device.accelerate"]
+    assert found.severity == "error" and "none.yaml" in found.evidence and "fsdp" in found.fix
+    assert severities(made, "extras") == {"extras": "ok"}
+
+
+def raise_missing(name: str) -> str:
+    raise metadata.PackageNotFoundError(name)
+
+
 def test_a_driver_that_torch_does_not_use(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = tmp_path / "version"
     driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54\nGCC\n")

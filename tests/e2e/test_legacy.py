@@ -10,10 +10,11 @@ from typing import Any
 import anyio
 import pytest
 
-from swarmd.cli.layout import LOOPBACK, NodePlace, Source, choose_port, configs_directory, write_config
+from swarmd.cli.layout import LOOPBACK, NodePlace, Source, choose_port, write_config
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.dht.rsa import create_rsa_identity
+from swarmd.paths import configs_directory
 from swarmd.swarms.rollouts import Rollouts
 from tests.dht.legacy.network import V04
 from tests.e2e.conftest import Swarm, audited

@@ -9,9 +9,11 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 
 from swarmd.config import TrainingConfig, parse_config
 from swarmd.core.commands import CancelTraining
@@ -21,6 +23,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.training.cancellation import Cancellation
+from swarmd.training.device import take_device
 from swarmd.training.engine import Engine
 from swarmd.training.parts import load_rows
 from swarmd.training.ranks import Ranks, check_parts, check_together, read_environment
@@ -29,12 +32,12 @@ from tests.training.conftest import make_config, order
 from tests.training.test_worker import LOAD_S, Worker
 
 SHORT = Path(__file__).parent / "short_of_memory"
-CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
-    config = make_config(processes=2, share_groups=16, held_out_questions=2, steps=3)
+def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worker]:
+    accelerate = getattr(request, "param", "")
+    config = make_config(processes=2, accelerate=accelerate, share_groups=16, held_out_questions=2, steps=3)
     worker = Worker(config, tmp_path, tmp_path / "errors")
     yield worker
     worker.process.kill()
@@ -80,6 +83,7 @@ def test_no_rank_outlives_the_first(worker: Worker) -> None:
     assert not other.is_running()
 
 
+@pytest.mark.parametrize("worker", ["", "fsdp", "zero3"], indirect=True)
 def test_a_cancelled_stage_replaces_all(worker: Worker) -> None:
     worker.expect(TrainerReady, 2 * LOAD_S)
     (other,) = ranks_of(worker)
@@ -181,19 +185,31 @@ def test_ranks_that_went_apart_are_told() -> None:
         check_together(["a", "b"])
 
 
+def test_each_rank_takes_an_accelerator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    double = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2, set_device=taken.append)
+    monkeypatch.setattr(torch, "cuda", double)
+    for rank in (0, 1):
+        take_device("auto", rank)
+    take_device("cpu", 1)
+    assert taken == [0, 1]
+    with pytest.raises(ConfigError, match=r"training\.processes is 3 or more, but torch finds 2 cuda devices"):
+        take_device("cuda", 2)
+
+
+def test_ranks_on_one_processor_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """accelerate would give each as many threads as there are cores."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    assert read_environment(TrainingConfig(processes=4))["OMP_NUM_THREADS"] == "4"
+    assert read_environment(TrainingConfig(processes=4, threads=3))["OMP_NUM_THREADS"] == "3"
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert "OMP_NUM_THREADS" not in read_environment(TrainingConfig(processes=4))
+
+
 def test_the_shipped_configuration_is_accelerates() -> None:
-    environment = read_environment(TrainingConfig(processes=2, accelerate=str(CONFIGS / "ddp.yaml")))
+    environment = read_environment(TrainingConfig(processes=2, accelerate="ddp"))
     assert environment["WORLD_SIZE"] == "2" and environment["MASTER_ADDR"] == "127.0.0.1"
-
-
-@pytest.mark.parametrize("spread", ["FSDP", "DEEPSPEED"])
-def test_a_model_spread_over_devices_is_refused(tmp_path: Path, spread: str) -> None:
-    """Its parts are in no checkpoint of ours, so it is better not begun."""
-    text = (CONFIGS / "ddp.yaml").read_text().replace("MULTI_GPU", spread)
-    sections = {"FSDP": "fsdp_config:\n  fsdp_version: 2\n", "DEEPSPEED": "deepspeed_config:\n  zero_stage: 2\n"}
-    (tmp_path / "spread.yaml").write_text(f"{text}\n{sections[spread]}")
-    with pytest.raises(ConfigError, match="all of it on each"):
-        read_environment(TrainingConfig(processes=2, accelerate=str(tmp_path / "spread.yaml")))
 
 
 def test_a_wrong_accelerate_file_is_named(tmp_path: Path) -> None:
