@@ -1,4 +1,4 @@
-"""How the ranks of a node hold the model: each the whole of it, or each a part of every layer (FSDP).
+"""How the ranks of a node hold the model: each the whole of it, or each a part of every layer (FSDP, ZeRO).
 
 Sharded, a rank holds its part of the weights, of their gradients and of the optimiser's moments. A pass gathers one
 layer after the other, on all ranks at once. Ranks that generate do not keep step with each other, so all weights are
@@ -31,7 +31,7 @@ class Holding(Protocol):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each rank holds a part only."""
+        """Whether each rank holds a part only, be it of the moments alone."""
 
     def whole(self) -> AbstractContextManager[None]:
         """While it lasts, any rank may run the model forward as often as it likes, and the weights do not change."""
@@ -167,7 +167,9 @@ def hold(trainer: Any, spread: Spread) -> Holding:
         parts = ZeroParts(trainer, 3 if spread.weights > 1 else 2)
         trainer.optimizer, trainer.model_wrapped = parts.optimizer, parts.engine
         return parts
-    trainer.is_distributed_loading_by_transformers = True  # transformers' word for models that are in parts already
     shards = Shards(trainer.model, spread.weights > 1)
     trainer.create_optimizer()
+    trainer.is_distributed_loading_by_transformers = True  # its word for models that are in parts already
+    trainer.accelerator.prepare_model(trainer.model, device_placement=False, evaluation_mode=True)
+    trainer.model._is_accelerate_prepared = True  # else each stage would wrap its forward pass once more
     return shards

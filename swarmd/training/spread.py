@@ -16,6 +16,7 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError
 from swarmd.paths import configs_directory
 
+SpreadKind = Literal["replicas", "fsdp", "zero"]
 SHIPPED = ("ddp", "fsdp", "zero2", "zero3")
 FSDP_KEYS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "fsdp_version": ((2,), "swarmd cuts models by FSDP2"),
@@ -38,7 +39,7 @@ DEFAULTS = {"fsdp_version": 1}  # accelerate's, where a file does not say; else 
 class Spread(msgspec.Struct, frozen=True):
     """Into how many parts a rank's neighbours and it cut each; 1: every rank holds all of it."""
 
-    kind: Literal["replicas", "fsdp", "zero"] = "replicas"
+    kind: SpreadKind = "replicas"
     weights: int = 1
     gradients: int = 1
     moments: int = 1

@@ -35,7 +35,7 @@ from swarmd.training.kl import Reference, use_reference
 from swarmd.training.model import Policy
 from swarmd.training.objective import PeerLoss, mark_foreign, silence_flat, weigh_foreign
 from swarmd.training.pace import Pace
-from swarmd.training.spread import find_spread
+from swarmd.training.spread import SpreadKind, find_spread
 from swarmd.training.zero import ZeroSeams, set_up_deepspeed
 
 ADAM_BETAS = (0.9, 0.99)
@@ -70,12 +70,34 @@ def make_trainer(
         reference: of the KL term, see `swarmd.training.kl.make_reference`.
         micro_rows: completions in one forward and backward pass, a divisor of those in a step; 0: by the model's size.
     """
-    batch = training.questions * training.generations
-    micro_rows = micro_rows or count_rows(training, policy.parameters)
     spread = find_spread(training)
     if spread.kind == "zero":
         set_up_deepspeed()
-    arguments = GRPOConfig(
+    micro_rows = micro_rows or count_rows(training, policy.parameters)
+    trainer = SwarmTrainer(
+        model=policy.model,
+        processing_class=policy.tokenizer,
+        args=_read_arguments(policy, training, directory, micro_rows, spread.kind),
+        reward_funcs=read_reward,
+        train_dataset=Dataset.from_list([{"prompt": ""}]),
+        rollout_func=rollout,
+        callbacks=[pace],
+    )
+    use_reference(trainer, training.beta, reference)
+    trainer.remove_callback(PrinterCallback)
+    trainer.peer_loss, trainer.peer_gate = training.peer_loss, training.peer_gate
+    lengthen_adapters(policy.model)
+    policy.holding = trainer.holding = hold(trainer, spread)
+    pace.optimizer = trainer.optimizer
+    return trainer
+
+
+def _read_arguments(
+    policy: Policy, training: TrainingConfig, directory: Path, micro_rows: int, kind: SpreadKind
+) -> GRPOConfig:
+    """What TRL is told."""
+    batch = training.questions * training.generations
+    return GRPOConfig(
         output_dir=str(directory),
         per_device_train_batch_size=micro_rows,
         gradient_accumulation_steps=batch // micro_rows,
@@ -103,29 +125,13 @@ def make_trainer(
         remove_unused_columns=False,
         dataloader_pin_memory=False,
         ddp_find_unused_parameters=False,
-        accelerator_config=SHARDED if spread.kind == "fsdp" else None,
+        accelerator_config=SHARDED if kind == "fsdp" else None,
         logging_strategy="no",
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
         seed=training.seed,
     )
-    trainer = SwarmTrainer(
-        model=policy.model,
-        processing_class=policy.tokenizer,
-        args=arguments,
-        reward_funcs=read_reward,
-        train_dataset=Dataset.from_list([{"prompt": ""}]),
-        rollout_func=rollout,
-        callbacks=[pace],
-    )
-    use_reference(trainer, training.beta, reference)
-    trainer.remove_callback(PrinterCallback)
-    trainer.peer_loss, trainer.peer_gate = training.peer_loss, training.peer_gate
-    lengthen_adapters(policy.model)
-    policy.holding = trainer.holding = hold(trainer, spread)
-    pace.optimizer = trainer.optimizer
-    return trainer
 
 
 def read_reward(completions: Sequence[str], **columns: Any) -> list[float | None]:

@@ -44,6 +44,9 @@ class ZeroParts:
         self._stage = stage
         self._model = trainer.model
         self._groups = [dict(group) for group in trainer.optimizer.param_groups]  # ZeRO joins what is in each to one
+        self._numbers = {
+            id(weight): weight.dtype for weight in trainer.model.parameters()
+        }  # the engine may shorten them
         self.engine, self.optimizer = accelerator.prepare(trainer.model, trainer.optimizer)
         self._stepper = accelerator.deepspeed_engine_wrapped
         self._zero = self.optimizer.optimizer
@@ -87,13 +90,13 @@ class ZeroParts:
         if not weight.requires_grad:
             return weight
         whole: torch.Tensor = safe_get_full_fp32_param(weight)
-        return whole.detach().view(self.shape(weight)).to(weight.dtype).cpu()
+        return whole.detach().view(self.shape(weight)).to(self._numbers[id(weight)]).cpu()
 
     def write(self, weight: torch.Tensor, value: torch.Tensor) -> None:
         import deepspeed
         from deepspeed.utils import safe_set_full_fp32_param
 
-        if self._stage < 3:
+        if not hasattr(weight, "ds_id"):
             weight.copy_(value)
         else:
             with deepspeed.zero.GatheredParameters([weight], modifier_rank=0):

@@ -46,6 +46,7 @@ def main(directory: Path, rounds: int, rollouts: tuple[RolloutsRef, ...]) -> Non
     optimizer = engine._trainer.optimizer.optimizer
     moments = [each["exp_avg"] for each in getattr(optimizer, "optimizer", optimizer).state.values()]
     facts = {
+        "numbers": engine.policy.numbers.text,
         "peer_groups": trained[0].peer_groups,
         "parameters": sum(engine.policy.holding.shape(parameter).numel() for parameter in parameters),
         "parameters_here": sum(map(count_here, parameters)),
