@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -90,9 +91,11 @@ class Shards:
         self._root = model
         self._layers = list(find_layers(model))
         self._gathers_again = gathers_again
+        device = next(model.parameters()).device.type  # not what torch would take: a CPU's ranks on a machine with GPUs
+        mesh = init_device_mesh(device, (torch.distributed.get_world_size(),))
         for layer in self._layers:
-            fully_shard(layer, reshard_after_forward=gathers_again)
-        fully_shard(model, reshard_after_forward=False)  # what no layer has: embeddings and output
+            fully_shard(layer, mesh=mesh, reshard_after_forward=gathers_again)
+        fully_shard(model, mesh=mesh, reshard_after_forward=False)  # what no layer has: embeddings and output
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:

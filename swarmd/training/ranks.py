@@ -138,12 +138,13 @@ def read_environment(training: TrainingConfig) -> dict[str, str]:
         port = free.getsockname()[1]
     size = str(training.processes)
     where = {"MASTER_ADDR": HOST, "MASTER_PORT": str(port), "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-    asked = read_accelerate(locate_file(training.accelerate)) if training.accelerate else {}
     spread = find_spread(training)
+    if spread.kind == "zero":
+        require("deepspeed", "deepspeed", f"training.accelerate = {training.accelerate!r}")
+    asked = read_accelerate(locate_file(training.accelerate)) if training.accelerate else {}
     if spread.kind == "fsdp":  # the model is cut by `holding`; accelerate is not to do it again
         asked = {name: value for name, value in asked.items() if not name.startswith(("FSDP_", "ACCELERATE_USE_FSDP"))}
     if spread.kind == "zero":
-        require("deepspeed", "deepspeed", f"training.accelerate = {training.accelerate!r}")
         asked |= {**ZERO, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3" if spread.weights > 1 else "2"}
         asked |= {"DS_ACCELERATOR": "cpu"} if training.device == "cpu" else {}
     environment = {**asked, **where}

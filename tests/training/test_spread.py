@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,14 @@ def test_accelerate_is_not_told_to_cut_the_model_too() -> None:
     environment = read_environment(configure())
     assert not [name for name in environment if "FSDP" in name]
     assert environment["WORLD_SIZE"] == environment["LOCAL_WORLD_SIZE"] == "4"
+
+
+def test_deepspeed_is_missed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "deepspeed" else find(name))
+    with pytest.raises(ConfigError, match="needs the package deepspeed") as caught:
+        read_environment(configure("zero3"))
+    assert "swarmd[deepspeed]" in caught.value.fix
 
 
 @pytest.mark.parametrize(
