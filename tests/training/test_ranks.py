@@ -31,7 +31,7 @@ from swarmd.worker.messages import Fault, Perform, Stop
 from tests.training.conftest import make_config, order
 from tests.training.test_worker import LOAD_S, Worker
 
-SHORT = Path(__file__).parent / "short_of_memory"
+SHORT = Path(__file__).parent / "impaired"
 
 
 @pytest.fixture
