@@ -11,12 +11,14 @@ from pathlib import Path
 
 import swarmd
 from swarmd.errors import UnitError
+from swarmd.installed import tool_of
 
 HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # ProtectHome=yes and PrivateTmp=yes show them empty
 PLAIN = re.compile(r"[A-Za-z0-9._/@+-]+")  # anything else would mean something in a unit
 FIX = (
-    "Make an environment outside home directories: `python3 -m venv /opt/swarmd` with the system's Python, "
-    "`/opt/swarmd/bin/pip install swarmd`, then `/opt/swarmd/bin/swarmd service install`"
+    "Install swarmd outside home directories, with the system's Python: `sudo sh install.sh --wheel swarmd-*.whl` "
+    "(docs/OPERATING.md, Install), then `sudo /opt/swarmd/bin/swarmd service install`; or have a service of your own: "
+    "`swarmd service install --user`"
 )
 
 
@@ -39,7 +41,7 @@ def find_command(executable: str = sys.executable, user: bool = False) -> str:
         return command
     for place in _needed(interpreter):
         if hidden := why_hidden(place):
-            raise UnitError(f"a service cannot run {interpreter}: {hidden}", FIX)
+            raise UnitError(f"a service cannot run {interpreter}: {hidden}", _fix(interpreter))
     return command
 
 
@@ -49,6 +51,11 @@ def _needed(interpreter: Path) -> Iterator[Path]:
     yield interpreter.resolve()
     yield Path(sys.base_prefix if str(interpreter) == sys.executable else interpreter.resolve())
     yield Path(swarmd.__file__).resolve()
+
+
+def _fix(interpreter: Path) -> str:
+    tool = tool_of(interpreter.parent.parent)
+    return f"{tool} installs for you alone. {FIX}" if tool else FIX
 
 
 def why_hidden(path: Path) -> str:

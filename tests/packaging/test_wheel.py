@@ -14,6 +14,7 @@ from tests.packaging.conftest import ROOT, Built, Installed
 NEEDED = (
     "swarmd/statecharts/round.yaml",
     "swarmd/configs/reference.toml",
+    "swarmd/constraints.txt",
     "swarmd/configs/local/coordinator.toml",
     "swarmd/contracts/SwarmCoordinator-3.json",
     "swarmd/models/embedded/model.safetensors",

@@ -1,0 +1,49 @@
+"""How swarmd was installed, and what to type to have more in the same place.
+
+swarmd is on no package index: a wheel comes from `make dist` (docs/OPERATING.md, Install). What its extras bring is,
+so a fix names those packages themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+DISTRIBUTION = "swarmd"
+WHEEL = "swarmd-*.whl"  # where the reader has it
+TOOLS = {"pipx": "pipx_metadata.json", "uv": "uv-receipt.toml"}  # what each leaves in an environment of its own
+
+
+def tool_of(prefix: Path) -> str:
+    """`pipx` or `uv` where that made the environment, else empty."""
+    return next((name for name, receipt in TOOLS.items() if (prefix / receipt).is_file()), "")
+
+
+def install_command(*requirements: str, prefix: str = sys.prefix) -> str:
+    """The command that puts packages beside this swarmd."""
+    wanted = [f"'{each}'" for each in requirements]
+    tool = tool_of(Path(prefix))
+    if tool == "pipx":
+        return f"pipx inject {DISTRIBUTION} {' '.join(wanted)}"
+    if tool == "uv":
+        return f"uv tool install {' '.join(f'--with {each}' for each in wanted)} ./{WHEEL}"
+    return f"{sys.executable} -m pip install {' '.join(wanted)}"
+
+
+def extra_command(extra: str) -> str:
+    """The command that installs what an extra brings."""
+    return install_command(*(_needs_of(extra) or [extra]))
+
+
+def _needs_of(extra: str) -> list[str]:
+    try:
+        needs = [Requirement(each) for each in requires(DISTRIBUTION) or []]
+    except PackageNotFoundError:  # from a checkout that was never installed
+        return []
+    of_extra = [each for each in needs if each.marker and not each.marker.evaluate({"extra": ""})]
+    return [
+        f"{each.name}{each.specifier}" for each in of_extra if each.marker and each.marker.evaluate({"extra": extra})
+    ]
