@@ -1,41 +1,56 @@
-# `make run` starts a swarm, `make test` checks everything; both set up .venv first, once.
+# `make run` starts a swarm, `make test` checks everything; each sets up .venv first, once, with what it needs.
 #
-# torch: with the default package index a Linux machine gets torch's CUDA build (several GB). For the CPU build, set
-# PIP_EXTRA_INDEX_URL to the CPU index that PyTorch's installation page names, or PIP_FIND_LINKS to a directory that
-# holds the wheel, before the first make.
+# torch: without an accelerator its CPU build is taken, from wherever pip is set to look or else from PyTorch's index for
+# it; the build for CUDA takes 4 GB more. `make setup TORCH=cpu` or `TORCH=default` decides otherwise.
 
 ROUNDS ?= 8
 NODES  ?= 3
 DIR    ?= .swarmd
 SEEDS  ?= 200
 STOPS  ?= 200
-WORKERS ?= 2
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2 * (os.cpu_count() or 1), 24))')
+AGAINST ?= main
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
-READY  := $(VENV)/.ready
+READY  := $(VENV)/.ready-test
+RUNS   := $(VENV)/.ready-run
+TORCH  ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check lint types layers drift unit e2e packaging dist charts bench bench-long soak lock format reset clean
+.PHONY: help setup run programs test tests quick test-slow durations check lint types layers drift unit e2e packaging \
+  dist charts bench bench-long soak mutants lock format reset clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 24
 
-$(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "swarmd needs Python 3.11 or newer, $(PYTHON) is older; try: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@echo "setting up $(VENV) (a few minutes, once)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@
+# What is installed, and how: see packaging/environment.py. $(READY) is all that tests need, $(RUNS) what a node needs.
+$(RUNS): pyproject.toml constraints.txt packaging/environment.py
+	@$(PYTHON) packaging/environment.py run --torch '$(TORCH)'
 
-setup: $(READY) ## make .venv with the pinned dependencies
+$(READY): pyproject.toml constraints.txt packaging/environment.py
+	@$(PYTHON) packaging/environment.py test --torch '$(TORCH)'
 
-run: $(READY) ## run three nodes on this machine (ROUNDS=8, ROUNDS=0 until Ctrl-C)
+setup: ## make .venv with the locked versions (TORCH=cpu, TORCH=default)
+	@$(PYTHON) packaging/environment.py test --torch '$(TORCH)'
+
+run: $(RUNS) ## run three nodes on this machine (ROUNDS=8, ROUNDS=0 until Ctrl-C)
 	@$(BIN)/swarmd local --rounds $(ROUNDS) --nodes $(NODES) --dir $(DIR)
 
-test: check unit e2e ## everything CI checks
+PHASES := programs setup contracts-setup check tests
+
+test: ## everything CI checks, with what that needs; STRICT=1: a program that is missing fails it
+	+@MAKE='$(MAKE)' $(PYTHON) tests/phases.py $(PHASES)
+
+quick: $(READY) ## within a minute: style, types, layers and the tests that your change reaches (AGAINST=main)
+	@$(BIN)/python -m tests.quick --against $(AGAINST)
+
+test-slow: $(READY) ## run and time all tests that `make quick` leaves out, the longest first (LIST=1 only lists them)
+	@$(BIN)/python -m tests.quick --against $(AGAINST) --rest --workers $(WORKERS) $(if $(LIST),--list)
+
+programs: ## install what tests start, where that needs no asking, and name what is missing
+	@test "$$PROGRAMS" = 'seen to' || $(PYTHON) tests/programs.py --install
 
 check: lint types layers drift ## what needs no running node: style, types, layers, generated files
 
@@ -63,25 +78,34 @@ drift: $(READY) ## generated files are what their sources say
 	diff -r build/packaging/completion packaging/completion
 
 # A Unix socket's path has at most 107 bytes, so tests write to a short one; what failed tests wrote stays. `--again`: see
-# tests/again.py.
+# tests/again.py; `--lanes`: tests/lanes.py.
 define pytest
 	@begun=$$(date +%s); written=$$(mktemp -d /tmp/t.XXXXXX); \
-	$(BIN)/pytest --again --durations=15 --basetemp="$$written" $(1) \
+	$(BIN)/pytest --again --lanes -n $(WORKERS) --durations=25 --basetemp="$$written" $(1) \
 	  && { rm -rf "$$written"; echo "make $@: $$(($$(date +%s) - begun)) s"; } \
 	  || { echo "make $@ failed after $$(($$(date +%s) - begun)) s; what its tests wrote is in $$written" >&2; exit 1; }
 endef
 
-unit: $(READY) ## fast tests, in two processes (WORKERS=2)
-	$(call pytest,-m 'not e2e' -n $(WORKERS) --dist worksteal)
+tests: $(READY) ## all tests, in WORKERS processes (two for each core)
+	$(call pytest,)
 
-e2e: $(READY) ## tests with whole nodes (minutes)
+unit: $(READY) ## tests without those of whole nodes
+	$(call pytest,-m 'not e2e')
+
+e2e: $(READY) ## tests of whole nodes
 	$(call pytest,-m e2e -v)
+
+durations: $(READY) ## time every test anew, into tests/durations.json; on a machine with nothing else to do
+	$(call pytest,--durations-out=tests/durations.json)
 
 packaging: $(READY) ## write the manual page and the completion scripts
 	$(BIN)/python -m swarmd.cli.manual packaging
 
-dist: $(READY) ## build wheel and sdist into dist
+dist: $(READY) ## build wheel and sdist into dist, with their SHA-256
+	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
+	cp packaging/install.sh dist
+	cd dist && $$(command -v sha256sum || echo shasum -a 256) *.whl *.tar.gz install.sh > SHA256SUMS
 
 charts: $(READY) ## draw the statecharts into docs/charts
 	$(BIN)/swarmd chart --write docs/charts
@@ -92,13 +116,17 @@ bench: $(READY) ## the benchmarks, as tables
 bench-long: $(READY) ## the trainer over 200 stages, and with a KL term and adapters
 	$(BIN)/python -m bench trainer-memory trainer-kinds
 
-soak: $(READY) ## many seeds of the simulator (SEEDS=200), many stops of a real node (STOPS=200)
+soak: $(READY) ## many seeds of the simulator (SEEDS=200), many stops of a real node (STOPS=200), long forms of tests
 	$(BIN)/swarmd sim --seeds $(SEEDS)
 	$(BIN)/python -m tests.soak --stops $(STOPS)
+	$(call pytest,-m soak --soak)
+	@TRAINERS=real $(MAKE) --no-print-directory e2e
 
-lock: $(READY) ## write constraints.txt from what is installed
-	@{ echo '# Exact versions of everything that swarmd installs, development tools included; `make lock` writes this file.'; \
-	  $(BIN)/python -m pip freeze --exclude-editable | grep -E '^[A-Za-z0-9._-]+==' | sed -E 's/\+[a-z0-9.]+$$//'; } > constraints.txt
+mutants: $(READY) ## small mistakes planted in a copy: do the tests notice? (NAMES="store quota")
+	@$(BIN)/python -m tests.mutation $(NAMES)
+
+lock: ## write what is installed into constraints.txt and into the extra `locked`
+	@$(BIN)/python packaging/lock.py
 
 reset: ## forget the local swarm: its logs, checkpoints and identities
 	rm -rf $(DIR)
@@ -129,4 +157,5 @@ contracts-gas: $(READY) $(CONTRACTS_READY) ## measure what calls cost, into docs
 	$(BIN)/python -m tests.contracts.gas --write
 
 drift: contracts-drift
-unit e2e: $(CONTRACTS_READY)
+tests unit e2e test-slow durations: programs
+tests unit e2e quick test-slow durations: $(CONTRACTS_READY)

@@ -2,7 +2,8 @@
 
 Such a test has deadlines, and on a busy machine a process that should answer in seconds may not run for longer. A test
 of pure code has no such excuse and is never run again. The first failure is shown in full, the last lines of the output
-name every test that needed a second run, and one that fails again fails the whole.
+name every test that needed a second run, and one that fails again fails the whole. A run may need three: where more
+tests fail, none is run again, and the run has failed.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import pytest
 STARTING_PROCESSES = (
     *(f"tests/{name}/" for name in ("care", "chain", "cli", "contracts", "daemon", "dht", "doctor", "e2e", "sandbox")),
     *(f"tests/{name}/" for name in ("monitoring", "packaging", "soak", "training/reference", "units", "web", "worker")),
-    *(f"tests/training/test_{name}.py" for name in ("ranks", "vllm", "worker")),
+    *(f"tests/training/test_{name}.py" for name in ("ranks", "sharded", "vllm", "worker")),
     "tests/observe/test_otlp.py",
 )
-MOST = 12  # more failures than these are no accident
+MOST = 3  # more failures than these are no accident
 LONGEST_S = 900.0
 TAIL_LINES = 60
 
@@ -30,16 +31,16 @@ class Again:
     """What failed in this run, and how it went by itself. Compared by identity: pytest keeps plugins in sets."""
 
     config: pytest.Config
-    failed: dict[str, None] = field(default_factory=dict)
+    failed: dict[str, None] = field(default_factory=dict)  # in order
     verdicts: dict[str, str] = field(default_factory=dict)  # test -> "" or the end of what it printed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self.failed[report.nodeid] = None
+            self.failed[ungrouped(report.nodeid)] = None
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if exitstatus != pytest.ExitCode.TESTS_FAILED or not self.may_be_accidents():
+        if exitstatus != pytest.ExitCode.TESTS_FAILED or not self.may_be_accidents() or self.are_too_many():
             return
         for test in self.failed:
             self.verdicts[test] = run_alone(test, self.config)
@@ -47,18 +48,30 @@ class Again:
             session.exitstatus = pytest.ExitCode.OK
 
     def may_be_accidents(self) -> bool:
-        """Whether each of the failed tests starts processes, and they are few."""
-        return 0 < len(self.failed) <= MOST and all(test.startswith(STARTING_PROCESSES) for test in self.failed)
+        """Whether each of the failed tests starts processes."""
+        return bool(self.failed) and all(test.startswith(STARTING_PROCESSES) for test in self.failed)
+
+    def are_too_many(self) -> bool:
+        return len(self.failed) > MOST
 
     def lines(self) -> Iterator[str]:
         for test, output in self.verdicts.items():
             if output:
                 yield output
             yield f"RAN AGAIN {'and failed again' if output else 'and passed'}: {test}"
+        if self.may_be_accidents() and self.are_too_many():
+            yield f"NOT RUN AGAIN: {len(self.failed)} tests failed, and a run may have {MOST} accidents:"
+            yield from (f"  {test}" for test in self.failed)
 
     def pytest_unconfigure(self) -> None:
         for line in self.lines():
             print(line, flush=True)
+
+
+def ungrouped(test: str) -> str:
+    """The name without the group that `--dist loadgroup` puts behind it."""
+    name, at, group = test.rpartition("@")
+    return name if at and "]" not in group else test
 
 
 def run_alone(test: str, config: pytest.Config) -> str:

@@ -1,5 +1,6 @@
 """What all tests share: a quiet, offline environment with one thread a process."""
 
+import gc
 import logging
 import os
 import signal
@@ -8,16 +9,54 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.again"]
+from swarmd import private
+
+pytest_plugins = ["tests.again", "tests.durations", "tests.lanes", "tests.missing"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("COLUMNS", "120")
 
+# By default an example that takes 200 ms fails its test, which on a busy machine is nobody's fault.
+settings.register_profile("unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
+
 # A shell that starts a test run in the background has it ignore SIGINT, and what it starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Spare all collections of garbage the walk through what is imported and collected by now: it stays to the end."""
+    gc.freeze()
+
+
+STRONG_COST = private.SCRYPT_COST
+LIGHT_COST = 10
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run the long forms of tests too (marked soak)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long forms of tests run only when asked for."""
+    if not config.getoption("--soak"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("soak")])
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def light_passphrases() -> None:
+    """Files that tests encrypt in this process open in milliseconds; `strong_passphrases` undoes it for one test."""
+    private.SCRYPT_COST = LIGHT_COST
+
+
+@pytest.fixture
+def strong_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "SCRYPT_COST", STRONG_COST)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,154 @@
+"""What tests start is brought where that needs no asking, and named with its command where it is not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import programs
+from tests.programs import PROGRAMS
+
+ROOT = Path(__file__).parents[1]
+APT = """#!/bin/sh
+echo "$@" >> "{calls}"
+for word in "$@"; do test "$word" = "{refused}" && {{ echo "E: Unable to locate package $word" >&2; exit 100; }}; done
+while test $# -gt 0; do case "$1" in install) break;; esac; shift; done
+for word in "$@"; do
+  case "$word" in bubblewrap) word=bwrap;; install) continue;; esac
+  printf '#!/bin/sh\\n' > "{place}/$word"; chmod +x "{place}/$word"
+done
+"""
+NPM = """#!/bin/sh
+echo other > sparticuz-chromium-147.0.0.tgz
+"""
+
+
+class Clean:
+    """A machine of which a test says what is installed; the working tree is a copy with nothing but the table."""
+
+    def __init__(self, root: Path) -> None:
+        self.path, self.calls = root / "bin", root / "calls"
+        self.path.mkdir()
+        (root / "tests").mkdir()
+        self.script = Path(shutil.copy(ROOT / "tests" / "programs.py", root / "tests"))
+        for name in ("sh", "chmod", "env"):
+            (self.path / name).symlink_to(str(shutil.which(name)))
+        self.put("sudo", '#!/bin/sh\nshift\nexec "$@"\n')
+
+    def put(self, name: str, text: str = "#!/bin/sh\n") -> None:
+        (self.path / name).write_text(text)
+        (self.path / name).chmod(0o755)
+
+    def apt(self, refused: str = "") -> None:
+        self.put("apt-get", APT.format(calls=self.calls, refused=refused, place=self.path))
+
+    def install(self, *wanted: str, **environment: str) -> str:
+        """What the script says on a machine where it may get no other programs."""
+        others = " ".join(name for name in PROGRAMS if name not in wanted)
+        chosen = {"PATH": str(self.path), "WITHOUT": others, **environment}
+        argv = [sys.executable, str(self.script), "--install"]
+        done = subprocess.run(
+            argv, env=chosen, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True
+        )
+        return "\n".join(line for line in (done.stdout + done.stderr).splitlines() if "WITHOUT" not in line)
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Clean:
+    return Clean(tmp_path)
+
+
+def test_what_is_missing_comes_in_one_call_and_is_told_before(clean: Clean) -> None:
+    clean.apt()
+    told = clean.install("bubblewrap", "zsh").splitlines()
+    assert told[0] == "installing what tests start, with apt-get: bubblewrap zsh (about 18 MB)"
+    assert "bubblewrap" not in "\n".join(told[1:]) and "zsh" not in "\n".join(told[1:])
+    update, install = clean.calls.read_text().splitlines()
+    assert update.endswith("-q update") and install.endswith("install bubblewrap zsh")
+
+
+def test_nothing_is_done_and_nothing_told_where_all_is_there(clean: Clean) -> None:
+    clean.apt()
+    clean.put("zsh")
+    assert "zsh" not in clean.install("zsh")
+    assert not clean.calls.exists() and not (clean.path.parent / ".tools").exists()
+
+
+def test_a_package_that_is_unknown_does_not_stop_the_others(clean: Clean) -> None:
+    clean.apt(refused="bubblewrap")
+    told = clean.install("bubblewrap", "zsh")
+    assert "apt-get install failed:\nE: Unable to locate package bubblewrap" in told
+    assert re.search(r"bubblewrap \(the sandbox's first way\): (sudo )?apt-get install bubblewrap$", told, re.M)
+    assert "zsh (completion" not in told and (clean.path / "zsh").exists()
+
+
+@pytest.mark.parametrize("sudo", ["#!/bin/sh\necho 'a password is required' >&2\nexit 1\n", ""])
+def test_who_may_not_install_is_told_the_commands(clean: Clean, sudo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clean.apt()
+    clean.put("sudo", sudo) if sudo else (clean.path / "sudo").unlink()
+    monkeypatch.setenv("PATH", str(clean.path))
+    monkeypatch.setattr(programs, "is_root", lambda: False)
+    assert programs.rights() is None
+    assert PROGRAMS["fish"].fix() == "sudo apt-get install fish"
+    assert PROGRAMS["chromium"].fix() == (
+        "sudo apt-get install chromium fontconfig, or python tests/programs.py --install with npm (Linux on x86-64), "
+        "or name one in CHROMIUM"
+    )
+
+
+def test_a_machine_without_apt_is_told_what_is_not_here(clean: Clean) -> None:
+    told = clean.install("zsh", "bubblewrap")
+    assert told.startswith("NOT HERE, so tests that need it will be skipped:\n")
+    assert "  zsh (completion in zsh): " in told and "  bubblewrap (" in told and "installing" not in told
+
+
+def test_a_chromium_of_npm_that_is_another_is_not_unpacked(clean: Clean, monkeypatch: pytest.MonkeyPatch) -> None:
+    clean.put("npm", NPM)
+    clean.put("node")
+    if not programs.npm_may_bring():
+        pytest.skip("npm has a Chromium for Linux on x86-64")
+    told = clean.install("chromium")
+    assert told.splitlines()[0].startswith("installing what tests start, with npm, into .tools: @sparticuz/chromium@")
+    assert "is not what it was: its SHA-512 is " in told and "  chromium (the pages, in a browser): " in told
+    assert {path.name for path in (clean.path.parent / ".tools").iterdir()} == {"install.log"}
+
+
+def test_a_program_that_is_named_is_neither_sought_nor_installed(clean: Clean) -> None:
+    clean.apt()
+    told = clean.install("chromium", CHROMIUM="nowhere/chromium")
+    assert "CHROMIUM=nowhere/chromium is no program" in told and not clean.calls.exists()
+
+
+def test_a_long_installation_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(programs, "TOOLS", tmp_path)
+    monkeypatch.setattr(programs, "LOOK_S", 0.05)
+    assert programs.run("a package", ["sh", "-c", "echo Unpacking; sleep 1"])
+    assert "  a package, 0 s: Unpacking\n" in capsys.readouterr().out
+    monkeypatch.setattr(programs, "LONGEST_S", 0.2)
+    assert not programs.run("a package", ["sh", "-c", "sleep 60"])
+    assert "a package failed" in capsys.readouterr().out
+
+
+def test_tests_find_programs_through_the_table_alone() -> None:
+    """So that none of them fails, or is silently not run, on a machine without the program."""
+    modules = [path for path in (ROOT / "tests").rglob("*.py") if path.name not in ("programs.py", Path(__file__).name)]
+    assert [path.name for path in modules if "shutil.which(" in path.read_text(encoding="utf-8")] == []
+
+
+def test_phases_are_timed_and_end_at_the_first_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text("good:\n\t@echo seen to: $$PROGRAMS.\nbad:\n\t@exit 3\nnever:\n\t@touch never\n")
+    argv = [sys.executable, str(ROOT / "tests" / "phases.py")]
+    environment = {name: value for name, value in os.environ.items() if name not in ("PROGRAMS", "MAKEFLAGS")}
+    done = subprocess.run(
+        [*argv, "good", "bad", "never"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and not (tmp_path / "never").exists()
+    assert re.search(r"== failed in bad, \d s: good \d, bad \d\n$", done.stdout)
