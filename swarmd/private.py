@@ -16,6 +16,7 @@ from swarmd.errors import SwarmdError
 from swarmd.eventlog.files import sync_directory
 
 CREDENTIAL = "credential:"
+SCRYPT_COST = 17  # log2 of scrypt's n for what is written: 128 MiB and some tenths of a second to try one passphrase
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 
 

@@ -11,7 +11,8 @@ import struct
 
 import msgspec
 
-from swarmd.dht.backup import COST, COST_MAX, COST_MIN, check_passphrase, derive_key
+from swarmd import private
+from swarmd.dht.backup import COST_MAX, COST_MIN, check_passphrase, derive_key
 from swarmd.errors import BackupError, IdentityError
 
 MAGIC = b"swarmd-sealed-part\x00\x00\x00\x00\x00\x00"
@@ -20,10 +21,15 @@ HEADER = struct.Struct(f">{len(MAGIC)}sBB16s12s")
 SEALED_BYTES_MAX = 4 * 1024 * 1024
 
 
-def seal(files: dict[str, bytes], passphrase: str, cost: int = COST) -> bytes:
-    """Encrypt files. Raises IdentityError for a passphrase that is too short or too long."""
+def seal(files: dict[str, bytes], passphrase: str, cost: int | None = None) -> bytes:
+    """Encrypt files, at SCRYPT_COST where no `cost` is given.
+
+    Raises:
+        IdentityError: the passphrase is too short or too long.
+    """
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+    cost = private.SCRYPT_COST if cost is None else cost
     salt, nonce = os.urandom(16), os.urandom(12)
     header = HEADER.pack(MAGIC, VERSION, cost, salt, nonce)
     key = derive_key(check_passphrase(passphrase), salt, cost)

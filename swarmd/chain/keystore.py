@@ -16,12 +16,12 @@ from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from eth_utils.address import to_checksum_address
 
+from swarmd import private
 from swarmd.config import ChainConfig
 from swarmd.errors import KeystoreError
 from swarmd.paths import DataPaths
 from swarmd.private import Kind, Secret, locate_secret, read_secret, write_secret
 
-SCRYPT_N = 1 << 17  # 128 MiB and some tenths of a second to try one passphrase
 SCRYPT_WORK_MAX = 1 << 23  # n * r: 1 GiB of memory
 SCRYPT_P_MAX = 16
 PBKDF2_ROUNDS_MAX = 10_000_000
@@ -118,14 +118,18 @@ def read_keystore(path: Path, passphrase: str) -> LocalAccount:
     return _unlock(Secret(path), passphrase)
 
 
-def create_keystore(path: Path, passphrase: str, work: int = SCRYPT_N) -> LocalAccount:
-    """A new random account in a new file. `work` is scrypt's n. Raises KeystoreError; nothing is overwritten."""
+def create_keystore(path: Path, passphrase: str, work: int | None = None) -> LocalAccount:
+    """A new random account in a new file. Raises KeystoreError; nothing is overwritten.
+
+    Args:
+        work: scrypt's n; 2**SCRYPT_COST where none is given.
+    """
     account: LocalAccount = Account.create(extra_entropy="")
     _store(path, account, passphrase, work)
     return account
 
 
-def import_key(path: Path, key: str, passphrase: str, work: int = SCRYPT_N) -> LocalAccount:
+def import_key(path: Path, key: str, passphrase: str, work: int | None = None) -> LocalAccount:
     """The account of a key (64 hex digits) in a new file. Raises KeystoreError as `create_keystore` does."""
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", key):
         raise KeystoreError("this is no private key: 64 hex digits expected")
@@ -137,11 +141,11 @@ def import_key(path: Path, key: str, passphrase: str, work: int = SCRYPT_N) -> L
     return account
 
 
-def _store(path: Path, account: LocalAccount, passphrase: str, work: int) -> None:
+def _store(path: Path, account: LocalAccount, passphrase: str, work: int | None) -> None:
     check_passphrase(passphrase)
     if path.exists():  # said before the slow part; `write_secret` holds to it
         raise KeystoreError(f"{path} exists already", "Move it away first: a keystore is never overwritten")
-    encrypted = Account.encrypt(account.key, passphrase, kdf="scrypt", iterations=work)
+    encrypted = Account.encrypt(account.key, passphrase, kdf="scrypt", iterations=work or 1 << private.SCRYPT_COST)
     write_secret(path, msgspec.json.encode(encrypted) + b"\n", KEYSTORE)
 
 

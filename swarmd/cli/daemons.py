@@ -25,6 +25,11 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def command(self) -> list[str]:
+        """What is run."""
+        return [sys.executable, "-m", "swarmd", "run", "--config", str(self.place.config)]
+
+    @property
     def pid(self) -> int:
         """Process id; 0 before the start."""
         return self._process.pid if self._process else 0
@@ -43,7 +48,7 @@ class Daemon:
         self._set_output_aside()
         with self.place.output.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "swarmd", "run", "--config", str(self.place.config)],
+                self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

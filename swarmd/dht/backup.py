@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd import private
 from swarmd.core.state import State
 from swarmd.dht.identity import Identity, parse_identity
 from swarmd.errors import IdentityError, NotFoundError
@@ -26,7 +27,6 @@ MAGIC = b"swarmd-identity-backup\x00"
 VERSION = 1
 HEADER = struct.Struct(f">{len(MAGIC)}sBB16s12s")
 FILE_BYTES_MAX = 64 * 1024
-COST = 17  # log2 of scrypt's n: 128 MiB and about half a second
 COST_MIN, COST_MAX = 10, 18  # of a backup that is opened; a file cannot ask for more memory than 256 MiB
 PASSPHRASE_LENGTH_MIN = 8  # characters
 PASSPHRASE_LENGTH_MAX = 1024
@@ -64,14 +64,15 @@ class Backup(msgspec.Struct, frozen=True):
         return identity
 
 
-def seal_backup(backup: Backup, passphrase: str, cost: int = COST) -> bytes:
-    """The file's contents.
+def seal_backup(backup: Backup, passphrase: str, cost: int | None = None) -> bytes:
+    """The file's contents. `cost` is SCRYPT_COST where none is given.
 
     Raises:
         IdentityError: the passphrase is too short or too long.
     """
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+    cost = private.SCRYPT_COST if cost is None else cost
     salt, nonce = os.urandom(16), os.urandom(12)
     header = HEADER.pack(MAGIC, VERSION, cost, salt, nonce)
     key = derive_key(check_passphrase(passphrase), salt, cost)

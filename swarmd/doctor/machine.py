@@ -21,6 +21,7 @@ from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import ConfigError
+from swarmd.installed import extra_command, install_command
 from swarmd.serving import is_loopback
 from swarmd.training.memory import measure_host
 from swarmd.training.spread import find_spread
@@ -42,7 +43,7 @@ PACKAGES_UNKNOWN = Kind(
     "note",
     "swarmd is not installed as a package",
     "It runs from its sources, so what it needs is not written down where pip can compare.",
-    "Install it: `pip install swarmd`",
+    "Install it in an environment of its own: docs/OPERATING.md, Install",
 )
 PACKAGE_MISSING = Kind(
     "packages.missing",
@@ -148,7 +149,7 @@ async def check_packages(subject: Subject) -> list[Finding]:
     except PackageNotFoundError:
         return [PACKAGES_UNKNOWN.found("there is no distribution of this name in this environment")]
     wanted = [each for each in map(_requirement, lines) if each is not None and not _is_extra(each)]
-    found = [finding for each in wanted for finding in _compare(each, PACKAGE_MISSING, f"'{each}'")]
+    found = [finding for each in wanted for finding in _compare(each, PACKAGE_MISSING, install_command(str(each)))]
     return found or [well("packages", "Packages", f"all {len(wanted)} packages have versions that swarmd asks for")]
 
 
@@ -163,8 +164,7 @@ async def check_extras(subject: Subject) -> list[Finding]:
 
 def _examine_extra(package: str, extra: str) -> Iterator[Finding]:
     requirement = _requirement_of(package) or Requirement(package)
-    source = f"'swarmd[{extra}]'" if extra else package
-    yield from _compare(requirement, EXTRA_MISSING, source)
+    yield from _compare(requirement, EXTRA_MISSING, extra_command(extra) if extra else install_command(package))
 
 
 def _requirement_of(package: str) -> Requirement | None:
@@ -187,17 +187,16 @@ def _is_extra(requirement: Requirement) -> bool:
     return requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
 
 
-def _compare(requirement: Requirement, missing: Kind, source: str) -> Iterator[Finding]:
-    install = f"Run `{sys.executable} -m pip install {source}`"
+def _compare(requirement: Requirement, missing: Kind, install: str) -> Iterator[Finding]:
     try:
         here = version(requirement.name)
     except PackageNotFoundError:
-        yield missing.found(f"{requirement.name} is not installed, {_asked(requirement)}", install)
+        yield missing.found(f"{requirement.name} is not installed, {_asked(requirement)}", f"Run `{install}`")
         return
     if not requirement.specifier.contains(here, prereleases=True):
         yield PACKAGE_VERSION.found(
             f"{requirement.name} {here} is installed, swarmd asks for {requirement.specifier}",
-            f"Run `{sys.executable} -m pip install '{requirement.name}{requirement.specifier}'`",
+            f"Run `{install_command(f'{requirement.name}{requirement.specifier}')}`",
         )
 
 

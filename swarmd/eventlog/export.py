@@ -15,6 +15,7 @@ from swarmd.errors import PathUnusable, SwarmdError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.files import TEMPORARY, write_failure
 from swarmd.eventlog.text import event_body, event_json
+from swarmd.installed import extra_command
 
 ROWS_PER_GROUP = 65536
 PARQUET_COMMITS = 4096  # commits turned into rows at a time
@@ -67,7 +68,7 @@ def export_parquet(commits: Iterable[Commit], path: Path) -> int:
         import pyarrow as arrow
         from pyarrow import parquet
     except ImportError as error:
-        raise SwarmdError("Parquet export needs pyarrow", "pip install 'swarmd[parquet]'") from error
+        raise SwarmdError("Parquet export needs pyarrow", extra_command("parquet")) from error
     schema = _schema(arrow)
     target = _target(path)
     temporary = _temporary(target)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from swarmd import __version__
 from swarmd.errors import ConfigError
+from swarmd.installed import extra_command
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status
 
@@ -40,7 +41,7 @@ def make_exporter() -> MetricExporter:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     except ImportError as error:
         raise ConfigError(
-            f"{ENDPOINTS[1]} is set, and OpenTelemetry is not installed: {error}", "pip install 'swarmd[otel]'"
+            f"{ENDPOINTS[1]} is set, and OpenTelemetry is not installed: {error}", extra_command("otel")
         ) from None
     return OTLPMetricExporter()
 

@@ -19,6 +19,7 @@ import structlog
 from swarmd.animals import animal_name
 from swarmd.config import Config
 from swarmd.errors import ConfigError
+from swarmd.installed import extra_command, install_command
 from swarmd.paths import DataPaths
 
 PROJECT = "swarmd"
@@ -238,7 +239,7 @@ def check_trackers(config: Config) -> None:
         if getattr(config.results, name) and not is_installed(name):
             raise ConfigError(
                 f"results.{name} = true, but the package {name} is not installed",
-                f"Install it with `pip install 'swarmd[{name}]'`, or set results.{name} = false",
+                f"Install it with `{extra_command(name)}`, or set results.{name} = false",
             )
 
 
@@ -259,7 +260,7 @@ def make_trackers(config: Config, paths: DataPaths, peer: str, step: int) -> Tra
     group = f"{config.swarm.id}-{peer}"
     makers: dict[str, Callable[[], Tracker]] = {}
     if config.results.tensorboard and not is_installed("tensorboard"):
-        _log.info("no event files: the package tensorboard is not installed", fix="pip install tensorboard")
+        _log.info("no event files: the package tensorboard is not installed", fix=install_command("tensorboard"))
     elif config.results.tensorboard:
         makers["TensorBoard"] = lambda: TensorBoard(paths.results / "tensorboard", step)
     if config.results.wandb:

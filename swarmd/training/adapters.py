@@ -15,13 +15,16 @@ import torch
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError
+from swarmd.installed import extra_command
 from swarmd.training.device import HALF, Numbers
 
 
 def require(package: str, extra: str, key: str) -> Any:
     """An optional package, imported. Raises ConfigError naming the setting and the extra where it is missing."""
     if importlib.util.find_spec(package) is None:
-        raise ConfigError(f"{key} needs the package {package}, which is not installed", f"Install swarmd[{extra}]")
+        raise ConfigError(
+            f"{key} needs the package {package}, which is not installed", f"Install it: {extra_command(extra)}"
+        )
     return importlib.import_module(package)
 
 

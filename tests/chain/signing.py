@@ -18,6 +18,7 @@ from eth_utils.crypto import keccak
 
 from swarmd.chain.keystore import import_key
 from tests.chain.grounds import CHAIN_ID, Ground
+from tests.forked import Forked, fork
 
 KEY = keccak(text="the signer's key").hex()
 ADDRESS = str(Account.from_key(KEY).address)
@@ -29,6 +30,7 @@ RICH_WEI = 10**21
 START_S = 60.0
 STOP_S = 60.0
 WORK = 2**10
+IMPORTED = ("swarmd.cli.signer", "swarmd.chain.signer_service", "swarmd.observe.logs", "swarmd.daemon.process")
 
 
 def fund(ground: Ground) -> None:
@@ -62,7 +64,7 @@ def options(ground: Ground, rpc: str = "", **changed: str) -> list[str]:
 class Running:
     """A signer's process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, home: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | Forked, home: Path) -> None:
         self.process = process
         self.home = home
         self.url = ""
@@ -111,18 +113,19 @@ class Running:
         return await asyncio.to_thread(requests.post, f"{self.url}/api/{method}", **more)
 
 
-async def start(home: Path, *args: str) -> Running:
+async def start(home: Path, *args: str, by_exec: bool = False) -> Running:
     """A signer in this directory; it may end at once."""
     account_files(home)
+    if not by_exec:
+        return Running(await fork(IMPORTED, "swarmd", "signer", *args, cwd=home), home)
     command = [sys.executable, "-m", "swarmd", "signer", *args]
-    process = await asyncio.create_subprocess_exec(*command, cwd=home, stderr=asyncio.subprocess.PIPE)
-    return Running(process, home)
+    return Running(await asyncio.create_subprocess_exec(*command, cwd=home, stderr=asyncio.subprocess.PIPE), home)
 
 
 @asynccontextmanager
-async def signing(home: Path, *args: str) -> AsyncIterator[Running]:
+async def signing(home: Path, *args: str, by_exec: bool = False) -> AsyncIterator[Running]:
     """A signer that listens, until the block ends. Whatever it said and wrote is searched for secrets."""
-    running = await start(home, *args)
+    running = await start(home, *args, by_exec=by_exec)
     try:
         await running.listens()
         yield running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -19,7 +20,7 @@ from swarmd.chain.orders import Journal, Orders
 from swarmd.chain.rpc import Caller, Rpc
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ContractRefused, ManifestError
-from tests.anvil import AnvilMissing, running_anvil
+from tests.anvil import running_anvil
 from tests.contracts.chain import connect
 
 pytestmark = pytest.mark.anyio
@@ -101,11 +102,8 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    try:
-        with running_anvil() as url:
-            yield url
-    except AnvilMissing as error:
-        pytest.fail(str(error), pytrace=False)
+    with running_anvil() as url:
+        yield url
 
 
 @pytest.fixture
@@ -140,21 +138,41 @@ async def test_it_is_made_as_planned(bench: Bench, plan: Plan) -> None:
     assert bench.w3.eth.get_code(deployed.contract, deployed.from_block - 1) == b""
 
 
-@pytest.mark.parametrize(("after", "plan"), [(False, CLOSED), (True, OPEN)], ids=["before", "after"])
+async def dies_and_goes_on(bench: Bench, path: Path, plan: Plan, dies_at: int, after: bool) -> bool:
+    """Whether it was killed at that request; then it goes on, and sends each transaction once."""
+    account = bench.account()
+    try:
+        await deploy(bench.orders(account, path, Mortal(bench.rpc(), dies_at, after)), plan)
+        return False
+    except Killed:
+        pass
+    deployed = await deploy(bench.orders(account, path), plan)
+    assert bench.sent_by(account) == STEPS[plan], f"killed at request {dies_at}"
+    await matches(bench, deployed.contract, plan)
+    return True
+
+
+KILLED = pytest.mark.parametrize(("after", "plan"), [(False, CLOSED), (True, OPEN)], ids=["before", "after"])
+
+
+@KILLED
+async def test_killed_at_a_request_it_goes_on_and_makes_nothing_twice(
+    bench: Bench, tmp_path: Path, after: bool, plan: Plan
+) -> None:
+    """At the first requests and a few others; all of them are in the long form below."""
+    always = 4 * STEPS[plan]  # how many there are beyond is a matter of how often a receipt is asked for
+    for dies_at in (1, 2, *sorted(random.Random(STEPS[plan]).sample(range(3, always), 5)), always):
+        assert await dies_and_goes_on(bench, tmp_path / f"{dies_at}.json", plan, dies_at, after)
+
+
+@pytest.mark.soak
+@KILLED
 async def test_killed_at_every_request_it_goes_on_and_makes_nothing_twice(
     bench: Bench, tmp_path: Path, after: bool, plan: Plan
 ) -> None:
     for dies_at in count(1):
-        account, path = bench.account(), tmp_path / f"{dies_at}.json"
-        mortal = Mortal(bench.rpc(), dies_at, after)
-        try:
-            await deploy(bench.orders(account, path, mortal), plan)
+        if not await dies_and_goes_on(bench, tmp_path / f"{dies_at}.json", plan, dies_at, after):
             break
-        except Killed:
-            pass
-        deployed = await deploy(bench.orders(account, path), plan)
-        assert bench.sent_by(account) == STEPS[plan], f"killed at request {dies_at}"
-        await matches(bench, deployed.contract, plan)
     assert dies_at > 4 * STEPS[plan]
 
 

@@ -117,6 +117,11 @@ def test_what_is_made_is_private_and_opens(tmp_path: Path) -> None:
     assert create_keystore(tmp_path / "other.json", PASSPHRASE, WORK).address != made.address
 
 
+def test_a_new_keystore_costs_much_to_guess(tmp_path: Path, strong_passphrases: None) -> None:
+    create_keystore(tmp_path / "new.json", PASSPHRASE)
+    assert json.loads((tmp_path / "new.json").read_text())["crypto"]["kdfparams"]["n"] == 2**17
+
+
 @pytest.mark.parametrize("form", [KEY, "0x" + KEY, KEY.upper()])
 def test_a_key_is_imported_in_every_usual_form(tmp_path: Path, form: str) -> None:
     assert import_key(tmp_path / "a.json", form, PASSPHRASE, WORK).address == ADDRESS

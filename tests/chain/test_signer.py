@@ -14,6 +14,7 @@ from eth_account import Account
 
 from swarmd.chain.proxy import open_proxy
 from swarmd.chain.rpc import Rpc
+from swarmd.cli import run_command
 from swarmd.config import ProxyConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import RegistrationLog, RewardLog, VoteLog
@@ -29,6 +30,7 @@ from tests.chain.signing import (
     TOKEN,
     Running,
     UpstreamCoordinator,
+    account_files,
     fund,
     options,
     signing,
@@ -577,13 +579,22 @@ async def test_an_orderly_end_waits_for_the_request_under_way(ground: Ground, tm
     ],
     ids=str,
 )
-async def test_it_refuses_to_start(
-    ground: Ground, tmp_path: Path, changed: dict[str, str], code: int, words: str
+def test_it_refuses_to_start(
+    ground: Ground,
+    tmp_path: Path,
+    changed: dict[str, str],
+    code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    running = await start(tmp_path, *options(ground, **changed))
-    assert await running.ended() == code, running.said
-    assert words in "".join(running.said) and "Traceback" not in "".join(running.said)
-    assert not any(secret in "".join(running.said) for secret in SECRETS)
+    account_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("swarmd.daemon.process.keep_memory_off_disk", lambda: None)
+    assert run_command(["signer", *options(ground, **changed)]) == code
+    said = capfd.readouterr().err
+    assert words in said and "Traceback" not in said
+    assert not any(secret in said for secret in SECRETS)
 
 
 async def test_one_audit_log_has_one_signer_and_one_account(ground: Ground, tmp_path: Path) -> None:
@@ -620,7 +631,7 @@ org = "{ORG}"
 """,
         encoding="utf-8",
     )
-    async with signing(tmp_path, "--config", "node.toml", "--listen", "127.0.0.1:0") as signer:
+    async with signing(tmp_path, "--config", "node.toml", "--listen", "127.0.0.1:0", by_exec=True) as signer:
         assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
     assert (tmp_path / "data" / "signer.audit.jsonl").is_file()
     assert PASSPHRASE not in (tmp_path / "data" / "signer.audit.jsonl").read_text(encoding="utf-8")

@@ -21,6 +21,10 @@ class Contract:
 
     def __init__(self) -> None:
         self.at = (0, 0)
+        self.owner = ""
+
+    async def eoa(self, peer: str) -> str:
+        return self.owner
 
     async def has_reward(self, *asked: object) -> bool:
         return False
@@ -32,9 +36,9 @@ class Contract:
         return BlockRef(7, "0x7")
 
 
-def judging() -> tuple[Contract, Verdicts]:
+def judging(account: str = "") -> tuple[Contract, Verdicts]:
     contract = Contract()
-    return contract, Verdicts(cast(Any, contract), cast(Any, contract), "me", "")
+    return contract, Verdicts(cast(Any, contract), cast(Any, contract), "me", account)
 
 
 def reward(round: int) -> Submit:
@@ -58,6 +62,18 @@ async def test_what_is_refused_at_its_own_place_again_is_refused_for_good() -> N
             await verdicts.judge(reward(1), TOO_EARLY)
         refused = await verdicts.judge(reward(1), TOO_EARLY)
         assert isinstance(refused, Refusal) and refused.code == "InvalidRoundNumber"
+
+
+@pytest.mark.parametrize(
+    ("account", "owner", "seen"),
+    [("0xAb", "", False), ("0xAb", "0xaB", True), ("", "0xcd", True), ("0xAb", "0xcd", "taken")],
+)
+async def test_a_registration_is_ours_if_the_account_is(account: str, owner: str, seen: bool | str) -> None:
+    contract, verdicts = judging(account)
+    contract.owner = owner
+    found = await verdicts.look(Submit("submit/register/0", "register", "register"))
+    assert (found.code if isinstance(found, Refusal) else found) == seen
+    assert not isinstance(found, Refusal) or found.permanent, "no waiting helps, so the node stops"
 
 
 async def test_what_is_remembered_of_refusals_has_a_bound() -> None:

@@ -85,6 +85,17 @@ def test_a_round_that_nobody_judged_is_voted_on_when_the_next_one_is_over() -> N
     assert vote_of(story, 0) == ("me",)
 
 
+def test_what_a_trainer_makes_of_its_own_nodes_rollouts_counts_nothing() -> None:
+    """Some may lie in the network that another life of this node made, or a twin: of stages not trained here."""
+    story = joined(stages=2, winners=2)
+    finish(story, trained(0, 0, reward=0.1))
+    reach(story, 0, 1)
+    story.wait("train")
+    reach(story, 1)
+    finish(story, judged(1, 0, anna=0.4, me=9.0))  # of the stage that was given up here
+    assert vote_of(story, 0) == ("anna", "me")
+
+
 @pytest.mark.parametrize("worth", [float("nan"), float("inf")])
 def test_what_is_no_number_counts_nothing(worth: float) -> None:
     story = joined()

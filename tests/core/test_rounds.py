@@ -83,6 +83,16 @@ def test_a_later_deadline_for_the_same_stage_is_noted(node: Story) -> None:
     assert node.state.chart == "round.gathering"
 
 
+def test_the_same_announcement_again_puts_the_next_look_behind_the_stage(node: Story) -> None:
+    """After a start the clock is asked for, and the answer is the announcement that the log holds already."""
+    node.join()
+    node.tell(announced(4, deadline_at=500.0))
+    node.join()
+    node.tell(announced(4, deadline_at=500.0))
+    clock = next(wait for wait in node.state.deadlines if wait.name == "clock")
+    assert clock.due_at == 500.0 + node.node.clock_s
+
+
 def test_a_late_joiner_records_what_it_missed(node: Story) -> None:
     node.join()
     node.tell(announced(6))

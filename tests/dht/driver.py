@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Start, Stop, ToWorker
+from tests.forked import Forked, fork
 
 SWARM = "test-swarm"
 E = TypeVar("E", bound=Any)
@@ -54,24 +54,18 @@ class Driver:
         self.faults: list[Fault] = []
         self.errors = b""
         self._grown = asyncio.Event()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Forked | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def process(self) -> asyncio.subprocess.Process:
+    def process(self) -> Forked:
         assert self._process is not None, "the worker was not started"
         return self._process
 
     async def start(self) -> Driver:
         """Start the worker process and send `Start`."""
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "swarmd.dht.worker"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
+        imported = ("swarmd.dht.worker", "swarmd.dht.lookup")
+        self._process = await fork(imported, "swarmd.dht.worker")
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
         await self.send(Start(encode(self.config), str(self.paths.root), self.peer_id))
         return self

@@ -52,7 +52,7 @@ def test_a_backup_holds_key_time_and_marks(identity: Identity, marks: Marks | No
     assert identity.encode()[4:36] not in sealed and identity.peer_id.encode() not in sealed
 
 
-def test_the_cost_of_a_backup_is_that_of_a_strong_one() -> None:
+def test_the_cost_of_a_backup_is_that_of_a_strong_one(strong_passphrases: None) -> None:
     sealed = seal_backup(backup_of(ALICE), PASSPHRASE)
     assert HEADER.unpack_from(sealed)[2] == 17
     assert open_backup(sealed, PASSPHRASE, "file").peer == ALICE.peer_id

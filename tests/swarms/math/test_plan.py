@@ -133,7 +133,9 @@ def test_answers_given_late_are_nobodys_opinion(mode: str) -> None:
     *_, material = first_stages(plan)
     late = publish(plan, "late", 1, NO_MATERIAL, write_answers({}))
     material = gather(plan, [late], material)
-    for question in take(plan, Place("a", 0, 2), 4, material):
+    drawn = take(plan, Place("a", 0, 2), 4, material)
+    assert len(drawn) == 4
+    for question in drawn:
         assert question.stage == 2 and "late" not in {s.peer for s in question.reference.sources}
 
 

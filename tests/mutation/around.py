@@ -1,0 +1,338 @@
+"""Mistakes in what surrounds a node: web, sandbox, backups, units, the doctor, manifests, verbs, rewards."""
+
+from __future__ import annotations
+
+from tests.mutation.planting import Mutant
+
+WEB = (
+    Mutant(
+        "any name of the server is answered",
+        "swarmd/web/guard.py",
+        "if not self._knows_host(headers, scope):",
+        "if False:",
+        ("tests/web/test_guard.py::test_only_names_of_this_server_are_answered",),
+    ),
+    Mutant(
+        "a page of another site may ask",
+        "swarmd/web/guard.py",
+        "if is_foreign(headers) or (",
+        "if (",
+        ("tests/web/test_guard.py::test_what_a_page_of_another_origin_sends_is_refused",),
+    ),
+    Mutant(
+        "figures are told without the token",
+        "swarmd/web/guard.py",
+        'path in ("/metrics", "/livez",',
+        'path in ("/livez",',
+        ("tests/web/test_guard.py::test_without_the_token_nothing_of_the_node_is_told",),
+    ),
+    Mutant(
+        "tokens may be guessed without end",
+        "swarmd/web/login.py",
+        "if len(self._failures) == FAILURES_MAX and now - self._failures[0] < FAILURES_S:",
+        "if False:",
+        ("tests/web/test_guard.py::test_wrong_tokens_are_counted_and_then_even_the_right_one_waits",),
+    ),
+    Mutant(
+        "the form leads to another server",
+        "swarmd/web/login.py",
+        'not text.startswith(("//", "/\\\\"))',
+        'not text.startswith("//")',
+        ("tests/web/test_guard.py::test_after_the_form_one_stays_on_this_server",),
+    ),
+    Mutant(
+        "an address that strangers reach needs no token",
+        "swarmd/serving.py",
+        "if not is_loopback(address.host) and not token:",
+        "if False:",
+        ("tests/test_serving.py",),
+    ),
+    Mutant(
+        "a token may be short",
+        "swarmd/serving.py",
+        "if len(token) < TOKEN_CHARS_MIN or not re.fullmatch",
+        "if not re.fullmatch",
+        ("tests/cli/test_signer.py",),
+    ),
+    Mutant(
+        "any number of clients listen",
+        "swarmd/web/stream.py",
+        "        if len(self._clients) >= CLIENTS_MAX:\n",
+        "        if False:\n",
+        ("tests/web/test_stream.py::test_clients_have_a_bound_and_leaving_frees_a_place",),
+    ),
+    Mutant(
+        "two processes tell of one node",
+        "swarmd/web/notify_memory.py",
+        "            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "            pass\n",
+        ("tests/web/test_notify_memory.py",),
+    ),
+    Mutant(
+        "a layer that flaps is told of each time",
+        "swarmd/web/notify_edges.py",
+        "patience_s = quiet_s if self.relapses else after_s",
+        "patience_s = after_s",
+        ("tests/web/test_notify_edges.py",),
+    ),
+    Mutant(
+        "a message follows where a server redirects it",
+        "swarmd/web/notify_senders.py",
+        "allow_redirects=False",
+        "allow_redirects=True",
+        ("tests/web/test_notify_senders.py::test_a_plain_no_is_not_tried_again_and_no_redirect_followed",),
+    ),
+    Mutant(
+        "a program that is told gets all of the environment",
+        "swarmd/web/notify_senders.py",
+        "environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}",
+        "environment = dict(os.environ)",
+        ("tests/web/test_notify_senders.py::test_a_program_gets_the_message_on_its_stdin_and_no_secret_of_ours",),
+    ),
+)
+
+SECRETS = (
+    Mutant(
+        "what a field's name calls secret is logged",
+        "swarmd/observe/redaction.py",
+        "if depth > DEPTH_MAX or _SECRET_NAME.search(name):",
+        "if depth > DEPTH_MAX:",
+        ("tests/observe/test_redaction.py",),
+    ),
+    Mutant(
+        "an address is logged with its password",
+        "swarmd/observe/redaction.py",
+        "shown = scheme + (REDACTED + at if user else at) + host",
+        "shown = scheme + user + at + host",
+        ("tests/observe/test_redaction.py",),
+    ),
+    Mutant(
+        "a secret is written over what is there",
+        "swarmd/private.py",
+        "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW",
+        "os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW",
+        ("tests/dht/test_identity.py",),
+    ),
+    Mutant(
+        "a bundle leaves with secrets in it",
+        "swarmd/care/bundle.py",
+        "        refuse_secrets(root, secrets)\n",
+        "",
+        ("tests/care/test_bundle.py::test_a_secret_anywhere_stops_it",),
+    ),
+    Mutant(
+        "the doctor prints secrets",
+        "swarmd/doctor/examination.py",
+        "    findings = [cover(finding, secrets) for finding in findings]\n",
+        "",
+        ("tests/doctor/test_examination.py",),
+    ),
+    Mutant(
+        "a manifest counts without its creator's signature",
+        "swarmd/manifest/seal.py",
+        "if not signatures.verify(manifest.creator, value, signed_message(manifest)):",
+        "if not value:",
+        ("tests/test_manifest.py",),
+    ),
+    Mutant(
+        "a recipe counts without its digest",
+        "swarmd/manifest/seal.py",
+        "if recipe_digest(manifest.recipe) != manifest.recipe.digest:",
+        "if False:",
+        ("tests/test_manifest.py",),
+    ),
+)
+
+SANDBOX = (
+    Mutant(
+        "a program raises its limits again",
+        "swarmd/sandbox/inside.py",
+        "(hard, hard + extra))",
+        "(hard, -1))",
+        ("tests/sandbox/test_escapes.py::test_limits_cannot_be_raised_again",),
+    ),
+    Mutant(
+        "a program asks the kernel for whatever it likes",
+        "swarmd/sandbox/launcher.py",
+        '    filter_calls(order["filter"])\n',
+        "",
+        (
+            "tests/sandbox/test_escapes.py::test_no_namespace_mount_or_privilege_can_be_had",
+            "tests/sandbox/test_escapes.py::test_a_socket_cannot_be_opened",
+        ),
+    ),
+    Mutant(
+        "a program prints one byte less than allowed",
+        "swarmd/sandbox/conversation.py",
+        "max(len(self.stdout), len(self.stderr)) > self._output_bytes",
+        "max(len(self.stdout), len(self.stderr)) >= self._output_bytes",
+        ("tests/sandbox/test_escapes.py::test_a_byte_too_many_is_too_much_however_fast_the_program_ends",),
+    ),
+)
+
+CARE = (
+    Mutant(
+        "a member of a backup leads out of the directory",
+        "swarmd/care/archive.py",
+        'return _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))',
+        "return _NAME.fullmatch(name) is not None",
+        ("tests/care/test_backup.py::test_a_name_that_leads_elsewhere_is_no_member",),
+    ),
+    Mutant(
+        "the key in a backup may be another node's",
+        "swarmd/care/restore.py",
+        'parse_identity(files[IDENTITY], "the backup\'s key").peer_id != manifest.peer:',
+        'not parse_identity(files[IDENTITY], "the backup\'s key").peer_id:',
+        ("tests/care/test_backup.py::test_what_is_sealed_is_the_nodes_own_key_and_plain_names",),
+    ),
+    Mutant(
+        "an old archive of a move is taken for the node as it is",
+        "swarmd/care/restore.py",
+        "if moved and time.time() - manifest.made_at > MOVED_S_MAX:",
+        "if False:",
+        ("tests/care/test_backup.py::test_only_a_fresh_backup_of_a_move_goes_on_where_it_was",),
+    ),
+    Mutant(
+        "a restore writes over what is there",
+        "swarmd/care/unpacking.py",
+        "if any(path.name != FOREIGN for path in root.iterdir()):",
+        "if False:",
+        ("tests/care/test_backup.py::test_nothing_is_overwritten",),
+    ),
+    Mutant(
+        "a migration that failed leaves what it changed",
+        "swarmd/daemon/upgrade.py",
+        "    except BaseException:\n        put_back(data)\n        raise",
+        "    except BaseException:\n        raise",
+        ("tests/care/test_upgrade.py::test_a_step_that_fails_changes_nothing",),
+    ),
+    Mutant(
+        "the copy from before an upgrade goes at once",
+        "swarmd/daemon/upgrade.py",
+        "time.time() - copied.made_at > COPY_KEPT_S",
+        "time.time() - copied.made_at < COPY_KEPT_S",
+        (
+            "tests/care/test_upgrade.py::test_the_copy_goes_when_it_is_old",
+            "tests/care/test_upgrade.py::test_the_log_of_older_rules_is_kept_and_takes_no_space",
+        ),
+    ),
+    Mutant(
+        "a moved node is open in both places for a moment",
+        "swarmd/units/transfer.py",
+        "        transfer.source.moved.unlink()\n        raise",
+        "        raise",
+        ("tests/units/test_transfer.py::test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed",),
+    ),
+    Mutant(
+        "a unit that somebody changed is replaced",
+        "swarmd/units/files.py",
+        'return "ours" if planned.marked and intact else "changed"',
+        'return "ours" if planned.marked else "changed"',
+        ("tests/units/test_written.py::test_a_file_is_ours_until_somebody_changes_it",),
+    ),
+    Mutant(
+        "a daemon that finds another one is never started again",
+        "swarmd/units/settings.py",
+        " and code != ExitCode.IN_USE",
+        "",
+        (
+            "tests/units/test_written.py::test_the_shipped_files_are_what_the_table_says",
+            "tests/units/test_written.py::test_permanent_codes_are_not_restarted",
+        ),
+    ),
+)
+
+LOOKING = (
+    Mutant(
+        "an old answer of the daemon counts as one of now",
+        "swarmd/observe/health.py",
+        "    if age_s > STALE_S:\n",
+        "    if False:\n",
+        ("tests/observe/test_health.py",),
+    ),
+    Mutant(
+        "a daemon that is down is shown as up",
+        "swarmd/observe/metrics.py",
+        'yield "daemon_up", (), 0.0',
+        'yield "daemon_up", (), 1.0',
+        ("tests/observe/test_metrics.py",),
+    ),
+    Mutant(
+        "a peer's wrong clock is measured by ours",
+        "swarmd/doctor/clock.py",
+        "if abs(skew_s - middle) > SKEW_MAX_S",
+        "if abs(skew_s) > SKEW_MAX_S",
+        ("tests/doctor/test_network.py",),
+    ),
+    Mutant(
+        "what the node has on disk counts twice against the room",
+        "swarmd/doctor/disk.py",
+        "max(0, bounds - _used(data))",
+        "max(0, bounds)",
+        ("tests/doctor/test_room.py",),
+    ),
+    Mutant(
+        "a warning of the doctor ends with 0",
+        "swarmd/doctor/finding.py",
+        '{"warning": ExitCode.FAILURE, "error": ExitCode.UNFIT}',
+        '{"error": ExitCode.UNFIT}',
+        (
+            "tests/doctor/test_examination.py",
+            "tests/cli/test_doctor.py",
+        ),
+    ),
+    Mutant(
+        "every deliberate error ends with 1",
+        "swarmd/cli/__init__.py",
+        "        return error.exit_code\n",
+        "        return ExitCode.FAILURE\n",
+        ("tests/cli/test_root.py",),
+    ),
+)
+
+WORTH = (
+    Mutant(
+        "a number at the edge of the tolerance is wrong",
+        "swarmd/swarms/rewards.py",
+        "abs(one - other) <= Fraction(tolerance)",
+        "abs(one - other) < Fraction(tolerance)",
+        ("tests/swarms/test_file.py",),
+    ),
+    Mutant(
+        "a text just over its length is worth nothing",
+        "swarmd/swarms/rewards.py",
+        "max(0.0, 2 - length / most)",
+        "max(0.0, 1 - length / most)",
+        ("tests/swarms/test_file.py",),
+    ),
+    Mutant(
+        "a problem that nobody solves is worth most",
+        "swarmd/swarms/proposer/difficulty.py",
+        "return 0.0 if share in (0.0, 1.0) else 1.0 - share",
+        "return 1.0 - share",
+        ("tests/swarms/proposer/test_difficulty.py",),
+    ),
+    Mutant(
+        "a question counts as often as a peer sends it",
+        "swarmd/swarms/rollouts.py",
+        "        if key in seen:\n",
+        "        if False:\n",
+        ("tests/swarms/test_rollouts.py",),
+    ),
+    Mutant(
+        "one peer's rollouts pass for another's",
+        "swarmd/swarms/rollouts.py",
+        "if (rollouts.peer, rollouts.round, rollouts.stage) != (ref.peer, ref.round, ref.stage):",
+        "if (rollouts.round, rollouts.stage) != (ref.round, ref.stage):",
+        ("tests/swarms/test_rollouts.py",),
+    ),
+    Mutant(
+        "a program that failed counts as one that ran",
+        "swarmd/swarms/code/rewards.py",
+        'verdict is None or verdict.status != "ok" or not verdict.stdout.strip()',
+        "verdict is None or not verdict.stdout.strip()",
+        ("tests/swarms/code/test_rewards.py",),
+    ),
+)
+
+AROUND = (*WEB, *SECRETS, *SANDBOX, *CARE, *LOOKING, *WORTH)

@@ -1,0 +1,8 @@
+"""All mutants: one for each rule whose loss would hurt the people who run nodes."""
+
+from __future__ import annotations
+
+from tests.mutation.around import AROUND
+from tests.mutation.inside import INSIDE
+
+MUTANTS = (*INSIDE, *AROUND)
