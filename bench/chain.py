@@ -9,8 +9,9 @@ from eth_abi.abi import encode
 
 from bench.place import Unavailable
 from swarmd.chain.logs import topic_of
-from tests.anvil import AnvilMissing, running_anvil
+from tests.anvil import running_anvil
 from tests.chain.grounds import Ground
+from tests.programs import ProgramMissing
 
 REWARD = "RewardSubmitted(address,uint256,uint256,int256,string)"
 PEER = "Qm" + 44 * "a"
@@ -22,7 +23,7 @@ def swarm_on_anvil() -> Iterator[Ground]:
     try:
         with running_anvil("--gas-limit", "1000000000", "--prune-history") as url:
             yield Ground(url)
-    except AnvilMissing as error:
+    except ProgramMissing as error:
         raise Unavailable(str(error)) from error
 
 

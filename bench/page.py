@@ -6,8 +6,6 @@ way is measured from the end of its durable append to its being shown, with `swa
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +18,7 @@ from bench.measure import Sample
 from bench.place import Unavailable
 from bench.table import Row
 from swarmd.core.events import MemberSeen
+from tests.programs import ProgramMissing, path_of
 from tests.web.page import crowd
 from tests.web.page.played import PlayedNode, peer_id
 
@@ -53,9 +52,10 @@ async selector => {
 
 
 def run(directory: Path) -> Iterable[Row]:
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    if not chromium:
-        raise Unavailable("there is no chromium: apt-get install chromium, or name one in CHROMIUM")
+    try:
+        chromium = path_of("chromium")
+    except ProgramMissing as error:
+        raise Unavailable(str(error)) from error
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         with crowd.serving() as url:

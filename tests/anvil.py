@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Event, Thread
 
-NODE_MODULES = Path(__file__).resolve().parent.parent / "contracts" / "node_modules"
+from tests.programs import path_of
+
 LINES_KEPT = 200
 START_DEADLINE_S = 20.0
 STOP_DEADLINE_S = 5.0
-
-
-class AnvilMissing(Exception):
-    """There is no anvil; the message says how to get it."""
-
-
-def find_anvil() -> Path:
-    """The binary that SWARMD_ANVIL names, else the one that npm installed. Raises AnvilMissing."""
-    named = os.environ.get("SWARMD_ANVIL")
-    found = [Path(named)] if named else sorted(NODE_MODULES.glob("@foundry-rs/anvil-*/bin/anvil"))
-    for path in found:
-        if os.access(path, os.X_OK) and path.is_file():
-            return path
-    raise AnvilMissing(
-        f"SWARMD_ANVIL={named} is no program"
-        if named
-        else "tests of the chain need anvil: run `make contracts-setup` (Linux on x86-64), or name it in SWARMD_ANVIL"
-    )
 
 
 class AnvilFailed(Exception):
@@ -77,10 +58,10 @@ def running_anvil(*options: str, port: int = 0) -> Iterator[str]:
         port: 0 for any free one.
 
     Raises:
-        AnvilMissing: there is no binary.
+        ProgramMissing: there is no anvil.
         AnvilFailed: it did not start.
     """
-    command = [str(find_anvil()), "--host", "127.0.0.1", "--port", str(port), *options]
+    command = [str(path_of("anvil")), "--host", "127.0.0.1", "--port", str(port), *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     output = _Output(process)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import msgspec
 import pytest
 import torch
 
-from bench.learning import learn
+from bench import learning
 from bench.sharing import LONER, MAIN, STEPS, VARIANTS, Outcome, Swarm, make_arms, make_rows
 from bench.specialists import FIRST, SECOND, SKILLS, Goal, draw_lessons, make_plan, teach
 from swarmd.config import TrainingConfig
+from swarmd.core.events import StageTrained
+from swarmd.training.engine import Engine
 from swarmd.training.quiet import quieten
 from swarmd.training.recipe import build_tokenizer, make_policy
 
@@ -89,7 +92,26 @@ def test_specialists_are_taught_right_answers_in_both_phrasings() -> None:
     assert not all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
 
-def test_learning_measures_before_the_first_step_and_after_each_round(tmp_path: Path) -> None:
-    accuracies = learn(tmp_path / "nodes", "learning-test", 2, 1)
-    assert len(accuracies) == 2 and accuracies[1] > accuracies[0] > 0
+def test_learning_measures_before_the_first_step_and_after_each_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the default settings learn is in test_engine.py; here they are smaller."""
+    small = {"steps": 1, "questions": 4, "generations": 4, "peer_questions": 2, "held_out_questions": 8}
+    monkeypatch.setattr(learning, "TrainingConfig", functools.partial(TrainingConfig, **small))
+    told: list[StageTrained] = []
+    train = Engine.train
+
+    def note(engine: Engine, *arguments: Any) -> StageTrained:
+        told.append(train(engine, *arguments))
+        return told[-1]
+
+    monkeypatch.setattr(Engine, "train", note)
+    accuracies = learning.learn(tmp_path / "nodes", "learning-test", 2, 2)
+    before = [event.held_out_before for event in told[:2]]
+    after = [event.held_out for event in told]
+    means = [sum(map(float, pair)) / 2 for pair in (before, after[:2], after[2:])]  # type: ignore[arg-type]
+    assert accuracies == pytest.approx(means) and accuracies[0] > 0
+    assert len({event.rollouts.peer for event in told}) == 2 and len(set(after)) > 1
+    assert [event.round for event in told] == [0, 0, 1, 1]
+    assert all(event.peer_groups > 0 for event in told[2:]), "each trains on what the other published"
     assert not (tmp_path / "nodes").exists()

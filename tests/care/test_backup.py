@@ -14,11 +14,11 @@ import pytest
 
 from swarmd.care.archive import MANIFEST, Manifest, is_member
 from swarmd.care.backup import Plan, make_backup
-from swarmd.care.restore import check_backup, restore_backup
+from swarmd.care.restore import IDENTITY, _check_keys, check_backup, restore_backup
 from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
 from swarmd.daemon.notes import Restored, read_restored, refuse_moved
-from swarmd.dht.identity import read_identity
+from swarmd.dht.identity import generate_identity, read_identity
 from swarmd.errors import BackupError, IdentityError, IdentityInUse, LogInUse, NoSpaceLeft, NotFoundError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.store import EventLog
@@ -168,7 +168,20 @@ def test_nothing_is_overwritten(node: DataPaths, out: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "name",
-    ["../evil", "/etc/passwd", "identity.key", "restored.json", "events/../../x", "events/", "a/b/c", "blobs/zz/x", ""],
+    [
+        "../evil",
+        "/etc/passwd",
+        "identity.key",
+        "restored.json",
+        "events/../../x",
+        "events/",
+        "events/..",
+        "checkpoints/../identity.key",
+        "checkpoints/./x",
+        "a/b/c",
+        "blobs/zz/x",
+        "",
+    ],
 )
 def test_a_name_that_leads_elsewhere_is_no_member(name: str, tmp_path: Path) -> None:
     assert not is_member(name)
@@ -179,6 +192,16 @@ def test_a_name_that_leads_elsewhere_is_no_member(name: str, tmp_path: Path) -> 
     with pytest.raises(BackupError):
         restore_backup(tmp_path / "evil.tar", tmp_path / "new", None)
     assert not (tmp_path / "new").exists()
+
+
+def test_what_is_sealed_is_the_nodes_own_key_and_plain_names(node: DataPaths, out: Path) -> None:
+    manifest = make_backup(node, out, OPEN)
+    assert _check_keys({IDENTITY: (node.root / IDENTITY).read_bytes()}, manifest) is None
+    with pytest.raises(BackupError, match=f"not that of {manifest.peer}"):
+        _check_keys({IDENTITY: generate_identity().encode()}, manifest)
+    for name in ("../identity.key", "", ".."):
+        with pytest.raises(BackupError, match="a path for a name"):
+            _check_keys({name: b""}, manifest)
 
 
 def test_a_full_disk_leaves_no_half_restored_node(

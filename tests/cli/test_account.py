@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.errors import ExitCode
-from tests.anvil import AnvilMissing, running_anvil
+from tests.anvil import running_anvil
 
 KEY = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"  # anvil's first account
 ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
@@ -134,11 +134,8 @@ def test_two_passphrases_that_differ_make_nothing(tmp_path: Path) -> None:
 
 def test_show_asks_a_node_for_the_balance(tmp_path: Path) -> None:
     run("import", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p"), given=KEY)
-    try:
-        with running_anvil("--balance", "12") as url:
-            done = run("show", tmp_path / "a.json", "--rpc", url)
-    except AnvilMissing as error:
-        pytest.fail(str(error), pytrace=False)
+    with running_anvil("--balance", "12") as url:
+        done = run("show", tmp_path / "a.json", "--rpc", url)
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
         ADDRESS,

@@ -66,7 +66,7 @@ def test_a_daemon_that_hangs_is_killed(daemon: Daemon) -> None:
     begun = time.monotonic()
     stop_all([daemon], 0.5)
     assert daemon.exit_code == -signal.SIGKILL
-    assert time.monotonic() - begun < 5.0
+    assert time.monotonic() - begun < 20.0, "it is stopped for ever"
 
 
 def test_a_killed_daemon_leaves_no_worker(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from swarmd.config import load_config
 from swarmd.dht.identity import create_identity, load_identity
 from swarmd.errors import ExitCode
 from swarmd.manifest import sign_manifest, write_manifest
-from tests.anvil import AnvilMissing, running_anvil
+from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
 
 
@@ -23,11 +23,8 @@ def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
 
 @pytest.fixture(scope="module")
 def chain() -> Iterator[OwnChain]:
-    try:
-        with running_anvil() as url:
-            yield OwnChain(url)
-    except AnvilMissing as error:
-        pytest.fail(str(error), pytrace=False)
+    with running_anvil() as url:
+        yield OwnChain(url)
 
 
 @pytest.fixture

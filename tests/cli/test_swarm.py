@@ -20,7 +20,7 @@ from swarmd.config import load_config
 from swarmd.dht.identity import load_identity
 from swarmd.errors import ExitCode
 from swarmd.swarms.reasoning_gym import MIXTURE
-from tests.anvil import AnvilMissing, running_anvil
+from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
 
 OPEN_STEPS, CLOSED_STEPS = 4, 7  # transactions
@@ -33,11 +33,8 @@ def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
 
 @pytest.fixture
 def chain() -> Iterator[OwnChain]:
-    try:
-        with running_anvil() as url:
-            yield OwnChain(url)
-    except AnvilMissing as error:
-        pytest.fail(str(error), pytrace=False)
+    with running_anvil() as url:
+        yield OwnChain(url)
 
 
 def make(shell: Shell, chain: OwnChain, *options: object, name: str = "a") -> Path:

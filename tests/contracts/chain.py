@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import requests
 from eth_utils.abi import abi_to_signature
 from web3 import HTTPProvider, Web3
 from web3.contract import Contract
@@ -58,7 +59,12 @@ def error_names() -> dict[str, str]:
 
 
 def connect(url: str) -> Web3:
-    w3 = Web3(HTTPProvider(url))
+    """Without what web3 asks beyond the call itself: the chain's id and the last block, before each transaction."""
+    session = requests.Session()
+    session.trust_env = False  # no proxy is looked for
+    w3 = Web3(HTTPProvider(url, session=session))
+    for name in ("validation", "gas_price_strategy", "ens_name_to_address"):
+        w3.middleware_onion.remove(name)
     w3.eth.default_account = w3.eth.accounts[OWNER]
     return w3
 
@@ -143,11 +149,15 @@ class Swarm:
         return mined(self.w3, self.w3.eth.send_transaction({**sent, "gasPrice": GAS_PRICE_WEI}))
 
     def _said(self, log: Any) -> Said:
-        for abi in self.contract.events:
-            if Web3.keccak(text=abi_to_signature(abi.abi)) == log["topics"][0]:
-                arguments = abi.process_log(log)["args"]
-                return Said(abi.event_name, tuple(arguments[entry["name"]] for entry in abi.abi["inputs"]))
-        raise AssertionError(f"an event of no known kind: {log['topics'][0].to_0x_hex()}")
+        event = self._events.get(log["topics"][0])
+        assert event is not None, f"an event of no known kind: {log['topics'][0].to_0x_hex()}"
+        arguments = event.process_log(log)["args"]
+        return Said(event.event_name, tuple(arguments[entry["name"]] for entry in event.abi["inputs"]))
+
+    @cached_property
+    def _events(self) -> dict[bytes, Any]:
+        """The contract's events by what their logs begin with."""
+        return {Web3.keccak(text=abi_to_signature(event.abi)): event for event in self.contract.events}
 
     # What most tests begin with
 

@@ -9,18 +9,14 @@ import pytest
 from web3 import Web3
 from web3.contract import Contract
 
-from tests.anvil import AnvilMissing, running_anvil
+from tests.anvil import running_anvil
 from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm
 
 
 @pytest.fixture(scope="session")
 def w3() -> Iterator[Web3]:
-    """Without anvil the tests fail; they are never skipped."""
-    try:
-        with running_anvil() as url:
-            yield connect(url)
-    except AnvilMissing as error:
-        pytest.fail(str(error), pytrace=False)
+    with running_anvil("--prune-history") as url:  # of each block anvil would keep a copy of all swarms
+        yield connect(url)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from swarmd.daemon.control import ControlError, ask
 from swarmd.eventlog.reader import read_commits
 from swarmd.paths import DataPaths
 
+PATIENCE_S = 60.0  # longest wait where no time is what is looked at: other tests run beside
 RUNNER = Path(__file__).with_name("run_fake.py")
 CONFIG = """
 role = "coordinator"
@@ -76,7 +77,7 @@ class FakeNode:
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
-    def wait(self, longest_s: float = 15.0) -> int:
+    def wait(self, longest_s: float = PATIENCE_S) -> int:
         assert self.process
         return self.process.wait(longest_s)
 
@@ -105,7 +106,7 @@ class FakeNode:
         text = self.output.read_text()
         return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
 
-    def until(self, condition: Callable[[], T], longest_s: float = 15.0) -> T:
+    def until(self, condition: Callable[[], T], longest_s: float = PATIENCE_S) -> T:
         """Wait for a condition; fails with the daemon's output."""
         end = time.monotonic() + longest_s
         while time.monotonic() < end:

@@ -1,6 +1,6 @@
 """Runs a node with scripted workers: run_fake.py CONFIG DATA NETWORK_MODE TRAINER_MODE [CHAIN_MODE].
 
-Modes may end in "+once". "telltale" is another script, "real" the worker itself.
+Modes may end in "+once". "telltale" and "scripted" are other scripts, "real" is the worker itself.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from swarmd.paths import DataPaths
 
 FAKE = str(Path(__file__).with_name("fake_worker.py"))
 TELLTALE = str(Path(__file__).with_name("telltale.py"))
+SCRIPTED = str(Path(__file__).with_name("scripted_trainer.py"))
 
 
 def program(worker: Worker, mode: str) -> tuple[str, ...]:
@@ -26,6 +27,8 @@ def program(worker: Worker, mode: str) -> tuple[str, ...]:
         return ("/nonexistent/program",)
     if mode == "real":
         return WORKER_PROGRAMS[worker]
+    if mode == "scripted":
+        return (sys.executable, SCRIPTED)
     if mode == "telltale":
         return (sys.executable, TELLTALE, worker)
     return (sys.executable, FAKE, worker, *mode.split("+"))

@@ -18,7 +18,7 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
-from swarmd.core.state import State
+from swarmd.core.state import Deadline, State
 from swarmd.core.step import RULES
 from swarmd.core.values import CoordinatorSettings, Settings
 from swarmd.daemon.engine import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Engine, Plan
@@ -155,6 +155,15 @@ def test_a_passed_deadline_is_reported_once_and_in_order() -> None:
     assert {timer.name for timer in fired} >= {"ready/network", "ready/trainer"}
     assert len({(timer.name, timer.due_at) for timer in fired}) == len(fired)
     assert [timer.due_at for timer in fired] == sorted(timer.due_at for timer in fired)
+
+
+def test_timers_that_are_due_together_come_earliest_first_and_once() -> None:
+    """Also where the state, for whatever reason, still holds their deadlines."""
+    bench = Bench()
+    waits = {"late": 900.0, "early": 800.0, "ahead": 1001.0}
+    bench.engine.state = State(deadlines=tuple(Deadline(name, due_at) for name, due_at in waits.items()))
+    assert bench.engine._due_timers() == [TimerFired("early", 800.0), TimerFired("late", 900.0)]
+    assert bench.engine._due_timers() == []
 
 
 def test_the_loop_sleeps_until_the_deadline() -> None:

@@ -20,6 +20,7 @@ from swarmd.errors import ExitCode, IdentityError, NotFoundError
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
 from swarmd.paths import DataPaths
+from tests.daemon.node import PATIENCE_S
 from tests.dht.making import RSA
 from tests.eventlog.making import NO_COMMANDS
 
@@ -175,7 +176,7 @@ class Host:
     def said(self) -> str:
         return (self._root / "daemon.log").read_text()
 
-    def until(self, kind: type[Fact], longest_s: float = 30.0) -> None:
+    def until(self, kind: type[Fact], longest_s: float = PATIENCE_S) -> None:
         """Wait for an event in the log."""
         end = time.monotonic() + longest_s
         while not (self.data.events.is_dir() and any(isinstance(event, kind) for event in events_of(self.data.events))):
@@ -207,7 +208,7 @@ def test_of_two_hosts_with_one_identity_the_second_stops(tmp_path: Path) -> None
         first.start()
         first.until(Registered)
         for _ in range(2):
-            assert second.start().wait(60) == ExitCode.IDENTITY_CONFLICT, second.said()[-3000:]
+            assert second.start().wait(PATIENCE_S) == ExitCode.IDENTITY_CONFLICT, second.said()[-3000:]
             stopped = events_of(second.data.events)[-1]
             assert isinstance(stopped, NodeStopped) and stopped.code == ExitCode.IDENTITY_CONFLICT
             assert "also runs at" in stopped.reason
@@ -216,7 +217,7 @@ def test_of_two_hosts_with_one_identity_the_second_stops(tmp_path: Path) -> None
         assert first.process is not None and first.process.poll() is None
         assert not [event for event in events_of(first.data.events) if isinstance(event, WorkerExited)]
         first.process.terminate()
-        assert first.process.wait(20) == 0
+        assert first.process.wait(PATIENCE_S) == 0
     finally:
         for host in (second, first, boss):
             host.end()

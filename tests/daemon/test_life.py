@@ -128,15 +128,13 @@ def test_a_second_daemon_is_refused_and_names_the_first(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    with fake_node(tmp_path, stop_s=8) as node:
+    with fake_node(tmp_path, stop_s=60) as node:
         node.start(trainer="hang")
         workers = [node.worker_pid("network"), node.worker_pid("training")]
         node.signal(signal.SIGTERM)
         node.until(lambda: node.events_of(StopRequested))
-        begun = time.monotonic()
         node.signal(signal.SIGINT)
-        assert node.wait(3) == 128 + signal.SIGINT
-        assert time.monotonic() - begun < 2
+        assert node.wait(30) == 128 + signal.SIGINT, "half of what an orderly stop would have waited"
         node.until(lambda: not any(is_alive(pid) for pid in workers))
         verify(node.paths.events)
 
@@ -147,7 +145,7 @@ def test_a_hanging_worker_does_not_delay_the_stop_beyond_its_limit(tmp_path: Pat
         trainer = node.worker_pid("training")
         begun = time.monotonic()
         assert node.stop() == 0
-        assert time.monotonic() - begun < 3.5
+        assert time.monotonic() - begun < 20, "the trainer hangs for ever"
         assert not is_alive(trainer)
         assert node.events_of(WorkerExited)[-1].reason.startswith("did not end in time, killed")
 

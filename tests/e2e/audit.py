@@ -22,7 +22,7 @@ def events_of(events: Path) -> Iterator[Event]:
 def verify(root: Path) -> None:
     """`swarmd replay --verify` on a node's directory, as an operator runs it."""
     command = [sys.executable, "-m", "swarmd", "replay", str(root), "--verify"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -1,23 +1,23 @@
-"""Three real nodes whose rounds a contract on a real chain keeps."""
+"""Real nodes whose rounds a contract on a real chain keeps."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from swarmd.chain.keystore import create_keystore, create_passphrase
 from swarmd.cli.layout import peer_of
 from swarmd.core.events import AnyChainLog, RegistrationLog, RewardLog, StageLog, VoteLog
 from tests.anvil import running_anvil
 from tests.chain.grounds import CHAIN_ID, Ground
-from tests.e2e.conftest import Swarm
+from tests.e2e.conftest import NODES, PATIENCE_S, Swarm
 
 FUNDS_WEI = 10**20
 WORK = 1 << 12  # scrypt's n: these accounts guard nothing
-STAGE_S = 120  # the policy's longest stage
-NODES = 3
+STAGE_S = 400  # the policy's longest stage
 
 
 class ChainedSwarm(Swarm):
@@ -25,11 +25,20 @@ class ChainedSwarm(Swarm):
 
     Args:
         ground: the chain and the contract.
+        nodes: how many.
+        trained: numbers of the nodes with a real trainer.
         shared: one account for all.
     """
 
-    def __init__(self, directory: Path, ground: Ground, shared: bool = False) -> None:
-        super().__init__(directory, nodes=NODES)
+    def __init__(
+        self,
+        directory: Path,
+        ground: Ground,
+        nodes: int = NODES,
+        trained: Collection[int] = (),
+        shared: bool = False,
+    ) -> None:
+        super().__init__(directory, nodes, trained)
         self.ground = ground
         self.shared = shared
         self.peers: list[str] = []
@@ -39,7 +48,7 @@ class ChainedSwarm(Swarm):
         """Make the accounts, set the policy, lay out and start all nodes."""
         self.ready_accounts()
         contract = self.ground.swarm
-        contract.send(contract.owner, "setRoundPolicy", NODES, STAGE_S)
+        contract.send(contract.owner, "setRoundPolicy", len(self.places), STAGE_S)
         chain = {
             "chain.rpc": [self.ground.ws, self.ground.url],
             "chain.chain_id": CHAIN_ID,
@@ -87,11 +96,11 @@ class ChainedSwarm(Swarm):
         """Where the contract is."""
         return max((log.round for log in self.said() if isinstance(log, StageLog)), default=0)
 
-    def wait_contract(self, round: int, within_s: float = 180.0) -> None:
+    def wait_contract(self, round: int, within_s: float = PATIENCE_S) -> None:
         """Until the contract is at `round` or later."""
         self.wait_until(lambda: self.round() >= round, within_s, f"the contract to reach round {round}", every_s=0.3)
 
-    def wait_settled(self, round: int, within_s: float = 90.0) -> None:
+    def wait_settled(self, round: int, within_s: float = PATIENCE_S) -> None:
         """Until all rewards and votes of the rounds up to `round` are on the chain."""
 
         def settled() -> bool:
@@ -104,7 +113,7 @@ class ChainedSwarm(Swarm):
 
 
 @contextmanager
-def chained_swarm(directory: Path, *options: str, shared: bool = False, stages: int = 1) -> Iterator[ChainedSwarm]:
-    """Three nodes on an anvil with these options, whose contract has rounds of `stages`; not yet laid out."""
-    with running_anvil("--block-time", "1", *options) as url:
-        yield ChainedSwarm(directory, Ground(url, stages), shared)
+def chained_swarm(directory: Path, stages: int = 1, **nodes: Any) -> Iterator[ChainedSwarm]:
+    """A swarm on an anvil, whose contract has rounds of `stages`; not yet laid out. `nodes` as of ChainedSwarm."""
+    with running_anvil("--block-time", "1") as url:
+        yield ChainedSwarm(directory, Ground(url, stages), **nodes)

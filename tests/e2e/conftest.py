@@ -1,26 +1,42 @@
-"""Real swarms of three nodes: real daemons, p2pd and GRPO training of the embedded model, small enough for a test."""
+"""Real swarms of three nodes: real daemons and p2pd, and GRPO training of the embedded model, small enough for a test.
+
+A trainer costs many times the processor time of all the rest of a node. So a test has as many real ones as it is about,
+and the other nodes have one that draws, scores and judges as the real one does and has no model
+(`tests/daemon/scripted_trainer.py`); the rest of such a node is real. With `TRAINERS=real` in the environment all
+trainers are real, as in `make soak`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from swarmd.cli.daemons import Daemon
 from swarmd.cli.swarm import LocalSwarm
 from swarmd.daemon.leftovers import find_leftovers
+from swarmd.observe.status import Status
+from tests.daemon.node import RUNNER
 from tests.e2e.audit import audit
 
+NODES = 3
+PATIENCE_S = 400.0  # longest wait for anything: it costs nothing where all goes well, and other tests run beside it
 QUICK = {
     "training.steps": 3,
     "training.questions": 4,
     "training.generations": 4,
     "training.peer_questions": 2,
     "training.held_out_questions": 4,
-    "coordinator.stage_s": 120.0,
-    "coordinator.start_s": 90.0,
+    # Deadlines that are not to be reached, however busy the machine is: what comes out would be another.
+    "coordinator.stage_s": PATIENCE_S,
+    "coordinator.start_s": PATIENCE_S,
+    "round.gather_s": 30.0,  # reached where a peer that announced its rollouts is gone
+    "workers.ready_s": PATIENCE_S,
     "dht.poll_s": 2.0,
     "logs.level": "debug",
 }
@@ -29,8 +45,29 @@ QUICK = {
 AnySwarm = TypeVar("AnySwarm", bound="Swarm")
 
 
+class ScriptedDaemon(Daemon):
+    """A node whose trainer has no model; daemon, network worker and chain worker are real."""
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, str(RUNNER), str(self.place.config), str(self.place.root), "real", "scripted", "real"]
+
+
 class Swarm(LocalSwarm):
-    """A local swarm that notes on leaving whether anything was left behind."""
+    """A local swarm that notes on leaving whether anything was left behind.
+
+    Args:
+        directory: of the nodes.
+        nodes: how many.
+        trained: numbers of the nodes with a real trainer.
+    """
+
+    def __init__(self, directory: Path, nodes: int = NODES, trained: Collection[int] = ()) -> None:
+        super().__init__(directory, nodes)
+        self.trained = frozenset(range(1, nodes + 1) if os.environ.get("TRAINERS") == "real" else trained)
+        self.daemons = tuple(
+            Daemon(place) if place.number in self.trained else ScriptedDaemon(place) for place in self.places
+        )
 
     def run(self, rounds: int, kind: str = "", **settings: object) -> None:
         """Lay out and start all nodes of a kind; settings by dotted key, or with __ for the dot."""
@@ -42,13 +79,22 @@ class Swarm(LocalSwarm):
         given = {key.replace("__", "."): value for key, value in settings.items()}
         self.lay_out(rounds, QUICK | given, kind)
 
-    def wait_over(self, within_s: float = 200.0) -> None:
+    def wait_over(self, within_s: float = PATIENCE_S) -> None:
         """Until every node has heard that the rounds are over."""
-        self.wait_until(lambda: bool(self.rows()) and all(self.rounds_over), within_s, "the rounds to be over")
+        self.wait_until(
+            lambda: bool(self.rows()) and all(self.rounds_over), within_s, "the rounds to be over", every_s=0.5
+        )
 
-    def wait_round(self, number: int, round: int, within_s: float = 150.0) -> None:
+    def wait_round(self, number: int, round: int, within_s: float = PATIENCE_S) -> None:
         """Until node `number` works on `round` or a later one."""
         self.wait_until(lambda: self.working_round(number) >= round, within_s, f"node {number} to reach round {round}")
+
+    def told(self, number: int) -> Status:
+        """What node `number` says of itself, as soon as it answers."""
+        told: list[Status | None] = []
+        self.wait_until(lambda: told.append(self.status(number)) or told[-1] is not None, PATIENCE_S, "an answer")
+        assert told[-1] is not None
+        return told[-1]
 
     def working_round(self, number: int) -> int:
         status = self.status(number)
@@ -58,7 +104,7 @@ class Swarm(LocalSwarm):
         """Pids of a node's workers and of what they started."""
         return find_leftovers(self._tag(self.daemons[number - 1]))
 
-    def wait_state(self, number: int, state: str, within_s: float = 100.0) -> None:
+    def wait_state(self, number: int, state: str, within_s: float = PATIENCE_S) -> None:
         """Until node `number` is in this state of round.yaml."""
 
         def reached() -> bool:
@@ -69,9 +115,10 @@ class Swarm(LocalSwarm):
 
 
 @pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[Swarm]:
-    """Three nodes, not yet laid out."""
-    with audited(Swarm(tmp_path / "swarm", nodes=3)) as swarm:
+def swarm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Swarm]:
+    """Nodes, not yet laid out: three scripted ones, or as `@pytest.mark.nodes(2, trained=(1,))` says."""
+    mark = request.node.get_closest_marker("nodes") or pytest.mark.nodes(NODES).mark
+    with audited(Swarm(tmp_path / "swarm", *mark.args, **mark.kwargs)) as swarm:
         yield swarm
 
 
@@ -80,7 +127,7 @@ def audited(swarm: AnySwarm) -> Iterator[AnySwarm]:
     """After the test: a stop by SIGTERM leaves nothing, and every log verifies."""
     try:
         yield swarm
-        codes = swarm.stop()
+        codes = swarm.stop(PATIENCE_S)
         assert all(code == 0 for code in codes.values()), f"exit codes {codes}"
         assert swarm.leftovers() == []
         audit(swarm)

@@ -1,4 +1,8 @@
-"""What breaks is restarted alone, and the same round goes on."""
+"""What breaks is restarted alone, and the same round goes on.
+
+The node of which every process is killed in turn has a real trainer; the others' are scripted, for what is looked at is
+how nodes find each other, wait, and skip.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,10 @@ import time
 import pytest
 
 from swarmd.core.events import LinkDown, RoundAnnounced, RoundsSkipped, WorkerExited
-from swarmd.observe.status import Status
 from tests.e2e.audit import events_of
-from tests.e2e.conftest import Swarm
+from tests.e2e.conftest import PATIENCE_S, Swarm
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
-
-
-def status(swarm: Swarm, number: int) -> Status:
-    answer = swarm.status(number)
-    assert answer is not None, f"node {number} does not answer"
-    return answer
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def is_degraded(swarm: Swarm, number: int) -> bool:
@@ -45,16 +42,17 @@ def count(swarm: Swarm, number: int, kind: type) -> int:
     return sum(isinstance(event, kind) for event in events_of(swarm.places[number - 1].paths.events))
 
 
+@pytest.mark.nodes(2, trained=(2,))
 def test_each_process_killed_in_turn_finishes_its_round(swarm: Swarm) -> None:
     """kill -9 of trainer, network worker, p2pd and daemon, each in the middle of training: no round is lost."""
-    swarm.run(rounds=6, training__steps=12)
+    swarm.run(rounds=5, training__steps=12)
     for round, victim in enumerate(("trainer", "network", "p2pd", "daemon")):
         swarm.wait_round(2, round)
         swarm.wait_state(2, "round.training")
         kill(swarm, victim)
-    swarm.wait_over(180)
+    swarm.wait_over()
     swarm.stop()
-    assert [trained.round for trained in swarm.histories()["node-2"]] == [0, 1, 2, 3, 4, 5]
+    assert [trained.round for trained in swarm.histories()["node-2"]] == [0, 1, 2, 3, 4]
     assert skips_of(swarm, 2) == []
     assert count(swarm, 2, WorkerExited) >= 2
     assert count(swarm, 2, LinkDown) >= 1
@@ -62,10 +60,10 @@ def test_each_process_killed_in_turn_finishes_its_round(swarm: Swarm) -> None:
 
 def kill(swarm: Swarm, victim: str) -> None:
     """kill -9 one process of node 2; a killed daemon is started again, as systemd would."""
-    known = status(swarm, 2)
+    known = swarm.told(2)
     if victim == "daemon":
         swarm.daemons[1].send(signal.SIGKILL)
-        assert swarm.daemons[1].wait(5)
+        assert swarm.daemons[1].wait(PATIENCE_S)
         swarm.daemons[1].start()
         return
     pids = {
@@ -76,46 +74,50 @@ def kill(swarm: Swarm, victim: str) -> None:
     os.kill(pids[victim](), signal.SIGKILL)
 
 
+@pytest.mark.nodes(2)
 def test_a_late_joiner_skips_what_is_over(swarm: Swarm) -> None:
-    swarm.prepare(rounds=5, coordinator__min_peers=2)
-    for daemon in swarm.daemons[:2]:
-        daemon.start()
+    swarm.prepare(rounds=0, coordinator__min_peers=1)
+    swarm.daemons[0].start()
     swarm.wait_round(1, 2)
-    swarm.daemons[2].start()
-    swarm.wait_over()
-    (skip,) = skips_of(swarm, 3)
-    assert (skip.first, skip.cause) == (0, "late")
-    joined = [trained.round for trained in swarm.histories()["node-3"]]
-    assert joined == list(range(skip.last + 1, 5))
+    swarm.daemons[1].start()
+    swarm.wait_until(lambda: len(swarm.histories()["node-2"]) >= 3, PATIENCE_S, "three rounds of the late joiner")
+    swarm.stop()
+    skip, *later = skips_of(swarm, 2)
+    assert (skip.first, skip.cause) == (0, "late") and skip.last >= 1
+    assert not [each for each in later if each.cause == "late"]
+    assert swarm.histories()["node-2"][0].round == skip.last + 1
 
 
+@pytest.mark.nodes(2)
 def test_a_stopped_node_skips_and_says_so(swarm: Swarm) -> None:
-    """SIGSTOP of a whole node: the others go on at the stage's deadline, and the node joins them again."""
-    swarm.run(rounds=0, coordinator__stage_s=5.0)
-    swarm.wait_round(3, 1)
-    frozen = [swarm.daemons[2].pid, *swarm.processes_of(3)]
+    """SIGSTOP of a whole node: the other goes on at the stage's deadline, and the node joins it again."""
+    swarm.run(rounds=0, coordinator__stage_s=5.0, round__gather_s=5.0)
+    swarm.wait_round(2, 1)
+    known = len(skips_of(swarm, 2))
+    frozen = [swarm.daemons[1].pid, *swarm.processes_of(2)]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
     try:
         reached = swarm.working_round(1)
-        swarm.wait_until(lambda: swarm.working_round(1) >= reached + 3, 90, "the others to go on")
+        swarm.wait_until(lambda: swarm.working_round(1) >= reached + 3, PATIENCE_S, "the other to go on")
     finally:
         for pid in frozen:
             os.kill(pid, signal.SIGCONT)
-    swarm.wait_round(3, swarm.working_round(1))
-    skips = skips_of(swarm, 3)
-    assert skips
-    assert {skip.cause for skip in skips} <= {"slow", "fault"}
-    shown = status(swarm, 3).round
+    swarm.wait_round(2, swarm.working_round(1))
+    skips = skips_of(swarm, 2)
+    assert skips[known:]
+    assert {skip.cause for skip in skips[known:]} <= {"slow", "fault"}
+    shown = swarm.told(2).round
     assert shown.skipped == sum(skip.last - skip.first + 1 for skip in skips)
 
 
+@pytest.mark.nodes(2)
 def test_a_killed_coordinator_goes_on_where_it_was(swarm: Swarm) -> None:
-    swarm.run(rounds=4)
+    swarm.run(rounds=4, training__steps=20)
     swarm.wait_round(1, 1)
     swarm.wait_state(1, "round.training")
     swarm.daemons[0].send(signal.SIGKILL)
-    assert swarm.daemons[0].wait(5)
+    assert swarm.daemons[0].wait(PATIENCE_S)
     swarm.daemons[0].start()
     swarm.wait_over()
     swarm.stop()
@@ -123,17 +125,16 @@ def test_a_killed_coordinator_goes_on_where_it_was(swarm: Swarm) -> None:
         assert [trained.round for trained in history] == [0, 1, 2, 3], name
 
 
+@pytest.mark.nodes(2)
 def test_bootstrap_peers_that_come_late_are_waited_for(swarm: Swarm) -> None:
     swarm.prepare(rounds=2)
-    for daemon in swarm.daemons[1:]:
-        daemon.start()
-    swarm.wait_until(lambda: all(is_degraded(swarm, number) for number in (2, 3)), 60, "nodes that find nobody")
+    swarm.daemons[1].start()
+    swarm.wait_until(lambda: is_degraded(swarm, 2), PATIENCE_S, "a node that finds nobody")
     time.sleep(3)  # a few more attempts
-    for number in (2, 3):
-        shown = status(swarm, number)
-        assert is_degraded(swarm, number)
-        assert shown.network.reason
-        assert shown.round.state == "joining"
+    shown = swarm.told(2)
+    assert shown.network.state == "degraded"
+    assert shown.network.reason
+    assert shown.round.state == "joining"
     swarm.daemons[0].start()
     swarm.wait_over()
     assert count(swarm, 2, RoundAnnounced) >= 2

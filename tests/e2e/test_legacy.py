@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from swarmd.dht.rsa import create_rsa_identity
 from swarmd.paths import configs_directory
 from swarmd.swarms.rollouts import Rollouts
 from tests.dht.legacy.network import V04
-from tests.e2e.conftest import Swarm, audited
+from tests.e2e.conftest import PATIENCE_S, Swarm, audited
 from tests.e2e.rebuilt import body_of, stages_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.anyio, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.anyio, pytest.mark.timeout(900)]
 
 QUESTION = "How much is 2 + 2?"
 QUESTIONS = 4  # of a round
@@ -47,8 +47,8 @@ TINY: dict[str, Any] = {
 class LegacySwarm(Swarm):
     """Nodes from configs/gsm8k/legacy-*.toml with the embedded model, and RSA keys as v0.4's nodes have them."""
 
-    def __init__(self, directory: Path, nodes: int) -> None:
-        super().__init__(directory, nodes)
+    def __init__(self, directory: Path, nodes: int, trained: Collection[int]) -> None:
+        super().__init__(directory, nodes, trained)
         self.peers = [make_key(place) for place in self.places]
 
     def lay_out_legacy(self, bootstrap: str = "") -> None:
@@ -110,7 +110,7 @@ async def theirs(tmp_path: Path) -> AsyncIterator[V04]:
 
 async def test_three_of_our_nodes_with_one_of_v04(tmp_path: Path, theirs: V04) -> None:
     """They run rounds and show each other's answers; it reads their rewards, outputs and leaderboard, and they its."""
-    with audited(LegacySwarm(tmp_path / "swarm", nodes=3)) as swarm:
+    with audited(LegacySwarm(tmp_path / "swarm", nodes=3, trained=(1,))) as swarm:
         swarm.lay_out_legacy()
         swarm.start()
         others = [set(swarm.peers) - {peer} for peer in swarm.peers]
@@ -118,21 +118,29 @@ async def test_three_of_our_nodes_with_one_of_v04(tmp_path: Path, theirs: V04) -
         def ran() -> bool:
             return all(len(swarm.whole_rounds(number + 1, others[number])) >= 2 for number in range(3))
 
-        swarm.wait_until(ran, 240, "two rounds of all", every_s=1.0)
+        swarm.wait_until(ran, PATIENCE_S, "two rounds of all", every_s=1.0)
         await theirs.start(swarm.address(1))
-        round, _ = await theirs.do("clock")
-        for ahead, stage in itertools.product((1, 2, 3), range(3)):
-            prompt = f"prompt of {stage}" if stage else ""
-            told = {"question": QUESTION, "answer": "4", "text": "<answer>4</answer>", "prompt": prompt}
-            await theirs.do("publish", round=round + ahead, stage=stage, reward=2.5, **told)
         common = set.intersection(*(set(swarm.whole_rounds(n + 1, others[n])) for n in range(3)))
         await check_reading(swarm, theirs, max(common))
-        gathers = range(1, 4)
-        swarm.wait_until(lambda: all(swarm.has_gathered(n, theirs.peer_id) for n in gathers), 120, "its output", 1.0)
+        await be_heard(swarm, theirs)
         swarm.stop()
         for number in range(1, 4):
             for round in swarm.whole_rounds(number, others[number - 1])[:2]:
                 check_showing(swarm, number, round, others[number - 1])
+
+
+async def be_heard(swarm: LegacySwarm, theirs: V04) -> None:
+    """Have it publish outputs for the rounds to come, until each of our nodes has been told to train with some."""
+    spoken = 0
+    with anyio.fail_after(PATIENCE_S):
+        while not all(swarm.has_gathered(number, theirs.peer_id) for number in range(1, 4)):
+            round, _ = await theirs.do("clock")
+            for ahead, stage in itertools.product(range(max(round, spoken) + 1, round + 4), range(3)):
+                prompt = f"prompt of {stage}" if stage else ""
+                told = {"question": QUESTION, "answer": "4", "text": "<answer>4</answer>", "prompt": prompt}
+                await theirs.do("publish", round=ahead, stage=stage, reward=2.5, **told)
+            spoken = max(spoken, round + 3)
+            await anyio.sleep(1.0)
 
 
 async def check_reading(swarm: LegacySwarm, theirs: V04, round: int) -> None:
@@ -171,12 +179,12 @@ def check_showing(swarm: LegacySwarm, number: int, round: int, peers: set[str]) 
 async def test_one_of_our_nodes_in_a_network_of_v04(tmp_path: Path, theirs: V04) -> None:
     """It goes by the v0.4 coordinator's clock, shows its answers in its questions, and is read by it."""
     await theirs.start()
-    with audited(LegacySwarm(tmp_path / "swarm", nodes=1)) as swarm:
+    with audited(LegacySwarm(tmp_path / "swarm", nodes=1, trained=(1,))) as swarm:
         swarm.lay_out_legacy(theirs.address)
         swarm.start()
         for round, stage in itertools.product(range(2), range(3)):
             await theirs.do("announce", round=round, stage=stage)
-            swarm.wait_until(lambda at=(round, stage): at in swarm.stages(1), 120, f"{round}.{stage}", 0.5)  # type: ignore[misc]
+            swarm.wait_until(lambda at=(round, stage): at in swarm.stages(1), PATIENCE_S, f"{round}.{stage}", 0.5)  # type: ignore[misc]
             outputs = await outputs_of(theirs, swarm.peers[0], round, stage)
             assert {output["question"] for _, output in outputs.values()} == {
                 group.quoted.question for group in swarm.body(1, round, stage).groups if group.quoted
@@ -196,7 +204,7 @@ async def test_one_of_our_nodes_in_a_network_of_v04(tmp_path: Path, theirs: V04)
 
 async def outputs_of(theirs: V04, peer: str, round: int, stage: int) -> dict[str, Any]:
     """A peer's outputs of a stage as soon as v0.4 finds a whole stage of them with their reward."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(PATIENCE_S):
         while True:
             if peer in (await theirs.do("rewards", round=round, stage=stage) or {}):
                 outputs: dict[str, Any] = await theirs.do("outputs", peer=peer, round=round, stage=stage)

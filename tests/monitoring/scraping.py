@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.monitoring.tools import RULES, program
+from tests.monitoring.tools import RULES
+from tests.programs import path_of
 
 HURRY = 20  # times shorter than shipped an alert's `for` is: a daemon counts as down after 6 s
 LOOK_S = 0.25
@@ -121,7 +122,7 @@ def scraping(directory: Path, *targets: str) -> Iterator[Prometheus]:
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
     output, port = directory / "prometheus.log", free_port()
     argv = [
-        program("prometheus"),
+        path_of("prometheus"),
         f"--config.file={directory / 'prometheus.yml'}",
         f"--storage.tsdb.path={directory / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",

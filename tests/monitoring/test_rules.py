@@ -169,7 +169,7 @@ def scenario(changes: Changes, checks: list[tuple[int, set[str]]]) -> dict[str, 
 
 
 def run(tests: list[dict[str, Any]], tmp_path: Path) -> str:
-    file = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": tests}
+    file = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
     path = tmp_path / "rules.test.yml"
     path.write_text(yaml.safe_dump(file))
     return promtool("test", "rules", path)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from swarmd.observe.metrics import Metrics
 from swarmd.observe.outcomes import COUNTERS
 from swarmd.observe.readings import GAUGES
+from tests.programs import path_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "configs" / "monitoring"
@@ -24,17 +23,10 @@ DOCS = ROOT / "docs" / "MONITORING.md"
 OTHERS = {"up", "time", "ALERTS"}  # names that are not ours
 
 
-def program(name: str) -> str:
-    """Where a program lies; fails, saying how to install it, where it does not."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.fail(f"{name} is not installed: `apt-get install prometheus` brings it")
-    return found
-
-
 def promtool(*words: str | Path) -> str:
     """Run it; gives what it said. Fails where it is not content."""
-    ran = subprocess.run([program("promtool"), *map(str, words)], capture_output=True, text=True, timeout=120)
+    argv = [path_of("prometheus").with_name("promtool"), *words]
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout + ran.stderr
 

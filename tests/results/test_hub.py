@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import msgspec
@@ -51,7 +50,7 @@ class Listener:
         self.events.append(event)
         self._heard.set()
 
-    def wait(self, within_s: float = 30.0) -> ModelPushed:
+    def wait(self, within_s: float = 120.0) -> ModelPushed:
         assert self._heard.wait(within_s), "nothing was told"
         self._heard.clear()
         return self.events[-1]
@@ -129,10 +128,9 @@ def test_a_hub_that_never_answers_is_given_up_and_the_next_round_pushes(
     hub.faults["/commit/"] = "hang"
     heard = Listener()
     pusher = Pusher(config_of(push_s=4.0), paths, PEER, heard)
-    began = time.monotonic()
     pusher.push(trained(7), checkpoint)
-    assert time.monotonic() - began < 1.0  # training is not kept waiting
-    assert "push_s" in heard.wait(20).error
+    assert heard.events == [], "training is not kept waiting for what becomes of it"
+    assert "push_s" in heard.wait().error
     hub.faults.clear()
     pusher = Pusher(config_of(), paths, PEER, heard)
     pusher.push(trained(8), checkpoint)

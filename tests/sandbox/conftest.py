@@ -1,10 +1,9 @@
-"""A sandbox of each kind; bubblewrap's where it is installed, as it is in CI."""
-
-import shutil
+"""A sandbox of each kind."""
 
 import pytest
 
 from swarmd.sandbox import Isolation, Limits, Sandbox
+from tests.programs import path_of
 
 MIB = 1024 * 1024
 # One CPU second and short waits: what is contained by a limit is contained by a small one.
@@ -14,6 +13,6 @@ LIMITS = Limits(wall_s=20.0, cpu_s=1, memory_bytes=256 * MIB, output_bytes=10_00
 @pytest.fixture(scope="session", params=["bubblewrap", "namespaces"])
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     way: Isolation = request.param
-    if way == "bubblewrap" and shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
+    if way == "bubblewrap":
+        path_of("bubblewrap")
     return Sandbox(LIMITS, way)

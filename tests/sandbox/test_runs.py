@@ -100,11 +100,9 @@ def test_what_is_too_large_or_no_text_is_never_run(sandbox: Sandbox, program: st
     assert sandbox.run(program, stdin) == Verdict(status="refused", stderr=sandbox.run(program, stdin).stderr)
 
 
-def test_a_run_costs_a_fraction_of_a_second(sandbox: Sandbox) -> None:
-    begun = time.monotonic()
-    verdicts = sandbox.run_all(["print(1)"] * 20)
-    assert [verdict.status for verdict in verdicts] == ["ok"] * 20
-    assert (time.monotonic() - begun) / 20 < 1.0
+def test_many_programs_are_answered_in_their_order(sandbox: Sandbox) -> None:
+    verdicts = sandbox.run_all([f"print({number})" for number in range(20)])
+    assert [(verdict.status, verdict.stdout) for verdict in verdicts] == [("ok", f"{number}\n") for number in range(20)]
 
 
 def test_no_descriptor_or_process_is_left_in_this_process(sandbox: Sandbox) -> None:

@@ -40,8 +40,8 @@ from tests.soak.node import Process, SoakNode, until, visited
 EARLY_S = 2.0  # the start of a daemon: imports, the log, the first workers
 LATE_S = 8.0  # by then a node trains, on a quiet machine
 SETTLED_S = 3.0  # a few rounds
-SETTLES_S = 120.0  # longest start, on a busy machine
-ORPHAN_SLACK_S = 10.0  # a busy machine's, beyond the 5 s after which workers follow a daemon that was killed
+SETTLES_S = 400.0  # longest start, on a busy machine
+ORPHAN_SLACK_S = 30.0  # a busy machine's, beyond the 5 s after which workers follow a daemon that was killed
 LEGS = {  # how far a life had come, the furthest first
     StageTrained: "after a stage or more",
     TrainerReady: "trainer ready",
@@ -67,6 +67,7 @@ class Moment(msgspec.Struct, frozen=True):
     settled: bool  # counted from when all of the node runs, not from its first instant
     after_s: float
     alone: bool = False  # after a kill: the workers have to end by themselves, before the next life begins
+    trained: bool = False  # where it is settled: a round of this life has been trained by then, too
 
 
 class Rhythm(msgspec.Struct, frozen=True):
@@ -91,7 +92,7 @@ def moments(count: int, seed: int, rhythm: Rhythm) -> list[Moment]:
     signals = [rhythm.signal(number) for number in range(1, count + 1)]
     recovers = [False, *(number == signal.SIGKILL for number in signals)]
     drawn = [_moment(chance, number, after) for number, after in zip(signals, recovers, strict=False)]
-    return [*drawn, Moment(signal.SIGTERM, settled=True, after_s=SETTLED_S)]
+    return [*drawn, Moment(signal.SIGTERM, settled=True, after_s=SETTLED_S, trained=True)]
 
 
 def _moment(chance: random.Random, number: signal.Signals, recovers: bool) -> Moment:
@@ -161,7 +162,7 @@ class Soak:
             self.node.start()
         begun_s = time.monotonic()
         if moment.settled:
-            self._settle()
+            self._settle(moment.trained)
             begun_s = time.monotonic()
         time.sleep(max(0.0, begun_s + moment.after_s - time.monotonic()))
         if not self.node.daemon.running:
@@ -171,12 +172,19 @@ class Soak:
         else:
             self._stop(moment.signal)
 
-    def _settle(self) -> None:
-        """Until all runs; what a killed life left is gone by then."""
-        if not until(lambda: self.node.is_settled() or not self.node.daemon.running, SETTLES_S):
+    def _settle(self, trained: bool) -> None:
+        """Until all runs, and where asked for has trained; what a killed life left is gone by then."""
+
+        def settled() -> bool:
+            return self.node.is_settled() and (not trained or self._has_trained())
+
+        if not until(lambda: settled() or not self.node.daemon.running, SETTLES_S):
             raise LeftBehind(f"the node was not at work after {SETTLES_S:g} s")
         expect(traces.living(self._orphans, 0))
         self._orphans = frozenset()
+
+    def _has_trained(self) -> bool:
+        return any(isinstance(event, StageTrained) for event in self.node.events()[len(self._events) :])
 
     def _kill(self, alone: bool) -> None:
         self._kills += 1

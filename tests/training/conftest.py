@@ -14,6 +14,7 @@ from swarmd.core.values import RolloutsRef
 from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
 from swarmd.training.engine import Engine
+from swarmd.training.footprint import set_aside_loaded
 from swarmd.training.quiet import quieten
 
 quieten()
@@ -32,6 +33,12 @@ def make_config(tasks: tuple[TaskConfig, ...] = (), free_bytes_min: int = 0, **t
 
 def order(round: int, rollouts: tuple[RolloutsRef, ...] = (), stage: int = 0) -> Train:
     return Train(f"train/{round}/{stage}", round, stage, rollouts)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loaded_set_aside() -> None:
+    """As in a trainer worker: every stage collects garbage twice, and would walk through all that was imported."""
+    set_aside_loaded()
 
 
 @pytest.fixture

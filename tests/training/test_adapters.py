@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
+from swarmd.installed import extra_command
 from swarmd.training import adapters, device, model
 from swarmd.training.adapters import merged_weights, prepare_unsloth, require
 from swarmd.training.cancellation import Cancellation, Cancelled
@@ -156,7 +157,7 @@ def test_a_missing_package_is_named_with_its_extra(
     )
     with pytest.raises(ConfigError, match=package) as caught:
         load_policy(TrainingConfig(device="cpu", **settings))
-    assert caught.value.fix == f"Install swarmd[{extra}]"
+    assert caught.value.fix == f"Install it: {extra_command(extra)}" and f"'{package}>=" in caught.value.fix
 
 
 def test_unsloth_needs_cuda_and_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +171,7 @@ def test_unsloth_needs_cuda_and_comes_first(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(ConfigError, match="unsloth") as caught:
         prepare_unsloth(TrainingConfig(unsloth=True))
-    assert caught.value.fix == "Install swarmd[unsloth]"
+    assert "pip install 'unsloth>=" in caught.value.fix
 
 
 def test_unsloth_is_asked_for_what_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from swarmd.errors import CheckpointDamaged, CheckpointFailed
 from swarmd.training import checkpoint as subject
 from swarmd.training import kept
 from swarmd.training.checkpoint import Checkpoint, Checkpoints, read_checkpoint
+from tests.durability import recording
 
 
 def save(checkpoints: Checkpoints, round: int, stage: int = 0, value: float | None = None) -> Checkpoint:
@@ -37,6 +38,14 @@ def test_what_is_saved_is_read(tmp_path: Path) -> None:
     assert torch.equal(found.read_optimizer()["optimizer"]["m"], torch.full((64, 64), 3.0))
     assert found.read_rollouts() == b"body"
     assert found.event.checkpoint == found.digest and found.meta.steps == 6
+
+
+def test_a_power_cut_takes_nothing_of_it(tmp_path: Path) -> None:
+    with recording() as disk:
+        final = save(Checkpoints(tmp_path, 2), 3).directory
+    assert disk.hazards == [] and tmp_path in disk.synced and tmp_path not in disk.lost
+    written = {path.name for path in disk.synced if path.parent.name.startswith(subject.TEMPORARY)}
+    assert written == {path.name for path in final.iterdir()}
 
 
 def test_the_newest_stay(tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ HOLD = "import sys; block = bytearray(64 << 20); print(flush=True); sys.stdin.re
 
 
 @pytest.fixture(autouse=True)
-def unfrozen() -> Iterator[None]:
+def set_aside_again() -> Iterator[None]:
+    """Garbage of these tests is not set aside for good, what is loaded is."""
     yield
     gc.unfreeze()
+    set_aside_loaded()
 
 
 def test_memory_of_another_process_is_measured() -> None:

@@ -30,6 +30,7 @@ from swarmd.swarms.rollouts import (
 )
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import Engine
+from swarmd.training.groups import judge_peers
 from tests.training.conftest import make_config, order
 from tests.training.test_stages import Node
 
@@ -114,8 +115,25 @@ HOSTILE: dict[str, tuple[tuple[RolloutsRef, bytes], dict[str, int]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """A node that hears of peers and trains nothing."""
+    return Engine(CONFIG, DataPaths(tmp_path_factory.mktemp("node")), "me", PLAN)
+
+
 @pytest.mark.parametrize("kind", HOSTILE)
+def test_what_is_refused_is_counted_and_nothing_is_made_of_it(engine: Engine, kind: str) -> None:
+    (ref, body), rejected = HOSTILE[kind]
+    ref = msgspec.structs.replace(ref, digest=engine._blobs.put(body))
+    _, collected = engine._open_stage(order(ROUND, (ref,)), Cancellation())
+    assert dict(collected.rejected) == rejected
+    assert collected.groups == [] and judge_peers(PLAN, collected.judged) == ()
+    assert collected.material._by_question == {}, "later stages know nothing of it either"
+
+
+@pytest.mark.parametrize("kind", ["ten megabytes", "a question twice", "an empty completion"])
 def test_what_is_refused_is_counted_and_changes_no_weight(trained: Trained, alone: str, kind: str) -> None:
+    """The first is refused unread, the others when they are compared and encoded."""
     offer, rejected = HOSTILE[kind]
     event, weights = trained([offer])
     assert dict(event.rejected) == rejected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,12 @@ from swarmd.training.trainer import SwarmTrainer
 from tests.training.conftest import make_config, order
 
 Maker = Callable[..., Engine]
+
+
+@pytest.fixture(autouse=True)
+def loaded_stays_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller parts have collections walk through all that is loaded once more; test_footprint.py has that."""
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
 
 
 def exhaust(monkeypatch: pytest.MonkeyPatch, rows_that_fit: int) -> list[int]:

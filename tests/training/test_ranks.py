@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -27,7 +28,7 @@ from swarmd.training.device import take_device
 from swarmd.training.engine import Engine
 from swarmd.training.parts import load_rows
 from swarmd.training.ranks import Ranks, check_parts, check_together, read_environment
-from swarmd.worker.messages import Fault, Perform, Stop
+from swarmd.worker.messages import Fault, Perform, Progress
 from tests.training.conftest import make_config, order
 from tests.training.test_worker import LOAD_S, Worker
 
@@ -35,84 +36,88 @@ SHORT = Path(__file__).parent / "impaired"
 
 
 @pytest.fixture
-def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Worker]:
-    accelerate = getattr(request, "param", "")
-    config = make_config(processes=2, accelerate=accelerate, share_groups=16, held_out_questions=2, steps=3)
-    worker = Worker(config, tmp_path, tmp_path / "errors")
-    yield worker
-    worker.process.kill()
-    worker.process.wait()
+def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """Lives of one node's trainer of two ranks."""
+    workers: list[Worker] = []
+
+    def make(**settings: Any) -> Worker:
+        config = make_config(processes=2, **settings)
+        workers.append(Worker(config, tmp_path, tmp_path / "errors"))
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.process.kill()
+        worker.process.wait()
 
 
-def ranks_of(worker: Worker) -> list[psutil.Process]:
+def rank_of(worker: Worker) -> psutil.Process:
+    """The other rank's process."""
     children = psutil.Process(worker.process.pid).children()
-    return [child for child in children if "swarmd.training.rank" in child.cmdline()]
+    (other,) = [child for child in children if "swarmd.training.rank" in child.cmdline()]
+    return other
 
 
-def test_two_ranks_train_stage_after_stage(worker: Worker, tmp_path: Path) -> None:
+def train(worker: Worker, round: int) -> StageTrained:
+    worker.send(Perform(order(round)))
+    return worker.expect(StageTrained, LOAD_S)
+
+
+def test_two_ranks_train_stage_after_stage_though_memory_runs_out_on_one(
+    start: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one life all cut smaller, those of the next agree and train. For the first rank, see test_memory_pressure.py.
+
+    When one of them is gone, all start anew.
+    """
+    for name, value in {"PYTHONPATH": SHORT, "SHORT_RANK": 1, "ROWS_THAT_FIT": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    settings = {"share_groups": 16, "held_out_questions": 0}
+    short = start(**settings)  # two questions of four completions on each rank
+    short.expect(TrainerReady, 2 * LOAD_S)
+    short.send(Perform(order(0)))
+    short.process.wait(LOAD_S)
+    worker = start(**settings)
     worker.expect(TrainerReady, 2 * LOAD_S)
-    assert len(ranks_of(worker)) == 1
     checkpoints = []
     for round in range(3):
-        worker.send(Perform(order(round)))
-        event = worker.expect(StageTrained, LOAD_S)
-        assert event.steps == 3
+        event = train(worker, round)
+        assert event.steps == 2
         checkpoints.append(event.checkpoint)
         groups = decode_rollouts(Blobs(DataPaths(tmp_path).blobs).get(event.rollouts.digest)).groups
         asked = {group.reference for group in groups}
         assert len(asked) == len(groups) > 4, "questions of both ranks, none twice"
     assert len(set(checkpoints)) == 3
-    worker.send(Stop(5.0))
-    assert worker.process.wait(60) == 0
-
-
-def test_all_start_anew_when_one_is_gone(worker: Worker) -> None:
-    worker.expect(TrainerReady, 2 * LOAD_S)
-    (other,) = ranks_of(worker)
-    other.send_signal(signal.SIGKILL)
+    assert load_rows(DataPaths(tmp_path).checkpoints, 8, 8) == 4
+    rank_of(worker).send_signal(signal.SIGKILL)
     assert worker.process.wait(30) != 0
     assert "rank 1 of 2 ended" in worker.errors.read_text()
 
 
-def test_no_rank_outlives_the_first(worker: Worker) -> None:
+def test_no_rank_outlives_the_first(start: Callable[..., Worker]) -> None:
+    """Wherever it is killed: here in a stage."""
+    worker = start(accelerate="fsdp", held_out_questions=0)
     worker.expect(TrainerReady, 2 * LOAD_S)
-    (other,) = ranks_of(worker)
-    os.kill(worker.process.pid, signal.SIGKILL)
-    worker.process.wait(10)
+    other = rank_of(worker)
+    assert train(worker, 0).steps == 2
+    worker.send(Perform(order(1)))
+    worker.expect(Progress, LOAD_S)
+    worker.process.kill()
     other.wait(30)
     assert not other.is_running()
 
 
-@pytest.mark.parametrize("worker", ["", "fsdp", "zero3"], indirect=True)
-def test_a_cancelled_stage_replaces_all(worker: Worker) -> None:
+def test_a_cancelled_stage_replaces_all(start: Callable[..., Worker]) -> None:
+    worker = start(accelerate="zero3", held_out_questions=2)
     worker.expect(TrainerReady, 2 * LOAD_S)
-    (other,) = ranks_of(worker)
-    worker.send(Perform(order(0)))
-    worker.send(Perform(CancelTraining("cancel", order(0).id)))
+    other = rank_of(worker)
+    assert train(worker, 0).held_out is not None
+    worker.send(Perform(order(1)))
+    worker.send(Perform(CancelTraining("cancel", order(1).id)))
     worker.expect(TrainingCancelled, LOAD_S)
     assert worker.expect(Fault, LOAD_S).planned
     assert worker.process.wait(60) == 0
     assert not other.is_running()
-
-
-def test_where_memory_runs_out_on_one_rank_all_cut_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ranks of the next life agree, and train the stage. For the first rank, see test_memory_pressure.py."""
-    for name, value in {"PYTHONPATH": SHORT, "SHORT_RANK": 1, "ROWS_THAT_FIT": 4}.items():
-        monkeypatch.setenv(name, str(value))
-    config = make_config(processes=2, held_out_questions=0)  # two questions of four completions on each rank
-    for stage_is_trained in (False, True):
-        worker = Worker(config, tmp_path, tmp_path / "errors")
-        try:
-            worker.expect(TrainerReady, 2 * LOAD_S)
-            worker.send(Perform(order(0)))
-            if stage_is_trained:
-                assert worker.expect(StageTrained, LOAD_S).steps == 2
-            else:
-                assert worker.process.wait(LOAD_S) is not None
-        finally:
-            worker.process.kill()
-            worker.process.wait()
-        assert load_rows(DataPaths(tmp_path).checkpoints, 8, 8) == 4
 
 
 def test_ranks_that_cut_differently_are_told() -> None:

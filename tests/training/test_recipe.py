@@ -20,15 +20,15 @@ PLAN = DigitsPlan(SwarmConfig(id="test"))
 
 
 def test_the_same_seed_gives_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipe, "STEPS_MAX", 10)
-    monkeypatch.setattr(recipe, "CARD_QUESTIONS", 20)
+    for name, value in {"STEPS_MAX": 4, "EVALUATE_EVERY": 2, "DEV_QUESTIONS": 10, "CARD_QUESTIONS": 10}.items():
+        monkeypatch.setattr(recipe, name, value)
     steps: list[int] = []
     built = [
         recipe.build_model(tmp_path / name, seed, lambda step, *_: steps.append(step))
         for name, seed in (("a", 1), ("b", 1), ("c", 2))
     ]
     assert built[0].digest == built[1].digest != built[2].digest
-    assert steps == [10, 10, 10]
+    assert steps == [2, 4] * 3
     assert built[0].size_bytes < 3 * 1024 * 1024
     for name in ("model.safetensors", "tokenizer.json", "config.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
@@ -71,6 +71,7 @@ def test_warm_start_uses_training_questions_and_right_answers_only() -> None:
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(recipe, "STEPS_MAX", 10)
+    monkeypatch.setattr(recipe, "DEV_QUESTIONS", 5)
     monkeypatch.setattr(recipe, "CARD_QUESTIONS", 5)
     assert run_command(["model", "build", "--out", str(tmp_path / "m"), "--seed", "3"]) == 0
     assert "step   10" in (told := capsys.readouterr().out) and "weights " in told

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -18,44 +19,77 @@ import pytest
 import torch
 
 from swarmd.config import LoraConfig, encode
-from swarmd.core.events import StageTrained, TrainerReady
+from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.engine import Engine
-from swarmd.worker.messages import Perform, Stop
 from tests.training.conftest import make_config, order
-from tests.training.test_worker import LOAD_S, Worker
+from tests.training.forked_ranks import Facts, Job
 
 REPLICAS, PARTS = "ddp", ("fsdp", "zero2", "zero3")
 ROUNDING = 1e-5
 SHORT = "bfloat16 over float32"
-IMPAIRED = {"PYTHONPATH": str(Path(__file__).parent / "impaired"), "SHORT_NUMBERS": "1"}
+LIFE_S = 200.0  # the first also imports everything
 APART, ZERO_SHORT_APART = 1e-4, 0.1  # largest distance, as a share; DeepSpeed holds the weights themselves in bfloat16
-SETTINGS: dict[str, Any] = {"processes": 2, "device": "cpu", "share_groups": 16, "steps": 3, "micro_questions": 1}
-KEPT = {"checkpoints_kept": 3, "held_out_questions": 2}
+SETTINGS: dict[str, Any] = {
+    "processes": 2,
+    "device": "cpu",
+    "share_groups": 16,
+    "micro_questions": 1,
+    "held_out_questions": 0,
+}
+TAKEN_UP = {"fsdp": REPLICAS, "zero2": "fsdp", "zero3": "zero2"}  # whose checkpoint
 
 
-@contextlib.contextmanager
-def living(directory: Path, file: str, **settings: Any) -> Iterator[Callable[[int], StageTrained]]:
-    """One life of a trainer of two ranks; gives what has it train a round."""
-    config = make_config(accelerate=file, **{**SETTINGS, **settings})
-    worker = Worker(config, directory, directory.with_suffix(".errors"))
+class Forks:
+    """The process that forks ranks; its standard error goes to a file. One that got stuck is replaced."""
 
-    def train(round: int) -> StageTrained:
-        worker.send(Perform(order(round)))
-        return worker.expect(StageTrained, LOAD_S)
+    def __init__(self, errors: Path) -> None:
+        self._errors = errors
+        self._process = self._start()
 
-    try:
-        worker.expect(TrainerReady, 2 * LOAD_S)
-        yield train
-        worker.send(Stop(5.0))
-        assert worker.process.wait(60) == 0
-    finally:
-        worker.process.kill()
-        worker.process.wait()
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.training.forked_ranks"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors.open("ab"),
+            start_new_session=True,
+        )
+
+    def train(self, directory: Path, file: str, rounds: list[int], **job: Any) -> Facts:
+        """One life of two ranks that train these rounds; `settings` among the rest change the configuration."""
+        config = make_config(**{**SETTINGS, "accelerate": file, **job.pop("settings", {})})
+        facts = self._ask(Job(encode(config), str(directory), rounds, **job))
+        assert not facts.error, (facts.error, self._errors.read_text()[-3000:])
+        return facts
+
+    def _ask(self, job: Job) -> Facts:
+        if self._process.poll() is not None:
+            self._process = self._start()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        os.write(self._process.stdin.fileno(), msgspec.json.encode(job) + b"\n")
+        ready, _, _ = select.select([self._process.stdout], [], [], LIFE_S)
+        line = self._process.stdout.readline() if ready else b""
+        if line:
+            return msgspec.json.decode(line, type=Facts)
+        self.end()
+        return Facts(error=f"no answer within {LIFE_S} s")
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    started = Forks(tmp_path_factory.mktemp("forks") / "errors")
+    yield started
+    started.end()
 
 
 def read(directory: Path, round: int) -> Checkpoint:
@@ -89,45 +123,22 @@ def measure_apart(ours: Checkpoint, theirs: Checkpoint, before: Checkpoint) -> d
     return apart
 
 
-@pytest.fixture(scope="module")
-def replicas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two ranks that hold the whole model wrote in two rounds; beside it, as `begun`, what in the first."""
-    directory = tmp_path_factory.mktemp("replicas") / "whole"
-    with living(directory, REPLICAS, **KEPT) as train:
-        train(0)
-        shutil.copytree(directory, directory.with_name("begun"))
-        train(1)
-    return directory
+def copy_until(directory: Path, copy: Path, round: int) -> Path:
+    """A node's data as it was when this round was its last."""
+    shutil.copytree(directory, copy)
+    for checkpoint in DataPaths(copy).checkpoints.iterdir():
+        if checkpoint.name > f"r{round:09d}-s0000":
+            shutil.rmtree(checkpoint)
+    return copy
 
 
-@pytest.mark.parametrize("file", PARTS)
-def test_parts_train_to_the_same_whole_as_replicas_do(
-    tmp_path: Path, replicas: Path, make_engine: Callable[..., Engine], file: str
-) -> None:
-    """And each takes up what the other wrote, one process too: a checkpoint does not show how many wrote it."""
-    parts, again = tmp_path / "a", tmp_path / "again"
-    shutil.copytree(replicas.with_name("begun"), parts)
-    with living(parts, file, **KEPT) as train:
-        trained = train(1)
-        shutil.copytree(parts, again)
-        train(2)
-    assert trained.steps == 3 and trained.held_out is not None
-    assert_alike(read(parts, 1), read(replicas, 1))
-    with living(again, file, **KEPT) as train:
-        train(2)
-    assert_alike(read(again, 2), read(parts, 2))
-    assert read(again, 2).read_rollouts() == read(parts, 2).read_rollouts()
-    alone = make_engine("a", checkpoints_kept=3)
-    assert alone.steps == 9
-    torch.testing.assert_close(alone.policy.trained_weights(), read(parts, 2).read_weights(), rtol=0, atol=0)
-    assert alone.train(order(3), Cancellation()).steps == 2
-
-
+ALL_WEIGHTS = "all weights, a KL term, a gate"
 KINDS: dict[str, dict[str, Any]] = {
-    "all weights, a KL term, a gate": {
+    ALL_WEIGHTS: {
         "beta": 0.02,
         "peer_loss": "gate",
         "gradient_checkpointing": "on",
+        "held_out_questions": 2,
         "questions": 8,
         "peer_questions": 2,
     },
@@ -136,38 +147,35 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutsRef, bytes]:
+    """What a peer published of the round before."""
+    paths, config = DataPaths(tmp_path_factory.mktemp("b")), make_config(held_out_questions=0)
+    ref = Engine(config, paths, "b", make_plan(config.swarm)).train(order(0), Cancellation()).rollouts
+    return ref, Blobs(paths.blobs).get(ref.digest)
+
+
 class Told(NamedTuple):
-    """What `first_rank.py` told of two stages, and where they lie."""
+    """What two ranks told of two stages, and where these lie."""
 
     directory: Path
-    facts: dict[str, Any]
+    facts: Facts
 
 
 @pytest.fixture(scope="module")
-def run_first(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Told]:
-    """Has two ranks train two stages of a kind, the first with a peer's groups."""
+def run_first(
+    forks: Forks, published: tuple[RolloutsRef, bytes], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], Told]:
+    """Has two ranks train two stages of a kind, with a peer's groups."""
     root = tmp_path_factory.mktemp("first")
-    config = make_config(held_out_questions=0)
-    peer = Engine(config, DataPaths(root / "b"), "b", make_plan(config.swarm))
-    ref = peer.train(order(0), Cancellation()).rollouts
-    body = Blobs(DataPaths(root / "b").blobs).get(ref.digest)
+    ref, body = published
 
     @functools.cache
     def run(file: str, kind: str) -> Told:
         directory = root / file / kind
-        settings = {**SETTINGS, "held_out_questions": 0, "accelerate": file, **KINDS[kind]}
-        Blobs(DataPaths(directory / "data").blobs).put(body)
-        (directory / "config.msgpack").write_bytes(encode(make_config(**settings)))
-        refs = msgspec.json.encode([ref]).decode()
-        run = subprocess.run(
-            [sys.executable, "-m", "tests.training.first_rank", str(directory), "2", refs],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **(IMPAIRED if kind == SHORT else {})},
-            timeout=2 * LOAD_S,
-        )
-        assert run.returncode == 0, run.stderr[-3000:]
-        return Told(directory / "data", json.loads(run.stdout.splitlines()[-1]))
+        Blobs(DataPaths(directory).blobs).put(body)
+        rest = {"rollouts": (ref,), "computes_bfloat16": kind == SHORT}
+        return Told(directory, forks.train(directory, file, [1, 2], settings=KINDS[kind], **rest))
 
     return run
 
@@ -176,15 +184,44 @@ def run_first(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
 @pytest.mark.parametrize("file", PARTS)
 def test_each_rank_holds_its_part(run_first: Callable[[str, str], Told], file: str, kind: str) -> None:
     (whole_at, whole), (parts_at, parts) = run_first(REPLICAS, kind), run_first(file, kind)
-    assert whole["parameters_here"] == whole["parameters"] == parts["parameters"]
-    assert parts["parameters_here"] <= (1.0 if file == "zero2" else 0.51) * parts["parameters"]
-    assert parts["moments_here"] <= 0.51 * whole["moments_here"]
-    assert parts["numbers"] == whole["numbers"] == (SHORT if kind == SHORT else parts["numbers"])
-    assert parts["gradient_norm"] == pytest.approx(whole["gradient_norm"], rel=0.05 if kind == SHORT else 1e-3)
-    assert parts["peer_groups"] == whole["peer_groups"] > 0
+    assert whole.parameters_here == whole.parameters == parts.parameters
+    assert parts.parameters_here <= (1.0 if file == "zero2" else 0.51) * parts.parameters
+    assert parts.moments_here <= 0.51 * whole.moments_here
+    assert parts.numbers == whole.numbers == (SHORT if kind == SHORT else parts.numbers)
+    assert parts.gradient_norm == pytest.approx(whole.gradient_norm, rel=0.05 if kind == SHORT else 1e-3)
+    assert parts.peer_groups == whole.peer_groups and whole.peer_groups[0] > 0
     apart = measure_apart(read(parts_at, 2), read(whole_at, 2), read(whole_at, 1))
     is_shortened = kind == SHORT and file != "fsdp"
     assert max(apart.values()) <= (ZERO_SHORT_APART if is_shortened else APART), apart
     if not is_shortened:
         for round in (1, 2):
             assert_alike(read(parts_at, round), read(whole_at, round))
+
+
+@pytest.mark.parametrize("file", PARTS)
+def test_each_takes_up_what_another_wrote(
+    tmp_path: Path,
+    forks: Forks,
+    published: tuple[RolloutsRef, bytes],
+    run_first: Callable[[str, str], Told],
+    make_engine: Callable[..., Engine],
+    file: str,
+) -> None:
+    """One process too: a checkpoint does not show how many wrote it, and in which way."""
+    here = copy_until(run_first(TAKEN_UP[file], ALL_WEIGHTS).directory, tmp_path / "a", 1)
+    told = forks.train(here, file, [2], settings=KINDS[ALL_WEIGHTS], rollouts=published[:1])
+    assert told.steps == [2] and None not in told.held_out
+    whole = run_first(REPLICAS, ALL_WEIGHTS).directory
+    assert_alike(read(here, 2), read(whole, 2))
+    assert read(here, 2).read_rollouts() == read(whole, 2).read_rollouts()
+    alone = make_engine("a")
+    assert alone.steps == 4
+    torch.testing.assert_close(alone.policy.trained_weights(), read(here, 2).read_weights(), rtol=0, atol=0)
+    assert alone.train(order(3), Cancellation()).steps == 2
+
+
+@pytest.mark.parametrize("file", PARTS)
+def test_a_cancelled_stage_ends_on_the_first_rank_without_the_others(tmp_path: Path, forks: Forks, file: str) -> None:
+    """Nothing that it undoes on its way out waits for them: they are in the middle of a step."""
+    told = forks.train(tmp_path / "a", file, [0], cancelled=True)
+    assert told.cancelled and told.steps == []

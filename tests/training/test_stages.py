@@ -60,10 +60,9 @@ class Node:
         return self.engine._blobs.get(event.rollouts.digest)
 
 
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> list[Node]:
-    directory = tmp_path_factory.mktemp("stages")
-    return [Node(peer, directory) for peer in PEERS]
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[Node]:
+    return [Node(peer, tmp_path) for peer in PEERS]
 
 
 def run_stage(nodes: list[Node], stage: int, published: dict[RolloutsRef, bytes]) -> dict[RolloutsRef, bytes]:
@@ -92,7 +91,15 @@ def test_stages_build_on_what_all_nodes_wrote(nodes: list[Node]) -> None:
     votes = run_stage(nodes, 2, picks)
     for body in votes.values():
         assert sources_of(body) == {(stage, peer) for stage in (0, 1) for peer in PEERS}
+    bodies_stay_small(nodes)
     hostile_bodies_cost_only_themselves(nodes, answers, picks)
+
+
+def bodies_stay_small(nodes: list[Node]) -> None:
+    """They name what they show instead of repeating it."""
+    sizes = [len(node.engine._blobs.get(ref.digest)) for node in nodes for ref in node.context if ref.peer == node.peer]
+    assert sizes and max(sizes) < 8192
+    assert isinstance(decode_rollouts(nodes[0].engine._blobs.get(nodes[0].context[0].digest)), Rollouts)
 
 
 def hostile_bodies_cost_only_themselves(
@@ -132,10 +139,3 @@ def test_another_number_of_stages_is_refused(tmp_path: Path) -> None:
     wrong = msgspec.structs.replace(SWARM, stages=2)
     with pytest.raises(SwarmError, match=r"swarm\.stages"):
         Engine(Config(wrong, training=TRAINING), DataPaths(tmp_path), "a", make_plan(wrong, TRAINING, tmp_path))
-
-
-def test_bodies_of_stages_stay_small(nodes: list[Node]) -> None:
-    """They name what they show instead of repeating it."""
-    sizes = [len(node.engine._blobs.get(ref.digest)) for node in nodes for ref in node.context if ref.peer == node.peer]
-    assert sizes and max(sizes) < 8192
-    assert isinstance(decode_rollouts(nodes[0].engine._blobs.get(nodes[0].context[0].digest)), Rollouts)

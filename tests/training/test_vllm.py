@@ -22,10 +22,21 @@ DOUBLE = Path(__file__).parent / "vllm_double"
 ROOT = DOUBLE.parents[2]
 
 
-def run(mode: str, directory: Path, rank: int) -> dict[str, Any]:
+RANKS = {"server": 4, "colocate": 0}  # of the adapters, by mode
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What a process tells of stages in both modes, one after the other."""
     paths = os.pathsep.join([str(DOUBLE), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.vllm_double.run", mode, str(directory), str(rank)],
+        [
+            sys.executable,
+            "-m",
+            "tests.training.vllm_double.run",
+            str(tmp_path_factory.mktemp("vllm")),
+            json.dumps(RANKS),
+        ],
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         cwd=ROOT,
         capture_output=True,
@@ -33,8 +44,8 @@ def run(mode: str, directory: Path, rank: int) -> dict[str, Any]:
         timeout=280,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    result = next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
-    return dict(json.loads(result.removeprefix("RESULT")))
+    told = [line.removeprefix("RESULT") for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    return dict(zip(RANKS, map(json.loads, told), strict=True))
 
 
 def check(result: dict[str, Any]) -> None:
@@ -46,9 +57,9 @@ def check(result: dict[str, Any]) -> None:
     assert result["sent_at_last"] == 5, "what vLLM has is not sent again"
 
 
-def test_a_server_draws_with_the_weights_of_every_step(tmp_path: Path) -> None:
+def test_a_server_draws_with_the_weights_of_every_step(results: dict[str, dict[str, Any]]) -> None:
     """With adapters: what is sent is the whole model with the adapters in it."""
-    result = run("server", tmp_path, 4)
+    result = results["server"]
     check(result)
     assert result["again"] == result["rows"] == result["after_cancel"], "a server draws by the seed"
     assert "400" in result["error"] and "6 completions" in result["short"] and "this model" in result["foreign"]
@@ -56,15 +67,15 @@ def test_a_server_draws_with_the_weights_of_every_step(tmp_path: Path) -> None:
     assert "/update_weights" in result["calls"] and "/reset_prefix_cache" in result["calls"]
 
 
-def test_a_colocated_engine_draws_with_the_weights_of_every_step(tmp_path: Path) -> None:
-    check(run("colocate", tmp_path, 0))
+def test_a_colocated_engine_draws_with_the_weights_of_every_step(results: dict[str, dict[str, Any]]) -> None:
+    check(results["colocate"])
 
 
 def test_what_vllm_needs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     training = TrainingConfig(vllm=VllmConfig(mode="server"))
     with pytest.raises(ConfigError, match="vllm") as caught:
         check_vllm(training, "cuda")
-    assert caught.value.fix == "Install swarmd[vllm]"
+    assert "pip install 'vllm" in caught.value.fix
     monkeypatch.setattr(adapters.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(adapters.importlib, "import_module", lambda name: object())
     check_vllm(training, "cuda")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -96,7 +96,7 @@ def start(tmp_path: Path) -> Iterator[object]:
 
 
 def test_a_life(start: type[Worker], tmp_path: Path) -> None:
-    """Ready, a stage with progress and pings, the same again, a cancelled one, a refused one, killed, back again."""
+    """Ready, a stage with progress and pings, the same again, one refused, one cancelled, stopped; back, left alone."""
     config = make_config(steps=8, held_out_questions=2, threads=1)
     worker = start(config)
     ready = worker.expect(TrainerReady, LOAD_S)
@@ -129,18 +129,20 @@ def test_a_life(start: type[Worker], tmp_path: Path) -> None:
 
     worker.send(Perform(order(1)))
     worker.expect(Progress)
-    os.kill(worker.process.pid, signal.SIGKILL)
-    assert worker.end() == -signal.SIGKILL
+    worker.send(Stop(5.0))
+    assert worker.end() == 0
 
     worker = start(config)
+    assert worker.expect(Progress, LOAD_S).what == "loading"
+    worker.send(Perform(order(0)))  # not lost, though nobody can train yet
     back = worker.expect(TrainerReady, LOAD_S)
     assert back.digest != ready.digest, "it goes on from the checkpoint"
-    worker.send(Perform(order(0)))
     assert worker.expect(StageTrained).checkpoint == first.checkpoint
     worker.send(Perform(order(1)))
     worker.expect(Progress)
-    worker.send(Stop(5.0))
-    assert worker.end() == 0
+    assert worker.process.stdin is not None
+    worker.process.stdin.close()
+    worker.end()
 
 
 def test_a_stop_while_it_loads_is_heeded_at_once(start: type[Worker]) -> None:
@@ -149,18 +151,8 @@ def test_a_stop_while_it_loads_is_heeded_at_once(start: type[Worker]) -> None:
     while worker.expect(Progress, LOAD_S).what != "loading":
         continue
     worker.send(Stop(1.0))
-    begun = time.monotonic()
     assert worker.end() == 0
-    assert time.monotonic() - begun < 4
     assert "stopped while loading" in worker.errors.read_text()
-
-
-def test_a_command_that_comes_while_it_loads_is_not_lost(start: type[Worker]) -> None:
-    worker = start(make_config(steps=1, held_out_questions=2, threads=1))
-    worker.expect(Progress, LOAD_S)
-    worker.send(Perform(order(0)))
-    worker.expect(TrainerReady, LOAD_S)
-    assert worker.expect(StageTrained).command == order(0).id
 
 
 def test_what_no_restart_can_help(start: type[Worker], tmp_path: Path) -> None:
@@ -171,34 +163,74 @@ def test_what_no_restart_can_help(start: type[Worker], tmp_path: Path) -> None:
     assert worker.end() == ExitCode.NO_INPUT
 
 
-def test_the_daemon_goes_away_in_the_middle(start: type[Worker]) -> None:
-    worker = start(make_config(steps=200, held_out_questions=0))
-    worker.expect(TrainerReady, LOAD_S)
-    worker.send(Perform(order(0)))
-    worker.expect(Progress)
-    assert worker.process.stdin is not None
-    worker.process.stdin.close()
-    worker.end()
+class Idle:
+    """A pusher that nothing is due for."""
+
+    busy = False
+
+    def is_due(self, trained: StageTrained) -> bool:
+        return False
 
 
-def test_a_process_retires_after_its_rounds(start: type[Worker]) -> None:
-    worker = start(make_config(steps=1, held_out_questions=0, recycle_rounds=1))
-    worker.expect(TrainerReady, LOAD_S)
-    worker.send(Perform(order(0)))
-    worker.expect(StageTrained)
-    fault = worker.expect(Fault)
-    assert fault.planned and not fault.permanent and "training.recycle_rounds" in fault.reason
-    assert worker.end() == 0
+class Heard:
+    """An outbox that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self.retired: list[str] = []
+        self.heard = threading.Semaphore(0)
+        self.retire = self.retired.append
+
+    def observe(self, event: object) -> None:
+        self.events.append(event)
+        self.heard.release()
 
 
-def test_a_process_retires_when_it_holds_too_much(start: type[Worker]) -> None:
-    worker = start(make_config(steps=1, held_out_questions=0, memory=MemoryConfig(bytes_max=1)))
-    worker.expect(TrainerReady, LOAD_S)
-    worker.send(Perform(order(0)))
-    worker.expect(StageTrained)
-    fault = worker.expect(Fault)
-    assert fault.planned and "training.memory.bytes_max" in fault.reason
-    assert worker.end() == 0
+def trained_in(round: int) -> StageTrained:
+    return StageTrained(order(round).id, round, 0, 0.5, RolloutsRef("a", round, 0, "", 4, 0))
+
+
+def live(config: Config, pusher: object, outbox: Heard, use: Callable[[Any], Awaitable[None]]) -> None:
+    """A trainer's loop around an engine that is done at once; `use` gets what tells it things."""
+    engine: Any = SimpleNamespace(
+        steps=0,
+        policy=SimpleNamespace(device="cpu"),
+        train=lambda command, *_: trained_in(command.round),
+        place_of=lambda _: Path(),
+    )
+
+    async def run() -> None:
+        told, inbox = anyio.create_memory_object_stream[Perform | Stop](4)
+        with anyio.fail_after(60.0):
+            async with told, inbox, anyio.create_task_group() as tasks:
+                tasks.start_soon(Trainer(engine, config, outbox, pusher).run, inbox)  # type: ignore[arg-type]
+                await use(told)
+
+    anyio.run(run)
+
+
+def reason_to_retire(rounds: int, **settings: Any) -> str:
+    """Why a trainer retires, which it does after just so many rounds. test_ranks.py has how its process ends then."""
+    outbox = Heard()
+
+    async def train(told: Any) -> None:
+        for round in range(rounds):
+            assert outbox.retired == []
+            await told.send(Perform(order(round)))
+            assert await anyio.to_thread.run_sync(outbox.heard.acquire, True, 30.0)
+
+    live(make_config(**settings), Idle(), outbox, train)
+    assert outbox.events == [trained_in(round) for round in range(rounds)]
+    (reason,) = outbox.retired
+    return reason
+
+
+def test_a_process_retires_after_its_rounds() -> None:
+    assert "training.recycle_rounds" in reason_to_retire(2, recycle_rounds=2)
+
+
+def test_a_process_retires_when_it_holds_too_much() -> None:
+    assert "training.memory.bytes_max" in reason_to_retire(1, memory=MemoryConfig(bytes_max=1))
 
 
 class CopyingPusher:
@@ -220,23 +252,14 @@ class CopyingPusher:
 
 def test_the_loop_goes_on_while_a_push_copies_the_weights() -> None:
     """Else nobody answers the daemon's pings; and it hears of the stage once its checkpoint is needed no more."""
-    trained = StageTrained("train/0/0", 0, 0, 0.5, RolloutsRef("a", 0, 0, "", 4, 0))
-    engine: Any = SimpleNamespace(
-        steps=0, policy=SimpleNamespace(device="cpu"), train=lambda *_: trained, place_of=lambda _: Path()
-    )
-    pusher: Any = CopyingPusher()
-    heard: list[object] = []
-    outbox: Any = SimpleNamespace(observe=heard.append)
+    pusher, outbox = CopyingPusher(), Heard()
 
-    async def live() -> None:
-        told, inbox = anyio.create_memory_object_stream[Perform | Stop](4)
-        async with told, inbox, anyio.create_task_group() as tasks:
-            tasks.start_soon(Trainer(engine, make_config(), outbox, pusher).run, inbox)
-            await told.send(Perform(order(0)))
-            assert await anyio.to_thread.run_sync(pusher.began.wait, 30.0)
-            assert heard == []
-            pusher.end.set()
-            await told.send(Stop(1.0))
+    async def train(told: Any) -> None:
+        await told.send(Perform(order(0)))
+        assert await anyio.to_thread.run_sync(pusher.began.wait, 30.0)
+        assert outbox.events == []
+        pusher.end.set()
+        await told.send(Stop(1.0))
 
-    anyio.run(live)
-    assert pusher.ended and heard == [trained]
+    live(make_config(), pusher, outbox, train)
+    assert pusher.ended and outbox.events == [trained_in(0)]

@@ -98,7 +98,7 @@ class Node:
             return {}
         return answer
 
-    def until(self, condition: Callable[[], T], longest_s: float = 40.0) -> T:
+    def until(self, condition: Callable[[], T], longest_s: float = 120.0) -> T:
         """Wait for a condition; fails with the journal."""
         try:
             return self.machine.until(condition, longest_s)

@@ -15,7 +15,7 @@ from swarmd.core.events import NodeStarted, ReportPublished, ReportSeen, StageTr
 from swarmd.errors import ExitCode
 from swarmd.eventlog.replay import verify
 from tests.packaging import conftest as packaging
-from tests.units.conftest import require_systemd
+from tests.units.conftest import booted
 from tests.units.nodes import Node
 from tests.units.private_systemd import INSIDE, PACKAGES, PYTHON, VENV, PrivateSystemd
 
@@ -44,10 +44,9 @@ built = packaging.built
 @pytest.fixture
 def vps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateSystemd]:
     """A machine on which nothing of swarmd is installed but, aside, what the swarm's creator has."""
-    require_systemd()
-    with PrivateSystemd(tmp_path_factory.mktemp("vps")) as booted:
-        booted.run("mv", VENV, FIRST)
-        yield booted
+    with booted(tmp_path_factory.mktemp("vps")) as machine:
+        machine.run("mv", VENV, FIRST)
+        yield machine
 
 
 def documented() -> list[str]:

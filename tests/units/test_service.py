@@ -138,7 +138,7 @@ def test_a_credential_reaches_the_node_and_nothing_else(machine: PrivateSystemd)
         assert "CREDENTIALS" in node.journal()
 
 
-@pytest.mark.parametrize("way", ["bubblewrap", "namespaces"])
+@pytest.mark.parametrize("way", [pytest.param("bubblewrap", marks=pytest.mark.needs("bubblewrap")), "namespaces"])
 def test_the_programs_drop_in_lets_the_sandbox_work(machine: PrivateSystemd, way: str) -> None:
     kind = 'role = "coordinator"\n[swarm]\nid = "test"\nkind = "code"\n'
     with node_on(machine, f"p-{way}") as node:

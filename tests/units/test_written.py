@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -27,7 +26,6 @@ CODES = {name: code for name, code in vars(ExitCode).items() if name.isupper()}
 HIDDEN_PYTHON = "/home" + "/me/.venv/bin/python"
 COMMAND = "/opt/swarmd/bin/swarmd"
 MINIMAL = 'role = "coordinator"\n[swarm]\nid = "x"\n'
-needs_analyze = pytest.mark.skipif(os.environ.get("SWARMD_SKIP_SYSTEMD") == "1", reason="SWARMD_SKIP_SYSTEMD=1")
 
 
 def value_of(text: str, key: str) -> str:
@@ -101,7 +99,7 @@ def lay(directory: Path, *drop_ins: str) -> list[Path]:
     return places
 
 
-@needs_analyze
+@pytest.mark.needs("systemd")
 @pytest.mark.parametrize("drop_in", ["cpu.conf", "programs.conf"])
 def test_systemd_takes_the_units_without_a_word(tmp_path: Path, drop_in: str) -> None:
     units = [str(path) for path in lay(tmp_path, drop_in)]
@@ -109,7 +107,7 @@ def test_systemd_takes_the_units_without_a_word(tmp_path: Path, drop_in: str) ->
     assert (verified.returncode, verified.stdout + verified.stderr) == (0, ""), "an unknown key is only a warning"
 
 
-@needs_analyze
+@pytest.mark.needs("systemd")
 def test_systemd_takes_a_users_units_without_a_word(tmp_path: Path) -> None:
     for name, unit in (("swarmd", node_unit), ("swarmd-failure", failure_unit)):
         text = render(unit(Form("/bin/true", user=True)))
@@ -121,7 +119,7 @@ def test_systemd_takes_a_users_units_without_a_word(tmp_path: Path) -> None:
         assert (verified.returncode, verified.stdout + verified.stderr) == (0, "")
 
 
-@needs_analyze
+@pytest.mark.needs("systemd")
 @pytest.mark.parametrize(
     ("drop_ins", "unit", "tenths"),
     [
@@ -224,11 +222,21 @@ def test_an_interpreter_that_a_service_cannot_see_is_refused(tmp_path: Path) -> 
     assert "which is empty for the service" in why_hidden(Path(HIDDEN_PYTHON))
     assert "which is empty for the service" in why_hidden(tmp_path)
     assert why_hidden(Path("/usr/bin/env")) == ""
-    with pytest.raises(UnitError, match="python3 -m venv /opt/swarmd"):
+    with pytest.raises(UnitError, match=r"sudo sh install\.sh"):
         find_command(HIDDEN_PYTHON)
     with pytest.raises(UnitError, match="mean something in a unit"):
         find_command("/opt/my swarmd/bin/python")
     assert find_command(HIDDEN_PYTHON, user=True) == f"{HIDDEN_PYTHON} -m swarmd"
+
+
+@pytest.mark.parametrize(("tool", "receipt"), [("pipx", "pipx_metadata.json"), ("uv", "uv-receipt.toml")])
+def test_of_an_environment_of_pipx_or_uv_the_fix_names_them(tool: str, receipt: str, tmp_path: Path) -> None:
+    (tmp_path / receipt).touch()
+    with pytest.raises(UnitError) as caught:
+        find_command(str(tmp_path / "bin" / "python"))
+    assert caught.value.fix.startswith(f"{tool} installs for you alone. Install swarmd outside home directories")
+    assert "`sudo /opt/swarmd/bin/swarmd service install`" in caught.value.fix
+    assert "`swarmd service install --user`" in caught.value.fix
 
 
 # --- files in places that others write to ---

@@ -21,22 +21,19 @@ from tests.eventlog.making import follower_story, open_log, write_story
 from tests.web.serving import FOLLOWER, Listener, Served, copy_of, served, until
 
 
-def test_events_come_in_order_and_soon(tmp_path: Path) -> None:
+def test_each_event_comes_when_it_is_written_and_in_order(tmp_path: Path) -> None:
+    """`python -m bench dashboard` measures how soon."""
     events = follower_story(6)
     with open_log(tmp_path / "events") as log:
         state = write_story(log, events[:5], State(), group=1)
         with served(tmp_path) as server:
             listener = Listener(server)
-            delays = []
             for event in events[5:]:
                 seq = log.next_seq
                 state = write_story(log, [event], state, group=1)
-                began = time.monotonic()
                 until(lambda seq=seq: [each for each in listener.of("event") if each[1] == str(seq)])
-                delays.append(time.monotonic() - began)
             rows = [msgspec.json.decode(body, type=shapes.EventRow) for _, _, body in listener.of("event")]
             assert [row.seq for row in rows] == list(range(5, len(events)))
-            assert sorted(delays)[len(delays) // 2] < 0.2  # `python -m bench dashboard` measures it on a quiet machine
             listener.close()
 
 
@@ -101,8 +98,10 @@ def test_clients_have_a_bound_and_leaving_frees_a_place(tmp_path: Path) -> None:
             connection.sendall(head)
             assert b"200" in connection.recv(12)
             until(lambda one=connection: one.recv(4096))
-        answer = server.get("/api/v1/stream")
-        assert answer.status_code == 503 and "retry-after" in answer.headers
+        with server.socket() as connection:
+            connection.sendall(head)
+            answer = connection.recv(4096).lower()
+        assert answer.split()[1] == b"503" and b"retry-after" in answer
         connections[0].close()
 
         def comes_in() -> bool:

@@ -1,7 +1,6 @@
 """On PYTHONPATH of a trainer worker and its ranks: has them behave as on other devices.
 
-`SHORT_RANK` says which rank runs out of memory, `ROWS_THAT_FIT` how many completions fit in its passes. With
-`SHORT_NUMBERS` all compute in bfloat16 over float32, as on an accelerator.
+`SHORT_RANK` says which rank runs out of memory, `ROWS_THAT_FIT` how many completions fit in its passes.
 """
 
 from __future__ import annotations
@@ -46,17 +45,5 @@ def bound_memory(module: Any) -> None:
     module.SwarmTrainer.compute_loss = compute_loss
 
 
-def shorten_numbers(module: Any) -> None:
-    """Have every device compute bfloat16 in hardware."""
-    module.computes_bfloat16 = lambda device: True
-
-
-CHANGES = {
-    module: change
-    for variable, module, change in (
-        ("SHORT_RANK", "swarmd.training.trainer", bound_memory),
-        ("SHORT_NUMBERS", "swarmd.training.device", shorten_numbers),
-    )
-    if variable in os.environ
-}
+CHANGES = {"swarmd.training.trainer": bound_memory} if "SHORT_RANK" in os.environ else {}
 sys.meta_path.insert(0, Finder())

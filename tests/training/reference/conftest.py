@@ -25,7 +25,7 @@ from swarmd.training.reference.server import Desk, Limits
 from tests.training.test_trainer import batch_of
 
 TOKEN = "canary-token-0123456789abcdef"
-START_S = 90.0
+START_S = 240.0
 STOP_S = 30.0
 CALL_S = 30.0
 PLAIN = Limits()

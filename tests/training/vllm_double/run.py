@@ -131,4 +131,5 @@ def try_faults(server: Server, sampler: VllmSampler, engine: Engine) -> dict[str
 
 
 if __name__ == "__main__":
-    print("RESULT" + json.dumps(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))))
+    for mode, rank in json.loads(sys.argv[2]).items():
+        print("RESULT" + json.dumps(main(mode, Path(sys.argv[1]) / mode, rank)))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -15,10 +13,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
+from tests.programs import path_of
 from tests.web.page import crowd
 from tests.web.page.played import PlayedNode
 
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 PATIENCE_S = 30.0
 SIZE = {"width": 1280, "height": 800}
 
@@ -26,11 +24,10 @@ SIZE = {"width": 1280, "height": 800}
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """For one module only: playwright leaves an event loop running in this thread, and others want their own."""
-    if not Path(CHROMIUM).exists():
-        pytest.fail("there is no chromium: apt-get install chromium, or name one in CHROMIUM")
+    binary = path_of("chromium")
     with sync_playwright() as playwright:
         expect.set_options(timeout=PATIENCE_S * 1000)
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=binary, args=["--no-sandbox"])
         yield browser
         browser.close()
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from swarmd.web import shapes
+from tests.programs import path_of
 
 STATIC = Path(shapes.__file__).parent / "static"
 MODULES = sorted(STATIC.glob("*.js"))
@@ -33,9 +33,7 @@ def test_there_are_modules_and_pages() -> None:
 
 
 def test_every_module_parses() -> None:
-    node = shutil.which("node")
-    assert node is not None, "there is no node: apt-get install nodejs"
-    command = [node, "--experimental-vm-modules", "--eval", PARSE, *map(str, MODULES)]
+    command = [path_of("node"), "--experimental-vm-modules", "--eval", PARSE, *map(str, MODULES)]
     parsed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert parsed.returncode == 0, parsed.stderr
     assert parsed.stdout.split() == [str(len(MODULES))]
