@@ -15,7 +15,7 @@ from swarmd.core.commands import Command
 from swarmd.core.events import Event
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Progress, Start, Stop, ToWorker
-from tests.forked import Forked, fork
+from tests.forked import CHAIN, ForkedStreams, fork
 
 E = TypeVar("E", bound=Any)
 
@@ -33,18 +33,18 @@ class ChainDriver:
         self.pongs = 0
         self.errors = b""
         self._grown = asyncio.Event()
-        self._process: Forked | None = None
+        self._process: ForkedStreams | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def process(self) -> Forked:
+    def process(self) -> ForkedStreams:
         assert self._process is not None, "the worker was not started"
         return self._process
 
     async def start(self) -> ChainDriver:
         """Start the worker process and send `Start`."""
         self.root.mkdir(parents=True, exist_ok=True)
-        self._process = await fork(("swarmd.chain.worker",), "swarmd.chain.worker")
+        self._process = await fork(CHAIN, "swarmd.chain.worker")
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
         await self.send(Start(encode(self.config), str(self.root), self.peer))
         return self

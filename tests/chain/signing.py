@@ -18,7 +18,7 @@ from eth_utils.crypto import keccak
 
 from swarmd.chain.keystore import import_key
 from tests.chain.grounds import CHAIN_ID, Ground
-from tests.forked import Forked, fork
+from tests.forked import ForkedStreams, fork
 
 KEY = keccak(text="the signer's key").hex()
 ADDRESS = str(Account.from_key(KEY).address)
@@ -64,7 +64,7 @@ def options(ground: Ground, rpc: str = "", **changed: str) -> list[str]:
 class Running:
     """A signer's process."""
 
-    def __init__(self, process: asyncio.subprocess.Process | Forked, home: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | ForkedStreams, home: Path) -> None:
         self.process = process
         self.home = home
         self.url = ""

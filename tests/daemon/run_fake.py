@@ -1,25 +1,33 @@
-"""Runs a node with scripted workers: run_fake.py CONFIG DATA NETWORK_MODE TRAINER_MODE [CHAIN_MODE].
+"""Runs a node with scripted workers: run_fake.py CONFIG DATA NETWORK_MODE TRAINER_MODE [CHAIN_MODE [FORK_SERVER]].
 
-Modes may end in "+once". "telltale" and "scripted" are other scripts, "real" is the worker itself.
+Modes may end in "+once". "telltale" and "scripted" are other scripts, "real" is the worker itself. Where FORK_SERVER is
+given, real and scripted workers are forked by the process that listens there instead of executed.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+
+import anyio
 
 from swarmd.config import load_config
 from swarmd.core.values import Worker
+from swarmd.daemon import supervisor
+from swarmd.daemon.process import Child
 from swarmd.daemon.service import WORKER_PROGRAMS, run_node
 from swarmd.errors import SwarmdError
 from swarmd.observe.logs import configure, tell_fatal
 from swarmd.observe.slots import known_secrets
 from swarmd.paths import DataPaths
+from tests.forked import Forked, order_fork
 
 FAKE = str(Path(__file__).with_name("fake_worker.py"))
 TELLTALE = str(Path(__file__).with_name("telltale.py"))
-SCRIPTED = str(Path(__file__).with_name("scripted_trainer.py"))
+SCRIPTED = "tests.daemon.scripted_trainer"
 
 
 def program(worker: Worker, mode: str) -> tuple[str, ...]:
@@ -28,10 +36,25 @@ def program(worker: Worker, mode: str) -> tuple[str, ...]:
     if mode == "real":
         return WORKER_PROGRAMS[worker]
     if mode == "scripted":
-        return (sys.executable, SCRIPTED)
+        return (sys.executable, "-m", SCRIPTED)
     if mode == "telltale":
         return (sys.executable, TELLTALE, worker)
     return (sys.executable, FAKE, worker, *mode.split("+"))
+
+
+class ForkedChild(Child):
+    """A worker that is forked by a server; its pid, pipes, group and environment are its own."""
+
+    def __init__(self, server: str, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        process = self._process = Forked(order_fork(server, argv[argv.index("-m") + 1], (), environment))
+        self._stdin, self._stdout, self._stderr = (
+            pipe.fileno() for pipe in (process.stdin, process.stdout, process.stderr)
+        )
+        for descriptor in (self._stdin, self._stdout, self._stderr):
+            os.set_blocking(descriptor, False)
+
+    async def wait(self) -> None:
+        await anyio.wait_readable(self._process.told)  # who forked it reaps it at once: there is no pid to watch
 
 
 def main() -> int:
@@ -43,6 +66,8 @@ def main() -> int:
     }
     if len(sys.argv) > 5:
         programs["chain"] = program("chain", sys.argv[5])
+    if len(sys.argv) > 6:
+        supervisor.Child = partial(ForkedChild, sys.argv[6])
     try:
         code = run_node(config, DataPaths(Path(sys.argv[2])), programs)
     except SwarmdError as error:

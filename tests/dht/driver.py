@@ -21,7 +21,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Start, Stop, ToWorker
-from tests.forked import Forked, fork
+from tests.forked import NETWORK, ForkedStreams, fork
 
 SWARM = "test-swarm"
 E = TypeVar("E", bound=Any)
@@ -54,18 +54,17 @@ class Driver:
         self.faults: list[Fault] = []
         self.errors = b""
         self._grown = asyncio.Event()
-        self._process: Forked | None = None
+        self._process: ForkedStreams | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def process(self) -> Forked:
+    def process(self) -> ForkedStreams:
         assert self._process is not None, "the worker was not started"
         return self._process
 
     async def start(self) -> Driver:
         """Start the worker process and send `Start`."""
-        imported = ("swarmd.dht.worker", "swarmd.dht.lookup")
-        self._process = await fork(imported, "swarmd.dht.worker")
+        self._process = await fork(NETWORK, "swarmd.dht.worker")
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
         await self.send(Start(encode(self.config), str(self.paths.root), self.peer_id))
         return self

@@ -2,8 +2,9 @@
 
 A trainer costs many times the processor time of all the rest of a node. So a test has as many real ones as it is about,
 and the other nodes have one that draws, scores and judges as the real one does and has no model
-(`tests/daemon/scripted_trainer.py`); the rest of such a node is real. With `TRAINERS=real` in the environment all
-trainers are real, as in `make soak`.
+(`tests/daemon/scripted_trainer.py`); the rest of such a node is real. A node's workers are forked from a process that
+has imported all (`tests/forked.py`). With `TRAINERS=real` in the environment, as in `make soak`, all trainers are real,
+and each worker is executed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from typing import TypeVar
 import pytest
 
 from swarmd.cli.daemons import Daemon
+from swarmd.cli.layout import NodePlace
 from swarmd.cli.swarm import LocalSwarm
 from swarmd.daemon.leftovers import find_leftovers
 from swarmd.observe.status import Status
 from tests.daemon.node import RUNNER
 from tests.e2e.audit import audit
+from tests.forked import CHAIN, NETWORK, TRAINER, start_server, wait_for_server
 
 NODES = 3
 PATIENCE_S = 400.0  # longest wait for anything: it costs nothing where all goes well, and other tests run beside it
@@ -45,12 +48,23 @@ QUICK = {
 AnySwarm = TypeVar("AnySwarm", bound="Swarm")
 
 
-class ScriptedDaemon(Daemon):
-    """A node whose trainer has no model; daemon, network worker and chain worker are real."""
+class ForkingDaemon(Daemon):
+    """A node whose workers are forked; network worker and chain worker are real.
+
+    Args:
+        place: of the node.
+        trainer: "real", or "scripted" for one without a model.
+    """
+
+    def __init__(self, place: NodePlace, trainer: str) -> None:
+        super().__init__(place)
+        server = start_server(*NETWORK, *CHAIN, *TRAINER)
+        wait_for_server(server)
+        self._given = (str(place.config), str(place.root), "real", trainer, "real", server)
 
     @property
     def command(self) -> list[str]:
-        return [sys.executable, str(RUNNER), str(self.place.config), str(self.place.root), "real", "scripted", "real"]
+        return [sys.executable, str(RUNNER), *self._given]
 
 
 class Swarm(LocalSwarm):
@@ -64,10 +78,10 @@ class Swarm(LocalSwarm):
 
     def __init__(self, directory: Path, nodes: int = NODES, trained: Collection[int] = ()) -> None:
         super().__init__(directory, nodes)
-        self.trained = frozenset(range(1, nodes + 1) if os.environ.get("TRAINERS") == "real" else trained)
-        self.daemons = tuple(
-            Daemon(place) if place.number in self.trained else ScriptedDaemon(place) for place in self.places
-        )
+        if os.environ.get("TRAINERS") != "real":
+            self.daemons = tuple(
+                ForkingDaemon(place, "real" if place.number in trained else "scripted") for place in self.places
+            )
 
     def run(self, rounds: int, kind: str = "", **settings: object) -> None:
         """Lay out and start all nodes of a kind; settings by dotted key, or with __ for the dot."""

@@ -8,7 +8,6 @@ trainer worker starts ranks by exec, and ends them, is for test_ranks.py.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import signal
 import sys
@@ -32,7 +31,6 @@ from swarmd.training.worker import load_engine
 from swarmd.worker.messages import Start
 from tests.training.conftest import order
 
-LOADED = ("datasets", "transformers", "trl.trainer.grpo_trainer", "torch.distributed.fsdp")  # what engines import
 TOGETHER = cast(Crew, SimpleNamespace(tell=lambda order: None))  # the other ranks are told by their own job
 
 
@@ -145,7 +143,7 @@ def run(job: Job) -> bytes:
 
 
 def wait_for_first(ranks: list[int]) -> str:
-    """Wait for the first rank and kill the others, which may have noticed that it is gone and failed; what went wrong."""
+    """Wait for the first rank, then kill the others, which may fail as soon as it is gone. What went wrong with it."""
     first, *others = ranks
     error = describe_end(0, os.waitpid(first, 0)[1])
     for other in others:
@@ -174,8 +172,6 @@ def describe_end(rank: int, status: int) -> str:
 def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # DeepSpeed and others print
-    for name in LOADED:
-        importlib.import_module(name)
     set_aside_loaded()
     for line in sys.stdin:
         os.write(answers, run(msgspec.json.decode(line, type=Job)) + b"\n")

@@ -8,8 +8,6 @@ import os
 import select
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +24,7 @@ from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.engine import Engine
+from tests.forked import TRAINER, Forked, order_fork, start_server
 from tests.training.conftest import make_config, order
 from tests.training.forked_ranks import Facts, Job
 
@@ -51,14 +50,10 @@ class Forks:
         self._errors = errors
         self._process = self._start()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.training.forked_ranks"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors.open("ab"),
-            start_new_session=True,
-        )
+    def _start(self) -> Forked:
+        with self._errors.open("ab") as errors:
+            server = start_server(*TRAINER)
+            return Forked(order_fork(server, "tests.training.forked_ranks", (), os.environ, stderr=errors.fileno()))
 
     def train(self, directory: Path, file: str, rounds: list[int], **job: Any) -> Facts:
         """One life of two ranks that train these rounds; `settings` among the rest change the configuration."""
@@ -70,7 +65,6 @@ class Forks:
     def _ask(self, job: Job) -> Facts:
         if self._process.poll() is not None:
             self._process = self._start()
-        assert self._process.stdin is not None and self._process.stdout is not None
         os.write(self._process.stdin.fileno(), msgspec.json.encode(job) + b"\n")
         ready, _, _ = select.select([self._process.stdout], [], [], LIFE_S)
         line = self._process.stdout.readline() if ready else b""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -28,6 +26,7 @@ from swarmd.paths import DataPaths
 from swarmd.training.worker import Trainer
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Progress, Start, Stop, ToWorker
+from tests.forked import TRAINER, Forked, order_fork, start_server
 from tests.training.conftest import make_config, order
 
 LOAD_S = 90.0
@@ -35,29 +34,24 @@ Kind = TypeVar("Kind")
 
 
 class Worker:
-    """A running trainer worker."""
+    """A running trainer worker, forked from a process that has imported all; whole nodes have theirs executed."""
 
     def __init__(self, config: Config, directory: Path, errors: Path) -> None:
         self.errors = errors
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "swarmd.training.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors.open("wb"),
-            start_new_session=True,
-        )
+        with errors.open("wb") as told:
+            server = start_server(*TRAINER)
+            pipes = order_fork(server, "swarmd.training.worker", (), os.environ, stderr=told.fileno())
+        self.process = Forked(pipes)
         self._reader: FrameReader[FromWorker] = FrameReader(FromWorker)  # type: ignore[arg-type]
         self._unread: list[FromWorker] = []
         self.seen: list[FromWorker] = []
         self.send(Start(encode(config), str(directory), "peer"))
 
     def send(self, message: ToWorker) -> None:
-        assert self.process.stdin is not None
         os.write(self.process.stdin.fileno(), encode_frame(message))
 
     def receive(self, within_s: float) -> FromWorker:
         """The next message."""
-        assert self.process.stdout is not None
         deadline = time.monotonic() + within_s
         while not self._unread:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))

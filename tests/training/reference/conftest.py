@@ -6,8 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from swarmd.serving import Address, listening
 from swarmd.training.reference.frame import Batch, JobHeader, encode_job
 from swarmd.training.reference.scoring import Reference, load_frozen
 from swarmd.training.reference.server import Desk, Limits
+from tests.forked import TRAINER, Forked, order_fork, start_server
 from tests.training.test_trainer import batch_of
 
 TOKEN = "canary-token-0123456789abcdef"
@@ -106,12 +105,11 @@ class Process:
 
     def __init__(self, directory: Path, *options: str, port: int = 0) -> None:
         self._errors = directory / f"server-{os.urandom(4).hex()}.log"
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "swarmd.cli", "reference-server", "--listen", f"127.0.0.1:{port}", *options],
-            cwd=directory,
-            stderr=self._errors.open("wb"),
-            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
-        )
+        order = ("reference-server", "--listen", f"127.0.0.1:{port}", *options)
+        with self._errors.open("wb") as errors:
+            server = start_server(*TRAINER)
+            pipes = order_fork(server, "swarmd.cli", order, os.environ, cwd=directory, stderr=errors.fileno())
+        self._process = Forked(pipes)
 
     @property
     def log(self) -> str:
