@@ -72,9 +72,9 @@ class Publisher:
     async def _publish(self, content: Payload) -> Signed:
         for _ in range(ATTEMPTS):
             signed = sign(self._identity, content, self._expiration(content.key))
+            await self._remember(content, signed)  # first: some peer may have it, though none shows it in time
             later = await self._node.call(partial(self._place, content.key, signed))
             if later is None:
-                await self._remember(content, signed)
                 return signed
             self._floors[content.key] = later.expiration
         raise NetworkDown(f"{content.key} keeps being overwritten under this node's own identity")
@@ -84,6 +84,7 @@ class Publisher:
         return max(time.time() + self._ttl_s, floor + STEP_S)
 
     async def _remember(self, content: Payload, signed: Signed) -> None:
+        """From now on this is what is renewed, after a restart too, and nothing older under its key."""
         self._floors.pop(content.key, None)
         self._live.pop(content.key, None)
         self._live[content.key] = content

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from swarmd.dht import names, peers
+from swarmd.dht import names, peers, publisher
 from swarmd.dht.identity import Identity, create_identity
 from swarmd.dht.lookup import lookup
 from swarmd.dht.node import Life, Node, NodeSettings
@@ -178,6 +178,27 @@ async def test_a_renewal_never_overtakes_the_record_that_replaces_it(
         await asyncio.sleep(delay_s)
         await one.publisher.publish(later)
         await renewing
+        assert (await two.read(later.key))[one.identity.peer_id].content == later
+
+
+async def test_what_a_record_replaced_is_not_renewed_though_nobody_showed_the_new_one(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that timed out may have arrived: the one before, renewed, would lead the swarm back. A restart too."""
+    one, two = await pair(start)
+    before, later = (ClockRecord(SWARM, round, 0, 1.0, 2.0) for round in (1, 2))
+    await one.publisher.publish(before)
+
+    async def mute(*args: Any) -> tuple[bool, None]:
+        return False, None
+
+    with monkeypatch.context() as patch, pytest.raises(NetworkDown, match="no peer could show"):
+        patch.setattr(publisher, "holds", mute)
+        await one.publisher.publish(later)
+    shelf = Shelf(tmp_path / "0" / "records.bin", SWARM)
+    restarted = Publisher(one.node, one.identity, shelf, 300.0, alone=True, told=one.told.append)
+    for each in (one.publisher, restarted):
+        await each._renew_all()
         assert (await two.read(later.key))[one.identity.peer_id].content == later
 
 
