@@ -23,9 +23,10 @@ from swarmd.cli.daemons import Daemon
 from swarmd.cli.layout import parse_setting
 from swarmd.cli.swarm import LocalSwarm, read_skips
 from swarmd.errors import LocalSwarmFailed
-from swarmd.observe.table import NodeRow, held_out_table, plain_line, rewards_tables, swarm_table
+from swarmd.observe.table import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
 
 REFRESH_S = 0.5
+SILENT_S = 4.0  # longest that nothing is printed where there is no terminal
 LAGGARDS_S = 60.0  # how long the others may take once one node has heard that the rounds are over
 PICTURE_COLUMNS = 84
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -124,7 +125,7 @@ def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> RenderableType
 
 @contextmanager
 def showing(console: Console) -> Iterator[Show]:
-    """How the rows are shown: a live table on a terminal, a line for every change elsewhere."""
+    """How the rows are shown: a live table on a terminal, elsewhere a line for every change and for all in silence."""
     if not console.is_terminal:
         yield line_printer(console)
         return
@@ -143,16 +144,21 @@ def title(swarm: LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str
     return f"{len(rows)} nodes, {done}{of} rounds done, {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
 
 
-def line_printer(console: Console) -> Show:
-    """Prints a node's line when something other than its progress has changed."""
+def line_printer(console: Console, clock: Callable[[], float] = time.monotonic) -> Show:
+    """Prints a node's line when something other than its progress has changed, and how far all are in a long silence."""
     shown: dict[str, str] = {}
+    said_at = clock()
 
-    def show(_: str, rows: tuple[NodeRow, ...]) -> None:
-        for row in rows:
-            line = plain_line(row)
-            if shown.get(row.name) != line:
-                shown[row.name] = line
-                console.print(line, highlight=False, soft_wrap=True)
+    def show(heading: str, rows: tuple[NodeRow, ...]) -> None:
+        nonlocal said_at
+        lines = {row.name: plain_line(row) for row in rows}
+        news = [line for name, line in lines.items() if shown.get(name) != line]
+        shown.update(lines)
+        if not news and clock() - said_at >= SILENT_S:
+            news = [f"{heading}: {progress_line(rows)}"]
+        for line in news:
+            said_at = clock()
+            console.print(line, highlight=False, soft_wrap=True)
 
     return show
 

@@ -134,6 +134,16 @@ def plain_line(row: NodeRow) -> str:
     return "  ".join(parts)
 
 
+def progress_line(rows: Sequence[NodeRow]) -> str:
+    """How far each node is with what it does, as `node-1 training 3/8, node-2 waiting`."""
+    return ", ".join(f"{row.name} {_doing(row)}" for row in rows)
+
+
+def _doing(row: NodeRow) -> str:
+    doing = row.what or row.state.removeprefix("round.")
+    return f"{doing} {row.done}/{row.total}" if row.total else doing
+
+
 def rewards_tables(histories: Mapping[str, Sequence[Trained]]) -> list[Table]:
     """Rewards by round, for each stage by itself: stages are paid differently."""
     stages = sorted({stage for rows in histories.values() for row in rows for stage, _ in row.stages})

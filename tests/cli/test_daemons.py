@@ -160,6 +160,22 @@ def test_a_line_is_printed_for_a_change_and_not_for_progress(capsys: pytest.Capt
     ]
 
 
+def test_a_long_silence_is_ended_by_how_far_all_are(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    now = 0.0
+    show = line_printer(Console(), lambda: now)
+    for seconds in range(8):
+        now = float(seconds)
+        rows = NodeRow("node-1", "round.training", 0, done=seconds, total=20, what="training"), NodeRow("n2", "waiting")
+        show(f"0:{seconds:02d}", rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "node-1   round.training  round 0  peers 0",
+        "n2       waiting  peers 0",
+        "0:04: node-1 training 4/20, n2 waiting",
+    ]
+
+
 def test_the_title_counts_rounds_done(tmp_path: Path) -> None:
     swarm = LocalSwarm(tmp_path, 2)
     rows = (NodeRow("node-1", "waiting", 3), NodeRow("node-2", "starting"))

@@ -80,7 +80,7 @@ def test_it_trains_tells_and_continues(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_signal_ends_all_of_it_within_seconds(tmp_path: Path, number: signal.Signals) -> None:
-    process = start_local(tmp_path, ["--rounds", "0", "--set", "training.steps=500"])
+    process = start_local(tmp_path, ["--rounds", "0", "--nodes", "1", "--set", "training.steps=500"])
     assert process.stdout is not None
     try:
         for line in process.stdout:
