@@ -145,7 +145,7 @@ def title(swarm: LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str
 
 
 def line_printer(console: Console, clock: Callable[[], float] = time.monotonic) -> Show:
-    """Prints a node's line when something other than its progress has changed, and how far all are in a long silence."""
+    """Prints a node's line when something other than its progress has changed; after a silence, how far all are."""
     shown: dict[str, str] = {}
     said_at = clock()
 

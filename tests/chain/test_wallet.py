@@ -233,6 +233,7 @@ async def test_a_mined_transaction_that_was_reverted_says_why(ground: Ground, rp
     assert prepared is not None
     ground.swarm.register(ground.swarm.bob, "me")
     await wallet.send("me", REGISTER, prepared)
+    ground.say("evm_mine")  # what is sent is mined at once, but not before it is answered
     mined = await wallet.trace([prepared])
     assert isinstance(mined, Mined) and not mined.succeeded
     with pytest.raises(ContractRefused, match="PeerIdAlreadyRegistered"):

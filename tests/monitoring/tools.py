@@ -23,10 +23,10 @@ DOCS = ROOT / "docs" / "MONITORING.md"
 OTHERS = {"up", "time", "ALERTS"}  # names that are not ours
 
 
-def promtool(*words: str | Path) -> str:
-    """Run it; gives what it said. Fails where it is not content."""
+def promtool(*words: str | Path, given: str = "") -> str:
+    """Run it with `given` as its input; gives what it said. Fails where it is not content."""
     argv = [path_of("prometheus").with_name("promtool"), *words]
-    ran = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout + ran.stderr
 
