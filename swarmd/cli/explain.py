@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.errors import ConfigError
+from swarmd.errors import ConfigError, ControlError
+from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from swarmd.observe.story import Story
 
 DEFAULT_DIRECTORY = Path("data")
+ANSWER_S = 2.0  # longest wait for a daemon
 
 
 def explain(
@@ -31,14 +34,15 @@ def explain(
 ) -> None:
     """Tell what became of a round and why: trained, skipped and for which cause, or under way.
 
-    Reads the log only, so the daemon may be up or down; a copied directory does as well.
+    Reads the log, and asks only whether the daemon is up; a copied directory does as well.
     """
     from rich.console import Console
 
     from swarmd.eventlog.text import to_json
 
     directory, round_ = read_words(words or [], config)
-    stories = tell_round(directory, round_) if round_ is not None else tell_latest(directory)
+    now = time.time() if has_daemon(directory) else None
+    stories = tell_round(directory, round_, now) if round_ is not None else tell_latest(directory, now)
     if as_json:
         typer.echo(to_json(stories))
         return
@@ -61,8 +65,27 @@ def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]
     return pick_directory(place, config), int(numbers[0]) if numbers else None
 
 
-def tell_round(directory: Path, round_: int) -> list[Story]:
+def has_daemon(directory: Path) -> bool:
+    """Whether a daemon runs on this data directory, be it too busy to answer; on its events directory as well."""
+    from swarmd.eventlog.segment import find_log
+    from swarmd.observe.control import NoDaemon, ask
+
+    try:
+        ask(DataPaths(find_log(directory).parent).control, "status", ANSWER_S)
+    except NoDaemon:
+        return False
+    except ControlError:
+        return True
+    return True
+
+
+def tell_round(directory: Path, round_: int, now: float | None = None) -> list[Story]:
     """The story of one round.
+
+    Args:
+        directory: the node's.
+        round_: which.
+        now: POSIX seconds, where its daemon runs.
 
     Raises:
         NotFoundError: there is no log.
@@ -76,10 +99,10 @@ def tell_round(directory: Path, round_: int) -> list[Story]:
     teller = Teller(round_)
     for applied in folded(find_log(directory), None, progress=True):
         teller.take(Envelope(applied.seq, applied.at, applied.event), applied.before, applied.after)
-    return [teller.story()]
+    return [teller.story(now)]
 
 
-def tell_latest(directory: Path) -> list[Story]:
+def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
     """The last gap, if there is any, and the round that the node is at or trained last."""
     from swarmd.cli.replay import folded
     from swarmd.core.state import State
@@ -91,7 +114,7 @@ def tell_latest(directory: Path) -> list[Story]:
         state = applied.after
     rounds = [state.skips[-1].first] if state.skips else []
     rounds.append(max(0, reached(state)))
-    return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_)]
+    return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_, now)]
 
 
 def picture_of(story: Story) -> RenderableType:

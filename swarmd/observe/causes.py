@@ -31,10 +31,17 @@ _DOING = {
 
 def doing(state: State, at: float) -> str:
     """What a node does, as "training round 3 stage 0, for 45 s"; `at` in POSIX seconds."""
-    words = _DOING.get(state.chart, state.chart)
+    words, since = _DOING.get(state.chart, state.chart), state.since
+    if state.chart == "round.training" and is_loading(state):
+        words, since = "loading its trainer for", state.trainer.since
     if state.work is not None and (state.chart.startswith("round.") or state.chart == "skipping"):
         words += f" round {state.work.round} stage {state.work.stage}"
-    return words + (f", for {max(0.0, at - state.since):.0f} s so far" if state.since else "")
+    return words + (f", for {max(0.0, at - since):.0f} s so far" if since else "")
+
+
+def is_loading(state: State) -> bool:
+    """Whether the trainer is not there yet."""
+    return state.trainer.chart in ("down", "loading")
 
 
 def reason_of(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str:
@@ -54,13 +61,16 @@ def reason_of(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str
     return f"when it opened this node was {found_doing or 'not running'}, and when it was free the swarm had gone on"
 
 
-def advice_on(cause: str, before: StageTrained | None, took_s: float, state: State) -> tuple[str, ...]:
+def advice_on(
+    cause: str, before: StageTrained | None, took_s: float, loading_s: float, state: State
+) -> tuple[str, ...]:
     """What may be done about missed rounds.
 
     Args:
         cause: as it is on record.
         before: the last stage that the node had trained.
         took_s: from joining that stage to its end, where it held the missed round up; 0 where it did not.
+        loading_s: of these, before its trainer was ready.
         state: at the log's end.
     """
     if cause == "late":
@@ -72,14 +82,17 @@ def advice_on(cause: str, before: StageTrained | None, took_s: float, state: Sta
             "See to what went wrong above; `swarmd doctor` checks the machine and the configuration.",
             "`swarmd replay DIR --from SEQ --step` shows an event, what it changed and what it caused.",
         )
-    return _advice_on_speed(before, took_s, state)
+    return _advice_on_speed(before, took_s, loading_s, state)
 
 
-def _advice_on_speed(before: StageTrained | None, took_s: float, state: State) -> tuple[str, ...]:
+def _advice_on_speed(before: StageTrained | None, took_s: float, loading_s: float, state: State) -> tuple[str, ...]:
     if before is not None and took_s > HELD_UP * before.seconds + HELD_UP_S:
         work = f"Training round {before.round} stage {before.stage} took {before.seconds:.0f} s of work"
+        loading = f", after {loading_s:.0f} s in which its trainer was loaded" if loading_s >= HELD_UP_S else ""
+        if took_s - loading_s <= HELD_UP * before.seconds + HELD_UP_S:
+            return (f"{work}{loading}: a smaller model loads faster, and a trainer that stays up loads once.",)
         held_up = "the machine or its processes were held up (suspended, swapping, short of CPU)"
-        return (f"{work}, but {took_s:.0f} s passed: {held_up}.",)
+        return (f"{work}{loading}, but {took_s:.0f} s passed in all: {held_up}.",)
     clock, settings = state.clock, state.settings
     measured = "This node trains longer than a stage lasts"
     if before is not None and clock is not None:

@@ -188,7 +188,7 @@ def status_of(
     absent = "the daemon does not answer" if mute else "the daemon does not run"
     network = _network(state, now, live, absent)
     training = _training(state, now, live, absent)
-    round_status = _round(state, now)
+    round_status = _round(state, now, "" if live else absent)
     chain = chain_status(state, state.chain, now, live, absent) if state.chain else None
     submissions = submissions_status(state, now) if state.chain else None
     layers = (process, network, training, round_status, chain, submissions)
@@ -292,7 +292,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
     )
 
 
-def _round(state: State, now: float) -> RoundStatus:
+def _round(state: State, now: float, absent: str) -> RoundStatus:
     clock, work, settings = state.clock, state.work, state.settings
     overdue_s = max(0.0, now - clock.deadline_at) if clock and not clock.final else 0.0
     patience_s = settings.clock_s if settings else 0.0
@@ -300,9 +300,9 @@ def _round(state: State, now: float) -> RoundStatus:
     in_swarm = state.chart == "waiting" or state.chart.startswith("round.") or state.chart == "skipping"
     return RoundStatus(
         state=state.chart,
-        healthy=in_swarm and not stalled and state.low_space is None,
+        healthy=in_swarm and not stalled and state.low_space is None and not absent,
         age_s=now - state.since if state.since else 0.0,
-        reason=_round_reason(state, overdue_s),
+        reason=_round_reason(state, overdue_s) if state.chart in LEFT or not absent else absent,
         round=clock.round if clock else -1,
         stage=clock.stage if clock else -1,
         deadline_in_s=clock.deadline_at - now if clock else None,

@@ -13,7 +13,7 @@ import msgspec
 
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import State
-from swarmd.observe.causes import advice_on, doing, reason_of
+from swarmd.observe.causes import advice_on, doing, is_loading, reason_of
 from swarmd.observe.phrases import Sentence, sentences_of
 
 SENTENCES_MAX = 200  # of one story; what comes after is counted
@@ -54,6 +54,8 @@ class Teller:
         self._trained: list[StageTrained] = []
         self._before: StageTrained | None = None  # the last stage trained before the round
         self._took_s = 0.0  # from joining that stage to its end, where it held this round up
+        self._loading_s = 0.0  # of these, before the trainer was ready
+        self._stage_loading_s = 0.0  # of the stage in hand
         self._skip: RoundsSkipped | None = None
         self._at = 0.0
         self._state = State()
@@ -62,6 +64,7 @@ class Teller:
         """Hear the next event, with the states around it."""
         if self._first is None:
             self._first = (envelope.seq, reached(before))
+        self._count_loading(envelope.at, before)
         self._note(envelope, before)
         said = sentences_of(envelope, before, after, self._at)
         if not self._opened and reached(after) >= self._round:
@@ -75,18 +78,28 @@ class Teller:
         self._closed = self._closed or self._is_past(after)
         self._at, self._state = envelope.at, after
 
-    def story(self) -> Story:
-        """The story so far."""
+    def story(self, now: float | None = None) -> Story:
+        """The story so far.
+
+        Args:
+            now: POSIX seconds, where the node's daemon runs; None where the log has ended.
+        """
         outcome = self._outcome()
         troubles = [each for each in (*self._troubles, *self._sentences) if each.trouble]
         cause = self._skip.cause if self._skip is not None else "fault" if troubles else "slow"
         reason = reason_of(cause, self._found_doing, troubles)
         sentences = (*(self._troubles if outcome in ("skipped", "missed") else ()), *self._sentences)
         gone = outcome in ("skipped", "missed")
-        advice = advice_on(cause, self._before, self._took_s, self._state) if gone else ()
-        return Story(self._round, outcome, self._verdict(outcome, reason), sentences, advice, self._cut)
+        advice = advice_on(cause, self._before, self._took_s, self._loading_s, self._state) if gone else ()
+        return Story(self._round, outcome, self._verdict(outcome, reason, now), sentences, advice, self._cut)
 
     # --- while listening ---
+
+    def _count_loading(self, at: float, before: State) -> None:
+        if before.work is None:
+            self._stage_loading_s = 0.0
+        elif is_loading(before):
+            self._stage_loading_s += max(0.0, at - max(self._at, before.work.joined_at))
 
     def _note(self, envelope: Envelope, before: State) -> None:
         event = envelope.event
@@ -98,7 +111,8 @@ class Teller:
                 if not self._opened:
                     self._troubles.clear()
                 elif before.work is not None:
-                    self._took_s = envelope.at - before.work.joined_at
+                    self._took_s, self._loading_s = envelope.at - before.work.joined_at, self._stage_loading_s
+                self._stage_loading_s = 0.0
         elif isinstance(event, RoundsSkipped) and event.first <= self._round <= event.last:
             self._skip = event
 
@@ -135,7 +149,7 @@ class Teller:
     def _stages(self) -> int:
         return self._state.settings.stages if self._state.settings else 1
 
-    def _verdict(self, outcome: str, reason: str) -> str:
+    def _verdict(self, outcome: str, reason: str, now: float | None) -> str:
         name, state = f"Round {self._round}", self._state
         if outcome == "unknown":
             seq = self._first[0] if self._first else 0
@@ -147,8 +161,11 @@ class Teller:
             return f"{name} was trained by this node: {rewards_in_words(self._trained, self._stages)}."
         if outcome == "open" and state.chart in ("stopped", "failed"):
             return f"{name} was under way when this node stopped: {state.stop_reason or 'nobody said why'}."
+        if outcome == "open" and now is None:
+            ended = "when this node's process ended without an orderly stop"
+            return f"{name} was under way {ended}: it was {doing(state, self._at)}."
         if outcome == "open":
-            return f"{name} is under way: this node is {doing(state, self._at)}."
+            return f"{name} is under way: this node is {doing(state, now or self._at)}."
         if outcome == "missed":
             return f"{name} passed and this node trained nothing of it: {reason}."
         assert self._skip is not None

@@ -58,7 +58,7 @@ class PeerAccount:
         self.known = False  # whether any reward of it is
         self.rounds = 0
         self.place = (-1, -1)  # last round and stage
-        self.last_reward = 0.0
+        self.last_reward: float | None = None  # that of `place`, where it is known
         self.seen_at: float | None = None
         self.left = False
         self.votes = 0
@@ -68,23 +68,28 @@ class PeerAccount:
         """Add the reward of a stage later than all so far."""
         self.reward += reward
         self.known = True
-        self.last_reward = reward
         self.appear(round_, stage, at)
+        self.last_reward = reward
         self.points.extend((round_, stage, reward, at))
 
     def appear(self, round_: int, stage: int, at: float) -> None:
         """It took part in a stage."""
         if (round_, stage) > self.place:
             self.rounds += round_ != self.place[0]
-            self.place = (round_, stage)
+            self._move((round_, stage))
         self.seen_at = at
+
+    def _move(self, place: tuple[int, int]) -> None:
+        """Its last stage is a later one, of which no reward is known yet."""
+        self.place, self.last_reward = place, None
 
     def settle(self, round_: int, reward: float, rounds: int, last_round: int, at: float) -> None:
         """Take over its sum up to a round."""
         later = [point for point in self.curve().points if point.round > round_]
         self.reward = reward + sum(point.reward for point in later)
         self.rounds = rounds + len({point.round for point in later})
-        self.place = max(self.place, (last_round, 0))
+        if last_round > self.place[0]:
+            self._move((last_round, 0))
         self.known = True
         self.seen_at = self.seen_at or at
 
@@ -274,7 +279,7 @@ def _scaled(reward: str, scale: int) -> float:
         return float("nan")
 
 
-def _last_of(points: array[float]) -> tuple[tuple[int, int], float]:
+def _last_of(points: array[float]) -> tuple[tuple[int, int], float | None]:
     if not points:
-        return (-1, -1), 0.0
+        return (-1, -1), None
     return (int(points[-4]), int(points[-3])), points[-2]

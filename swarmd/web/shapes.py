@@ -39,7 +39,7 @@ class PeerRow(msgspec.Struct, frozen=True):
     rounds: int  # with a report
     last_round: int
     last_stage: int
-    last_reward: float
+    last_reward: float | None  # of that stage; null: not known here
     seen_at: float | None = None  # when something of it was seen last
     present: bool = True  # False: it said that it leaves
     votes: int | None = None  # received on the chain; None in a swarm without one

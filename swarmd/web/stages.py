@@ -38,12 +38,12 @@ class Stages:
         before, after, event = applied.before, applied.after, applied.event
         if isinstance(event, RoundsSkipped):
             self._skips.append(SkipRow(event.first, event.last, event.cause, applied.seq, applied.at))
+        if isinstance(event, StageTrained):
+            self._note_result(event)
         if _place(before) != _place(after):
             self._change(before, after, applied)
         elif before.chart != after.chart and self._rows and after.work is not None:
             self._advance(before.chart, after.chart, applied.at)
-        if isinstance(event, StageTrained):
-            self._note_result(event)
 
     def view(self) -> StagesView:
         """For an answer."""
@@ -55,7 +55,7 @@ class Stages:
             if after.chart == "round.settling" or before.chart == "round.settling":
                 self._advance(before.chart, "round.settling", applied.at)
             else:
-                self._rows[-1] = replace(self._rows[-1], outcome="abandoned")
+                self._end()
         if after.work is not None:
             work = after.work
             self._entered_at = applied.at
@@ -63,11 +63,15 @@ class Stages:
             if after.chart in _ORDER[1:]:
                 self._advance("round.gathering", after.chart, applied.at)
 
+    def _end(self) -> None:
+        """The node has left the stage: it is done where it was trained, though its report may still be on its way."""
+        self._rows[-1] = replace(self._rows[-1], outcome="abandoned" if self._rows[-1].reward is None else "done")
+
     def _advance(self, left: str, entered: str, at: float) -> None:
         """Note how long the part took that was left; every part in between took no time of its own."""
         if left not in _ORDER or entered not in _ORDER or _ORDER.index(entered) < _ORDER.index(left):
             if entered == "waiting" and self._rows[-1].outcome == "open":
-                self._rows[-1] = replace(self._rows[-1], outcome="abandoned")
+                self._end()
             self._entered_at = at if entered in _ORDER else self._entered_at
             return
         row, took_s = self._rows[-1], max(0.0, at - self._entered_at)
@@ -75,9 +79,9 @@ class Stages:
             row = replace(row, **{_PARTS[part]: took_s})
             took_s = 0.0
         given_up = entered == "round.settling" and row.reward is None and left == "round.training"
-        if entered == "round.settling":
-            row = replace(row, outcome="abandoned" if given_up else "done")
         self._rows[-1] = replace(row, trained_s=None) if given_up else row
+        if entered == "round.settling":
+            self._end()
         self._entered_at = at
 
     def _note_result(self, event: StageTrained) -> None:

@@ -71,7 +71,7 @@ class CumulativeLeader(msgspec.Struct, frozen=True):
     recordedRound: int
     recordedStage: int
     cumulativeScore: float
-    lastScore: float
+    lastScore: float | None  # null where it is not known
     scoreHistory: tuple[XY, ...]
 
 
@@ -146,8 +146,9 @@ class Upstream:
         view = await self._view()
         place = (view.round, view.stage)
         rows = [row for row in view.peers if row.known and (row.last_round, row.last_stage) == place]
-        rows.sort(key=lambda row: (-row.last_reward, row.id))
-        return Leaderboard(tuple(Leader(row.id, row.name, row.last_reward) for row in rows), len(rows))
+        leaders = [Leader(row.id, row.name, row.last_reward) for row in rows if row.last_reward is not None]
+        leaders.sort(key=lambda leader: (-leader.score, leader.id))
+        return Leaderboard(tuple(leaders), len(leaders))
 
     async def cumulative(self, given: dict[str, Any]) -> CumulativeLeaderboard:
         view = await self._view()

@@ -99,6 +99,8 @@ async def perform(command: commands.Command, peer: str, outbox: Outbox) -> None:
             outbox.observe(events.ReportSeen(peer, command.round, command.stage, command.reward, DIGEST, b"r"))
         case commands.PublishLeaderboard():
             outbox.observe(events.LeaderboardPublished(command.id, command.round))
+        case commands.Train() if MODE == "busy":  # and never done
+            outbox.progress("training", 1, 20, figures={"tokens_per_s": 100.0})
         case commands.Train():
             for done in range(5):
                 outbox.progress("training", done, 5, figures={"tokens_per_s": 100.0})

@@ -13,9 +13,11 @@ from swarmd.core.events import (
     LinkDown,
     LinkUp,
     NodeStopped,
+    Registered,
     ReportPublished,
     RoundAnnounced,
     StopRequested,
+    TrainerReady,
     WorkerExited,
 )
 from swarmd.core.state import State
@@ -51,11 +53,11 @@ class Told(core.Story):
         self.tell(core.trained(round))
         self.tell(ReportPublished(f"report/{round}/0", round, 0))
 
-    def story(self, round: int, first: int = 0) -> Story:
+    def story(self, round: int, first: int = 0, now: float | None = None) -> Story:
         teller = Teller(round)
         for one in self.heard[first:]:
             teller.take(*one)
-        return teller.story()
+        return teller.story(now)
 
 
 def words(story: Story) -> str:
@@ -100,6 +102,33 @@ def test_a_slow_node_is_told_what_it_was_doing_and_how_long_a_stage_takes(node: 
     assert "training round 1 stage 0, for 50 s so far" in story.verdict
     assert "it trained round 1 stage 0" in words(story)
     assert any("held up" in line for line in story.advice)  # 100 s for a stage that says it took none
+
+
+def test_the_time_in_which_a_trainer_loads_is_told_as_that(node: Told) -> None:
+    node.train(0)
+    node.tell(core.announced(1, deadline_at=node.at + 60), core.gathered(1))
+    node.start()
+    node.workers_run()
+    node.tell(LinkUp(3), Registered("register"), core.announced(1, deadline_at=node.at + 60))
+    node.at += 30
+    told = node.story(1, now=node.at + 5).verdict
+    assert "this node is loading its trainer for round 1 stage 0, for 35 s so far" in told
+    node.tell(TrainerReady("cpu", "tiny", 1))
+    node.at += 2
+    assert "this node is training round 1 stage 0, for" in node.story(1, now=node.at).verdict
+    node.tell(core.announced(2, deadline_at=node.at + 60), core.announced(3, deadline_at=node.at + 60))
+    late = core.trained(1)
+    node.tell(type(late)(late.command, 1, 0, 0.5, late.rollouts, seconds=2.0), ReportPublished("report/1/0", 1, 0))
+    advice = "\n".join(node.story(2).advice)
+    assert "took 2 s of work, after 30 s in which its trainer was loaded" in advice and "held up" not in advice
+
+
+def test_a_round_in_hand_of_a_node_whose_process_is_gone(node: Told) -> None:
+    node.train(0)
+    node.tell(core.announced(1, deadline_at=node.at + 60), core.gathered(1))
+    node.at += 23
+    assert "this node is training round 1 stage 0, for 23 s so far" in node.story(1, now=node.at).verdict
+    assert "process ended without an orderly stop: it was training round 1 stage 0" in node.story(1).verdict
 
 
 def test_a_stage_that_really_takes_longer_is_advised_to_train_less(node: Told) -> None:

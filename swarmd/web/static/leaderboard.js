@@ -10,7 +10,7 @@ const TALL = matchMedia("(max-width: 700px)");
 
 /**
  * @typedef {{id: string, name: string, rank: number, reward: number, rounds: number, last_round: number,
- *   last_stage: number, last_reward: number, seen_at: number | null, present: boolean, votes: number | null,
+ *   last_stage: number, last_reward: number | null, seen_at: number | null, present: boolean, votes: number | null,
  *   known: boolean}} PeerRow
  * @typedef {{key: keyof PeerRow, title: string, class: string, descending: boolean}} Column
  */
@@ -128,7 +128,7 @@ export class Board {
     setCopy(copy, peer.id);
     sum.children[0].style.transform = `scaleX(${this.top > 0 && peer.known ? Math.max(0, peer.reward / this.top) : 0})`;
     say(sum.children[1], peer.known ? reward(peer.reward) : "—");
-    say(last, peer.last_round < 0 ? "—" : reward(peer.last_reward));
+    say(last, peer.last_reward === null ? "—" : reward(peer.last_reward));
     last.title = peer.last_round < 0 ? "" : `in round ${peer.last_round}, stage ${peer.last_stage}`;
     say(rounds, count(peer.rounds));
     say(votes, peer.votes === null ? "—" : count(peer.votes));

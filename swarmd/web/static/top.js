@@ -78,7 +78,7 @@ export function showCondition(condition, retry) {
   const pulse = byId("pulse");
   pulse.dataset.state = condition.state;
   if (condition.state !== "lost") {
-    say(pulse, condition.state);
+    say(pulse, condition.state === "live" ? "connected" : condition.state); // to the server: the node may be down
     return;
   }
   const wait = duration((condition.delay_ms ?? 0) / 1000);

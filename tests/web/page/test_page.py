@@ -283,7 +283,7 @@ def test_a_lost_stream_comes_back_and_catches_up(tmp_path: Path, tab: Tab) -> No
         expect(page.locator("#pulse")).to_contain_text("connection lost, again in")
         node.stumble()
         served.start()
-        expect(page.locator("#pulse")).to_have_text("live")
+        expect(page.locator("#pulse")).to_have_text("connected")
         expect(page.locator("#strip")).to_have_attribute("aria-valuenow", str(before + 4))
         expect(page.locator("#events-scroller .text", has_text="network worker exited")).to_have_count(1)
         served.end()

@@ -1,0 +1,193 @@
+"""All views of one log say the same: the page's API, `status`, `explain`, `report` and `leaderboard`."""
+
+from __future__ import annotations
+
+import io
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from swarmd.cli.explain import has_daemon, tell_latest, tell_round
+from swarmd.cli.leaderboard import read_boards
+from swarmd.cli.status import read_status
+from swarmd.core.state import State
+from swarmd.eventlog.fold import load
+from swarmd.observe.panel import panel_of
+from swarmd.observe.status import Status
+from swarmd.observe.story import Story, reached
+from swarmd.paths import DataPaths
+from swarmd.results.history import History, read_history
+from tests.daemon.node import fake_node
+from tests.golden.test_golden import LOGS
+from tests.web.serving import Served, copy_of, served, until
+
+CLOSE = 1e-9
+
+
+class Views(NamedTuple):
+    """What each says of one node."""
+
+    state: State
+    status: Status
+    report: History
+    stories: dict[int, Story]
+    swarm: dict[str, Any]
+    stages: dict[str, Any]
+    shown_status: dict[str, Any]
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The node's own row on the page."""
+        return next(row for row in self.swarm["peers"] if row["id"] == self.status.peer)
+
+
+def look(directory: Path, server: Served) -> Views:
+    state, _ = load(directory / "events")
+    now = 0.0 if has_daemon(directory) else None
+    rounds = range(max(0, reached(state)) + 1)
+    return Views(
+        state,
+        read_status(DataPaths(directory)),
+        read_history(directory),
+        {round: tell_round(directory, round, now)[0] for round in rounds},
+        server.json("/api/v1/swarm"),
+        server.json("/api/v1/node/stages"),
+        server.json("/api/v1/node/status"),
+    )
+
+
+@pytest.fixture(scope="module", params=LOGS, ids=lambda node: "/".join(node.parts[-3:]))
+def views(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Views]:
+    directory = copy_of(request.param, tmp_path_factory.mktemp("node"))
+    with served(directory) as server:
+        yield look(directory, server)
+
+
+def test_a_stage_is_done_on_the_page_where_the_report_has_it_and_else_is_not(views: Views) -> None:
+    reported = {(row.round, row.stage): (row.reward, row.held_out) for row in views.report.stages}
+    *earlier, newest = views.stages["stages"]
+    for row in (*earlier, newest):
+        place = (row["round"], row["stage"])
+        assert (row["reward"], row["held_out"]) == reported.get(place, (None, None))
+        assert row["outcome"] == ("done" if place in reported else "abandoned") or row is newest, row
+
+
+def test_a_round_is_explained_as_trained_where_the_report_has_it(views: Views) -> None:
+    rounds = {row.round for row in views.report.rounds if row.round >= first_round(views)}
+    told = {round for round, story in views.stories.items() if story.outcome == "trained"}
+    assert told <= rounds
+    for round in rounds - told:
+        assert views.stories[round].outcome in ("open", "unknown"), "of several stages, or at the log's beginning"
+    for row in views.report.rounds:
+        if row.stages == 1 and row.round in told:
+            assert f"{row.reward:.3f}" in views.stories[row.round].verdict
+
+
+def first_round(views: Views) -> int:
+    """Rounds before the log's first event are known to none of the views."""
+    return min((row.round for row in views.report.rounds), default=0)
+
+
+def test_skips_are_the_same_everywhere(views: Views) -> None:
+    skips = [(skip.first, skip.last, skip.cause) for skip in views.report.skips]
+    assert [(row["first"], row["last"], row["cause"]) for row in views.stages["skips"]] == skips
+    status = [(skip.first, skip.last, skip.cause) for skip in views.status.round.skips]
+    assert status == skips[len(skips) - len(status) :]
+    if views.report.from_seq == 0:
+        assert views.status.round.skipped == views.report.rounds_skipped
+    trained = {row.round for row in views.report.rounds}
+    for first, last, cause in skips:
+        for round in range(first, last + 1):
+            story = views.stories[round]
+            assert story.outcome in (("trained",) if round in trained else ("skipped", "unknown")), story
+            assert story.outcome != "skipped" or f"cause {cause}" in story.verdict
+
+
+def test_rewards_are_the_same_everywhere(views: Views) -> None:
+    stages = [(row.round, row.stage, row.reward) for row in views.report.stages]
+    status = [(row.round, row.stage, row.reward) for row in views.status.rewards]
+    assert status == stages[-len(status) :] if status else not stages
+    if views.report.from_seq == 0:
+        assert views.status.reward_total == pytest.approx(sum(reward for *_, reward in stages), abs=CLOSE)
+    if views.state.chain is None and stages:
+        if views.state.coordination is None:  # a coordinator counts what was reported in time, of itself too
+            assert views.own["reward"] == pytest.approx(views.status.reward_total, abs=CLOSE)
+        assert (views.own["last_round"], views.own["last_stage"]) == stages[-1][:2]
+        assert views.own["last_reward"] == pytest.approx(stages[-1][2], abs=CLOSE)
+
+
+def test_no_reward_is_shown_that_is_not_known(views: Views) -> None:
+    for row in views.swarm["peers"]:
+        assert row["known"] or row["last_reward"] is None
+        assert row["last_round"] >= 0 or row["last_reward"] is None
+
+
+def test_where_the_swarm_is_is_the_same_everywhere(views: Views) -> None:
+    status, swarm = views.status.round, views.swarm
+    assert (status.round, status.stage) == (swarm["round"], swarm["stage"])
+    shown = views.shown_status["round"]
+    assert (shown["round"], shown["stage"], shown["state"]) == (status.round, status.stage, status.state)
+    assert (shown["healthy"], views.shown_status["healthy"]) == (status.healthy, views.status.healthy)
+    highest = max((round for round, story in views.stories.items() if story.outcome != "ahead"), default=-1)
+    assert highest <= max(status.round, reached(views.state))
+
+
+def test_the_leaderboard_is_what_the_page_shows_less_what_the_open_round_adds(views: Views) -> None:
+    coordination = views.state.coordination
+    if coordination is None or not coordination.standings:
+        return
+    open_ = {report.peer: report.reward for report in (*coordination.round_reports, *coordination.reports)}
+    shown = {row["id"]: row for row in views.swarm["peers"]}
+    for standing in coordination.standings:
+        assert shown[standing.peer]["reward"] == pytest.approx(
+            standing.reward + open_.get(standing.peer, 0.0), abs=CLOSE
+        )
+
+
+@pytest.mark.parametrize("log", [log for log in LOGS if log.name == "node-1" and "chain" not in str(log)])
+def test_the_leaderboard_verb_ranks_as_the_status_does(log: Path, tmp_path: Path) -> None:
+    directory = copy_of(log, tmp_path)
+    state, _ = load(directory / "events")
+    if state.coordination is None or not state.coordination.standings:
+        return
+    _, _, boards = read_boards(directory)
+    ranked = sorted(boards[-1].standings, key=lambda row: -row.reward)
+    status = read_status(DataPaths(directory))
+    assert status.coordinator is not None
+    assert [(row.peer, row.reward) for row in status.coordinator.standings] == [
+        (row.peer, row.reward) for row in ranked[: len(status.coordinator.standings)]
+    ]
+
+
+def test_no_view_takes_a_killed_node_for_a_running_one(tmp_path: Path) -> None:
+    """While it runs, all say that it trains; after SIGKILL, none does."""
+    with fake_node(tmp_path) as node, served(make_events(node.paths.root)) as server:
+        node.start(trainer="busy")
+        node.until(lambda: node.status().get("round", {}).get("state") == "round.training")
+        live = look(node.paths.root, server)
+        assert "under way: this node is training" in live.stories[0].verdict
+        assert live.status.round.state == live.shown_status["round"]["state"] == "round.training"
+        node.signal(signal.SIGKILL)
+        node.wait()
+        until(lambda: server.json("/api/v1/node/status")["source"] == "log")  # an answer is given again for a moment
+        dead = look(node.paths.root, server)
+        assert "process ended without an orderly stop: it was training" in dead.stories[0].verdict
+        assert tell_latest(node.paths.root) == [dead.stories[0]]
+        for said in (msgspec.to_builtins(dead.status), dead.shown_status):
+            assert (said["process"]["state"], said["healthy"]) == ("dead", False)
+            assert not any(said[layer]["healthy"] for layer in ("network", "training", "round"))
+            assert said["round"]["reason"] == "the daemon does not run"
+        console = Console(record=True, width=100, file=io.StringIO())
+        console.print(panel_of(dead.status))
+        assert "dead" in console.export_text()
+
+
+def make_events(root: Path) -> Path:
+    """A data directory that a server can be started on before the node is."""
+    (root / "events").mkdir(parents=True)
+    return root
