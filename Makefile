@@ -40,7 +40,8 @@ setup: ## make .venv with the locked versions (TORCH=cpu, TORCH=default)
 	@$(PYTHON) packaging/environment.py test --torch '$(TORCH)'
 
 run: $(RUNS) ## run three nodes on this machine (ROUNDS=8, ROUNDS=0 until Ctrl-C)
-	@$(BIN)/swarmd local --rounds $(ROUNDS) --nodes $(NODES) --dir $(DIR)
+	@trap : INT; $(BIN)/swarmd local --rounds $(ROUNDS) --nodes $(NODES) --dir $(DIR); code=$$?; \
+	  [ $$code -eq 130 ] || exit $$code  # 130: Ctrl-C, which is no error
 
 PHASES := programs setup contracts-setup check tests
 

@@ -13,9 +13,7 @@ from swarmd.core.values import Standing
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from swarmd.cli.standings import ChainBoard
+    from swarmd.cli.standings import ChainBoard, Ranked
     from swarmd.dht.leaderboard import Board
 
 DEPTH = 2  # as chain.depth where a configuration says nothing
@@ -67,13 +65,13 @@ def order_of(sort: str) -> Order:
 
 def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
     """Print standings out of the chain. Returns the exit code."""
-    from swarmd.cli.standings import as_plain, print_whole, shown, table_of
+    from swarmd.cli.standings import as_plain, print_whole, ranked_of, shown
     from swarmd.eventlog.text import to_json
 
     if as_json:
         tell_json(to_json(as_plain(board, top)))
     else:
-        print_whole(table_of(board, top))
+        print_whole(ranked_of(board, top))
         for note in board.notes:
             typer.echo(note)
         for problem in board.differences:
@@ -97,7 +95,7 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
         told = {"swarm": swarm, "round": boards[-1].round, "standings": ranked, "problems": problems}
         tell_json(msgspec.json.encode(told))
     else:
-        print_whole(standings_table(ranked, boards[-1].round))
+        print_whole(ranked_reports(ranked, boards[-1].round))
         for problem in problems:
             typer.echo(f"wrong: {problem}")
         if not problems:
@@ -141,17 +139,12 @@ def read_boards(directory: Path) -> tuple[str, tuple[Standing, ...], list[Board]
     return swarm, before.standings if before else (), boards
 
 
-def standings_table(standings: Sequence[Standing], round: int) -> Table:
-    """The standings as a table."""
-    from rich.table import Table
+def ranked_reports(standings: Sequence[Standing], round: int) -> Ranked:
+    """The standings that signed reports add up to."""
+    from swarmd.cli.standings import Ranked, shown
 
-    from swarmd.cli.standings import shown
-
-    table = Table(title=f"leaderboard after round {round}", title_justify="left")
-    for heading in ("place", "name", "peer", "reward", "rounds", "last"):
-        table.add_column(heading, justify="left" if heading in ("name", "peer") else "right", no_wrap=True)
-    for place, row in enumerate(standings, 1):
-        table.add_row(
-            str(place), shown(row.name), shown(row.peer), f"{row.reward:.3f}", str(row.rounds), str(row.last_round)
-        )
-    return table
+    rows = [
+        ([str(place), f"{row.reward:.3f}", str(row.rounds), str(row.last_round)], [shown(row.name), shown(row.peer)])
+        for place, row in enumerate(standings, 1)
+    ]
+    return Ranked(f"leaderboard after round {round}", ("place", "reward", "rounds", "last"), ("name", "peer"), rows)

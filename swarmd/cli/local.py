@@ -175,6 +175,8 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
         f"event logs:   {directory}/node-*/events",
         f"daemons' own: {directory}/node-*/daemon.log",
         f"replay one:   {command()} replay {first}",
+        f"explain one:  {command()} explain {first}",
+        f"see one:      {command()} dashboard {first}",
         "continue:     the same command again",
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

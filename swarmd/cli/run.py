@@ -11,6 +11,8 @@ from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.paths import DataPaths
 
+PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a person who watches
+
 
 def run(
     config: Annotated[Path, typer.Option("--config", "-c", help="The node's configuration, a TOML file.")],
@@ -29,9 +31,10 @@ def run(
     loaded = load_config(config)
     check_kind(loaded.swarm)
     paths = DataPaths(data or data_directory(config, loaded.data))
-    configure(loaded.logs.level, loaded.logs.format, secrets=known_secrets(loaded, paths.root, signing=True))
+    secrets = known_secrets(loaded, paths.root, signing=True)
+    is_watched = configure(loaded.logs.level, loaded.logs.format, secrets=secrets)
     try:
-        return run_node(loaded, paths)
+        return run_node(loaded, paths, progress_s=PROGRESS_S if is_watched else 0.0)
     except SwarmdError as error:
         tell_fatal(error)
         return error.exit_code

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import msgspec
@@ -20,6 +21,7 @@ from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import find_log, first_seq_of, list_segments
 
 COLUMNS_MAX = 4096  # of a printed table
+INDENT = 7 * " "  # of names below their figures
 CHARACTERS_SHOWN_MAX = 256  # of a peer id; one of a node has 52
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
@@ -145,20 +147,26 @@ def _confirmed(board: ChainBoard, row: PeerStanding) -> PeerStanding:
     return board.confirmed.get(row.peer, PeerStanding(row.peer))
 
 
-def table_of(board: ChainBoard, top: int) -> Table:
-    """The standings as a table; rewards that are not confirmed yet stand beside the sum."""
+class Ranked(NamedTuple):
+    """Standings to print: figures by column, and who has them."""
+
+    title: str
+    columns: tuple[str, ...]
+    names: tuple[str, ...]  # of the columns of whose text may be long
+    rows: list[tuple[list[str], list[Text]]]  # as columns, as names
+
+
+def ranked_of(board: ChainBoard, top: int) -> Ranked:
+    """The standings in a contract; rewards that are not confirmed yet stand beside the sum."""
     title = f"leaderboard of {board.contract} on chain {board.chain_id}, up to block {board.block}"
     pending = any(_confirmed(board, row).reward != row.reward for row in board.standings[:top])
-    table = Table(title=title, title_justify="left")
-    for heading in ("place", "reward", *(["unconfirmed"] if pending else []), "rounds", "stages", "wins", "votes"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("peer", "account"):
-        table.add_column(heading, no_wrap=True)
+    columns = ("place", "reward", *(["unconfirmed"] if pending else []), "rounds", "stages", "wins", "votes")
+    rows = []
     for place, row in enumerate(board.standings[:top], 1):
         open_reward = [str(row.reward - _confirmed(board, row).reward)] if pending else []
         counts = [str(count) for count in (row.rounds, row.stages, row.wins, row.votes)]
-        table.add_row(str(place), str(row.reward), *open_reward, *counts, shown(row.peer), row.account or "-")
-    return table
+        rows.append(([str(place), str(row.reward), *open_reward, *counts], [shown(row.peer), Text(row.account or "-")]))
+    return Ranked(title, columns, ("peer", "account"), rows)
 
 
 def shown(text: str) -> Text:
@@ -168,8 +176,34 @@ def shown(text: str) -> Text:
     return Text(safe + (f"... ({len(text)} characters)" if len(text) > len(cut) else ""))
 
 
-def print_whole(table: Table) -> None:
-    """Print a table as wide as it is: a terminal may break its lines, but nothing is cut."""
+def print_whole(ranked: Ranked) -> None:
+    """Print standings with nothing cut: in a terminal that is too narrow for a table, names have lines of their own."""
     console = Console()
+    table = Table(title=ranked.title, title_justify="left")
+    for heading in (*ranked.columns, *ranked.names):
+        table.add_column(heading, justify="right" if heading in ranked.columns else "left", no_wrap=True)
+    for figures, names in ranked.rows:
+        table.add_row(*figures, *names)
     needed = Measurement.get(console, console.options.update(width=COLUMNS_MAX), table).maximum
-    Console(width=max(console.width, needed)).print(table)
+    if console.is_terminal and needed > console.width:
+        for line in narrow_lines(ranked, console.width):
+            console.print(line, overflow="fold", highlight=False)
+    else:
+        Console(width=max(console.width, needed)).print(table)
+
+
+def narrow_lines(ranked: Ranked, columns: int) -> Iterator[Text]:
+    """The figures of a row in one line, and below it its names, in one line where they fit."""
+    heads = [ranked.columns, *(figures for figures, _ in ranked.rows)]
+    widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
+
+    def line(cells: Sequence[str], style: str = "") -> Text:
+        return Text("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)), style)
+
+    yield Text(ranked.title, "italic")
+    yield line(ranked.columns, "bold")
+    for figures, names in ranked.rows:
+        yield line(figures)
+        together = Text("  ").join(names)
+        for name in [together] if len(together) <= columns - len(INDENT) else names:
+            yield Text(INDENT) + name

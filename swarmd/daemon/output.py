@@ -28,6 +28,12 @@ _LEVELS = {
 }
 # In capitals, or as the value of a "level" key (Go's JSON logs, structlog's).
 _LEVEL = re.compile(r"(?:\b|\"level\": ?\")(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|PANIC|CRITICAL)\b")
+# What libraries say at every start or end, and nobody can or need do anything about.
+_NOISE = re.compile(
+    r"^nanobind: |^ - (?:leaked|\.\.\. skipped) |gemm_4bit_forward|get_accelerator\] Setting accelerator to CPU"
+)
+# A worker's own lines, as structlog writes them: the daemon gives them a time and a level of its own.
+_OWN = re.compile(r"^[\d-]{10}[ T][\d:.]+Z? \[(debug|info|warning|error|critical) *\] (?P<rest>.*)$", re.DOTALL)
 _LEVEL_AMONG_CHARACTERS = 64  # a level stands near the front; further back it is part of the text
 _TRACEBACK_STARTS = ("Traceback (most recent call last):", "Fatal Python error", "  + Exception Group Traceback")
 _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
@@ -88,7 +94,8 @@ class LineReader:
             if not text.startswith(" ") or len(self._traceback) >= TRACEBACK_LINES_MAX:
                 yield from self._end_traceback()
         else:
-            yield Line(level_of(text), text)
+            own = _OWN.match(text)
+            yield Line(level_of(text), re.sub(" {2,}", " ", own["rest"]) if own else text)
 
     def _covered(self, text: str) -> str:
         """A private key goes with all its lines."""
@@ -113,6 +120,8 @@ class LineReader:
 
 
 def level_of(text: str) -> str:
-    """The level that a line names near its front; "info" without one."""
-    found = _LEVEL.search(text[:_LEVEL_AMONG_CHARACTERS])
+    """The level that a line names near its front; "info" without one, and "debug" for known noise."""
+    if _NOISE.search(text):
+        return "debug"
+    found = _OWN.match(text) or _LEVEL.search(text[:_LEVEL_AMONG_CHARACTERS])
     return _LEVELS[found[1].upper()] if found else "info"

@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -54,6 +54,7 @@ from swarmd.observe.logs import log_event
 from swarmd.observe.redaction import Cover
 from swarmd.observe.slots import known_secrets, withheld_from
 from swarmd.observe.status import LogStatus, Status, headline, status_of
+from swarmd.observe.terminal import progress_words
 from swarmd.paths import DataPaths
 from swarmd.training.kept import drop_older
 from swarmd.worker.messages import Start
@@ -68,13 +69,19 @@ STOP_SLACK_S = 5.0  # beyond two orderly worker stops; then the daemon ends at o
 log = structlog.get_logger("swarmd.daemon")
 
 
-def run_node(config: Config, data: DataPaths, programs: Mapping[Worker, Sequence[str]] = WORKER_PROGRAMS) -> int:
+def run_node(
+    config: Config,
+    data: DataPaths,
+    programs: Mapping[Worker, Sequence[str]] = WORKER_PROGRAMS,
+    progress_s: float = 0.0,
+) -> int:
     """Run a node until it stops. Blocks.
 
     Args:
         config: the node's configuration.
         data: its data directory; created when missing.
         programs: what to execute for each worker.
+        progress_s: seconds between two lines about what the trainer is at; 0: none.
 
     Returns:
         The exit code, as in docs/OPERATING.md.
@@ -84,15 +91,21 @@ def run_node(config: Config, data: DataPaths, programs: Mapping[Worker, Sequence
     """
     keep_memory_off_disk()
     try:
-        return anyio.run(serve_node, config, data, programs, SystemClock())
+        return anyio.run(serve_node, config, data, programs, SystemClock(), progress_s)
     except BaseExceptionGroup as group:
         raise single_error(group) from None
 
 
-async def serve_node(config: Config, data: DataPaths, programs: Mapping[Worker, Sequence[str]], clock: Clock) -> int:
+async def serve_node(
+    config: Config,
+    data: DataPaths,
+    programs: Mapping[Worker, Sequence[str]],
+    clock: Clock,
+    progress_s: float = 0.0,
+) -> int:
     """As `run_node`, inside an event loop."""
     with anyio.open_signal_receiver(*HEEDED) as signals:  # first: a signal during the start has it stop in order too
-        return await _serve(config, data, programs, clock, signals)
+        return await _serve(config, data, programs, clock, progress_s, signals)
 
 
 async def _serve(
@@ -100,6 +113,7 @@ async def _serve(
     data: DataPaths,
     programs: Mapping[Worker, Sequence[str]],
     clock: Clock,
+    progress_s: float,
     signals: AsyncIterator[signal.Signals],
 ) -> int:
     make_root(data.root)
@@ -126,9 +140,19 @@ async def _serve(
             tasks.start_soon(Control(data.control, node.status_json, node.engine.observe).serve, endpoint)
             guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)
             tasks.start_soon(guard.watch)
+            if progress_s:
+                tasks.start_soon(tell_progress, node.status, progress_s)
             stopped = await node.run(run, read_restored(data))
             tasks.cancel_scope.cancel()
     return stopped.code
+
+
+async def tell_progress(status: Callable[[], Status], every_s: float) -> None:
+    """A line every so often about what the trainer is at, as long as it is at anything."""
+    while True:
+        await anyio.sleep(every_s)
+        if words := progress_words(status()):
+            log.info(words)
 
 
 def make_root(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""The log that people and machines read: structlog on stderr, text on a terminal, JSON elsewhere.
+"""The log that people and machines read: structlog on stderr, a few words on a terminal, JSON elsewhere.
 
 Under systemd each line carries its priority, so that `journalctl -p warning` works.
 """
@@ -20,6 +20,7 @@ from swarmd.errors import SwarmdError
 from swarmd.observe.folding import LEVELS
 from swarmd.observe.lines import line_of
 from swarmd.observe.redaction import redacting
+from swarmd.observe.terminal import TerminalLines
 
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 FIRST = ("timestamp", "level", "message", "logger", "seq", "event", "round", "stage", "peer")
@@ -29,17 +30,22 @@ events_log = structlog.get_logger("swarmd.events")
 
 def configure(
     level: str = "info", format: str = "auto", stream: TextIO | None = None, secrets: Iterable[str] = ()
-) -> None:
+) -> bool:
     """Set up logging for this process.
 
     Args:
         level: least level that is written: debug, info, warning or error.
-        format: "json", "text", or "auto" for text on a terminal and JSON otherwise.
+        format: "json", "text" with all fields, or "auto" for what matters on a terminal and JSON otherwise.
         stream: where lines go, by default stderr.
         secrets: texts to cover wherever they stand, beside what looks like a secret.
+
+    Returns:
+        Whether a person watches: on a terminal, at a level above debug.
     """
     stream = stream or sys.stderr
-    text = format == "text" or (format == "auto" and stream.isatty())
+    on_terminal = format == "auto" and stream.isatty()
+    is_watched = on_terminal and level != "debug"
+    form = _text_form if format == "text" or on_terminal else _json_form
     structlog.configure(
         processors=[
             structlog.stdlib.add_log_level,
@@ -48,13 +54,14 @@ def configure(
             structlog.processors.format_exc_info,
             _message_first,
             redacting(secrets),
-            *(_text_form(stream) if text else _json_form(stream)),
+            *([TerminalLines(colours=not os.environ.get("NO_COLOR"))] if is_watched else form(stream)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=lambda *names: _NamedLogger(stream, names[0] if names else ""),
         cache_logger_on_first_use=False,
     )
     _take_over_stdlib()
+    return is_watched
 
 
 def log_event(envelope: Envelope, before: State, after: State) -> None:

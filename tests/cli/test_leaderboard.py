@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -98,6 +103,25 @@ def test_peer_ids_are_shown_whole_however_narrow_the_terminal(
     run_command(["leaderboard", str(data), "--json"])
     (standing,) = json.loads(capsys.readouterr().out)["standings"]
     assert len(standing["peer"]) > 40 and standing["peer"] in shown and "…" not in shown
+
+
+@pytest.mark.parametrize("log", ["rules-1/kills/node-1", "rules-2/chain-kills/node-2"])
+def test_a_narrow_terminal_has_lines_that_fit_and_nothing_is_cut(log: str) -> None:
+    """In a real terminal of 80 columns."""
+    root = Path(__file__).parents[2]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(root)
+        os.environ.update(COLUMNS="80", TERM="dumb")
+        os.execv(sys.executable, [sys.executable, "-m", "swarmd", "leaderboard", f"tests/golden/{log}"])
+    shown = b""
+    with suppress(OSError):  # the terminal is gone with the process
+        while chunk := os.read(terminal, 65536):
+            shown += chunk
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    lines = shown.decode().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(bool(re.search(r"\b12D3KooW\w{44}\b", line)) for line in lines) >= 3
 
 
 # --- a swarm with a chain ---

@@ -231,11 +231,19 @@ def test_the_tail_is_bounded() -> None:
         ('{"level":"ERROR","msg":"x"}', "error"),
         ("2026/11/20 12:00:00 failed", "info"),
         ("DEBUG: x", "debug"),
+        ("2026-11-20 18:09:00 [warning  ] a checkpoint is damaged        path=/x", "warning"),
+        ("nanobind: leaked 3 instances!", "debug"),
+        (' - leaked type "x.Grammar"', "debug"),
         ("a sentence with an " + "x" * 60 + " ERROR far back", "info"),
     ],
 )
 def test_levels(text: str, level: str) -> None:
     assert level_of(text) == level
+
+
+def test_a_workers_own_line_has_no_second_time_and_level() -> None:
+    said = b"2026-11-20 18:09:00 [info     ] checkpoint loaded              digest=76 steps=40\n"
+    assert lines(said) == [("info", "checkpoint loaded digest=76 steps=40")]
 
 
 def test_colours_are_taken_out() -> None:

@@ -1,0 +1,119 @@
+"""The log on a terminal: short, and still whole where something is wrong."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+import structlog
+from msgspec.structs import replace
+
+from swarmd.core.events import RoundsSkipped
+from swarmd.observe.logs import configure, log_event
+from swarmd.observe.status import status_of
+from swarmd.observe.terminal import progress_words
+from swarmd.worker.messages import Progress
+from tests.core import story as core
+from tests.observe.test_status import LIVE, LOG, NOW, STATE
+
+PEER = "12D3KooWGgyPKtrASe6JTdePnfMNdazMxF3rqJ8tHvrof7sygwYy"
+
+
+class Terminal(io.StringIO):
+    """Where a person watches."""
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def lines(self) -> list[str]:
+        """Without times and colours."""
+        plain = re.sub(r"\x1b\[\d+m", "", self.getvalue())
+        return [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in plain.splitlines()]
+
+
+@pytest.fixture
+def terminal() -> Terminal:
+    shown = Terminal()
+    assert configure("info", "auto", shown)
+    return shown
+
+
+def tell_rounds(count: int) -> None:
+    """A node's life of so many rounds, as its log tells it."""
+    node = core.Story(core.settings())
+    node.at = 100.0
+
+    def tell(*events: object) -> None:
+        for event in events:
+            for envelope, before, after, _ in core.advance(node.state, node.seq, node.at, (event,)):
+                log_event(envelope, before, after)
+                node.state, node.seq = after, node.seq + 1
+
+    node.join()
+    for round in range(count):
+        tell(core.announced(round, deadline_at=node.at + 60))
+        tell(*([core.gathered(round)] if round else []))
+        node.at += 15
+        tell(core.trained(round))
+
+
+def test_a_round_is_two_lines(terminal: Terminal) -> None:
+    tell_rounds(4)
+    assert terminal.lines == [
+        line
+        for round in range(4)
+        for line in (f"round {round} stage 0 is open", f"round {round} stage 0 trained in 0.0 s, reward 0.5000")
+    ]
+
+
+def test_what_is_wrong_is_told_with_its_level_and_fix(terminal: Terminal) -> None:
+    log = structlog.get_logger("swarmd.daemon")
+    log.warning("processes of an earlier life were ended", pids=[7])
+    log.error("it failed", fix="Try again")
+    structlog.get_logger("swarmd.worker").info("a line of a library", worker="trainer")
+    assert terminal.lines == [
+        "warning: processes of an earlier life were ended, pids [7]",
+        "error: it failed",
+        "         fix: Try again",
+        "trainer: a line of a library",
+    ]
+    node = core.Story(core.settings())
+    node.join()
+    for envelope, before, after, _ in core.advance(node.state, node.seq, 9.0, (RoundsSkipped(0, 3, "slow"),)):
+        log_event(envelope, before, after)
+    assert terminal.lines[-1].startswith("warning: rounds 0 to 3 skipped, cause: slow")
+
+
+def test_ids_and_digests_are_short(terminal: Terminal) -> None:
+    structlog.get_logger("swarmd.daemon").info(f"{PEER} has left", other=PEER)
+    structlog.get_logger("swarmd.daemon").info(f"loaded {'ab' * 32}, account 0x{'12' * 20}")
+    assert terminal.lines == ["…sygwYy has left, other …sygwYy", "loaded abababab…, account 0x12121212…"]
+
+
+def test_an_exception_is_shown_whole(terminal: Terminal) -> None:
+    try:
+        raise ValueError("a plain bug")
+    except ValueError:
+        structlog.get_logger("swarmd").exception("the daemon met an error it does not know")
+    assert terminal.lines[0] == "error: the daemon met an error it does not know"
+    assert terminal.lines[-1] == "ValueError: a plain bug"
+
+
+@pytest.mark.parametrize(("level", "format"), [("debug", "auto"), ("info", "text"), ("info", "json")])
+def test_all_fields_are_there_where_they_are_asked_for(level: str, format: str) -> None:
+    shown = Terminal()
+    assert not configure(level, format, shown)
+    tell_rounds(2)
+    assert "rollouts gathered" in shown.getvalue() and "deadline_at" in shown.getvalue()
+
+
+def test_progress_is_told_in_words() -> None:
+    assert LIVE.trainer is not None
+    at = Progress("training", 3, 8, figures={"tokens_per_s": 120.4, "eta_s": 41.0})
+    busy = replace(STATE, trainer=replace(STATE.trainer, chart="busy"))
+    live = replace(LIVE, trainer=replace(LIVE.trainer, progress=at))
+    assert progress_words(status_of(busy, NOW, LOG, live)) == "training 3 of 8, 120 tokens/s, 41 s to go"
+    idle = replace(STATE, trainer=replace(STATE.trainer, chart="idle"))
+    assert progress_words(status_of(idle, NOW, LOG, live)) == ""
