@@ -22,7 +22,7 @@ from swarmd.swarms.code.form import (
 )
 from swarmd.swarms.text import is_well_formed
 
-_COMPAT_FORM = re.compile(r"<think>.*?</think>[\n ]<answer>.*?</answer>", re.DOTALL)
+_COMPAT_FORM = re.compile(r"<think>.*?</think>[\n ]<answer>.*?</answer>\n?", re.DOTALL)  # `$` lets one line break stand
 _COMPAT_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 _PYTHON_FENCE = "```python"
 FIRST_WEIGHTS = (1.0, 2.0, 2.0)  # of answer, form and programs, in the first 16 weight updates

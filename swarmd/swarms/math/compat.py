@@ -53,11 +53,11 @@ def score_answers(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
     """Stage 0: parts of the reward of each completion."""
     return [
         {
-            "xmlcount": count_tags(text, 0),
-            "soft_format": _soft(text, 0),
-            "strict_format": _strict(text, 0),
-            "int": 0.5 * extract_tag(text, "answer").isdigit(),
             "correctness": 2.0 * (extract_tag(text, "answer") == truth),
+            "int": 0.5 * extract_tag(text, "answer").isdigit(),
+            "strict_format": _strict(text, 0),
+            "soft_format": _soft(text, 0),
+            "xmlcount": count_tags(text, 0),
         }
         for text in texts
     ]
@@ -65,7 +65,7 @@ def score_answers(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
 
 def score_choices(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
     """Stage 1: parts of the reward of each completion; the ids come from the prompt."""
-    students, answers = extract_students(prompt), extract_answers(prompt)
+    students, answers = extract_students(prompt), extract_answers(prompt, 1)
     return [
         {
             "proper_id": 2.0 * (choice in students),
@@ -80,7 +80,7 @@ def score_choices(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
 
 def score_agreements(prompt: str, truth: str, texts: Sequence[str]) -> list[Parts]:
     """Stage 2: parts of the reward of each completion; ids and votes come from the prompt."""
-    answers, leaders = extract_answers(prompt), most_voted(extract_votes(prompt))
+    answers, leaders = extract_answers(prompt, 2), most_voted(extract_votes(prompt))
     question = extract_question(prompt).strip()
     return [
         {
@@ -100,7 +100,7 @@ SCORERS: tuple[Callable[[str, str, Sequence[str]], list[Parts]], ...] = (score_a
 
 
 def total(parts: Mapping[str, float]) -> float:
-    """The reward: the sum in the order in which upstream adds."""
+    """The reward that upstream publishes: the sum of the parts, which stand in the order in which it adds them."""
     return float(sum(parts.values()))
 
 

@@ -77,6 +77,6 @@ def _is_right(stage: int, prompt: str, truth: str, text: str) -> bool:
     """Whether a completion is right, without the quirks of the rewards."""
     if stage != 1:
         return extract_tag(text, "answer") == truth
-    answers = {name: extract_tag(shown, "answer") == truth for name, shown in extract_answers(prompt).items()}
+    answers = {name: extract_tag(shown, "answer") == truth for name, shown in extract_answers(prompt, stage).items()}
     choice = extract_tag(text, "identify")
     return answers[choice] if choice in answers else choice in NONE_WORDS and not any(answers.values())

@@ -27,10 +27,14 @@ def extract_students(prompt: str) -> list[str]:
     return [part.split("</student>")[0].strip() for part in prompt.split("<student>")[1:]]
 
 
-def extract_answers(prompt: str) -> dict[str, str]:
-    """Answers by student's id, stripped; the last of an id. Of a prompt with feedback, from the part before it."""
+def extract_answers(prompt: str, stage: int) -> dict[str, str]:
+    """Answers by student's id, stripped; the last of an id. At stage 2 from the part before the feedback.
+
+    At stage 1 there is no feedback: who writes the sentence that leads to it into an answer cuts nothing off.
+    """
     answers = {}
-    for part in prompt.split(f"  \n{FEEDBACK_IS} \n")[0].split("<student>")[1:]:
+    shown = prompt.split(f"  \n{FEEDBACK_IS} \n")[0] if stage == 2 else prompt
+    for part in shown.split("<student>")[1:]:
         answers[part.split("</student>")[0].strip()] = part.split("</student> said \n")[-1].strip()
     return answers
 

@@ -96,7 +96,7 @@ class FixedMode(Mode):
     def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> Posed:
         if extract_question(prompt).strip() != item.text.strip():
             raise RecordRejected("unknown-question", "a message in words is about another question than it says")
-        shown, said = extract_answers(prompt), extract_votes(prompt)
+        shown, said = extract_answers(prompt, stage), extract_votes(prompt)
         if len(shown) > STUDENTS_READ_MAX or len(said) > VOTES_READ_MAX:
             raise RecordRejected("oversize", f"a message in words shows {len(shown)} students and {len(said)} votes")
         authors = self._find_authors(shown, answers)

@@ -208,8 +208,8 @@ class MathPlan(Plan):
 
     def _recall(self, quoted: Quoted, place: Place, material: Material) -> Question:
         """A question that came in words: one's own where it is known, else the sender's where upstream trusts it."""
-        stage = prompts.stage_of(quoted.prompt) if quoted.prompt else 0
-        if stage is None or not quoted.question.strip():
+        stage = place.stage if quoted.prompt else 0
+        if not quoted.question.strip() or (quoted.prompt and not prompts.is_message_of(quoted.prompt, stage)):
             raise RecordRejected("malformed", f"{place.peer} sent a question in words that make none")
         item = self._bank.recall(place.round, quoted.question)
         if item is None and self._options.rewards != "compat":

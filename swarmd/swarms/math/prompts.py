@@ -81,8 +81,6 @@ def agreement_prompt(comparison: str, opinions: Sequence[tuple[str, str]]) -> st
     return f"{comparison}  \n{FEEDBACK_IS} \n{shown}"
 
 
-def stage_of(prompt: str) -> int | None:
-    """The stage that a user's message is of, by its delimiters; None for neither of the later ones."""
-    if FEEDBACK_IS in prompt:
-        return 2
-    return 1 if ANSWERS_ARE in prompt else None
+def is_message_of(prompt: str, stage: int) -> bool:
+    """Whether a user's message has the sentences of a later stage's; those of the next may stand in a peer's text."""
+    return stage > 0 and all(sentence in prompt for sentence in (ANSWERS_ARE, FEEDBACK_IS)[:stage])

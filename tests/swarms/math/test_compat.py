@@ -23,20 +23,20 @@ AGREEMENT = agreement_prompt(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (f"{SUM}\n", [0.5, 0, 0.5, 0.5, 2]),
-        (SUM, [0.458, 0, 0, 0.5, 2]),
-        (answer(4, "two\nlines"), [0.5, 0, 0, 0.5, 2]),
-        ("<think>2+2</think><answer>4</answer>", [0, 0.5, 0, 0.5, 2]),
-        ("4", [0, 0, 0, 0.5, 2]),
-        (f"{SUM}\nabcde", [0.49, 0, 0, 0.5, 2]),
-        (answer("-4"), [0.5, 0, 0.5, 0, 0]),
-        (answer("4.0"), [0.5, 0, 0.5, 0, 0]),
-        (answer("1,000"), [0.5, 0, 0.5, 0, 0]),
+        (f"{SUM}\n", [2, 0.5, 0.5, 0, 0.5]),
+        (SUM, [2, 0.5, 0, 0, 0.458]),
+        (answer(4, "two\nlines"), [2, 0.5, 0, 0, 0.5]),
+        ("<think>2+2</think><answer>4</answer>", [2, 0.5, 0, 0.5, 0]),
+        ("4", [2, 0.5, 0, 0, 0]),
+        (f"{SUM}\nabcde", [2, 0.5, 0, 0, 0.49]),
+        (answer("-4"), [0, 0, 0.5, 0, 0.5]),
+        (answer("4.0"), [0, 0, 0.5, 0, 0.5]),
+        (answer("1,000"), [0, 0, 0.5, 0, 0.5]),
     ],
 )
 def test_answers(text: str, expected: list[float]) -> None:
     parts = compat.score_answers("", "4", [text])[0]
-    assert list(parts) == ["xmlcount", "soft_format", "strict_format", "int", "correctness"]
+    assert list(parts) == ["correctness", "int", "strict_format", "soft_format", "xmlcount"]
     assert list(parts.values()) == pytest.approx(expected)
 
 

@@ -18,7 +18,7 @@ from swarmd.swarms.math.compat_mode import ABSENT
 from swarmd.swarms.math.extraction import extract_answers, extract_students, extract_votes
 from swarmd.swarms.math.modes import best_of
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
-from swarmd.swarms.math.prompts import NO_ANSWER, stage_of
+from swarmd.swarms.math.prompts import NO_ANSWER, is_message_of
 from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Place, Question
 from swarmd.swarms.rollouts import Quoted, Reference, Source
 from tests.swarms.math.voices import (
@@ -75,11 +75,13 @@ def test_later_stages_show_what_peers_wrote(mode: str) -> None:
     plan = make_plan(rewards=mode)
     *_, material = first_stages(plan)
     first, second, third = (take(plan, Place("alpha", 0, stage), 1, material)[0] for stage in range(3))
-    assert [stage_of(q.messages[-1].content) for q in (first, second, third)] == [None, 1, 2]
+    assert [q.stage for q in (first, second, third)] == [0, 1, 2]
+    assert is_message_of(second.messages[-1].content, 1) and not is_message_of(second.messages[-1].content, 2)
+    assert is_message_of(third.messages[-1].content, 2)
     assert len(students_of(second)) == len(students_of(third)) == 3
     values = {str(first.entry["answer"]), "1"}
     assert {
-        text.split("<answer>\n")[1].split("\n")[0] for text in extract_answers(second.messages[-1].content).values()
+        text.split("<answer>\n")[1].split("\n")[0] for text in extract_answers(second.messages[-1].content, 1).values()
     } == values
     assert sorted(extract_votes(third.messages[-1].content)) == sorted([students_of(third)[0]] * 2 + ["None"])
     assert {(source.stage, source.peer) for source in third.reference.sources} == {
@@ -178,7 +180,7 @@ def test_compat_fills_in_for_peers_that_answered_something_else() -> None:
     ]
     material = gather(plan, bodies, Material())
     second = take(plan, Place("x", 0, 1), 2, material)[1]
-    assert extract_answers(second.messages[-1].content)["Student #0"] == NO_ANSWER
+    assert extract_answers(second.messages[-1].content, 1)["Student #0"] == NO_ANSWER
     assert second.reference.sources[0] == Source(0, "alpha", ABSENT)
     assert plan.regenerate(second.reference, Place("x", 0, 1), material) == second
 
