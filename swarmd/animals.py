@@ -2,12 +2,14 @@
 
 The way of making it is that of RL Swarm v0.4 (`hivemind_exp/name_utils.py`): three bytes of the id's MD5 choose the
 words. The words are swarmd's own, so the names differ from those of RL Swarm. About 13 million names: a label, no
-identity.
+identity. RL Swarm's words are read out of a copy of it, where somebody brings an identity along from there.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
+from typing import NamedTuple
 
 _ADJECTIVES = """
     able active agile airy alert amber ancient apt arctic ardent artful ashen astute autumn avid azure balanced
@@ -47,8 +49,44 @@ ADJECTIVES = tuple(_ADJECTIVES.split())
 ANIMALS = tuple(_ANIMALS.split())
 
 
-def animal_name(peer: str, separator: str = " ") -> str:
+class Words(NamedTuple):
+    """What names are made of."""
+
+    adjectives: tuple[str, ...]
+    animals: tuple[str, ...]
+
+
+OWN = Words(ADJECTIVES, ANIMALS)
+RL_SWARM_SHA256 = Words(  # of RL Swarm's two lists, a word a line
+    ("e0dc1b2de5a4c184e67857321eac3d3270b8637ac4c2b90d46566985fb506f57",),
+    ("53e22e84947d99815014e64a326e5ec4f4996cf30961e1be4ce90f5cbc461fe8",),
+)
+
+
+def animal_name(peer: str, separator: str = " ", words: Words = OWN) -> str:
     """The name of a peer id, the same everywhere."""
+    adjectives, animals = words
     first, second, third = hashlib.md5(peer.encode(), usedforsecurity=False).digest()[:3]
-    words = (ADJECTIVES[third % len(ADJECTIVES)], ADJECTIVES[second % len(ADJECTIVES)], ANIMALS[first % len(ANIMALS)])
-    return separator.join(words)
+    chosen = (adjectives[third % len(adjectives)], adjectives[second % len(adjectives)], animals[first % len(animals)])
+    return separator.join(chosen)
+
+
+def read_words(source: str) -> Words | None:
+    """RL Swarm's words out of the text of its `name_utils.py`, which is not run; None where they are not in it.
+
+    They are known by their digests, wherever in the file they stand and whatever they are called.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    found: dict[str, tuple[str, ...]] = {}
+    for node in nodes:
+        if isinstance(node, ast.List | ast.Tuple):
+            items = [each.value for each in node.elts if isinstance(each, ast.Constant)]
+            listed = tuple(item for item in items if isinstance(item, str))
+            found[hashlib.sha256("\n".join(listed).encode(errors="replace")).hexdigest()] = listed
+    (adjectives,), (animals,) = RL_SWARM_SHA256
+    if adjectives not in found or animals not in found:
+        return None
+    return Words(found[adjectives], found[animals])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from swarmd.animals import Words, animal_name, read_words
 from swarmd.dht.identity import (
     FILE_BYTES_MAX,
     Identity,
@@ -24,6 +25,9 @@ from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
     from swarmd.dht.backup import Backup, Marks
+
+NAME_FILES = ("hivemind_exp/name_utils.py", "rgym_exp/src/utils/name_utils.py")  # in a copy of RL Swarm, old and new
+NAME_FILE_BYTES_MAX = 1 << 18
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Make, show, back up, restore, check or import a node's identity."
@@ -139,16 +143,58 @@ def check(
 
 @app.command("import")
 def import_key(
-    source: Annotated[Path, typer.Argument(metavar="SWARM_PEM", help="RL Swarm's swarm.pem.")], path: File
+    source: Annotated[Path, typer.Argument(metavar="SWARM_PEM", help="RL Swarm's swarm.pem.")],
+    path: File,
+    names: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="RL Swarm's name_utils.py; by default that of the copy SWARM_PEM lies in."),
+    ] = None,
 ) -> None:
-    """Take over RL Swarm's identity: check its RSA key, copy it with mode 0600, and print its peer id."""
+    """Take over RL Swarm's identity: check its RSA key, copy it with mode 0600, and print its peer id.
+
+    Says what the node is called in RL Swarm, and how it keeps that name.
+    """
     _refuse_existing(path)
+    words = _words_of(source, names)
     identity = parse_identity(_read_foreign(source), str(source))
     if not identity.is_whole():
         raise IdentityError(f"{source} is damaged: its public key does not belong to its secret")
     write_private(path, identity.encode())
     typer.echo(identity.peer_id)
     _warn(f"do not run RL Swarm with {source} any more: one identity runs one node")
+    print(_name_to_keep(identity.peer_id, words), file=sys.stderr)
+
+
+def _words_of(source: Path, names: Path | None) -> Words | None:
+    """RL Swarm's words for names; None where nobody named their file and none lies where RL Swarm has it.
+
+    Raises IdentityError for a file that was named and does not hold them, NotFoundError where there is none.
+    """
+    for file in [names] if names else [source.absolute().parent / place for place in NAME_FILES]:
+        try:
+            with file.open("rb") as opened:
+                words = read_words(opened.read(NAME_FILE_BYTES_MAX).decode(errors="replace"))
+        except OSError as error:
+            if names:
+                raise NotFoundError(f"{names} cannot be read: {error.strerror}") from error
+            continue
+        if words is not None:
+            return words
+    if names:
+        raise IdentityError(f"{names} does not hold RL Swarm's words for names", f"Name its {' or '.join(NAME_FILES)}")
+    return None
+
+
+def _name_to_keep(peer: str, words: Words | None) -> str:
+    if words is None:
+        return (
+            "RL Swarm's names are made of other words than swarmd's: the node keeps the one it had there with "
+            '`name = "..."` at the top of its configuration (`--names` says which, from RL Swarm\'s name_utils.py)'
+        )
+    name = animal_name(peer, words=words)
+    return (
+        f'In RL Swarm this node is called {name}. It keeps that with `name = "{name}"` at the top of its configuration'
+    )
 
 
 def _read_foreign(path: Path) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import pty
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from swarmd import animals
 from swarmd.cli import run_command
 from swarmd.core.state import State
 from swarmd.dht.identity import create_identity, load_identity
@@ -178,6 +180,48 @@ def test_an_rsa_identity_of_rl_swarm_is_taken_over(home: Home, tmp_path: Path) -
     assert home.with_passphrase("backup", tmp_path / "identity.key", home.backup)[0] == 0
     assert home.with_passphrase("check", tmp_path / "identity.key", "--backup", home.backup)[0] == 0
     assert json.loads(home.run("show", tmp_path / "identity.key", "--json")[1])["kind"] == "rsa-2048"
+
+
+def rl_swarm_names(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A name_utils.py with as many words as RL Swarm's, whose digests count as those of RL Swarm's words."""
+    lists = ([f"a{number}" for number in range(245)], [f"n{number}" for number in range(220)])
+    digests = ((hashlib.sha256("\n".join(words).encode()).hexdigest(),) for words in lists)
+    monkeypatch.setattr(animals, "RL_SWARM_SHA256", animals.Words(*digests))
+    file = directory / "hivemind_exp" / "name_utils.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"import os\nos.abort()\nADJ = {lists[0]}\nANIMALS = {lists[1]}\n")
+    return file
+
+
+def test_a_name_is_made_as_rl_swarm_makes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = animals.read_words(rl_swarm_names(tmp_path, monkeypatch).read_text())
+    assert words is not None
+    name = animals.animal_name("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", words=words)
+    assert name == "a215 a49 n120"  # RL Swarm: thorny fishy meerkat
+    for text in ("", "ADJ = [", "\0", "A = [['x'], 1, *b]", "(" * 10_000):
+        assert animals.read_words(text) is None
+
+
+def test_who_brings_an_identity_along_is_told_its_name_there(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swarmd.dht.rsa import create_rsa_identity
+
+    peer = create_rsa_identity(tmp_path / "swarm.pem").peer_id
+    assert "RL Swarm's names are made of other words" in home.run("import", tmp_path / "swarm.pem", tmp_path / "a")[2]
+    names = rl_swarm_names(tmp_path, monkeypatch)
+    name = animals.animal_name(peer, words=animals.read_words(names.read_text()) or animals.OWN)
+    assert name.startswith("a") and name != animals.animal_name(peer)
+    moved = names.rename(tmp_path / "moved.py")
+    for key, options in (("b", ("--names", moved)), ("c", ())):
+        code, out, err = home.run("import", tmp_path / "swarm.pem", tmp_path / key, *options)
+        assert (code, out.strip()) == (0, peer) and f'`name = "{name}"`' in err
+        moved.rename(names) if key == "b" else None
+    code, _, err = home.run("import", tmp_path / "swarm.pem", tmp_path / "d", "--names", tmp_path / "swarm.pem")
+    assert code == ExitCode.NO_PERMISSION and "does not hold" in err and not (tmp_path / "d").exists()
+    assert (
+        home.run("import", tmp_path / "swarm.pem", tmp_path / "d", "--names", tmp_path / "no")[0] == ExitCode.NO_INPUT
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"-----BEGIN RSA PRIVATE KEY-----\n", b"\x08\x00\x12\x80", bytes(100_000)])
