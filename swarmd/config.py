@@ -203,6 +203,7 @@ class TrainingConfig(Section, frozen=True):
     warmup_steps: Count = 10  # optimiser steps of the node's life until the learning rate is reached
     schedule_steps: Count = 0  # optimiser steps of the node's life after which a falling schedule stays at its end
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    max_grad_norm: Positive = 1.0  # a step's gradient is scaled down to this norm
     beta: NotNegative = 0.0  # KL weight; 0 needs no reference model
     clip_low: Positive = 0.2
     clip_high: Positive = 0.28

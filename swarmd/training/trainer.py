@@ -39,7 +39,6 @@ from swarmd.training.spread import SpreadKind, find_spread
 from swarmd.training.zero import ZeroSeams, set_up_deepspeed
 
 ADAM_BETAS = (0.9, 0.99)
-GRADIENT_NORM_MAX = 1.0
 OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_8bit"}  # by transformers' names
 SHARED_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary up to which logits are held whole
 SHARED_TOLERANCE = 1e-2  # largest difference of log-probabilities between the shared and TRL's own computation
@@ -109,7 +108,7 @@ def _read_arguments(
         lr_scheduler_type="constant",
         adam_beta1=ADAM_BETAS[0],
         adam_beta2=ADAM_BETAS[1],
-        max_grad_norm=GRADIENT_NORM_MAX,
+        max_grad_norm=training.max_grad_norm,
         beta=0.0,  # else TRL loads a reference of its own; see use_reference
         epsilon=training.clip_low,
         epsilon_high=training.clip_high,

@@ -235,6 +235,17 @@ def test_kl_keeps_a_reference(make_engine: Maker) -> None:
     assert train(engine, 0).steps == 2
 
 
+def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker) -> None:
+    def moments(node: str, bound: float) -> float:
+        """The norm of Adam's first moments: a mean of gradients, none longer than the bound."""
+        engine = make_engine(node, max_grad_norm=bound)
+        train(engine, 0)
+        state = engine._trainer.optimizer.state.values()
+        return float(torch.linalg.vector_norm(torch.stack([each["exp_avg"].norm() for each in state])))
+
+    assert 0 < moments("a", 1e-4) <= 1e-4 < moments("b", 1e3)
+
+
 def test_a_large_model_trains_in_parts(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """One group at a time instead of the whole batch gives the same step."""
     from swarmd.training import batch
