@@ -1,3 +1,23 @@
-"""swarmd: an event-sourced node for swarms that train language models with reinforcement learning."""
+"""swarmd: an event-sourced node for swarms that train language models with reinforcement learning.
+
+What a program of one's own may use is here, and documented in docs/PYTHON.md; it is loaded when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+__all__ = ["Log", "RunningNode", "Swarm", "__version__", "open_log", "open_node", "open_swarm", "read_swarm"]
+
+
+def __getattr__(name: str) -> Any:
+    """A part of `swarmd.api`, which typed programs import from there."""
+    if name not in __all__:
+        raise AttributeError(f"module 'swarmd' has no attribute {name!r}")
+    return getattr(importlib.import_module(".api", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

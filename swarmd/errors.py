@@ -268,6 +268,10 @@ class NotifyFailed(SwarmdError):
     """A message about the node's health did not get out."""
 
 
+class StopOverran(SwarmdError):
+    """A node inside another program did not come to an orderly stop: its workers were killed, its log is whole."""
+
+
 class LocalSwarmFailed(SwarmdError):
     """A node of a local swarm ended by itself, does not end, or does not do what was waited for."""
 

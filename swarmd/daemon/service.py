@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import msgspec
@@ -69,6 +70,21 @@ STOP_SLACK_S = 5.0  # beyond two orderly worker stops; then the daemon ends at o
 log = structlog.get_logger("swarmd.daemon")
 
 
+class Host(NamedTuple):
+    """The process that a node runs in: by default one that is there for nothing else.
+
+    Attributes:
+        begun: called once the node has taken up its log.
+        end: ends what is left when an orderly stop does not come to its end. Workers have been killed by then.
+    """
+
+    begun: Callable[[Node], None] = lambda node: None
+    end: Callable[[int], None] = os._exit
+
+
+ALONE = Host()
+
+
 def run_node(
     config: Config,
     data: DataPaths,
@@ -105,17 +121,19 @@ async def serve_node(
 ) -> int:
     """As `run_node`, inside an event loop."""
     with anyio.open_signal_receiver(*HEEDED) as signals:  # first: a signal during the start has it stop in order too
-        return await _serve(config, data, programs, clock, progress_s, signals)
+        return await serve_inside(config, data, programs, clock, signals, progress_s)
 
 
-async def _serve(
+async def serve_inside(
     config: Config,
     data: DataPaths,
     programs: Mapping[Worker, Sequence[str]],
     clock: Clock,
-    progress_s: float,
     signals: AsyncIterator[signal.Signals],
+    progress_s: float = 0.0,
+    host: Host = ALONE,
 ) -> int:
+    """As `serve_node`, with signals that somebody else receives or makes up, in a process with a life of its own."""
     make_root(data.root)
     check_space(data.root, config.storage)
     refuse_moved(data)
@@ -133,7 +151,7 @@ async def _serve(
         tag = node_tag(peer, data.root)
         if killed := await kill_leftovers(tag):
             log.warning("processes of an earlier life were ended", pids=killed)
-        node = Node(config, data, peer, event_log, state, clock, Notifier.from_environment(os.environ))
+        node = Node(config, data, peer, event_log, state, clock, Notifier.from_environment(os.environ), host)
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
             tasks.start_soon(heed_signals, signals, node.engine.observe, node.end_at_once, tasks)
@@ -176,7 +194,9 @@ class Node:
         state: State,
         clock: Clock,
         notifier: Notifier,
+        host: Host = ALONE,
     ) -> None:
+        self._host = host
         self._config = config
         self._data = data
         self._peer = peer
@@ -229,6 +249,7 @@ class Node:
         log.info("ready", pid=os.getpid(), version=__version__, data=str(self._data.root))
         if self._companion is not None:
             self._tasks.start_soon(self._companion.run)
+        self._host.begun(self)
         return await self.engine.run()
 
     # --- commands ---
@@ -276,7 +297,7 @@ class Node:
         with contextlib.suppress(OSError):
             self._data.control.unlink(missing_ok=True)
         sys.stderr.flush()
-        os._exit(code)
+        self._host.end(code)
 
     # --- listeners ---
 

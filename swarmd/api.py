@@ -1,0 +1,300 @@
+"""What programs of one's own may use, as `from swarmd import ...`: a log, a swarm's DHT, a node inside a program.
+
+Thin: each part hands out what the commands themselves use. Importing this loads neither torch nor hivemind;
+`open_swarm` and `open_node` load what they need when they are called. docs/PYTHON.md has an example of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import anyio
+
+from swarmd.config import Config, load_config
+from swarmd.core.state import State
+from swarmd.core.values import Worker
+from swarmd.errors import ConfigError, NetworkDown, StopOverran, single_error
+from swarmd.eventlog.fold import Applied, commits_from, fold, load, node_of, oldest_base
+from swarmd.eventlog.replay import Verified, verify
+from swarmd.eventlog.segment import find_log
+from swarmd.paths import DataPaths
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+    from swarmd.daemon.service import Node
+    from swarmd.observe.status import Status
+    from swarmd.web.observer import DhtSwarm
+    from swarmd.web.shapes import Curves, Gossip, SwarmView
+
+__all__ = ["Log", "RunningNode", "Swarm", "open_log", "open_node", "open_swarm", "read_swarm"]
+
+PathLike = str | os.PathLike[str]
+
+
+# --- a log ---
+
+
+def open_log(directory: PathLike) -> Log:
+    """The event log of a node, to read: of a data directory, its events directory, or a copy of either.
+
+    A running node is not disturbed. Raises NotFoundError where there is none.
+    """
+    return Log(find_log(Path(directory)))
+
+
+class Log:
+    """An event log. Each reading begins anew and sees what the log has by then.
+
+    Reading raises LogDamaged, LogForeign or LogNewer where the log cannot be read on.
+
+    Attributes:
+        directory: of the segments.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def peer(self) -> str:
+        """Peer id of the node whose log it is."""
+        return node_of(self.directory)
+
+    def fold(self, last: int | None = None) -> Iterator[Applied]:
+        """Each event in order, with the state before and after it and the commands it caused, up to seq `last`."""
+        base = oldest_base(self.directory)
+        applied = fold(commits_from(self.directory, base), base.state)
+        return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
+
+    def __iter__(self) -> Iterator[Applied]:
+        return self.fold()
+
+    def state(self, last: int | None = None) -> State:
+        """The node's state after the event of seq `last`; else after all of them, where a snapshot saves most of it."""
+        if last is None:
+            return load(self.directory)[0]
+        state = oldest_base(self.directory).state
+        for applied in self.fold(last):
+            state = applied.after
+        return state
+
+    def verify(self) -> Verified:
+        """Fold it all and compare with what the node did. Raises ReplayDifference at the first difference."""
+        return verify(self.directory)
+
+
+# --- a swarm ---
+
+
+@contextlib.asynccontextmanager
+async def open_swarm(
+    manifest: PathLike, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()
+) -> AsyncIterator[Swarm]:
+    """Follow a swarm's DHT, and its contract where it has one, without taking part: nothing is written there.
+
+    Args:
+        manifest: the swarm's file, or the path of one.
+        bootstrap: addresses of nodes beyond the manifest's.
+        rpc: endpoints of the chain in place of the manifest's.
+
+    Raises:
+        NotFoundError, ManifestError: there is no sound manifest.
+        ConfigError: an endpoint is none, or the swarm has no chain.
+    """
+    from swarmd.chain.urls import read_urls
+    from swarmd.manifest import read_manifest
+    from swarmd.web.observer import DhtSwarm
+
+    read = read_manifest(Path(manifest))
+    if rpc and read.chain is None:
+        raise ConfigError(f"the swarm {read.id} has no chain: rpc means nothing there")
+    endpoints = tuple(rpc) or (read.chain.rpc if read.chain else ())
+    urls = read_urls(endpoints, Path.cwd()) if endpoints else ()
+    with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
+        observed = DhtSwarm(read, Path(place), bootstrap, urls)
+        running = asyncio.ensure_future(observed.run())
+        try:
+            yield Swarm(observed)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+class Swarm:
+    """A swarm that is followed, see `open_swarm`. For asyncio's event loop."""
+
+    def __init__(self, observed: DhtSwarm) -> None:
+        self._observed = observed
+
+    async def view(self) -> SwarmView:
+        """Where the swarm is and who takes part, as far as it is known by now; `notes` says what is missing."""
+        return await self._observed.view()
+
+    async def views(self) -> AsyncIterator[SwarmView]:
+        """The present view, then one after each change, without end. Changes that come together make one."""
+        while True:
+            version = self._observed.changes.version
+            yield await self.view()
+            await self._observed.changes.beyond(version)
+
+    async def curves(self, peers: Sequence[str] = ()) -> Curves:
+        """Rewards of these peers in time, or of the first ten."""
+        return await self._observed.curves(peers)
+
+    async def gossip(self, since_round: int = -1) -> Gossip:
+        """What peers wrote: text of strangers."""
+        return await self._observed.gossip(since_round)
+
+
+def _has_peers(view: SwarmView) -> bool:
+    return view.round >= 0 and view.total > 0
+
+
+def read_swarm(
+    manifest: PathLike,
+    bootstrap: Sequence[str] = (),
+    rpc: Sequence[str] = (),
+    within_s: float = 60.0,
+    until: Callable[[SwarmView], bool] = _has_peers,
+) -> SwarmView:
+    """The first view of a swarm that satisfies `until`, by default one with a round and a peer. Blocks.
+
+    Raises:
+        NetworkDown: there was none within `within_s`; says what was missing.
+        NotFoundError, ManifestError, ConfigError: as `open_swarm` does.
+    """
+
+    async def look() -> SwarmView:
+        async with open_swarm(manifest, bootstrap, rpc) as swarm:
+            view = await swarm.view()
+            with anyio.move_on_after(within_s):
+                async for view in swarm.views():
+                    if until(view):
+                        return view
+            said = " ".join(view.notes) or "It was reached, but not what was waited for."
+            raise NetworkDown(f"the swarm {view.swarm} was not read within {within_s:g} s: {said}", "See swarmd doctor")
+
+    return asyncio.run(look())
+
+
+# --- a node ---
+
+
+@contextlib.asynccontextmanager
+async def open_node(
+    config: PathLike, data: PathLike | None = None, programs: Mapping[Worker, Sequence[str]] | None = None
+) -> AsyncIterator[RunningNode]:
+    """Run a node in this event loop, as `swarmd run` does; leaving the block stops it in order.
+
+    Signals stay the program's own. Workers are processes as ever.
+
+    Args:
+        config: the node's configuration file.
+        data: the data directory, in place of the one the file names.
+        programs: what to execute for a worker ("network", "trainer", "chain") in place of swarmd's own.
+
+    Raises:
+        SwarmdError: as `swarmd run` would end: the configuration is wrong, the directory is in use, the log cannot be
+            written, or an orderly stop did not come to its end.
+    """
+    from swarmd.swarms.registry import check_kind
+
+    file = Path(config)
+    loaded = load_config(file)
+    check_kind(loaded.swarm)
+    paths = DataPaths(Path(data) if data is not None else file.parent / loaded.data)
+    ask, asked = anyio.create_memory_object_stream[signal.Signals](1)
+    try:
+        async with anyio.create_task_group() as tasks:
+            running: RunningNode = await tasks.start(_serve, loaded, paths, programs or {}, ask, asked)
+            try:
+                yield running
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await running.stop()
+    except BaseExceptionGroup as group:
+        raise single_error(group) from None
+
+
+class RunningNode:
+    """A node that runs in this program, see `open_node`.
+
+    Attributes:
+        data: where its log, blobs and checkpoints are.
+    """
+
+    def __init__(self, node: Node, data: DataPaths, ask: MemoryObjectSendStream[signal.Signals]) -> None:
+        self.data = data
+        self._node = node
+        self._ask = ask
+        self._over = anyio.Event()
+        self._code = 0
+
+    @property
+    def state(self) -> State:
+        """What the node knows: the fold of its log up to now. It does not change; ask again for a newer one."""
+        return self._node.engine.state
+
+    def status(self) -> Status:
+        """What `swarmd status` shows."""
+        return self._node.status()
+
+    async def wait(self) -> int:
+        """Wait until the node has stopped, by itself or because it was asked to; its exit code (docs/OPERATING.md)."""
+        await self._over.wait()
+        return self._code
+
+    async def stop(self) -> int:
+        """Ask for an orderly stop, and wait for it. Asking again is no hurry."""
+        with contextlib.suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._ask.send_nowait(signal.SIGTERM)
+            self._ask.close()
+        return await self.wait()
+
+    def _end(self, code: int) -> None:
+        self._code = code
+        self._over.set()
+
+
+def _end_at_once(code: int) -> NoReturn:
+    raise StopOverran(
+        "the node did not stop in order in time; its workers were killed", "Start it again: nothing is lost"
+    )
+
+
+async def _serve(
+    config: Config,
+    paths: DataPaths,
+    programs: Mapping[Worker, Sequence[str]],
+    ask: MemoryObjectSendStream[signal.Signals],
+    asked: MemoryObjectReceiveStream[signal.Signals],
+    *,
+    task_status: TaskStatus[RunningNode],
+) -> None:
+    """Run the node; tell when it has begun."""
+    from swarmd.daemon.clock import SystemClock
+    from swarmd.daemon.service import WORKER_PROGRAMS, Host, serve_inside
+
+    runs: list[RunningNode] = []
+
+    def begun(node: Node) -> None:
+        runs.append(RunningNode(node, paths, ask))
+        task_status.started(runs[0])
+
+    try:
+        code = await serve_inside(
+            config, paths, {**WORKER_PROGRAMS, **programs}, SystemClock(), asked, host=Host(begun, _end_at_once)
+        )
+        runs[0]._end(code)
+    finally:
+        for running in runs:
+            running._over.set()
