@@ -59,10 +59,10 @@ def replay(
         ),
     ] = False,
     against: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
-            metavar="CHARTDIR",
-            help="The same events under other charts: where they part; exit 3 if they do.",
+            metavar="CHARTDIR|KEY=VALUE",
+            help="The same events under other charts, or with round.behind=abandon: where they part; exit 3 if so.",
             rich_help_panel=MODES,
         ),
     ] = None,
@@ -71,13 +71,14 @@ def replay(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
 ) -> None:
-    """Replay an event log: list what happened and what came of it, step through it, verify it, or try other charts.
+    """Replay an event log: list what happened and what came of it, step through it, verify it, or try others.
 
-    Needs only the log: no model, network or key; a running daemon's directory is fine.
+    Others are charts and settings (--against). Needs only the log: no model, network or key; a running daemon's
+    directory is fine.
     """
     from swarmd.eventlog.segment import find_log
 
-    if state + step + verify + web + (against is not None) > 1:
+    if state + step + verify + web + bool(against) > 1:
         raise typer.BadParameter("--state, --step, --verify, --against and --web exclude each other")
     if (state or verify or against or web) and (types or first or round_ is not None or stage is not None):
         raise typer.BadParameter("--type, --round, --stage and --from choose what is listed; here only --to counts")
@@ -86,7 +87,7 @@ def replay(
         show_page(log)
     elif verify:
         show_verified(directory, log, last, json)
-    elif against is not None:
+    elif against:
         show_comparison(log, against, last, json)
     elif state:
         show_state(log, last, json)
@@ -301,36 +302,44 @@ def _applied_json(applied: Applied) -> bytes:
     )
 
 
-# --- other charts ---
+# --- other charts, other settings ---
 
 
-def show_comparison(log: Path, charts: Path, last: int | None, json: bool) -> None:
+def show_comparison(log: Path, against: list[str], last: int | None, json: bool) -> None:
+    from swarmd.cli.layout import parse_setting
     from swarmd.core.chart import load_charts
     from swarmd.core.step import step
     from swarmd.eventlog.replay import compare
+    from swarmd.eventlog.supposed import Supposed
     from swarmd.eventlog.text import to_json
 
-    found = compare(log, partial(step, charts=load_charts(charts)), partial(watch, log, last=last))
+    charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
+    if len(charts) > 1:
+        raise typer.BadParameter("one CHARTDIR at a time", param_hint="--against")
+    supposed = Supposed(dict(parse_setting(one) for one in against if Path(one) not in charts))
+    other = partial(step, charts=load_charts(charts[0])) if charts else step
+    found = compare(log, other, partial(watch, log, last=last), supposed)
     if json:
         typer.echo(to_json(found))
     else:
-        typer.echo("\n".join(comparison_lines(found, charts)))
+        typer.echo("\n".join(comparison_lines(found, " and ".join(against))))
     if found.first:
         raise typer.Exit(ExitCode.DIFFERENCE)
 
 
-def comparison_lines(found: Comparison, charts: Path) -> Iterator[str]:
-    """Where the charts part, how many commands of each kind there would have been, and how the final states differ."""
+def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
+    """Where the sides part, how many commands of each kind there would have been, and how the final states differ."""
     from swarmd.eventlog.text import change_line, event_line
 
     first = found.first
     if first is None:
-        yield f"{found.events} events go the same way under {charts}"
+        yield f"{found.events} events go the same way under {against}"
         return
-    yield f"the charts part at seq {first.seq}:"
+    yield f"here is the log, there {against}: they part at seq {first.seq}:"
     yield event_line(first.seq, first.at, first.event)
     yield from _outcome_lines("here", first.here)
     yield from _outcome_lines("there", first.there)
+    yield f"at {found.decisions} of {found.events} events the commands differ; both sides are told what happened here"
     yield f"commands in {found.events} events:{'here':>14}{'there':>8}"
     for kind in sorted(found.here | found.there):
         yield f"  {kind:<30}{found.here.get(kind, 0):>6}{found.there.get(kind, 0):>8}"

@@ -1,4 +1,4 @@
-"""Replay: does the log still give the commands it gave, and what would other charts have done with it?"""
+"""Replay: does the log still give the commands it gave, and what would other charts or settings have done with it?"""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import Base, Step, commits_from, node_of, oldest_base
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, read_snapshot, snapshot_seq
+from swarmd.eventlog.supposed import Supposed
 from swarmd.eventlog.text import command_line
 
 Watch = Callable[[Iterator[Commit]], Iterator[Commit]]
@@ -126,11 +127,11 @@ def _compare_snapshot(directory: Path, snapshots: dict[int, bytes], seq: int, st
         )
 
 
-# --- other charts ---
+# --- other charts, other settings ---
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What one set of charts made of an event; `refused` says why it could not."""
+    """What one side made of an event; `refused` says why it could not."""
 
     changes: tuple[Change, ...] = ()
     commands: tuple[Command, ...] = ()
@@ -138,7 +139,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Divergence(msgspec.Struct, frozen=True):
-    """The first event at which the two sets of charts part."""
+    """The first event at which the two sides part."""
 
     seq: int
     at: float
@@ -148,13 +149,14 @@ class Divergence(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A log under the present charts ("here") and under others ("there").
+    """A log as it was ("here") and under other charts or settings ("there").
 
     Attributes:
-        events: events folded under both; fewer than the log has when the other charts refused one.
+        events: events folded under both; fewer than the log has when the other side refused one.
         first: where they part; None when nothing differs.
         here, there: commands by kind.
-        changes: how the final states differ, here → there.
+        changes: how the final states differ, here → there; without what was set otherwise.
+        decisions: events of which other commands came.
     """
 
     events: int
@@ -162,6 +164,7 @@ class Comparison(msgspec.Struct, frozen=True):
     here: dict[str, int]
     there: dict[str, int]
     changes: tuple[Change, ...]
+    decisions: int = 0
 
 
 class _Side:
@@ -179,32 +182,49 @@ class _Side:
         except (SwarmdError, AssertionError, LookupError) as error:
             return Outcome(refused=f"{type(error).__name__}: {error}")
         self.commands.update(str(type(command).__struct_config__.tag) for command in commands)
-        return Outcome((), commands) if self.state is before else Outcome(changes_between(before, self.state), commands)
+        return Outcome((), commands) if self.state is before else Outcome(_changes(before, self.state), commands)
 
 
-def compare(directory: Path, other: Step, watch: Watch = iter) -> Comparison:
-    """Fold a log under the present charts and under others.
+NOTHING_SUPPOSED = Supposed({})
+
+
+def compare(
+    directory: Path, other: Step = step, watch: Watch = iter, supposed: Supposed = NOTHING_SUPPOSED
+) -> Comparison:
+    """Fold a log as it was, and under other charts or settings. Both sides are told the same events.
 
     Args:
         directory: of the segments.
-        other: the core's step with the other charts bound.
+        other: the core's step, with other charts bound where there are any.
         watch: wraps the commits, to show progress.
+        supposed: settings in place of the log's.
+
+    Raises:
+        ConfigError: a setting means nothing in this log.
     """
     base = oldest_base(directory)
-    here, there = _Side(base.state, step), _Side(base.state, other)
+    here, there = _Side(base.state, step), _Side(supposed.state(base.state), other)
     first: Divergence | None = None
-    events = 0
+    events = decisions = 0
     for commit in watch(commits_from(directory, base)):
         for envelope in commit.envelopes():
-            ours, theirs = here.apply(envelope), there.apply(envelope)
+            event = supposed.event(envelope.event)
+            told = envelope if event is envelope.event else msgspec.structs.replace(envelope, event=event)
+            ours, theirs = here.apply(envelope), there.apply(told)
             if first is None and ours != theirs:
                 first = Divergence(envelope.seq, envelope.at, envelope.event, ours, theirs)
             if theirs.refused or ours.refused:
-                return _comparison(events, first, here, there)
+                return _comparison(events, first, here, there, decisions)
             events += 1
-    return _comparison(events, first, here, there)
+            decisions += ours.commands != theirs.commands
+    return _comparison(events, first, here, there, decisions)
 
 
-def _comparison(events: int, first: Divergence | None, here: _Side, there: _Side) -> Comparison:
-    changes = changes_between(here.state, there.state)
-    return Comparison(events, first, dict(here.commands), dict(there.commands), changes)
+def _changes(before: State, after: State) -> tuple[Change, ...]:
+    """What changed but for the settings, in which the two sides differ by themselves."""
+    return tuple(change for change in changes_between(before, after) if change.path.partition(".")[0] != "settings")
+
+
+def _comparison(events: int, first: Divergence | None, here: _Side, there: _Side, decisions: int) -> Comparison:
+    changes = _changes(here.state, there.state)
+    return Comparison(events, first, dict(here.commands), dict(there.commands), changes, decisions)

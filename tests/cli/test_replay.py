@@ -18,7 +18,8 @@ from swarmd.core.events import RoundsSkipped
 from swarmd.core.state import State
 from swarmd.errors import ExitCode
 from swarmd.eventlog.digest import NO_COMMANDS
-from tests.eventlog.making import follower_story, members, open_log, write_groups, write_story
+from tests.core.story import Story, announced, gathered, settings, trained
+from tests.eventlog.making import NODE, follower_story, members, open_log, write_groups, write_story
 
 EVENTS = follower_story()
 
@@ -141,7 +142,7 @@ def test_the_shipped_charts_go_the_same_way(data: Path, capsys) -> None:
 def test_other_charts_are_compared(data: Path, tmp_path: Path, capsys) -> None:
     charts = other_charts(tmp_path / "charts", "trainer", "trigger: ready", "trigger: never_ready")
     text = output_of(capsys, str(data), "--against", str(charts), code=ExitCode.DIFFERENCE)
-    assert "the charts part at seq 5:" in text and "trainer_ready" in text
+    assert "they part at seq 5:" in text and "trainer_ready" in text
     assert "here  trainer.chart: loading → idle" in text
     assert text.index("here") < text.index("there")
     (row,) = [line.split() for line in text.splitlines() if line.strip().startswith("train ")]
@@ -153,6 +154,51 @@ def test_other_charts_are_compared(data: Path, tmp_path: Path, capsys) -> None:
 def test_charts_that_do_not_exist_are_named(data: Path, tmp_path: Path, capsys) -> None:
     assert run_command(["replay", str(data), "--against", str(tmp_path / "nowhere")]) == ExitCode.NO_INPUT
     assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """The data directory of a follower that was still at its first stage when the swarm went on to the second round."""
+    story = Story(settings(peer=NODE))
+    story.join()
+    story.tell(announced(0, deadline_at=1e6), gathered(0), announced(1, deadline_at=2e6))
+    story.tell(trained(0, reward=0.5))
+    with open_log(tmp_path / "events") as log:
+        write_story(log, story.recorded, State(), group=1)
+    return tmp_path
+
+
+def test_another_setting_is_compared(slow: Path, capsys) -> None:
+    text = output_of(capsys, str(slow), "--against", "round.behind=abandon", code=ExitCode.DIFFERENCE)
+    assert "there round.behind=abandon: they part at seq 8:" in text and "round_announced" in text
+    assert "there ▶ cancel_training" in text and "settings" not in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["cancel_training", "0", "1"] in rows
+    found = json.loads(
+        output_of(capsys, str(slow), "--against", "round.behind=abandon", "--json", code=ExitCode.DIFFERENCE)
+    )
+    assert found["first"]["seq"] == 8 and found["decisions"] >= 1
+    for same in ("round.behind=finish-stage", "workers.restarts_max=3"):
+        assert "go the same way" in output_of(capsys, str(slow), "--against", same)
+    both = ("--against", "round.train_s=60", "--against", str(shipped_directory()))
+    assert "they part at seq 6:" in output_of(capsys, str(slow), *both, code=ExitCode.DIFFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("against", "message"),
+    [
+        (("round.behnd=abandon",), "Did you mean round.behind?"),
+        (("training.steps=5",), "no setting that a log holds"),
+        (("round.behind=hurry",), "round.behind"),
+        (("round.train_s=-1",), "round.train_s"),
+        (("coordinator.quorum=0.5",), "means nothing in this log"),
+        (("a", "b"), "one CHARTDIR at a time"),
+    ],
+)
+def test_a_setting_that_no_log_holds_is_refused(data: Path, capsys, against: tuple[str, ...], message: str) -> None:
+    given = [word for one in against for word in ("--against", one)]
+    assert run_command(["replay", str(data), *given]) in (ExitCode.BAD_CONFIG, ExitCode.USAGE)
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
