@@ -24,8 +24,10 @@ from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Quoted, Rollouts, enco
 from swarmd.web import shapes
 from swarmd.web.gossip import PEERS_PER_STAGE
 from swarmd.web.moments import cover_also, plain, shown_text
+from swarmd.web.upstream import words_of
 from tests.core.story import Story, coordinator_settings, settings
 from tests.eventlog.making import NODE, open_log, write_story
+from tests.swarms.math.voices import agreement
 from tests.web.serving import Listener, Served, served, until
 
 HOSTILE = (
@@ -94,6 +96,14 @@ def test_hostile_names_and_completions_come_out_as_json_and_nothing_else(tmp_pat
         assert message["question"] == text[: shapes.GOSSIP_CHARACTERS_MAX]
         (line,) = server.json("/api/gossip")["messages"]
         assert line["nodeId"] == "peer" and line["message"].endswith(message["text"])
+
+
+@pytest.mark.parametrize(("stage", "form"), [(0, "Answer"), (1, "Identify"), (2, "Majority")])
+def test_what_peers_wrote_is_told_with_its_tags(stage: int, form: str) -> None:
+    """JSON escapes what has to be, and the page shows text as text: nothing is taken out on the way."""
+    said = agreement("Student #1", "What is <2>?", 4) + "<script>alert(1)</script>"
+    message = shapes.Message("id", "peer", "name", 0, stage, "gsm8k", "What is <2>?", said, 1.0)
+    assert words_of(message, stages=3) == f"What is <2>?...{form}: {said}"
 
 
 def test_hostile_text_cannot_make_events_of_its_own_in_the_stream(tmp_path: Path) -> None:
