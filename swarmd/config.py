@@ -15,6 +15,7 @@ import msgspec
 
 from swarmd.core.values import BehindPolicy, ChainSettings, CoordinatorSettings, Drive, Role, Settings, Votes
 from swarmd.errors import ConfigError, NotFoundError
+from swarmd.toml_lines import line_of
 
 NUMBER_MAX = 1e9  # thirty years, as seconds; JSON has no infinity, and no wait is without an end
 Positive = Annotated[float, msgspec.Meta(gt=0, le=NUMBER_MAX)]
@@ -319,6 +320,9 @@ def load_config(path: Path) -> Config:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no configuration file {path}", "Copy one from configs/ and edit it") from error
+    except IsADirectoryError as error:
+        fix = f"Name the file: {path / 'config.toml'}"
+        raise NotFoundError(f"{path} is a directory, not a configuration file", fix) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration file {path} cannot be read: {error}") from error
     return parse_config(text, str(path))
@@ -330,13 +334,22 @@ def parse_config(text: str, origin: str) -> Config:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{origin} is not valid TOML: {error}") from error
-    refuse_unknown_keys(tables, Config, "", origin)
     try:
-        config = msgspec.convert(tables, Config)
+        refuse_unknown_keys(tables, Config, "", origin)
+        config = _convert(tables, origin)
+        _check_together(config, origin)
+    except ConfigError as error:
+        if line := line_of(text, error.message.removeprefix(f"{origin}: ")):
+            raise ConfigError(error.message.replace(origin, f"{origin}, line {line}", 1), error.fix) from error
+        raise
+    return config
+
+
+def _convert(tables: dict[str, Any], origin: str) -> Config:
+    try:
+        return msgspec.convert(tables, Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{origin}: {_named(str(error))}") from error
-    _check_together(config, origin)
-    return config
 
 
 def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: str) -> None:

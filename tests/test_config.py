@@ -78,8 +78,9 @@ def test_values_that_do_not_go_together(text: str, told: str) -> None:
 def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no configuration file"):
         load_config(tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(NotFoundError, match="is a directory") as error:
         load_config(tmp_path)
+    assert str(tmp_path / "config.toml") in error.value.fix
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:

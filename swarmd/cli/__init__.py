@@ -25,50 +25,165 @@ KEY = re.compile(r"[0-9a-fA-F]{64}")  # hex digits of a private key
 
 
 class Verb(NamedTuple):
-    """Where a verb is written: `target` in `module` is a function or a Typer app."""
+    """Where a verb is written: `target` in `module` is a function or a Typer app. `example` is a whole command line."""
 
     module: str
     target: str
     summary: str
+    example: str
 
 
-VERBS = {
-    "run": Verb("swarmd.cli.run", "run", "Run a node."),
-    "init": Verb("swarmd.cli.init", "init", "Ask what a node is to be, and make it."),
-    "swarm": Verb("swarmd.cli.own_swarm", "app", "Make a swarm of one's own, and see to it."),
-    "join": Verb("swarmd.cli.join", "join", "Join a swarm by its manifest."),
-    "status": Verb("swarmd.cli.status", "status", "Say how a node is: process, network, training, round."),
-    "explain": Verb("swarmd.cli.explain", "explain", "Tell what became of a round, or of a gap, and why."),
-    "bundle": Verb("swarmd.cli.bundle", "bundle", "Make a support archive without secrets, or open one and replay it."),
-    "doctor": Verb("swarmd.cli.doctor", "doctor", "Say what is wrong with a node or its machine, and how to mend it."),
-    "dashboard": Verb("swarmd.cli.dashboard", "dashboard", "Show a node and its swarm in a browser."),
-    "local": Verb("swarmd.cli.local", "local", "Run a small swarm of real nodes on this machine."),
-    "notify": Verb("swarmd.cli.notify", "notify", "Send a test message to whom the node tells how it is."),
-    "leaderboard": Verb(
-        "swarmd.cli.leaderboard",
-        "leaderboard",
-        "Add up a swarm's standings again, from its contract or its signed reports.",
-    ),
-    "report": Verb("swarmd.cli.report", "report", "Draw what training gave: reward and accuracy by round."),
-    "replay": Verb("swarmd.cli.replay", "replay", "Replay a node's event log: show, step, verify, compare charts."),
-    "log": Verb("swarmd.cli.log", "app", "Print, follow, verify, export or compact an event log."),
-    "chart": Verb("swarmd.cli.chart", "chart", "List the statecharts or draw one."),
-    "config": Verb("swarmd.cli.config", "app", "Check a configuration file or show what is in force."),
-    "model": Verb("swarmd.cli.model", "app", "Build the embedded model or look at it."),
-    "reference-server": Verb(
-        "swarmd.cli.reference_server",
-        "reference_server",
-        "Compute reference log-probabilities for trainers, over HTTP.",
-    ),
-    "sim": Verb("swarmd.cli.sim", "sim", "Simulate swarms with faults, and check every commit."),
-    "backup": Verb("swarmd.cli.backup", "app", "Back up a node: log, checkpoint, keys; or check a backup."),
-    "restore": Verb("swarmd.cli.restore", "restore", "Make a node's data directory of a backup."),
-    "rollback": Verb("swarmd.cli.restore", "rollback", "Undo an upgrade: put back what it changed on disk."),
-    "identity": Verb("swarmd.cli.identity", "app", "Make, show, back up, restore, check or import a node's identity."),
-    "account": Verb("swarmd.cli.account", "app", "Make the account that submits to a chain, show or import one."),
-    "service": Verb("swarmd.cli.service", "app", "Make a node a service of systemd, or take it away again."),
-    "signer": Verb("swarmd.cli.signer", "signer", "Submit for many nodes with one account, over HTTP."),
+GROUPS = {
+    "Run, make and join": {
+        "local": Verb(
+            "swarmd.cli.local",
+            "local",
+            "Run a small swarm of real nodes on this machine.",
+            "swarmd local --rounds 4 --nodes 3",
+        ),
+        "init": Verb("swarmd.cli.init", "init", "Ask what a node is to be, and make it.", "swarmd init --dir my-node"),
+        "swarm": Verb(
+            "swarmd.cli.own_swarm",
+            "app",
+            "Make a swarm of one's own, and see to it.",
+            'swarmd swarm new "my swarm" --dir my-node',
+        ),
+        "join": Verb(
+            "swarmd.cli.join", "join", "Join a swarm by its manifest.", "swarmd join swarm.toml --dir my-node"
+        ),
+        "run": Verb("swarmd.cli.run", "run", "Run a node.", "swarmd run --config my-node/config.toml"),
+        "service": Verb(
+            "swarmd.cli.service",
+            "app",
+            "Make a node a service of systemd, or take it away again.",
+            "sudo swarmd service install --config my-node/config.toml",
+        ),
+    },
+    "Look at a node": {
+        "status": Verb(
+            "swarmd.cli.status",
+            "status",
+            "Say how a node is: process, network, training, round.",
+            "swarmd status my-node --watch",
+        ),
+        "explain": Verb(
+            "swarmd.cli.explain",
+            "explain",
+            "Tell what became of a round, or of a gap, and why.",
+            "swarmd explain my-node 12",
+        ),
+        "doctor": Verb(
+            "swarmd.cli.doctor",
+            "doctor",
+            "Say what is wrong with a node or its machine, and how to mend it.",
+            "swarmd doctor my-node",
+        ),
+        "dashboard": Verb(
+            "swarmd.cli.dashboard",
+            "dashboard",
+            "Show a node and its swarm in a browser.",
+            "swarmd dashboard my-node --open",
+        ),
+        "report": Verb(
+            "swarmd.cli.report",
+            "report",
+            "Draw what training gave: reward and accuracy by round.",
+            "swarmd report my-node --out report.png",
+        ),
+        "leaderboard": Verb(
+            "swarmd.cli.leaderboard",
+            "leaderboard",
+            "Add up a swarm's standings again, from its contract or its signed reports.",
+            "swarmd leaderboard my-node --top 10",
+        ),
+        "notify": Verb(
+            "swarmd.cli.notify",
+            "notify",
+            "Send a test message to whom the node tells how it is.",
+            "swarmd notify --config my-node/config.toml",
+        ),
+    },
+    "Event log": {
+        "replay": Verb(
+            "swarmd.cli.replay",
+            "replay",
+            "Replay a node's event log: show, step, verify, compare charts.",
+            "swarmd replay my-node --verify",
+        ),
+        "log": Verb(
+            "swarmd.cli.log",
+            "app",
+            "Print, follow, verify, export or compact an event log.",
+            "swarmd log tail my-node -f",
+        ),
+        "bundle": Verb(
+            "swarmd.cli.bundle",
+            "bundle",
+            "Make a support archive without secrets, or open one and replay it.",
+            "swarmd bundle my-node --out bundle.tar.gz",
+        ),
+        "chart": Verb("swarmd.cli.chart", "chart", "List the statecharts or draw one.", "swarmd chart round"),
+        "sim": Verb(
+            "swarmd.cli.sim", "sim", "Simulate swarms with faults, and check every commit.", "swarmd sim --seeds 20"
+        ),
+    },
+    "Configuration and models": {
+        "config": Verb(
+            "swarmd.cli.config",
+            "app",
+            "Check a configuration file or show what is in force.",
+            "swarmd config check my-node/config.toml",
+        ),
+        "model": Verb("swarmd.cli.model", "app", "Build the embedded model or look at it.", "swarmd model fit"),
+        "reference-server": Verb(
+            "swarmd.cli.reference_server",
+            "reference_server",
+            "Compute reference log-probabilities for trainers, over HTTP.",
+            "swarmd reference-server --listen 127.0.0.1:59875",
+        ),
+    },
+    "Keys and accounts": {
+        "identity": Verb(
+            "swarmd.cli.identity",
+            "app",
+            "Make, show, back up, restore, check or import a node's identity.",
+            "swarmd identity show my-node/identity.key",
+        ),
+        "account": Verb(
+            "swarmd.cli.account",
+            "app",
+            "Make the account that submits to a chain, show or import one.",
+            "swarmd account new my-node/account.json",
+        ),
+        "signer": Verb(
+            "swarmd.cli.signer",
+            "signer",
+            "Submit for many nodes with one account, over HTTP.",
+            "swarmd signer --config my-node/config.toml",
+        ),
+    },
+    "Backup and return": {
+        "backup": Verb(
+            "swarmd.cli.backup",
+            "app",
+            "Back up a node: log, checkpoint, keys; or check a backup.",
+            "swarmd backup make my-node my-node.tar.gz",
+        ),
+        "restore": Verb(
+            "swarmd.cli.restore",
+            "restore",
+            "Make a node's data directory of a backup.",
+            "swarmd restore my-node.tar.gz new-node",
+        ),
+        "rollback": Verb(
+            "swarmd.cli.restore",
+            "rollback",
+            "Undo an upgrade: put back what it changed on disk.",
+            "swarmd rollback my-node",
+        ),
+    },
 }
+VERBS = {name: verb for verbs in GROUPS.values() for name, verb in verbs.items()}
 
 
 def load_verb(name: str) -> Any:
@@ -81,6 +196,7 @@ def load_verb(name: str) -> Any:
         target = app
     command = get_command(target)
     command.name = name
+    command.epilog = f"For example: {verb.example}"
     return command
 
 
@@ -121,8 +237,9 @@ def _summary_only() -> None:
     """Stands in the help for a verb that is not loaded; `VerbGroup` replaces it before any call."""
 
 
-for _name, _verb in VERBS.items():
-    app.command(_name, help=_verb.summary)(_summary_only)
+for _group, _verbs in GROUPS.items():
+    for _name, _verb in _verbs.items():
+        app.command(_name, help=_verb.summary, rich_help_panel=_group)(_summary_only)
 
 
 def run_command(args: Sequence[str]) -> int:

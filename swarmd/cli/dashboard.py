@@ -56,9 +56,9 @@ def dashboard(
 ) -> None:
     """Show a node and its swarm in a browser, until Ctrl-C. Reads the node's log; changes nothing.
 
-    With --config, listen address, token and host names are by default those of its [web]. With --swarm nothing is read
-    from a node: the swarm's records in the DHT are followed by an observer that writes none, and so is its contract,
-    where it has one.
+    With --config, listen address, token and host names are by default those of its section web. With --swarm nothing is
+    read from a node: the swarm's records in the DHT are followed by an observer that writes none, and so is its
+    contract, where it has one.
     """
     if swarm is not None:
         if directory is not None or config is not None:

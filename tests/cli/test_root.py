@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import typer
@@ -28,7 +31,9 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], No
         module = ModuleType("probe_verb")
         module.__dict__["probe"] = action
         monkeypatch.setitem(sys.modules, "probe_verb", module)
-        monkeypatch.setitem(cli.VERBS, "probe", cli.Verb("probe_verb", "probe", "Do what the test says."))
+        monkeypatch.setitem(
+            cli.VERBS, "probe", cli.Verb("probe_verb", "probe", "Do what the test says.", "swarmd probe")
+        )
 
     return install
 
@@ -37,6 +42,33 @@ def test_help_lists_every_verb() -> None:
     shown = swarmd("--help")
     assert shown.returncode == 0
     assert [name for name in cli.VERBS if f" {name} " not in shown.stdout] == []
+
+
+@pytest.mark.parametrize("name", sorted(cli.VERBS))
+def test_every_verb_has_an_example_that_it_takes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    example = shlex.split(cli.VERBS[name].example.removeprefix("sudo "))
+    assert example[:2] == ["swarmd", name]
+    command, given = cli.load_verb(name), example[2:]
+    if hasattr(command, "commands"):
+        command, given = command.commands[given[0]], given[1:]
+    command.make_context(name, given)
+    cli.run_command([name, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"For example: {cli.VERBS[name].example}" in shown
+
+
+def commands_of(command: Any) -> Iterator[Any]:
+    """A command and all below it."""
+    yield command
+    for inner in getattr(command, "commands", {}).values():
+        yield from commands_of(inner)
+
+
+@pytest.mark.parametrize("name", sorted(cli.VERBS))
+def test_no_word_of_a_help_is_taken_for_markup(name: str) -> None:
+    for command in commands_of(cli.load_verb(name)):
+        for text in (command.help or "", *(getattr(param, "help", None) or "" for param in command.params)):
+            assert not re.search(r"(?<!\\)\[[a-z][a-z_ ]*\]", text), text
 
 
 def test_no_arguments_show_the_help() -> None:
@@ -146,7 +178,7 @@ def test_a_reader_that_goes_away_is_told_nothing(rows: int) -> None:
         "import sys, types, swarmd.cli as cli\n"
         f"def probe() -> None:\n    sys.stdin.read()\n    for row in range({rows}): print(row)\n"
         "module = types.ModuleType('probe_verb'); module.probe = probe; sys.modules['probe_verb'] = module\n"
-        "cli.VERBS['probe'] = cli.Verb('probe_verb', 'probe', ''); sys.exit(cli.run_command(['probe']))"
+        "cli.VERBS['probe'] = cli.Verb('probe_verb', 'probe', '', ''); sys.exit(cli.run_command(['probe']))"
     )
     reader, writer = os.pipe()
     process = subprocess.Popen(
