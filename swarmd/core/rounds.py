@@ -36,6 +36,7 @@ TRAIN_RETRY_S = 1.0
 TRAIN_FAILURES_MAX = 3  # failures of one stage before it is given up
 CANCEL_S = 30.0  # a trainer that has not stopped by then is killed
 CLOCK_REPEAT_MAX_S = 60.0
+TOLD_ONCE_SINCE = 5  # rules under which a trainer that was told to stop is not told again when a pause is over
 NOWHERE = (-1, -1, False)  # before every announcement
 
 
@@ -367,10 +368,15 @@ def cancel(turn: Turn) -> None:
     turn.disarm("train")
     train = train_id(work.round, work.stage)
     turn.settle(train)
-    told = turn.state.low_space is not None and any(wait.name == "cancel" for wait in turn.state.deadlines)
-    if is_training(turn, train) and not told:
+    if is_training(turn, train) and not _is_told(turn):
         turn.emit(CancelTraining(f"cancel/{work.round}/{work.stage}", train))
         turn.arm("cancel", turn.at + CANCEL_S)
+
+
+def _is_told(turn: Turn) -> bool:
+    """Whether the trainer was told to stop and has not answered: a pause may begin and end meanwhile."""
+    told = any(wait.name == "cancel" for wait in turn.state.deadlines)
+    return told and (turn.rules >= TOLD_ONCE_SINCE or turn.state.low_space is not None)
 
 
 def on_train_overdue(turn: Turn) -> None:

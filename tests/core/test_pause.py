@@ -74,6 +74,16 @@ def test_a_stage_at_the_trainer_is_finished_and_reported_but_no_other_begun(node
     assert RoundsSkipped(1, 1, "fault") in node.recorded
 
 
+def test_a_trainer_that_was_told_to_stop_is_not_told_again_when_the_pause_is_over() -> None:
+    node = Story(settings(behind="abandon"))
+    node.join()
+    node.tell(announced(0))
+    assert ids(node.tell(LOW)) == ["cancel/0/0"]
+    assert node.tell(FREED, announced(1)) == ()
+    assert node.state.chart == "skipping" and "cancel" in node.waits
+    assert ids(node.tell(TrainingCancelled("cancel/0/0", 0, 0))) == ["gather/1/0"]
+
+
 def test_a_stage_is_left_where_the_policy_says_so() -> None:
     node = Story(settings(behind="abandon"))
     node.join()

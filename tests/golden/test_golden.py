@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from swarmd.core.step import RULES
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.replay import verify
 
@@ -16,6 +17,7 @@ LOGS = sorted(HERE.glob("rules-*/*/node-*"))
 
 def test_there_are_golden_logs() -> None:
     assert len(LOGS) >= 6
+    assert HERE.joinpath(f"rules-{RULES}").is_dir(), "each version of the rules has logs of its own"
 
 
 @pytest.mark.parametrize("node", LOGS, ids=lambda node: "/".join(node.parts[-3:]))

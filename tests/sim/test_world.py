@@ -31,6 +31,11 @@ def test_a_rough_chain_loses_and_doubles_nothing(seeds: range) -> None:
     assert all(sum(getattr(summary, kind) for summary in runs) > 0 for kind in ("crashes", "reorgs", "refused"))
 
 
+def test_a_trainer_that_stops_across_a_pause_is_told_once() -> None:
+    summary = run(700182, hours=0.6)
+    assert summary.full_disks > 0
+
+
 @pytest.mark.parametrize("stages", [1, 3])
 @pytest.mark.parametrize("behind", ["finish-stage", "abandon"])
 @pytest.mark.parametrize("chain", [False, True])
