@@ -1,8 +1,8 @@
 """Write the logs of a simulated swarm as a swarm's directory, for `tests.golden.record`.
 
-`python -m tests.golden.play SWARM_DIR SEED [KEY=VALUE ...]`, with what the simulator is given as for `swarmd sim --set`.
-For rules that a real swarm comes to only by luck: the cores are the real ones, and so is what writes the logs. Take away
-the directories of nodes that show nothing new before you record.
+`python -m tests.golden.play SWARM_DIR SEED [KEY=VALUE ...]`, with fields of the profile as for `swarmd sim --set`. For
+rules that a real swarm comes to only by luck: the cores are the real ones, and so is what writes the logs. Before you
+record, take away the directories of nodes that show nothing new.
 """
 
 from __future__ import annotations
