@@ -13,7 +13,16 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from swarmd.core.values import BehindPolicy, ChainSettings, CoordinatorSettings, Drive, Role, Settings, Votes
+from swarmd.core.values import (
+    AlonePolicy,
+    BehindPolicy,
+    ChainSettings,
+    CoordinatorSettings,
+    Drive,
+    Role,
+    Settings,
+    Votes,
+)
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.toml_lines import line_of
 
@@ -94,6 +103,7 @@ class CoordinatorConfig(Section, frozen=True):
     quorum: Share = 1.0
     rounds_max: Count = 0
     resume_s: Positive = 15.0
+    when_alone: AlonePolicy = "hold"
 
 
 class ProxyConfig(Section, frozen=True):

@@ -183,7 +183,8 @@ def _make(node: NodeDirectory, wishes: Wishes) -> Manifest:
 
 def _unsigned(wishes: Wishes, recipe: Recipe, peer: str) -> Manifest:
     rounds: dict[str, Any] = msgspec.structs.asdict(wishes.base.coordinator)
-    rounds.pop("resume_s")
+    for own in ("resume_s", "when_alone"):  # the creator's node goes by these, and nobody else
+        rounds.pop(own)
     rounds["stage_s"] = float(wishes.stage_s or STAGE_S)
     return Manifest(
         format=FORMAT,

@@ -17,7 +17,7 @@ from swarmd.core.events import (
     ReportSeen,
     RoundPublished,
 )
-from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Report
+from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Report, State
 from swarmd.core.turn import Turn
 from swarmd.core.values import CoordinatorSettings, Standing
 
@@ -59,10 +59,54 @@ def on_linked(turn: Turn) -> None:
 def _resume(turn: Turn, coordination: Coordination) -> None:
     """The network lost the clock or nobody heard it: the same stage, open for a while longer."""
     turn.settle(_announce_id(coordination))
-    deadline_at = max(coordination.deadline_at, turn.at + settings_of(turn).resume_s)
+    rules, peers = settings_of(turn), turn.state.link.peers
+    unseen = coordination.held_since is not None and peers > 0  # others may begin with it only now
+    more_s = rules.stage_s if unseen else rules.resume_s
+    deadline_at = max(coordination.deadline_at, turn.at + more_s)
     if turn.move_coordinator("resume", deadline_at=deadline_at, openings=coordination.openings + 1):
         turn.disarm("stage")
         _announce(turn)
+
+
+def on_peers_counted(turn: Turn, before: int) -> None:
+    """A stage that was held is announced anew, with its whole time, when there is a peer again; `before` there were."""
+    held = turn.coordination
+    if held.held_since is None or before or not turn.state.link.peers:
+        return
+    turn.settle(_announce_id(held))
+    deadline_at = max(held.deadline_at, turn.at + settings_of(turn).stage_s)
+    turn.put("coordination", replace(held, deadline_at=deadline_at, openings=held.openings + 1))
+    if held.chart == "open.collecting":
+        turn.arm("stage", deadline_at)
+    _announce(turn)
+
+
+def is_alone(state: State) -> bool:
+    """Whether a stage that closes now would close without the others of the swarm, which the settings forbid.
+
+    No peer is connected, and no other member has reported in the open stage, though there have been others. A swarm
+    that may begin with one member may go on with one.
+    """
+    coordination, settings = state.coordination, state.settings
+    if coordination is None or settings is None or settings.coordination is None or state.link.peers:
+        return False
+    rules = settings.coordination
+    holds = rules.when_alone == "hold" and rules.min_peers > 1
+    had_others = any(member.peer != settings.peer for member in coordination.members)
+    return holds and had_others and not _others_reported(coordination, settings.peer)
+
+
+def _others_reported(coordination: Coordination, peer: str) -> bool:
+    return any(report.peer != peer for report in coordination.reports)
+
+
+def _hold(turn: Turn) -> None:
+    """Keep the stage open for as long as this node is alone; look again after another stage's time."""
+    coordination = turn.coordination
+    if coordination.held_since is None:
+        turn.put("coordination", replace(coordination, held_since=turn.at))
+    if all(deadline.name != "stage" for deadline in turn.state.deadlines):
+        turn.arm("stage", turn.at + settings_of(turn).stage_s)
 
 
 def on_registered(turn: Turn, event: Registered) -> None:
@@ -151,6 +195,7 @@ def _open(turn: Turn, trigger: str, round: int, stage: int) -> None:
         reports=(),
         round_reports=() if stage == 0 else (*coordination.round_reports, *coordination.reports),
         openings=coordination.openings + 1,
+        held_since=None,
     )
     if opened:
         _announce(turn)
@@ -167,7 +212,7 @@ def _announce(turn: Turn) -> None:
 
 def _finish(turn: Turn, rounds: int) -> None:
     """All rounds have been run."""
-    ended = {"opened_at": turn.at, "deadline_at": turn.at}
+    ended = {"opened_at": turn.at, "deadline_at": turn.at, "held_since": None}
     if turn.move_coordinator("finish", round=rounds, stage=0, reports=(), round_reports=(), **ended):
         _announce_end(turn)
 
@@ -262,6 +307,8 @@ def is_expected(member: Member, round: int) -> bool:
 
 def _close_on_quorum(turn: Turn) -> None:
     coordination = turn.coordination
+    if coordination.held_since is not None and not _others_reported(coordination, turn.settings.peer):
+        return  # whom it was held for may take part now
     expected = expected_of(coordination)
     needed = max(1, math.ceil(settings_of(turn).quorum * len(expected)))
     if len(coordination.reports) < needed:
@@ -277,7 +324,10 @@ def on_stage_overdue(turn: Turn) -> None:
 
 
 def _close(turn: Turn, trigger: str) -> None:
-    """Settle accounts and open what comes next."""
+    """Settle accounts and open what comes next, unless nobody else could take part in either."""
+    if turn.coordination.chart == "open.collecting" and is_alone(turn.state):
+        _hold(turn)
+        return
     if not turn.move_coordinator(trigger):
         return
     turn.disarm("stage")

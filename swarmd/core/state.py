@@ -147,6 +147,7 @@ class Coordination(Value, frozen=True):
     round_reports: tuple[Report, ...] = ()  # of the earlier stages of the open round
     standings: tuple[Standing, ...] = ()  # after the last closed round
     openings: int = 0  # announcements made, so that one made again after a restart has an id of its own
+    held_since: float | None = None  # the open stage would have closed then, but this node was alone
 
 
 class Submission(Value, frozen=True):

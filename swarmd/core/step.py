@@ -106,7 +106,13 @@ def _on_timer_fired(turn: Turn, event: TimerFired) -> None:
 
 
 def _on_link_up(turn: Turn, event: LinkUp) -> None:
-    if not workers.on_link_up(turn, event) or turn.state.chart in workers.LEAVING:
+    peers = turn.state.link.peers
+    fresh = workers.on_link_up(turn, event)
+    if turn.state.chart in workers.LEAVING:
+        return
+    if not fresh:
+        if turn.state.coordination is not None:
+            coordination.on_peers_counted(turn, peers)
         return
     rounds.on_linked(turn)
     if turn.state.chain is not None:

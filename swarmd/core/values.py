@@ -9,6 +9,7 @@ import msgspec
 Worker = Literal["network", "trainer", "chain"]
 Role = Literal["coordinator", "follower"]
 BehindPolicy = Literal["finish-stage", "abandon"]
+AlonePolicy = Literal["hold", "go-on"]
 SkipCause = Literal["slow", "late", "fault", "stopped"]
 SubmissionKind = Literal["register", "reward", "winners", "advance"]
 Drive = Literal["never", "policy", "manager"]
@@ -28,6 +29,7 @@ class CoordinatorSettings(Value, frozen=True):
     quorum: float = 1.0  # share of the expected members whose reports close a stage early
     rounds_max: int = 0  # rounds to run in all, 0 for no end
     resume_s: float = 15.0  # a stage that was open when the coordinator died stays open at least this much longer
+    when_alone: AlonePolicy = "go-on"  # with `min_peers` of 2 or more: what it does while it is cut off from all others
 
 
 class ChainSettings(Value, frozen=True):

@@ -77,7 +77,7 @@ def _coordination(before: State, event: NodeStarted) -> Coordination | None:
     if event.settings.coordination is None:
         return None
     kept = before.coordination or Coordination()
-    return replace(kept, chart="idle") if kept.chart == "mustering" or event.restored else kept
+    return replace(kept, chart="idle", held_since=None) if kept.chart == "mustering" or event.restored else kept
 
 
 def start_worker(turn: Turn, worker: Worker) -> None:

@@ -55,12 +55,18 @@ class LinkReporter:
             self._seen_at, self._life = now, self._node.life
         up = self._told if isinstance(self._told, LinkUp) else None
         if peers or self._alone:
-            if up is None or (up.peers != peers and now - self._told_at > self._calm_s(now)):
+            if up is None or self._is_news(up.peers, peers, now):
                 addresses = await self._node.addresses()
                 if self._node.life is not None:
                     self._tell(LinkUp(self._node.peers, addresses))
         elif self._is_lonely(now):
             self._tell(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
+
+    def _is_news(self, told: int, peers: int, now: float) -> bool:
+        """That the last peer is gone, or one is there again, is told soon: a coordinator goes by it."""
+        if peers and told:
+            return peers != told and now - self._told_at > self._calm_s(now)
+        return peers != told and (peers > 0 or now - self._seen_at > CALM_S)
 
     def _calm_s(self, now: float) -> float:
         """The longer the link has been up, the rarer a changed number of peers is news."""

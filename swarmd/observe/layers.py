@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.core.state import LowSpace, WorkerState
+from swarmd.core.coordination import is_alone
+from swarmd.core.state import Coordination, LowSpace, State, WorkerState
 from swarmd.observe.live import Live, WorkerLive
 
 MIB = 1024 * 1024
@@ -52,6 +53,19 @@ def silence(worker: WorkerLive | None) -> str:
 def pause_words(low: LowSpace) -> str:
     """Why a node pauses whose disk is nearly full."""
     return f"paused: {low.free_bytes / MIB:.0f} MiB free of {low.wanted_bytes / MIB:.0f} wanted"
+
+
+def holding(state: State) -> Coordination | None:
+    """What the coordinator's side of a node knows that is alone and holds the open stage; None for any other node."""
+    coordination = state.coordination
+    if coordination is None or coordination.held_since is None or not is_alone(state):
+        return None
+    return coordination
+
+
+def hold_words(held: Coordination) -> str:
+    """What a coordinator does that is alone."""
+    return f"alone: no peer is connected; round {held.round} stage {held.stage} is held until one is back"
 
 
 def first_line(text: str) -> str:

@@ -57,6 +57,7 @@ from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
 from swarmd.core.workers import LEAVING
 from swarmd.observe.blocks import block_words
+from swarmd.observe.layers import hold_words, holding
 
 TEXT_CHARACTERS_MAX = 2000  # of one field of a line
 
@@ -121,6 +122,10 @@ def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
     """The line for an event, given the states before and after it."""
     event = envelope.event
     level, words = _WORDS[type(event)]
+    turn = hold_turn(before, after)
+    if turn:
+        words = f"{words}; {turn}"
+        level = "warning" if holding(after) else "info"
     if isinstance(event, RoundAnnounced) and event.final:
         words = "the swarm has run its {round} rounds"
     elif isinstance(event, ChainBlock | MembershipRead):
@@ -137,6 +142,18 @@ def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
     elif level == "info" and before == after:
         level = "debug"
     return EventLine(level, words.format_map(_Fields(event)) + _refused(event), _fields(envelope, before, after))
+
+
+def hold_turn(before: State, after: State) -> str:
+    """What changed for a coordinator that holds the open stage while it is alone; empty for nothing."""
+    if before.coordination is after.coordination and before.link is after.link:
+        return ""
+    held, now = holding(before), holding(after)
+    if now is not None and held is None:
+        return hold_words(now)
+    if held is not None and now is None and after.link.peers:
+        return f"a peer is back: round {held.round} stage {held.stage} is no longer held"
+    return ""
 
 
 def _refused(event: Event) -> str:

@@ -165,6 +165,8 @@ def _coordinator(view: CoordinatorStatus) -> RenderableType:
         f"coordinator: {view.state} for {span(view.age_s)}, round {view.round} stage {view.stage}, "
         f"{count(view.members, 'member')}, {view.reports} of {view.expected} reports in"
     )
+    if view.reason:
+        head.append(f"\n{view.reason}", "yellow")
     if not view.standings:
         return head
     table = Table(box=None, padding=(0, 1))

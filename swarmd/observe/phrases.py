@@ -35,8 +35,8 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import State
 from swarmd.core.workers import LEAVING
-from swarmd.observe.layers import first_line
-from swarmd.observe.lines import line_of
+from swarmd.observe.layers import first_line, holding
+from swarmd.observe.lines import hold_turn, line_of
 
 WARNINGS = ("warning", "error", "critical")
 REASON_CHARACTERS_MAX = 300
@@ -77,8 +77,9 @@ def sentences_of(envelope: Envelope, before: State, after: State, last_at: float
     phrase = _PHRASES.get(type(envelope.event))
     if phrase is not None:
         said.append(phrase(envelope, before, after, last_at))
-    elif not isinstance(envelope.event, RecordsRejected | RoundAnnounced):
+    elif not isinstance(envelope.event, RecordsRejected | RoundAnnounced) and not hold_turn(before, after):
         said.append(_warning(envelope, before, after))
+    said.append(_held(envelope, before, after))
     said.append(_entered(envelope, before, after))
     return [sentence for sentence in said if sentence is not None]
 
@@ -111,6 +112,12 @@ def _entered(envelope: Envelope, before: State, after: State) -> Sentence | None
     if gave_up and work is not None and work.result is None:
         return _trouble(envelope, f"the stage was given up, round {work.round} stage {work.stage} was not trained")
     return None
+
+
+def _held(envelope: Envelope, before: State, after: State) -> Sentence | None:
+    """A coordinator begins to hold a stage, or need not any more."""
+    text = hold_turn(before, after)
+    return Sentence(envelope.at, envelope.seq, text, trouble=holding(after) is not None) if text else None
 
 
 def _started(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:

@@ -11,7 +11,16 @@ import msgspec
 from swarmd.core.coordination import expected_of
 from swarmd.core.restored import is_barred
 from swarmd.core.state import Coordination, State
-from swarmd.observe.layers import Layer, WorkerStatus, first_line, pause_words, silence, worker_status
+from swarmd.observe.layers import (
+    Layer,
+    WorkerStatus,
+    first_line,
+    hold_words,
+    holding,
+    pause_words,
+    silence,
+    worker_status,
+)
 from swarmd.observe.live import Live
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 
@@ -191,7 +200,8 @@ def status_of(
     round_status = _round(state, now, "" if live else absent)
     chain = chain_status(state, state.chain, now, live, absent) if state.chain else None
     submissions = submissions_status(state, now) if state.chain else None
-    layers = (process, network, training, round_status, chain, submissions)
+    coordinator = _coordinator(state, state.coordination, now) if state.coordination else None
+    layers = (process, network, training, round_status, coordinator, chain, submissions)
     return Status(
         at=now,
         source="daemon" if live else "log",
@@ -208,7 +218,7 @@ def status_of(
         rewards=tuple(RewardStatus(r.round, r.stage, r.reward, r.held_out) for r in state.rewards[-REWARDS_SHOWN:]),
         rejections=dict(state.rejections),
         log=log,
-        coordinator=_coordinator(state.coordination, now) if state.coordination else None,
+        coordinator=coordinator,
         chain=chain,
         submissions=submissions,
     )
@@ -333,16 +343,19 @@ def _round_reason(state: State, overdue_s: float) -> str:
         reason = "reading where the contract is"
     if overdue_s > 0:
         who = "the contract has not moved on" if state.chain else "the coordinator has announced nothing newer"
+        who = "this node, the coordinator, is alone and holds it" if holding(state) else who
         reason += f"; the stage's deadline passed {overdue_s:.0f} s ago and {who}"
     return reason
 
 
-def _coordinator(coordination: Coordination, now: float) -> CoordinatorStatus:
+def _coordinator(state: State, coordination: Coordination, now: float) -> CoordinatorStatus:
+    held = holding(state)
     present = [member for member in coordination.members if not member.left]
     standings = sorted(coordination.standings, key=lambda row: -row.reward)[:STANDINGS_SHOWN]
     return CoordinatorStatus(
         state=coordination.chart,
-        healthy=True,
+        healthy=held is None,
+        reason=hold_words(held) if held else "",
         age_s=now - coordination.since if coordination.since else 0.0,
         round=coordination.round,
         stage=coordination.stage,
@@ -362,6 +375,9 @@ def headline(state: State) -> str:
         parts.append(f"round {state.clock.round} stage {state.clock.stage}")
     parts.append(f"network {state.link.chart} ({state.link.peers} peers)")
     parts.append(f"trainer {state.trainer.chart}")
+    held = holding(state)
+    if held is not None:
+        parts.append(hold_words(held))
     if state.chain is not None:
         waiting = sum(each.chart in UNDER_WAY for each in state.submissions)
         parts.append(f"chain {state.chain.chart} ({waiting} waiting)")

@@ -46,7 +46,8 @@ class Chair:
                 self._close(step, then, now)
         if now.standings is not then.standings:
             self._check_standings(now)
-        if now.chart == "open.collecting" and self._is_complete(now.round, now.members, self._quorum(after)):
+        complete = now.chart == "open.collecting" and self._is_complete(now.round, now.members, self._quorum(after))
+        if complete and not self._is_alone(after) and not (now.held_since is not None and self._has_no_others(after)):
             self._fail(f"stage {_place(now)} stays open although the quorum has reported")
 
     def _take_report(self, then: Coordination, event: ReportSeen) -> None:
@@ -59,8 +60,10 @@ class Chair:
 
     def _close(self, step: Step, then: Coordination, now: Coordination) -> None:
         """A stage closes on quorum, or at its deadline and not before."""
-        envelope, before, _, _ = step
+        envelope, before, after, _ = step
         event = envelope.event
+        if self._is_alone(after):
+            self._fail(f"stage {_place(then)} closed although this node was alone: {sorted(self.reports)} reported")
         if isinstance(event, TimerFired):
             if event.name != "stage" or envelope.at < then.deadline_at:
                 self._fail(f"stage {_place(then)} closed on {event} before its deadline {then.deadline_at}")
@@ -104,6 +107,19 @@ class Chair:
             return bool(self.reports)
         reported = [peer for peer in expected if peer in self.reports]
         return len(reported) >= max(1, math.ceil(quorum * len(expected)))
+
+    def _is_alone(self, state: State) -> bool:
+        """Whether no other could take part in the open stage, and the settings have it wait for them."""
+        settings = state.settings
+        assert settings is not None and settings.coordination is not None and state.coordination is not None
+        waits = settings.coordination.when_alone == "hold" and settings.coordination.min_peers > 1
+        others = {member.peer for member in state.coordination.members} - {settings.peer}
+        return waits and bool(others) and not state.link.peers and self._has_no_others(state)
+
+    def _has_no_others(self, state: State) -> bool:
+        """Whether nobody but this node has reported in the open stage."""
+        assert state.settings is not None, "a coordinator has settings"
+        return not set(self.reports) - {state.settings.peer}
 
     def _quorum(self, state: State) -> float:
         settings = state.settings

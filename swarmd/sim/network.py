@@ -58,6 +58,7 @@ class NetworkWorker(SimWorker):
         self.dht = node.world.dht
         self.linked = False
         self.joined = False
+        self.peers_told = 0
         self.epoch = 0
         self.clock_told: RoundAnnounced | None = None
         self.collecting: tuple[int, int] | None = None
@@ -85,14 +86,20 @@ class NetworkWorker(SimWorker):
         """A follower is linked while it reaches another node, the coordinator always."""
         others = self.dht.at_side(self.node.side) - 1
         reaches = others > 0 or self.node.coordinates
-        if reaches and not self.linked:
-            self.linked = True
+        if reaches and (not self.linked or self._is_news(others)):
+            self.linked, self.peers_told = True, others
             self.tell(LinkUp(others))
         elif self.linked and not reaches:
             self.linked = False
             self.tell(LinkDegraded("no peer answers"))
         elif not reaches and self.random.random() < 0.2:
             self.tell(LinkDegraded("no peer answers"))
+
+    def _is_news(self, others: int) -> bool:
+        """The last peer is gone, or there is one again; which matters to a coordinator that holds the swarm then."""
+        coordination = self.node.settings.coordination
+        holds = coordination is not None and coordination.when_alone == "hold"
+        return holds and (others > 0) != (self.peers_told > 0)
 
     def lose_link(self) -> None:
         """p2pd died; it is started again."""

@@ -207,9 +207,18 @@ class Node:
             due.sort(key=lambda each: each.due_at)
             self._commit([TimerFired(each.name, each.due_at) for each in due[:BATCH_FACTS_MAX]])
         elif self.inbox:
-            self._commit([self.inbox.popleft() for _ in range(min(len(self.inbox), BATCH_FACTS_MAX))])
+            self._commit(self._next_facts())
         if self.running:
             self._set_timer()
+
+    def _next_facts(self) -> list[Event]:
+        """The facts that wait, up to the stop: with it a life ends, as in the real engine."""
+        facts: list[Event] = []
+        while self.inbox and len(facts) < BATCH_FACTS_MAX:
+            facts.append(self.inbox.popleft())
+            if isinstance(facts[-1], NodeStopped):
+                break
+        return facts
 
     def _set_timer(self) -> None:
         """See that the next deadline and a waiting inbox are looked at in time."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from swarmd.core.values import BehindPolicy
+from swarmd.core.values import AlonePolicy, BehindPolicy
 
 ChainPolicy = Literal["time", "reports", "manager"]
 
@@ -26,6 +26,7 @@ class Profile(msgspec.Struct, frozen=True):
     behind: BehindPolicy | Literal["mixed"] = "mixed"
     quorum: float = 1.0
     min_peers: int = 2
+    when_alone: AlonePolicy = "hold"  # CoordinatorSettings.when_alone
     rounds_max: int = 0  # 0 for no end; otherwise the coordinator is given as many again after each end
     stage_s: float = 60.0
     train_mean_s: float = 12.0
@@ -93,5 +94,6 @@ def draw_profile(seed: int, **given: Any) -> Profile:
         "winners": random.choice((0, 1, 2)),
         "shared": random.random() < 0.3,
         "reorgs": random.choice((0.0, 30.0, 200.0)),
+        "when_alone": random.choice(("hold", "hold", "go-on")),
     }
     return Profile(**{**drawn, **given})

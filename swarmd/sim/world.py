@@ -181,6 +181,7 @@ class World:
             quorum=profile.quorum,
             rounds_max=profile.rounds_max,
             resume_s=10.0,
+            when_alone=profile.when_alone,
         )
 
     # --- time ---

@@ -198,6 +198,84 @@ def test_an_acknowledged_leaderboard_is_not_sent_again(node: Story) -> None:
     assert not [command for command in node.state.pending if isinstance(command, PublishLeaderboard)]
 
 
+def cut_off(policy: str, min_peers: int = 2) -> Story:
+    """A coordinator that was alone when its stage's time was over; round 0 had both members' reports."""
+    node = Story(coordinator_settings(min_peers=min_peers, start_s=30, stage_s=100, resume_s=15, when_alone=policy))
+    node.join()
+    node.tell(MemberSeen("a", "Ann"))
+    if coordination(node).chart == "mustering":
+        node.wait("muster")
+    publish(node, Announce("announce/0/0/1", 0, 0, 0.0, 0.0))
+    node.tell(report("me", 0))
+    publish(node, announcement(node.tell(report("a", 0))))
+    assert (coordination(node).round, coordination(node).chart) == (1, "open.collecting")
+    node.tell(LinkUp(0))
+    node.wait("stage")
+    return node
+
+
+def test_a_coordinator_that_is_cut_off_holds_the_stage_past_its_deadline() -> None:
+    node = cut_off("hold")
+    assert (coordination(node).round, coordination(node).held_since) == (1, node.at)
+    assert node.tell(report("me", 1)) == ()
+    node.wait("stage")
+    assert coordination(node).round == 1 and "stage" in node.waits
+
+
+def test_its_own_report_alone_is_no_quorum_while_it_is_cut_off() -> None:
+    node = Story(coordinator_settings(min_peers=2, quorum=0.5, stage_s=100, when_alone="hold"))
+    node.join()
+    publish(node, announcement(node.tell(MemberSeen("a"))))
+    node.tell(LinkUp(0))
+    assert node.tell(report("me", 0)) == ()
+    assert coordination(node).held_since == node.at
+
+
+def test_a_stage_that_was_held_is_announced_anew_with_its_whole_time_when_a_peer_is_back() -> None:
+    node = cut_off("hold")
+    node.tell(report("me", 1))
+    node.at += 500
+    again = announcement(node.tell(LinkUp(1)))
+    assert (again.round, again.deadline_at) == (1, node.at + 100)
+    assert publish(node, again) == () and node.tell(LinkUp(2)) == ()
+    assert announcement(node.tell(report("a", 1))).round == 2
+    assert coordination(node).held_since is None
+
+
+def test_a_stage_that_was_held_closes_at_its_new_deadline_though_nobody_else_reports() -> None:
+    node = cut_off("hold")
+    publish(node, announcement(node.tell(LinkUp(1))))
+    assert node.tell(report("me", 1)) == ()
+    assert announcement(node.wait("stage")).round == 2
+
+
+def test_a_report_of_another_ends_the_hold_even_before_its_peer_is_counted() -> None:
+    node = cut_off("hold")
+    node.tell(report("me", 1))
+    assert announcement(node.tell(report("a", 1))).round == 2
+
+
+def test_a_held_stage_survives_a_restart() -> None:
+    node = cut_off("hold")
+    publish(node, announcement(node.join(peers=0)))
+    node.tell(report("me", 1))
+    node.wait("stage")
+    assert coordination(node).round == 1
+    assert announcement(node.tell(LinkUp(1))).deadline_at == node.at + 100
+
+
+@pytest.mark.parametrize(("policy", "min_peers"), [("go-on", 2), ("hold", 1)])
+def test_a_swarm_that_may_go_on_with_one_member_goes_on(policy: str, min_peers: int) -> None:
+    assert coordination(cut_off(policy, min_peers)).round == 2
+
+
+def test_a_swarm_that_never_had_another_member_goes_on_alone() -> None:
+    node = Story(coordinator_settings(min_peers=2, when_alone="hold"))
+    node.join(peers=0)
+    publish(node, announcement(node.wait("muster")))
+    assert announcement(node.tell(report("me", 0))).round == 1
+
+
 def test_whom_a_stage_waits_for_follows_round_and_members() -> None:
     """The answer is kept from one question to the next: it must be that of these members and this round."""
     early, late = Member("early", "Ed", 0, last_round=3), Member("late", "Lo", since_round=4)

@@ -260,6 +260,18 @@ async def test_p2pd_killed_in_the_middle_is_told_and_mended(swarm: Swarm) -> Non
     assert recovered_s < 20.0
 
 
+async def test_a_coordinator_says_soon_that_its_last_peer_is_gone_and_that_one_is_back(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    one = await swarm.follower("one", coordinator)
+    await coordinator.expect(LinkUp, peers=1)
+    since = len(coordinator.events)
+    await one.kill()
+    await coordinator.expect(LinkUp, peers=0, since=since, timeout_s=90.0)
+    since = len(coordinator.events)
+    await swarm.follower("one", coordinator)
+    await coordinator.expect(LinkUp, peers=1, since=since)
+
+
 async def test_bootstrap_absent_at_first(swarm: Swarm) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

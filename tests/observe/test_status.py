@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from swarmd.core.events import Envelope, LinkUp, TimerFired
 from swarmd.core.state import (
     Clock,
     Coordination,
@@ -23,8 +25,10 @@ from swarmd.core.state import (
     WorkerState,
 )
 from swarmd.core.values import CoordinatorSettings, Settings, Standing
+from swarmd.observe.lines import line_of
 from swarmd.observe.live import Live, WorkerLive
 from swarmd.observe.panel import panel_of, size, span
+from swarmd.observe.phrases import sentences_of
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.worker.messages import Progress
 
@@ -75,6 +79,46 @@ def test_a_healthy_node() -> None:
     assert status.coordinator is not None
     assert (status.coordinator.members, status.coordinator.expected) == (2, 1)
     assert status.coordinator.standings[0].name == "alpha", "best first"
+
+
+COORDINATION = STATE.coordination
+assert COORDINATION is not None
+ALONE = replace(
+    STATE,
+    settings=replace(SETTINGS, coordination=CoordinatorSettings(min_peers=2, when_alone="hold")),
+    link=replace(STATE.link, peers=0),
+    clock=Clock(5, 0, NOW - 90, NOW - 20),
+    coordination=replace(COORDINATION, held_since=NOW - 20),
+)
+HELD = "alone: no peer is connected; round 5 stage 0 is held until one is back"
+
+
+def printed(status: Status) -> str:
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(panel_of(status))
+    return console.export_text()
+
+
+def test_a_coordinator_that_is_alone_says_that_it_holds_the_stage() -> None:
+    status = status_of(ALONE, NOW, LOG, LIVE)
+    assert status.coordinator is not None
+    assert (status.healthy, status.coordinator.healthy, status.coordinator.reason) == (False, False, HELD)
+    assert "this node, the coordinator, is alone and holds it" in status.round.reason
+    assert HELD in headline(ALONE) and HELD in printed(status)
+    back = status_of(replace(ALONE, link=STATE.link), NOW, LOG, LIVE)
+    assert back.coordinator is not None and back.coordinator.healthy and not back.coordinator.reason
+
+
+def test_the_log_and_explain_say_when_a_coordinator_begins_to_hold_and_when_it_need_not() -> None:
+    before = replace(ALONE, coordination=COORDINATION)
+    begins = (Envelope(0, NOW, TimerFired("stage", NOW)), before, ALONE)
+    ends = (Envelope(1, NOW, LinkUp(1)), ALONE, replace(ALONE, link=STATE.link))
+    assert [(line_of(*each).level, line_of(*each).message) for each in (begins, ends)] == [
+        ("warning", f"deadline stage passed; {HELD}"),
+        ("info", "connected to the DHT, 1 peers; a peer is back: round 5 stage 0 is no longer held"),
+    ]
+    told = [[(each.text, each.trouble) for each in sentences_of(*step, NOW)] for step in (begins, ends)]
+    assert told == [[(HELD, True)], [("a peer is back: round 5 stage 0 is no longer held", False)]]
 
 
 @pytest.mark.parametrize(

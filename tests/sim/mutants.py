@@ -148,6 +148,13 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "a coordinator that is cut off closes rounds alone",
+        coordination,
+        'if turn.coordination.chart == "open.collecting" and is_alone(turn.state):',
+        "if False:",
+        (("when_alone", "hold"), ("min_peers", 2)),
+    ),
+    Mutant(
         "the coordinator starts again at round 0",
         workers,
         "kept = before.coordination or Coordination()",

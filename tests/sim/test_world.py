@@ -32,7 +32,7 @@ def test_a_rough_chain_loses_and_doubles_nothing(seeds: range) -> None:
 
 
 def test_a_trainer_that_stops_across_a_pause_is_told_once() -> None:
-    summary = run(700182, hours=0.6)
+    summary = run(700182, hours=0.6, when_alone="go-on")
     assert summary.full_disks > 0
 
 
