@@ -330,6 +330,7 @@ def _close(turn: Turn, trigger: str) -> None:
         return
     if not turn.move_coordinator(trigger):
         return
+    turn.settle(_announce_id(turn.coordination))  # announced anew after a hold, and nobody needs it any more
     turn.disarm("stage")
     _credit(turn)
     round, stage = turn.coordination.round, turn.coordination.stage

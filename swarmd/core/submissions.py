@@ -32,6 +32,7 @@ RETRY_MAX_S = 60.0
 SETTLED = ("confirmed", "refused")
 ON_CHAIN = ("included", "confirmed")
 TURNS = 8  # nodes that may move the contract on take one of so many turns
+TRIMMED_SINCE = 5  # rules under which steps of the contract that were left count towards the settled ones at once
 REPEATABLE: tuple[SubmissionKind, ...] = ("register", "advance")  # one that was refused may be wanted again
 
 
@@ -266,6 +267,7 @@ def on_failed(turn: Turn, event: CommandFailed) -> None:
         return
     if submission.kind == "advance" and submission.chart == "intended":
         turn.move_submission(submission, "refuse", code="not-yet", reason=event.reason)
+        _trim_left(turn)
         hand_next(turn)
         return
     place = turn.state.submissions.index(submission)
@@ -310,7 +312,14 @@ def drop_advances(turn: Turn) -> None:
     for each in turn.state.submissions:
         if each.kind == "advance" and each.chart in ("intended", "lost") and (each.round, each.stage) < place:
             turn.move_submission(each, "refuse", code="moved-on", reason="the contract is at a later stage")
+    _trim_left(turn)
     hand_next(turn)
+
+
+def _trim_left(turn: Turn) -> None:
+    """Keep the bound on settled submissions after steps of the contract were left to others."""
+    if turn.rules >= TRIMMED_SINCE:
+        turn.put("submissions", _trimmed(turn.state.submissions))
 
 
 def awaited(state: State, round: int, stage: int) -> bool:

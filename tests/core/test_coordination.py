@@ -242,6 +242,15 @@ def test_a_stage_that_was_held_is_announced_anew_with_its_whole_time_when_a_peer
     assert coordination(node).held_since is None
 
 
+def test_an_announcement_after_a_hold_is_taken_back_when_the_stage_closes_before_it_is_out() -> None:
+    node = cut_off("hold")
+    node.tell(report("me", 1))
+    again = announcement(node.tell(LinkUp(1)))
+    following = announcement(node.tell(report("a", 1)))
+    assert [each.id for each in node.state.pending if isinstance(each, Announce)] == [following.id]
+    assert node.tell(CommandFailed(again.id, "late")) == () and f"retry/{again.id}" not in node.waits
+
+
 def test_a_stage_that_was_held_closes_at_its_new_deadline_though_nobody_else_reports() -> None:
     node = cut_off("hold")
     publish(node, announcement(node.tell(LinkUp(1))))

@@ -36,6 +36,18 @@ def test_a_trainer_that_stops_across_a_pause_is_told_once() -> None:
     assert summary.full_disks > 0
 
 
+@pytest.mark.parametrize(
+    ("seed", "what"),
+    [
+        (701612, "a stop that a frozen daemon takes up together with others ends its life"),
+        (703286, "a held stage that closes before its new announcement is out takes that back"),
+        (703330, "steps of the contract that others took count towards the submissions that are kept"),
+    ],
+)
+def test_a_seed_that_once_broke_an_invariant_keeps_it(seed: int, what: str) -> None:
+    assert run(seed, hours=0.6).crashes > 0, what
+
+
 @pytest.mark.parametrize("stages", [1, 3])
 @pytest.mark.parametrize("behind", ["finish-stage", "abandon"])
 @pytest.mark.parametrize("chain", [False, True])
