@@ -8,7 +8,7 @@ from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
 from swarmd.dht import names
 from swarmd.dht.lookup import lookup
-from swarmd.dht.records import ClockRecord, Signed
+from swarmd.dht.records import ClockRecord, Signed, is_far
 from swarmd.dht.session import Session
 from swarmd.dht.watch import Watch
 from swarmd.errors import NetworkDown
@@ -67,9 +67,14 @@ class SwarmClock:
             self._tell(self._latest)
 
     def _take(self, records: Mapping[str, Signed]) -> bool:
-        """Keep the coordinator's record if it is later than the one known. True when it is."""
-        signed = records.get(self._session.coordinator)
-        if signed is None or (self._latest is not None and signed.expiration <= self._latest.expiration):
+        """Keep the coordinator's record if it is later than the one known. True when it is.
+
+        One that was known while a clock was ahead is no measure after that clock was set back.
+        """
+        signed, known = records.get(self._session.coordinator), self._latest
+        if known is not None and is_far(known.expiration, self._session.policy.now()):
+            known = None
+        if signed is None or (known is not None and signed.expiration <= known.expiration):
             return False
         self._latest = signed
         return True

@@ -10,11 +10,12 @@ from functools import partial
 import anyio
 
 from swarmd.dht.background import spawn
+from swarmd.dht.clock_watch import ClockWatch
 from swarmd.dht.hive import DHTID
 from swarmd.dht.identity import Identity
 from swarmd.dht.lookup import REPLICAS, holds, local, lookup, spread
 from swarmd.dht.node import Life, Node
-from swarmd.dht.records import Membership, Payload, Signed, sign
+from swarmd.dht.records import Membership, Payload, Signed, is_far, sign
 from swarmd.dht.shelf import Shelf
 from swarmd.errors import NetworkDown, RecordRejected
 
@@ -50,6 +51,7 @@ class Publisher:
         self._told = told
         self._floors: dict[str, float] = {}
         self._locks: dict[str, anyio.Lock] = {}
+        self._clock = ClockWatch()
         self._live: dict[str, Payload] = {
             content.key: content for content in shelf.contents() if not isinstance(content, Membership)
         }
@@ -80,8 +82,10 @@ class Publisher:
         raise NetworkDown(f"{content.key} keeps being overwritten under this node's own identity")
 
     def _expiration(self, key: str) -> float:
-        floor = max(self._floors.get(key, 0.0), self._shelf.floor(key))
-        return max(time.time() + self._ttl_s, floor + STEP_S)
+        """Later than all before under this key, but for those that nobody takes: of a clock that was ahead."""
+        now = time.time()
+        floor = max(self._floors.get(key, 0.0), self._shelf.floor(key)) + STEP_S
+        return now + self._ttl_s if is_far(floor, now) else max(now + self._ttl_s, floor)
 
     async def _remember(self, content: Payload, signed: Signed) -> None:
         """From now on this is what is renewed, after a restart too, and nothing older under its key."""
@@ -138,7 +142,8 @@ class Publisher:
             log.debug("%s was not spread further: %r", key, error)
 
     async def run(self) -> None:
-        """Publish every live record again: thrice in its life, when p2pd was started anew, when peers are back."""
+        """Publish every live record again: thrice in its life, when p2pd was started anew, when peers are back, when
+        this machine's clock was set."""
         while True:
             life = await self._node.wait_up()
             with anyio.move_on_after(COMPANY_S):
@@ -148,8 +153,8 @@ class Publisher:
                 await self._disturbed(life, lonely=False)
 
     async def _disturbed(self, life: Life, lonely: bool) -> None:
-        """Wait until p2pd is gone, or until a lonely node has peers."""
-        while self._node.life is life and not (lonely and life.peers):
+        """Wait until p2pd is gone, until a lonely node has peers, or until somebody sets this machine's clock."""
+        while self._node.life is life and not (lonely and life.peers) and not self._clock.was_set():
             lonely = lonely or not life.peers
             await anyio.sleep(LOOK_S)
 

@@ -232,7 +232,7 @@ def check_record(policy: Policy, key: bytes, subkey: bytes, value: bytes, expira
         RecordRejected: with one of the reasons of docs/PROTOCOL.md.
     """
     _check_size(value)
-    _check_expiration(expiration, policy.now())
+    check_expiration(expiration, policy.now())
     owner = owner_of(subkey)
     check_admitted(policy, owner)
     signed = split_value(owner, value, expiration)
@@ -266,8 +266,14 @@ def split_value(owner: str, value: bytes, expiration: float) -> Signed:
     return Signed(owner, value[:-size_bytes], expiration, value[-size_bytes:])
 
 
-def _check_expiration(expiration: float, now: float) -> None:
-    if not math.isfinite(expiration) or expiration > now + TTL_MAX_S + PAST_S:
+def is_far(expiration: float, now: float) -> bool:
+    """Whether a record expires too late for anybody: a clock was ahead when it was written, or was set back since."""
+    return expiration > now + TTL_MAX_S + PAST_S
+
+
+def check_expiration(expiration: float, now: float) -> None:
+    """Does a record live now, and not for too long? Raises RecordRejected: "stale" or "far-expiration"."""
+    if not math.isfinite(expiration) or is_far(expiration, now):
         raise RecordRejected("far-expiration", f"expires at {expiration}")
     if expiration < now - PAST_S:
         raise RecordRejected("stale", f"expired {now - expiration:.0f} s ago")

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from swarmd.dht.hive import DHTID, DHTLocalStorage, DictionaryDHTValue
-from swarmd.dht.records import Signed
+from swarmd.dht.records import Signed, is_far
 from swarmd.errors import RecordRejected
 
 KEY_BYTES_MAX = 3 * 1024 * 1024  # of all records under one key: they are read as one message of at most 4 MiB
@@ -25,6 +25,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
 
     def records(self, key: DHTID) -> dict[str, tuple[bytes, float]]:
         """owner → (value, expiration) of all unexpired records under a key."""
+        self._drop_far(key)
         item = self.get(key)
         if item is None or not isinstance(item.value, DictionaryDHTValue):
             return {}
@@ -50,6 +51,16 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             raise RecordRejected("full", "this node can hold no more keys")
         self._bytes += len(value)
         return bool(self.store_subkey(key, signed.owner, value, signed.expiration))
+
+    def _drop_far(self, key: DHTID) -> None:
+        """Forget what was stored while this machine's clock was ahead: it would hide what is true now."""
+        item, now = self.get(key), time.time()
+        if item is None or not isinstance(item.value, DictionaryDHTValue) or not is_far(item.expiration_time, now):
+            return
+        kept = [(owner, entry) for owner, entry in item.value.items() if not is_far(entry.expiration_time, now)]
+        del self[key]
+        for owner, entry in kept:
+            self.store_subkey(key, owner, entry.value, entry.expiration_time)
 
     def _is_full(self) -> bool:
         if self._bytes > STORED_BYTES_MAX and time.monotonic() > self._counted_at + RECOUNT_S:

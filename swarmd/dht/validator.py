@@ -30,7 +30,7 @@ from swarmd.dht.hive import (
     protocol_module,
 )
 from swarmd.dht.quota import Quota
-from swarmd.dht.records import PAST_S, Policy, Signed, check_admitted, check_record
+from swarmd.dht.records import Policy, Signed, check_admitted, check_expiration, check_record
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.storage import KEY_BYTES_MAX, BoundedStorage, size_of
 from swarmd.errors import RecordRejected
@@ -124,8 +124,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
     def _judge_again(self, known: Signed) -> Signed:
         """The signature stands; whether it is too old, and its owner still admitted, is a question of now."""
         check_admitted(self.policy, known.owner)
-        if known.expiration < self.policy.now() - PAST_S:
-            raise RecordRejected("stale", "expired")
+        check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
         return known
 
     def validate(self, record: DHTRecord) -> bool:

@@ -8,18 +8,20 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
-from swarmd.dht import names, peers, publisher
+from swarmd.dht import clock_watch, names, peers, publisher, storage
+from swarmd.dht.clock import SwarmClock
 from swarmd.dht.identity import Identity, create_identity
 from swarmd.dht.lookup import lookup
 from swarmd.dht.node import Life, Node, NodeSettings
 from swarmd.dht.peers import AddressBook, Rejoin
 from swarmd.dht.publisher import Publisher
-from swarmd.dht.records import ClockRecord, Policy, ReportRecord
+from swarmd.dht.records import ClockRecord, Policy, ReportRecord, sign
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.shelf import Shelf
 from swarmd.dht.validator import Validator, install_guards
@@ -41,7 +43,7 @@ class Single:
         self.identity: Identity = create_identity(root / "identity.key")
         self.downs: list[str] = []
         self.told: list[Any] = []
-        policy = Policy(SWARM, coordinator or self.identity.peer_id)
+        policy = self.policy = Policy(SWARM, coordinator or self.identity.peer_id)
         settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, call_s=call_s)
         self.node = Node(settings, Validator(policy, Rejections(time.monotonic)), self.downs.append)
         self.rejoin = Rejoin(self.node, AddressBook(root / "peers.json", bootstrap, self.identity.peer_id))
@@ -156,6 +158,70 @@ async def test_an_earlier_expiration_climbs_over_what_an_earlier_life_left(start
     after = await forgetful.publish(ReportRecord(SWARM, 1, 0, 0.75))
     assert before.expiration < after.expiration < before.expiration + 1.0
     assert (await one.read(report.key))[two.identity.peer_id] == after
+
+
+class Wrong:
+    """A module's `time` that is ahead of the true one."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.ahead_s
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+async def test_a_clock_that_was_ahead_by_an_hour_is_got_over_when_it_is_right_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await pair(start)
+    clocks = [ClockRecord(SWARM, round, 0, 1.0, 2.0) for round in range(4)]
+    wrong = Wrong()
+    monkeypatch.setattr(publisher, "time", wrong)
+    monkeypatch.setattr(storage, "time", wrong)
+    one.policy.now = wrong.time
+    before = await one.publisher.publish(clocks[0])
+    wrong.ahead_s = 3600.0
+    with pytest.raises(NetworkDown):
+        await one.publisher.publish(clocks[1])
+    with pytest.raises(NetworkDown):
+        await one.publisher.publish(clocks[2])
+    wrong.ahead_s = 0.0
+    after = await one.publisher.publish(clocks[3])
+    assert before.expiration < after.expiration < before.expiration + 60.0
+    for reader in (one, two):
+        assert (await reader.read(clocks[3].key))[one.identity.peer_id] == after
+
+
+async def test_records_are_published_anew_as_soon_as_the_clock_was_set(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, _ = await pair(start)
+    wrong = Wrong()
+    monkeypatch.setattr(clock_watch, "time", wrong)
+    one.publisher._clock = clock_watch.ClockWatch()
+    await one.publisher.publish(ClockRecord(SWARM, 1, 0, 1.0, 2.0))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.publisher.run)
+        await until(lambda: len(one.told) == 2)  # as it always does when it begins
+        wrong.ahead_s = -3600.0
+        await until(lambda: len(one.told) == 3)
+        tasks.cancel_scope.cancel()
+    assert "this machine's clock was set back by 3600 s" in caplog.text
+
+
+async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_ones(start: Start) -> None:
+    one = await start()
+    heard: list[Any] = []
+    policy = Policy(SWARM, one.identity.peer_id)
+    session = SimpleNamespace(swarm=SWARM, coordinator=one.identity.peer_id, policy=policy, emit=heard.append)
+    clock = SwarmClock(session)  # type: ignore[arg-type]
+    for ahead_s, round in ((3600.0, 1), (0.0, 2)):
+        signed = sign(one.identity, ClockRecord(SWARM, round, 0, 1.0, 2.0), time.time() + ahead_s + 900.0)
+        clock._see({one.identity.peer_id: signed})
+    assert [each.round for each in heard] == [1, 2]
 
 
 async def test_a_renewal_never_overtakes_the_record_that_replaces_it(
