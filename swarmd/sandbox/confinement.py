@@ -47,6 +47,7 @@ ETC = (
     *("group", "ld.so.cache", "localtime", "mime.types", "passwd", "timezone"),
 )
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # variables that name further places of OpenSSL's
+CLOCK = "FAKETIME_TIMESTAMP_FILE"  # and the one that libfaketime takes the time from, where clock steps are tried out
 DEVICES = ("/dev/null", "/dev/tty")  # and written to
 
 # Calls that a worker needs though a program in the sandbox does not.
@@ -123,7 +124,7 @@ def _rights(bounds: Bounds, away_from: Path) -> dict[Path, int]:
         (_of_python(away_from), READ),
         (map(Path, SYSTEM), READ),
         ((Path("/etc") / name for name in ETC), READ),
-        ((Path(os.environ[name]) for name in CERTIFICATES if os.environ.get(name)), READ),
+        ((Path(os.environ[name]) for name in (*CERTIFICATES, CLOCK) if os.environ.get(name)), READ),
         (map(Path, DEVICES), READ | WRITE_FILE),
         (bounds.reads, READ),
         (bounds.changes, CHANGE),
