@@ -41,6 +41,7 @@ def test_a_trainer_that_stops_across_a_pause_is_told_once() -> None:
     [
         (701612, "a stop that a frozen daemon takes up together with others ends its life"),
         (703286, "a held stage that closes before its new announcement is out takes that back"),
+        (705134, "a restored node waits for the end of a swarm that then goes on"),
         (703330, "steps of the contract that others took count towards the submissions that are kept"),
     ],
 )
