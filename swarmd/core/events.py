@@ -62,6 +62,12 @@ class SpaceFreed(Fact, frozen=True, tag="space_freed"):
     free_bytes: int
 
 
+class ClockSet(Fact, frozen=True, tag="clock_set"):
+    """Somebody set this machine's clock."""
+
+    step_s: float  # by which it went forward; negative: back
+
+
 # --- workers ---
 
 
@@ -422,6 +428,7 @@ Event = (
     | TimerFired
     | SpaceLow
     | SpaceFreed
+    | ClockSet
     | WorkerStarted
     | WorkerExited
     | WorkerStartFailed

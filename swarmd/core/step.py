@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from swarmd.core import chain, coordination, pause, rounds, submissions, votes, workers
+from swarmd.core import chain, clock_set, coordination, pause, rounds, submissions, votes, workers
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import (
@@ -15,6 +15,7 @@ from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
     ChainUp,
+    ClockSet,
     CommandFailed,
     Envelope,
     LeaderboardPublished,
@@ -201,6 +202,7 @@ _RULES: dict[type, Rule] = {
     TimerFired: _on_timer_fired,
     SpaceLow: pause.on_space_low,
     SpaceFreed: pause.on_space_freed,
+    ClockSet: clock_set.on_clock_set,
     WorkerStarted: workers.on_worker_started,
     WorkerStartFailed: workers.on_worker_start_failed,
     WorkerExited: _on_worker_exited,

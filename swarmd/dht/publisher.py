@@ -38,10 +38,18 @@ class Publisher:
         ttl_s: how long a record lives.
         alone: may this node be the swarm's first, so that its own storage is proof enough while there is no peer?
         told: called with every record as soon as a peer has it, to hint at it.
+        clock_set: called with the seconds by which somebody set this machine's clock.
     """
 
     def __init__(
-        self, node: Node, identity: Identity, shelf: Shelf, ttl_s: float, alone: bool, told: Callable[[Signed], None]
+        self,
+        node: Node,
+        identity: Identity,
+        shelf: Shelf,
+        ttl_s: float,
+        alone: bool,
+        told: Callable[[Signed], None],
+        clock_set: Callable[[float], None] = lambda step_s: None,
     ) -> None:
         self._node = node
         self._identity = identity
@@ -51,7 +59,7 @@ class Publisher:
         self._told = told
         self._floors: dict[str, float] = {}
         self._locks: dict[str, anyio.Lock] = {}
-        self._clock = ClockWatch()
+        self._clock = ClockWatch(clock_set)
         self._live: dict[str, Payload] = {
             content.key: content for content in shelf.contents() if not isinstance(content, Membership)
         }

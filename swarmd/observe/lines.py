@@ -11,6 +11,7 @@ from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
     ChainUp,
+    ClockSet,
     CommandFailed,
     Envelope,
     Event,
@@ -78,6 +79,10 @@ _WORDS: dict[type[Fact], tuple[str, str]] = {
     TimerFired: ("debug", "deadline {name} passed"),
     SpaceLow: ("warning", "paused: {free_bytes} bytes free of {wanted_bytes} wanted"),
     SpaceFreed: ("info", "there is room again: {free_bytes} bytes free"),
+    ClockSet: (
+        "warning",
+        "this machine's clock was set by {step_s:+.0f} s; peers take no record of a clock that is wrong",
+    ),
     WorkerStarted: ("info", "{worker} worker started, pid {pid}"),
     WorkerExited: ("warning", "{worker} worker exited: {reason}"),
     WorkerStartFailed: ("error", "{worker} worker cannot be started: {reason}"),

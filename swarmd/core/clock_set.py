@@ -1,0 +1,48 @@
+"""The machine's clock was set: no wait may lie further away than it ever does."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from swarmd.core.coordination import settings_of
+from swarmd.core.events import ClockSet
+from swarmd.core.rounds import CANCEL_S, RETRY_S
+from swarmd.core.turn import Turn
+from swarmd.core.workers import BACKOFF_MAX_S
+
+
+def on_clock_set(turn: Turn, event: ClockSet) -> None:
+    """Waits that began while the clock was ahead end as if they began now; nearer ones stand."""
+    for deadline in turn.state.deadlines:
+        longest_s = _longest_s(turn, deadline.name.partition("/")[0])
+        if longest_s is not None and deadline.due_at > turn.at + longest_s:
+            turn.arm(deadline.name, turn.at + longest_s)
+    coordination = turn.state.coordination
+    if coordination is not None:
+        latest = turn.at + _stage_s(turn)
+        if coordination.deadline_at > latest:
+            turn.put("coordination", replace(coordination, deadline_at=latest))
+
+
+def _longest_s(turn: Turn, kind: str) -> float | None:
+    """The longest wait of a kind; None where it is not this node that decides, as by what a contract says."""
+    settings = turn.settings
+    waits = {
+        "ready": settings.ready_s,
+        "restart": BACKOFF_MAX_S,
+        "retry": RETRY_S,
+        "gather": settings.gather_s,
+        "train": settings.train_s,
+        "cancel": CANCEL_S,
+        "publish": settings.publish_s,
+        "clock": settings.clock_s,  # to look too early costs a read
+    }
+    if settings.coordination is not None:
+        waits |= {"stage": _stage_s(turn), "muster": settings.coordination.start_s}
+    if settings.chain is not None:
+        waits |= {"submission": settings.chain.resend_s, "register": settings.chain.resend_s}
+    return waits.get(kind)
+
+
+def _stage_s(turn: Turn) -> float:
+    return max(settings_of(turn).stage_s, settings_of(turn).resume_s)

@@ -1,0 +1,46 @@
+"""A node whose clock was ahead, and was set right, does not wait for what lies an hour away."""
+
+from __future__ import annotations
+
+from swarmd.core.commands import Announce
+from swarmd.core.events import ClockSet, CommandFailed, MemberSeen, ReportSeen, RoundPublished
+from tests.core.story import Story, announced, coordinator_settings, ids, settings
+
+HOUR_S = 3600.0
+
+
+def due_in_s(node: Story, name: str) -> float:
+    return next(deadline.due_at for deadline in node.state.deadlines if deadline.name == name) - node.at
+
+
+def test_a_coordinators_stage_closes_in_a_stages_time() -> None:
+    node = Story(coordinator_settings(min_peers=2, stage_s=100))
+    node.at = HOUR_S
+    node.join()
+    (announce,) = [each for each in node.tell(MemberSeen("a")) if isinstance(each, Announce)]
+    node.tell(RoundPublished(announce.id, 0, 0), ReportSeen("me", 0, 0, 1.0))
+    node.at -= HOUR_S
+    node.tell(ClockSet(-HOUR_S))
+    assert due_in_s(node, "stage") == 100
+    assert [each.deadline_at for each in node.wait("stage") if isinstance(each, Announce)] == [node.at + 100]
+
+
+def test_what_failed_is_tried_again_in_time() -> None:
+    node = Story(coordinator_settings(min_peers=1, stage_s=100))
+    node.at = HOUR_S
+    (announce,) = [each for each in node.join() if isinstance(each, Announce)]
+    node.tell(CommandFailed(announce.id, "no peer could show it"))
+    node.at -= HOUR_S
+    node.tell(ClockSet(-HOUR_S))
+    assert due_in_s(node, f"retry/{announce.id}") == 2
+    assert ids(node.wait(f"retry/{announce.id}")) == [announce.id]
+
+
+def test_waits_that_are_near_stand() -> None:
+    node = Story(settings())
+    node.join()
+    node.tell(announced(0))
+    assert "train" in node.waits
+    node.at += 5
+    assert node.tell(ClockSet(5.0)) == ()
+    assert due_in_s(node, "train") == settings().train_s - 5
