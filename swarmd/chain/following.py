@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Prepared
 
@@ -17,7 +19,7 @@ class Following:
 
     def __init__(self, command: Submit) -> None:
         self.command = command
-        self.attempts: list[Prepared] = list(command.prepared)
+        self.attempts: list[Prepared] = _each_once(command.prepared)
         self.block: BlockRef | None = None  # that has it
         self.hash = ""  # of the transaction, empty where the contract was seen to have it
         self.pushed_at: float | None = None  # when the last attempt was sent first, in the event loop's time
@@ -30,26 +32,42 @@ class Following:
         self._sent: set[str] = set()
 
     def renew(self, command: Submit) -> None:
-        """A new order: the attempts that it brings are in the log; what was prepared meanwhile stays."""
-        brought = {each.hash for each in command.prepared}
+        """A new order: the attempts that it brings are in the log; what was prepared meanwhile stays.
+
+        So do bytes that were made anew: after a confirmation the log keeps none, and may not have these yet.
+        """
+        anew = {each.hash for each in self.attempts if each.raw} - self._in_log
+        logged = [each for each in command.prepared if each.raw or each.hash not in anew]
+        brought = {each.hash for each in logged}
         self.command = command
-        self.attempts = [*command.prepared, *(each for each in self.attempts if each.hash not in brought)]
+        self.attempts = _each_once([*logged, *(each for each in self.attempts if each.hash not in brought)])
         self._in_log |= brought
         self.is_unannounced = self.block is not None
 
     def add(self, prepared: Prepared, at: float) -> None:
-        """The next attempt, which may not leave yet."""
-        if not any(each.hash == prepared.hash for each in self.attempts):
-            self.attempts = [*self.attempts, prepared][-ATTEMPTS_MAX:]
+        """The next attempt, which may not leave yet.
+
+        It takes the place of one without bytes: the same transaction, signed again after its block was lost.
+        """
+        if not self._has_bytes(prepared.hash):
+            self._in_log.discard(prepared.hash)
+            self._put(prepared)
             self.pushed_at = None
         self.was_alive = True
         self._prepared_at = at
 
     def release(self, prepared: Prepared) -> None:
         """This attempt is in the log."""
-        if not any(each.hash == prepared.hash for each in self.attempts):
-            self.attempts = [*self.attempts, prepared][-ATTEMPTS_MAX:]
+        if not self._has_bytes(prepared.hash):
+            self._put(prepared)
         self._in_log.add(prepared.hash)
+
+    def _put(self, prepared: Prepared) -> None:
+        others = [each for each in self.attempts if each.hash != prepared.hash]
+        self.attempts = [*others, prepared][-ATTEMPTS_MAX:]
+
+    def _has_bytes(self, hash: str) -> bool:
+        return any(each.hash == hash and (each.raw or not hash) for each in self.attempts)
 
     def released(self) -> Prepared | None:
         """The newest attempt that may leave."""
@@ -65,13 +83,18 @@ class Following:
         """Whether this process sent an attempt."""
         return bool(self._sent)
 
+    @property
+    def waits_for_log(self) -> bool:
+        """Whether the newest attempt may not leave yet."""
+        return self.attempts[-1].hash not in self._in_log
+
     def is_held_back(self, since: float) -> bool:
         """Whether the newest attempt has waited to be in the log for too long."""
-        return self.attempts[-1].hash not in self._in_log and self._prepared_at <= since
+        return self.waits_for_log and self._prepared_at <= since
 
     def is_stuck(self, since: float) -> bool:
         """Whether the newest attempt was sent so long ago."""
-        return self.attempts[-1].hash in self._in_log and self.pushed_at is not None and self.pushed_at <= since
+        return not self.waits_for_log and self.pushed_at is not None and self.pushed_at <= since
 
     def is_news(self, prepared: Prepared) -> bool:
         """Whether this process sent it for the first time."""
@@ -92,3 +115,12 @@ class Following:
         """The block is no longer part of the chain."""
         self.block, self.hash, self.is_unannounced, self.dead_looks = None, "", False, 0
         self.pushed_at = None  # the same bytes are sent again
+
+
+def _each_once(attempts: Sequence[Prepared]) -> list[Prepared]:
+    """In their order, each hash at its last place, with its bytes wherever they stood."""
+    kept: dict[str, Prepared] = {}
+    for each in attempts:
+        known = kept.pop(each.hash, each)
+        kept[each.hash] = each if each.raw else known
+    return list(kept.values())

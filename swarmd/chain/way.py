@@ -71,10 +71,10 @@ class Way:
     async def _send(self, following: Following, prepared: Prepared) -> None:
         if not self._sender.repeatable:
             await self._send_once(following, prepared)
-        elif not prepared.raw:
-            await self.prepare(following)  # it was confirmed once, and its bytes are kept no longer
-        else:
+        elif prepared.raw:
             await self._hand_over(following, prepared)
+        elif not following.waits_for_log:
+            await self.prepare(following)  # it was confirmed once, and its bytes are kept no longer
 
     async def _hand_over(self, following: Following, prepared: Prepared) -> None:
         try:

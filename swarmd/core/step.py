@@ -62,7 +62,8 @@ RULES = 5  # version of this behaviour; a change that alters the outcome for any
 # Rules whose logs still come to the same states and commands. 2 added chain and submissions; 3 added what swarms of
 # several stages hand on from stage to stage, and there were no such swarms before; 4 added the pause for want of space,
 # restored nodes, and a cause of its own for rounds missed while a node was stopped, where the commits' rules tell; 5
-# tells a trainer once to stop, a pause for want of space or not, and keeps the bound on settled submissions always.
+# tells a trainer once to stop, a pause for want of space or not, keeps the bound on settled submissions always, and
+# remembers a transaction that is signed again once.
 REPRODUCES = (1, 2, 3, 4, 5)
 
 Rule = Callable[[Turn, Any], None]

@@ -31,6 +31,7 @@ RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
 SETTLED = ("confirmed", "refused")
 ON_CHAIN = ("included", "confirmed")
+PREPARED_ONCE_SINCE = 5  # rules that remember a transaction once, however often it was signed
 TURNS = 8  # nodes that may move the contract on take one of so many turns
 TRIMMED_SINCE = 5  # rules under which steps of the contract that were left count towards the settled ones at once
 REPEATABLE: tuple[SubmissionKind, ...] = ("register", "advance")  # one that was refused may be wanted again
@@ -207,7 +208,12 @@ def on_prepared(turn: Turn, event: SubmissionPrepared) -> None:
     if submission is None:
         return
     attempts = submission.attempts + 1
-    prepared = (*submission.prepared, event.prepared)[-PREPARED_KEPT:]
+    others = submission.prepared
+    if (
+        turn.rules >= PREPARED_ONCE_SINCE
+    ):  # signed again, after a reorganisation, it comes with the bytes that were dropped
+        others = tuple(each for each in others if not each.hash or each.hash != event.prepared.hash)
+    prepared = (*others, event.prepared)[-PREPARED_KEPT:]
     if turn.move_submission(submission, "prepare", prepared=prepared, attempts=attempts, reason=""):
         turn.emit(Broadcast(f"broadcast/{submission.id}/{attempts}", submission.id, event.prepared))
         _wait(turn)

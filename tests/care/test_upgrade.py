@@ -48,7 +48,7 @@ def test_an_upgrade_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         node.start()
         assert node.wait() == 65
         last = node.lines()[-1]
-        assert "under rules 5" in last["message"] and f"swarmd rollback {node.paths.root}" in last["fix"]
+        assert f"under rules {RULES + 1}" in last["message"] and f"swarmd rollback {node.paths.root}" in last["fix"]
         assert run_command(["rollback", str(node.paths.root)]) == 0
         assert load(node.paths.events) == before
         assert list((node.paths.after_upgrade / "events").glob("*.seg")), "what came after is kept"

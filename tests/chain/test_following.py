@@ -8,10 +8,12 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from swarmd.chain.following import Following
 from swarmd.chain.submitter import Submitter, _unsignable
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import Event, SubmissionConfirmed, SubmissionIncluded, SubmissionLost
+from swarmd.core.values import Prepared
 
 pytestmark = pytest.mark.anyio
 
@@ -80,3 +82,48 @@ async def test_it_is_lost_if_the_contract_has_it_no_longer_although_the_block_st
 
     told = await follow(chain, turn)
     assert [type(event) for event in told] == [SubmissionIncluded, SubmissionLost]
+
+
+BARE = Prepared("0xa", 4, b"", "9")  # confirmed once, so that the log keeps its hash alone
+WHOLE = Prepared("0xa", 4, b"signed", "9")
+DEARER = Prepared("0xb", 4, b"", "12")
+
+
+def ordered(*prepared: Prepared) -> Submit:
+    return Submit("submit/register/0", "register", "register", prepared=prepared)
+
+
+def test_the_same_transaction_with_bytes_takes_the_place_of_the_one_without() -> None:
+    following = Following(ordered(BARE))
+    following.add(WHOLE, at=1.0)
+    assert following.attempts == [WHOLE] and following.waits_for_log and following.released() is None
+    following.release(WHOLE)
+    assert following.attempts == [WHOLE] and following.released() == WHOLE
+
+
+def test_signed_again_it_is_the_newest_whichever_of_the_attempts_it_was() -> None:
+    following = Following(ordered(BARE, DEARER))
+    following.add(WHOLE, at=1.0)
+    following.release(WHOLE)
+    assert following.attempts == [DEARER, WHOLE] and following.released() == WHOLE
+
+
+def test_an_order_from_before_it_was_logged_takes_no_bytes_away() -> None:
+    following = Following(ordered(BARE))
+    following.add(WHOLE, at=1.0)
+    following.renew(ordered(BARE))
+    assert following.attempts == [WHOLE] and following.waits_for_log
+    following.renew(ordered(WHOLE))
+    assert following.released() == WHOLE
+
+
+def test_a_log_that_has_it_with_and_without_bytes_has_it_once() -> None:
+    assert Following(ordered(BARE, DEARER, WHOLE, BARE)).attempts == [DEARER, WHOLE]
+
+
+def test_a_request_to_a_proxy_has_no_bytes_to_wait_for() -> None:
+    following = Following(ordered())
+    following.add(Prepared(), at=1.0)
+    following.release(Prepared())
+    following.renew(ordered(Prepared()))
+    assert following.attempts == [Prepared()] and following.released() == Prepared()

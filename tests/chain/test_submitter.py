@@ -13,6 +13,7 @@ from eth_account.signers.local import LocalAccount
 from hypothesis import HealthCheck, given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from swarmd.chain.attempts import Signed, read_signed, sign
 from swarmd.chain.fees import Price
@@ -40,6 +41,7 @@ from tests.chain.grounds import Ground
 pytestmark = pytest.mark.anyio
 
 GWEI = 10**9
+LOOKS = 40  # at a transaction that waits
 LOGS = {"register": RegistrationLog, "reward": RewardLog, "winners": VoteLog, "advance": StageLog}
 FOLLOW = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
@@ -467,6 +469,35 @@ async def test_a_confirmed_one_that_is_dropped_all_the_same_is_signed_anew_with_
     await again.run()
     check_once(ground, again, name, "register")
     assert [each.nonce for each in attempts_of(again, name)] == [0]
+
+
+@pytest.mark.parametrize("depth", range(1, 9))
+async def test_a_confirmed_one_that_is_dropped_is_prepared_once_and_included(ground: Ground, depth: int) -> None:
+    """At the same price it is the same transaction, of which the log has kept the hash but not the bytes."""
+    account = account_named(ground, "alice")
+    ground.mine(8)
+    config = settings(ground, depth=depth - 1, max_gwei=1, tip_gwei=1, stuck_s=30)  # the bound is the price
+    node = wallet_node(ground, config, account)
+    name = wish(node, "register")
+    await node.run()
+    first = attempts_of(node, name)[0]
+    ground.say("evm_setAutomine", False)
+    ground.say("anvil_reorg", ground.height() - node.of(SubmissionIncluded)[0].block.number + 1, [])
+    assert count(ground, "register") == 0
+    again = wallet_node(ground, config, account)
+    again.want("register", prepared=(replace(first, raw=b""),))
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == LOOKS:
+            ground.say("evm_mine")
+
+    again.on_tick = look
+    await again.run(lambda: bool(again.of(SubmissionIncluded)))
+    assert [each.prepared for each in again.of(SubmissionPrepared)] == [first], again.story()
+    assert again.of(SubmissionIncluded)[0].hash == first.hash
 
 
 async def test_a_registration_found_on_the_chain_and_dropped_is_made(ground: Ground) -> None:

@@ -10,6 +10,7 @@ from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
     CommandFailed,
+    Envelope,
     ReportPublished,
     ReportSeen,
     RewardLog,
@@ -24,6 +25,7 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, Submission
+from swarmd.core.step import step
 from swarmd.core.submissions import SETTLED, find
 from swarmd.core.values import Prepared
 from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, said, trained
@@ -323,6 +325,45 @@ def test_a_replaced_attempt_is_remembered_with_the_first() -> None:
     kept = find(story.state, "reward/0/0")
     assert kept is not None and kept.attempts == PREPARED_KEPT + 3
     assert [each.hash for each in kept.prepared] == [f"0x{number}" for number in range(3, PREPARED_KEPT + 3)]
+
+
+def dropped_and_signed_again(story: Story, times: int) -> Submission:
+    """A confirmed reward that reorganisations drop so often, and that is signed again at the same price each time."""
+    story.tell(trained(0))
+    for number in range(3, 3 + times + 1):
+        put_on_chain(story, "reward/0/0", number)
+        story.tell(SubmissionConfirmed("reward/0/0", block(number)), ChainReorged(block(2), 1))
+    found = find(story.state, "reward/0/0")
+    assert found is not None
+    return found
+
+
+def test_a_transaction_that_is_signed_again_is_remembered_once() -> None:
+    story = joined()
+    story.tell(trained(0))
+    story.tell(SubmissionPrepared("reward/0/0", Prepared("0xold", 3, b"other", "9")))
+    found = dropped_and_signed_again(story, times=PREPARED_KEPT)
+    assert [each.hash for each in found.prepared] == ["0xold", "0xa"], "it pushes out none of the others"
+    (broadcast,) = story.tell(SubmissionPrepared("reward/0/0", ATTEMPT))
+    assert broadcast == Broadcast(f"broadcast/reward/0/0/{found.attempts + 1}", "reward/0/0", ATTEMPT)
+    found = find(story.state, "reward/0/0")
+    assert found is not None and found.prepared[-1] == ATTEMPT, "with the bytes to send"
+
+
+@pytest.mark.parametrize(("rules", "times"), [(4, 2), (5, 1)])
+def test_how_often_it_is_remembered_goes_by_the_rules_of_its_commit(rules: int, times: int) -> None:
+    story = joined()
+    found = dropped_and_signed_again(story, times=0)
+    state, _ = step(story.state, Envelope(story.seq, 0.0, SubmissionPrepared("reward/0/0", ATTEMPT), rules))
+    again = find(state, "reward/0/0")
+    assert again is not None and len(again.prepared) == len(found.prepared) - 1 + times
+
+
+def test_requests_to_a_proxy_are_remembered_one_by_one() -> None:
+    story = joined()
+    story.tell(trained(0), SubmissionPrepared("reward/0/0", Prepared()), SubmissionPrepared("reward/0/0", Prepared()))
+    found = find(story.state, "reward/0/0")
+    assert found is not None and len(found.prepared) == 2
 
 
 def test_a_full_outbox_refuses_and_says_so() -> None:

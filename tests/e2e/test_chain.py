@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,6 +37,9 @@ def chained(tmp_path: Path) -> Iterator[ChainedSwarm]:
     with chained_swarm(tmp_path / "swarm", nodes=2) as swarm, audited(swarm):
         yield swarm
 
+
+STEADY_WEI = 7  # a base fee so low that no empty block lowers it
+PREPARED_MAX = 3  # attempts at one submission: at first, after the reorganisation, and where that one is overtaken
 
 BOUNDARIES: list[Callable[[Event, int], bool]] = [
     lambda event, round: isinstance(event, StageTrained) and event.round == round,  # intended
@@ -72,7 +76,11 @@ def wait_for(swarm: ChainedSwarm, condition: Callable[[Event], bool], within_s: 
 
 
 def test_reorganisations_and_a_chain_that_stands_still(chained: ChainedSwarm) -> None:
-    """Blocks are replaced under a running swarm, without the transactions that they held, and mining stops a while."""
+    """Blocks are replaced under a running swarm, without the transactions that they held, and mining stops a while.
+
+    What was confirmed in them is signed again, at a price that never changes: it is the same transaction.
+    """
+    chained.ground.say("anvil_setNextBlockBaseFeePerGas", hex(STEADY_WEI))
     chained.run()
     chained.wait_contract(1)
     chained.ground.say("anvil_reorg", 5, [])
@@ -86,6 +94,13 @@ def test_reorganisations_and_a_chain_that_stands_still(chained: ChainedSwarm) ->
     chained.stop()
     assert_once(chained)
     assert_rewards_are_the_logs(chained)
+    for daemon in chained.daemons:
+        assert max(preparations(daemon.place.paths.events).values()) <= PREPARED_MAX
+
+
+def preparations(events: Path) -> Counter[str]:
+    """How often each submission was made ready, by a node's log."""
+    return Counter(event.submission for event in events_of(events) if isinstance(event, SubmissionPrepared))
 
 
 def test_an_old_copy_of_a_node_does_no_harm(chained: ChainedSwarm, tmp_path: Path) -> None:

@@ -63,6 +63,13 @@ CORE = (
         ("tests/core/test_submissions.py",),
     ),
     Mutant(
+        "a transaction that is signed again pushes other attempts out",
+        "swarmd/core/submissions.py",
+        "if not each.hash or each.hash != event.prepared.hash)",
+        "if True)",
+        ("tests/core/test_submissions.py",),
+    ),
+    Mutant(
         "the outbox takes one more than its bound",
         "swarmd/core/submissions.py",
         "for each in others) >= OUTBOX_MAX:",
@@ -337,6 +344,20 @@ NETWORK = (
 )
 
 CHAIN = (
+    Mutant(
+        "a transaction that is signed again leaves the one without bytes in its place",
+        "swarmd/chain/following.py",
+        "each.hash == hash and (each.raw or not hash)",
+        "each.hash == hash",
+        ("tests/chain/test_following.py",),
+    ),
+    Mutant(
+        "bytes that are signed again may leave before they are in the log",
+        "swarmd/chain/following.py",
+        "            self._in_log.discard(prepared.hash)\n",
+        "",
+        ("tests/chain/test_following.py",),
+    ),
     Mutant(
         "what was found on the chain is confirmed without another look at the contract",
         "swarmd/chain/submitter.py",
