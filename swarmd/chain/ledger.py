@@ -21,6 +21,7 @@ class Entry:
         self.attempts: list[Prepared] = []
         self.mined: Line | None = None
         self.confirmed = False
+        self.dead_looks = 0  # at the chain, one after another, that found the nonces of all attempts taken by others
 
     @property
     def submission(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from time import monotonic, time
 from typing import Any, NamedTuple
@@ -18,8 +18,8 @@ from swarmd.chain.audit import AuditLog, Line, What, now
 from swarmd.chain.blocks import Blocks, NotThere
 from swarmd.chain.contract import check_code
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.fees import quantity
 from swarmd.chain.ledger import Entry, Ledger
+from swarmd.chain.numbering import Numbering
 from swarmd.chain.rpc import Caller
 from swarmd.chain.sender import Mined
 from swarmd.chain.wallet import Wallet
@@ -31,6 +31,10 @@ from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFa
 TURN_S = 30.0  # a request waits so long for those before it
 TRIES = 3  # with another nonce, where another program has taken the account's
 IDLE_S = 15.0  # between two looks at the chain while nothing is open
+DEAD_LOOKS = (
+    2  # a nonce went to another transaction when two looks find it so: endpoints do not all know the same block
+)
+ATTEMPTS_MAX = 64  # of one submission; it is given up where other transactions took all their nonces
 OPEN_MAX = 1000  # submissions that are not confirmed; more are refused until some are
 
 # What the contract says to a second submission of the same thing.
@@ -63,31 +67,6 @@ class Asked(NamedTuple):
         """As a sender takes it; the same request gives the same name."""
         name = f"{self.kind}/{self.round}/{self.stage}/{self.peer}"
         return Submit(name, name, self.kind, self.round, self.stage, self.reward, self.winners)
-
-
-class Numbering:
-    """A Caller that names no nonce for the next transaction that another one in flight has.
-
-    An endpoint may not have, or may have dropped, what another endpoint took.
-
-    Args:
-        caller: of the chain.
-        held: the nonces in flight.
-    """
-
-    def __init__(self, caller: Caller, held: Callable[[], set[int]]) -> None:
-        self._caller = caller
-        self._held = held
-
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
-        """See `Caller`."""
-        result = await self._caller.request(method, params)
-        if method != "eth_getTransactionCount" or params[-1] != "pending":
-            return result
-        nonce, held = quantity(result, "nonce"), self._held()
-        while nonce in held:
-            nonce += 1
-        return hex(nonce)
 
 
 class Signer:
@@ -131,6 +110,9 @@ class Signer:
     async def submit(self, asked: Asked) -> str:
         """Bring a submission on its way and give its transaction's hash, which no block has yet.
 
+        The hash is empty where the contract has the peer under this account already, and nothing here tells by which
+        transaction: clients of RL Swarm up to 0.4.3 end at a refusal.
+
         Raises:
             ContractRefused: the contract would revert it.
             Busy: too much is under way.
@@ -144,6 +126,8 @@ class Signer:
             entry = self._ledger.find(command.submission)
             if entry is not None and (again := await self._again(entry, command)):
                 return again
+            if command.kind == "register" and await self._is_ours(asked.peer):
+                return ""
             return await self._begin(asked, command)
 
     @asynccontextmanager
@@ -170,7 +154,7 @@ class Signer:
             self._ready = False
             raise
         for entry in self._ledger.open():
-            await self._follow(entry, resend=True)
+            await self._alone(entry, self._follow(entry, resend=True))
         self._ready = True
 
     async def check(self) -> None:
@@ -271,12 +255,12 @@ class Signer:
         for entry in self._ledger.open():
             async with self._turn():
                 if self._ledger.find(entry.submission) is entry:
-                    await self._attend_alone(entry, confirmed)
+                    await self._alone(entry, self._attend(entry, confirmed))
 
-    async def _attend_alone(self, entry: Entry, confirmed: int) -> None:
+    async def _alone(self, entry: Entry, look: Awaitable[None]) -> None:
         """What is wrong with one submission keeps none of the others waiting."""
         try:
-            await self._attend(entry, confirmed)
+            await look
         except EndpointFailed:
             raise
         except (ChainError, ContractRefused) as error:
@@ -302,12 +286,39 @@ class Signer:
         if isinstance(fate, Mined):
             await self._take_mined(entry, fate)
         elif fate == "gone":
-            self._end(entry.command, entry.peer, "lost", "other transactions took its nonces")
+            await self._renew(entry)
         else:
+            entry.dead_looks = 0
             if entry.mined is not None:
                 self._write("reorganised", entry.command, entry.peer, hash=entry.mined.hash, block=entry.mined.block)
             if resend:
                 await self._resend(entry)
+
+    async def _renew(self, entry: Entry) -> None:
+        """Take another nonce: other transactions took those of all attempts, once two looks say so."""
+        entry.dead_looks += 1
+        if entry.dead_looks < DEAD_LOOKS:
+            return
+        if len(entry.attempts) >= ATTEMPTS_MAX:
+            self._end(
+                entry.command, entry.peer, "lost", f"other transactions took the nonces of {ATTEMPTS_MAX} attempts"
+            )
+            return
+        try:
+            prepared = await self._wallet.prepare(entry.peer, entry.command, ())
+        except ContractRefused as error:
+            self._end(entry.command, entry.peer, error.code or "refused", error.message)
+            return
+        if prepared is None:
+            raise ChainError("the bounds on fees allow no transaction now")
+        log.warning("%s: another program took nonce %d of %s", entry.submission, entry.attempts[-1].nonce, self.account)
+        entry.dead_looks = 0
+        self._sign(None, entry.command, prepared, entry.peer)
+        await self._resend(entry)
+
+    async def _is_ours(self, peer: str) -> bool:
+        """Whether the contract has the peer under this account."""
+        return (await self._coordinator.eoa(peer)).lower() == self.account.lower()
 
     async def _take_mined(self, entry: Entry, fate: Mined) -> None:
         if not fate.succeeded:

@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from swarmd.chain import signer as signer_module
 from swarmd.chain.audit import AuditLog
 from swarmd.chain.ledger import Ledger
+from swarmd.chain.numbering import Numbering
 from swarmd.chain.rpc import Rpc
-from swarmd.chain.signer import Asked, Busy, Numbering, Signer
+from swarmd.chain.signer import Asked, Busy, Signer
 from swarmd.chain.wallet import Wallet
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, RewardLog, VoteLog
 from swarmd.errors import ChainError, ContractRefused
-from tests.chain.grounds import Answer, Ground, middleman
-from tests.chain.signing import KEY, fund
-from tests.chain.test_signer import by_hand, sent, told
+from tests.chain.grounds import CHAIN_ID, Answer, Ground, middleman, result
+from tests.chain.signing import ADDRESS, KEY, fund
+from tests.chain.test_signer import OWNER, by_hand, sent, told
 
 pytestmark = pytest.mark.anyio
 
@@ -127,6 +128,97 @@ async def test_one_that_the_contract_would_refuse_by_now_is_withdrawn(ground: Gr
         assert seat.ledger.open() == []
         with pytest.raises(ContractRefused, match="PeerIdAlreadyRegistered"):
             await seat.signer.submit(REGISTER)
+    assert sent(ground) == 1
+
+
+def take_nonce(ground: Ground, nonce: int) -> None:
+    """Another program that has the key outbids whatever waits with this nonce, and is mined."""
+    transfer = {"nonce": nonce, "gas": 21000, "gasPrice": 10**11, "to": OWNER, "value": 1, "chainId": CHAIN_ID}
+    raw = Account.from_key(KEY).sign_transaction(transfer).raw_transaction
+    ground.say("eth_sendRawTransaction", "0x" + raw.hex())
+    ground.mine()
+
+
+async def test_one_whose_nonce_goes_to_another_program_after_the_answer_gets_another(
+    ground: Ground, tmp_path: Path
+) -> None:
+    by_hand(ground)
+    async with seated(ground, tmp_path, fees=PATIENT) as seat:
+        first = await seat.signer.submit(REGISTER)
+        for nonce in (0, 1):
+            take_nonce(ground, nonce)
+            await seat.until(lambda nonce=nonce: seat.ledger.open()[0].attempts[-1].nonce == nonce + 1)  # type: ignore[misc]
+        assert await seat.signer.submit(REGISTER) != first
+        ground.mine(3)
+        await seat.until(lambda: "confirmed" in seat.whats)
+        assert "ended" not in seat.whats
+    assert (len(told(ground, RegistrationLog)), sent(ground)) == (1, 3)
+
+
+async def test_one_look_that_misses_a_receipt_signs_nothing_anew(ground: Ground, tmp_path: Path) -> None:
+    """An endpoint that knows the account's count may not know the receipt yet."""
+    hidden = True
+    async with middleman(ground.url) as between:
+
+        async def hide(call: dict[str, Any]) -> Answer:
+            nonlocal hidden
+            if call["method"] == "eth_getTransactionReceipt" and hidden:
+                hidden = False
+                return result(call, None)
+            return None
+
+        between.act = hide
+        async with seated(ground, tmp_path, rpc=(between.url,), fees=PATIENT) as seat:
+            await seat.signer.submit(REGISTER)
+            await seat.look()
+            assert not hidden
+            ground.mine(3)
+            await seat.until(lambda: "confirmed" in seat.whats)
+            assert seat.whats.count("signed") == 1
+
+
+async def test_one_that_cannot_be_paid_a_second_time_keeps_no_other_waiting(ground: Ground, tmp_path: Path) -> None:
+    by_hand(ground)
+    async with seated(ground, tmp_path, fees=PATIENT) as seat:
+        await seat.signer.submit(REGISTER)
+        take_nonce(ground, 0)
+        ground.say("anvil_setBalance", ADDRESS, "0x1")
+        await seat.look()
+        await seat.look()
+        with pytest.raises(ChainError, match="has 1 wei"):
+            await seat.signer.submit(REGISTER)
+        seat.signer._ready = False  # as after a restart
+        await seat.look()
+        fund(ground)
+        await seat.until(lambda: seat.whats.count("signed") == 2)
+        ground.mine(3)
+        await seat.until(lambda: "confirmed" in seat.whats)
+    assert len(told(ground, RegistrationLog)) == 1
+
+
+async def test_one_whose_nonces_are_always_taken_is_given_up(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signer_module, "ATTEMPTS_MAX", 1)
+    by_hand(ground)
+    async with seated(ground, tmp_path, fees=PATIENT) as seat:
+        await seat.signer.submit(REGISTER)
+        take_nonce(ground, 0)
+        await seat.until(lambda: "ended" in seat.whats)
+        assert seat.lines[-1].code == "lost" and seat.ledger.open() == []
+
+
+async def test_a_peer_that_the_account_has_registered_is_no_refusal(ground: Ground, tmp_path: Path) -> None:
+    """Clients of RL Swarm up to 0.4.3 end at one; the audit log that knew the transaction is gone."""
+    async with seated(ground, tmp_path) as seat:
+        await seat.signer.submit(REGISTER)
+        ground.mine(3)
+        await seat.until(lambda: "confirmed" in seat.whats)
+    other = tmp_path / "anew"
+    other.mkdir()
+    async with seated(ground, other) as seat:
+        assert await seat.signer.submit(REGISTER) == ""
+        assert seat.whats == []
     assert sent(ground) == 1
 
 
