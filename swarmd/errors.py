@@ -161,6 +161,14 @@ class GasTooDear(ChainError):
     """The chain asks for more than chain.fees.max_gwei; nothing is signed until it is cheaper."""
 
 
+class AccountPoor(ChainError):
+    """The account has less than a transaction may cost; nothing is signed until it has `needed_wei`."""
+
+    def __init__(self, message: str, fix: str, needed_wei: int) -> None:
+        super().__init__(message, fix)
+        self.needed_wei = needed_wei
+
+
 class RpcRefused(ChainError):
     """A node answered with a JSON-RPC error about the request itself: a revert, a nonce too low, a range too long.
 

@@ -15,6 +15,7 @@ import anyio
 from swarmd.chain.blocks import Blocks, NotThere
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.following import Following
+from swarmd.chain.funds import balance_of
 from swarmd.chain.rpc import Caller
 from swarmd.chain.sender import Fate, Mined, Sender
 from swarmd.chain.telling import Telling
@@ -24,7 +25,7 @@ from swarmd.config import ChainConfig
 from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import CommandFailed, Event
 from swarmd.core.values import BlockRef
-from swarmd.errors import ChainError, ContractRefused, EndpointFailed, SwarmdError
+from swarmd.errors import AccountPoor, ChainError, ContractRefused, EndpointFailed, SwarmdError
 
 FOLLOWED_MAX = 4096  # submissions looked after at once; one more is turned away, and comes again
 IDLE_S = 5.0  # everything is looked at again after so long without a new head
@@ -57,6 +58,7 @@ class Submitter:
         emit: Callable[[Event], None],
     ) -> None:
         self._config = config
+        self._caller = caller
         self._sender = sender
         self._confirmed = confirmed
         self._emit = emit
@@ -118,7 +120,8 @@ class Submitter:
 
     async def _look_after(self, following: Following) -> None:
         try:
-            await self._step(following)
+            if not await self._is_too_poor_for(following):
+                await self._step(following)
         except (ChainError, ContractRefused) as error:
             self._on_trouble(following, error)
         except SwarmdError:
@@ -127,9 +130,24 @@ class Submitter:
             log.exception("%s failed", following.command.id)
             self._tell.failed(following, f"{type(error).__name__}: {error}")
 
+    async def _is_too_poor_for(self, following: Following) -> bool:
+        """Whether it still waits for the account to have what it takes."""
+        if following.needed_wei and await balance_of(self._caller, self._sender.account) >= following.needed_wei:
+            following.needed_wei = 0
+        return bool(following.needed_wei)
+
     def _on_trouble(self, following: Following, error: SwarmdError) -> None:
-        """What is under way is looked at again anyway; what could not even begin is given back."""
-        if following.block is not None or (isinstance(error, EndpointFailed) and following.attempts):
+        """What is under way is looked at again anyway; what could not even begin is given back.
+
+        What only coins are missing for stays, so that it goes on as soon as they come; a step of the contract does
+        not, for by then somebody else has made it.
+        """
+        if following.needed_wei:
+            log.debug("%s: %s", following.command.id, error)
+        elif isinstance(error, AccountPoor) and following.command.kind != "advance":
+            following.needed_wei = error.needed_wei
+            self._tell.troubled(following, str(error))
+        elif following.block is not None or (isinstance(error, EndpointFailed) and following.attempts):
             log.info("%s: %s", following.command.id, error)
         else:
             self._tell.failed(following, str(error))

@@ -23,7 +23,7 @@ from swarmd.chain.sender import Fate, Mined
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Prepared
-from swarmd.errors import ChainError, RpcRefused
+from swarmd.errors import AccountPoor, ChainError, RpcRefused
 from swarmd.paths import DataPaths
 
 # What the clients of Ethereum say when they do not take a transaction; JSON-RPC's codes do not tell these apart.
@@ -122,9 +122,10 @@ class Wallet:
     async def _check_funds(self, needed_wei: int, what: str) -> None:
         balance = await balance_of(self._caller, self.account)
         if balance < needed_wei:
-            raise ChainError(
+            raise AccountPoor(
                 f"the account {self.account} has {balance} wei, and the {what} may cost {needed_wei}",
                 "Send it some of the chain's coin; the node goes on by itself",
+                needed_wei,
             )
 
     async def send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:

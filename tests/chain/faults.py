@@ -114,6 +114,7 @@ class Node:
         self.wanted: dict[str, Submit] = {}
         self.lives = 0
         self.handing = True  # hands over Broadcasts
+        self.retries = True  # hands over at once what failed
         self.mines = True  # what confirms an included submission
         self.calls: Calls | None = None
         self.on_tick: Callable[[], None] = lambda: None
@@ -166,7 +167,7 @@ class Node:
             self._due.append(Broadcast(f"broadcast/{event.submission}", event.submission, event.prepared))
         elif isinstance(event, SubmissionLost):
             self._due.append(self.order(event.submission))
-        elif isinstance(event, CommandFailed):
+        elif isinstance(event, CommandFailed) and self.retries:
             self._due += [self.order(name) for name in self.wanted if f"/{name}/" in event.command]
         elif isinstance(event, SubmissionIncluded) and self.mines:
             self.ground.mine(self.config.depth)

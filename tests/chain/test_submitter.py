@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -331,6 +332,42 @@ async def test_an_empty_account_is_named_and_goes_on_when_it_is_filled(ground: G
     account_named(ground, "alice")
     await node.run()
     check_once(ground, node, name, "register")
+
+
+@pytest.mark.parametrize("kind", ["register", "reward"])
+async def test_coins_that_come_are_noticed_before_it_is_ordered_again(ground: Ground, kind: str) -> None:
+    account = account_named(ground, "alice")
+    prepare(ground, account, kind)
+    account_named(ground, "alice", wei=1000)
+    node = wallet_node(ground, settings(ground), account)
+    node.retries = False
+    name = wish(node, kind)
+    await node.run(lambda: bool(node.of(CommandFailed)))
+    looks = Counter[str]()
+
+    async def count_calls(method: str, params: Sequence[Any]) -> None:
+        looks[method] += 1
+
+    assert node.calls is not None
+    node.calls.act = count_calls
+    await node.run(lambda: looks["eth_getBalance"] >= 3)
+    assert set(looks) == {"eth_getBalance"}, "nothing else is asked until they have come"
+    account_named(ground, "alice")
+    await node.run()
+    check_once(ground, node, name, kind)
+    assert len(node.of(CommandFailed)) == 1
+
+
+async def test_a_step_of_the_contract_does_not_wait_for_coins(ground: Ground) -> None:
+    account = account_named(ground, "alice")
+    prepare(ground, account, "advance")
+    account_named(ground, "alice", wei=1000)
+    node = wallet_node(ground, settings(ground, drive="manager"), account)
+    node.retries = False
+    wish(node, "advance")
+    await node.run(lambda: bool(node.of(CommandFailed)))
+    account_named(ground, "alice")
+    assert node._submitter._following == {}, "another node may have made it by the time that they come"
 
 
 async def test_an_account_emptied_after_signing_is_named_too(ground: Ground) -> None:
