@@ -18,6 +18,7 @@ from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
 
 BACKOFF_S = 0.25  # after the first failure, doubled with each further one
 BACKOFF_MAX_S = 15.0
+BLOCK = "eth_getBlockByNumber"
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
 
 T = TypeVar("T")
@@ -104,10 +105,26 @@ class Rpc:
         self._healths = [Health(endpoint_of(url, call_s)) for url in urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
         self.current = ""  # name of the endpoint that answered last
+        self.has_base_fee = False  # blocks have one: an endpoint that shows a head without it has failed
 
     async def request(self, method: str, params: Sequence[Any]) -> Any:
         """See `Caller`."""
-        return await self.ask(method, params, Any)
+        return await self._first(lambda endpoint: self._ask_openly(endpoint, method, params))
+
+    async def _ask_openly(self, endpoint: Endpoint, method: str, params: Sequence[Any]) -> Any:
+        """Without a base fee a price of its own choice would be signed, and paid in full."""
+        result = await endpoint.ask(method, params, Any)
+        newest = self.has_base_fee and (method, *params[:1]) == (BLOCK, "latest") and isinstance(result, dict)
+        if newest and not _shows_base_fee(result):
+            raise EndpointFailed(f"{endpoint.name} hides the base fee of a chain that has one")
+        return result
+
+    async def learn_base_fee(self) -> None:
+        """Remember that the chain has a base fee, once half of the endpoints that answer show one."""
+        if not self.has_base_fee:
+            answers = await self.ask_each(BLOCK, ["latest", False], dict[str, Any])
+            shown = sum(_shows_base_fee(block) for _, block in answers)
+            self.has_base_fee = 0 < len(answers) <= 2 * shown
 
     async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
         """As `request`; an endpoint whose result is not of this type counts as failed, and the next one is tried."""
@@ -199,3 +216,7 @@ class Rpc:
             task.cancel()
         for health in self._healths:
             await health.endpoint.close()
+
+
+def _shows_base_fee(block: dict[str, Any]) -> bool:
+    return block.get("baseFeePerGas") is not None

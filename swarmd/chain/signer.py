@@ -20,7 +20,7 @@ from swarmd.chain.contract import check_code
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.ledger import Entry, Ledger
 from swarmd.chain.numbering import Numbering
-from swarmd.chain.rpc import Caller
+from swarmd.chain.rpc import Caller, Rpc
 from swarmd.chain.sender import Mined
 from swarmd.chain.wallet import Wallet
 from swarmd.config import ChainConfig
@@ -82,7 +82,7 @@ class Signer:
     def __init__(
         self,
         config: ChainConfig,
-        caller: Caller,
+        caller: Rpc,
         make_wallet: Callable[[Caller], Wallet],
         audit: AuditLog,
         ledger: Ledger,
@@ -149,6 +149,7 @@ class Signer:
             if self._ready:
                 await check_code(self._caller, self._config.contract)
                 return
+            await self._caller.learn_base_fee()
             await self._coordinator.check()
         except ChainMismatch:
             self._ready = False

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from eth_account.signers.local import LocalAccount
 
 from swarmd import serving
+from swarmd.chain.attempts import DYNAMIC_FEE
 from swarmd.chain.audit import AuditLog, Line, now
 from swarmd.chain.keystore import load_account
 from swarmd.chain.ledger import Ledger
@@ -78,6 +79,7 @@ async def _opened(order: Order, rpc: Rpc, account: LocalAccount) -> AsyncIterato
                     "Give each account an audit log of its own with --audit",
                 )
             ledger.take(line)
+            rpc.has_base_fee |= line.raw.startswith(f"0x{DYNAMIC_FEE:02x}")
         audit.lines.clear()
         yield Signer(order.chain, rpc, lambda caller: Wallet(order.chain, caller, account), audit, ledger), audit
     finally:

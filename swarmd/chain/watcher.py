@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
+from msgspec.structs import replace
 
 from swarmd.chain.blocks import NotThere, Span, seconds_of, together
 from swarmd.chain.branch import Branch
@@ -105,6 +106,7 @@ class Watcher:
             ConfigError: the contract's rounds have another number of stages than the configuration says.
         """
         self._genesis = order.genesis
+        self._rpc.has_base_fee |= order.base_fee
         header: BlockRef | None = None
         while True:
             try:
@@ -272,7 +274,9 @@ class Watcher:
 
     async def _report_up(self) -> None:
         if not self._up:
-            self._emit(await self._terms.standing(self.branch.tip, self._genesis, self._account()))
+            await self._rpc.learn_base_fee()
+            up = await self._terms.standing(self.branch.tip, self._genesis, self._account())
+            self._emit(replace(up, base_fee=self._rpc.has_base_fee))
             self._up, self._degraded = True, False
             log.info("at block %d, by %s", self.branch.tip.number, self._rpc.current)
         self.on_head()

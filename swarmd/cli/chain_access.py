@@ -57,6 +57,7 @@ async def reach(urls: Sequence[str], chain_id: int | None = None) -> AsyncIterat
     rpc = Rpc(urls, found, CALL_S)
     try:
         genesis = await Blocks(rpc, "", 1).at(0)
+        await rpc.learn_base_fee()
         yield Reached(rpc, found, genesis.hash)
     finally:
         await rpc.close()

@@ -52,6 +52,7 @@ def on_chain_up(turn: Turn, event: ChainUp) -> None:
         extensions=event.extensions,
         min_submissions=event.min_submissions,
         max_stage_s=event.max_stage_s,
+        base_fee=turn.chain.base_fee or event.base_fee,
         recent=_with_block(turn.chain.recent, event.head),
     )
     _note_place(turn, event.round, event.stage, event.opened_at)

@@ -121,6 +121,7 @@ class WatchChain(Order, frozen=True, tag="watch_chain"):
 
     recent: tuple[BlockRef, ...] = ()
     genesis: str = ""  # of the chain seen before; another one is refused
+    base_fee: bool = False  # that chain's blocks were seen to have one: no endpoint may hide it
 
 
 class Submit(Order, frozen=True, tag="submit"):

@@ -344,6 +344,7 @@ class ChainUp(Fact, frozen=True, tag="chain_up"):
     extensions: int = 0  # `extensionsVersion()`, 0 for a contract without it
     min_submissions: int = 0  # the policy
     max_stage_s: int = 0
+    base_fee: bool = False  # the chain's blocks have a base fee (EIP-1559)
 
 
 class ChainDegraded(Fact, frozen=True, tag="chain_degraded"):

@@ -196,6 +196,7 @@ class Chain(Value, frozen=True):
     reporters: tuple[str, ...] = ()  # peers whose rewards for the present stage are on the chain
     handed: str = ""  # submission that the worker was told to bring about, in its present life
     failures: int = 0  # of that one, one after another
+    base_fee: bool = False  # its blocks were seen to have one
 
 
 class Score(Value, frozen=True):

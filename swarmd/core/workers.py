@@ -114,7 +114,8 @@ def _watch_chain(turn: Turn) -> None:
     """Tell the chain worker how far the log knows the chain."""
     turn.move_chain("started")
     chain = turn.chain
-    turn.emit(WatchChain(f"watch/{turn.state.run}/{turn.state.chaining.attempt}", chain.recent, chain.genesis))
+    name = f"watch/{turn.state.run}/{turn.state.chaining.attempt}"
+    turn.emit(WatchChain(name, chain.recent, chain.genesis, chain.base_fee))
 
 
 def on_worker_start_failed(turn: Turn, event: WorkerStartFailed) -> None:

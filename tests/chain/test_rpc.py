@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from aiohttp import web
 
 from swarmd.chain import endpoint, rpc
 from swarmd.chain.endpoint import retry_after_s
+from swarmd.chain.fees import quote
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.urls import name_of, read_urls
+from swarmd.config import FeesConfig
 from swarmd.errors import ChainMismatch, ConfigError, EndpointFailed, RpcRefused
 from tests.chain.grounds import CHAIN_ID, Answer, Ground, Middleman, error, middleman, result
 
@@ -278,3 +281,40 @@ async def test_a_file_without_urls_is_refused(tmp_path: Path, content: bytes | N
 )
 async def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
     assert name_of(url) == shown
+
+
+async def hide_base_fee(ground: Ground, call: dict[str, Any]) -> Answer:
+    """As an endpoint that wants a fortune paid for gas."""
+    if call["method"] == "eth_gasPrice":
+        return result(call, hex(196 * 10**9))
+    if call["method"] != "eth_getBlockByNumber":
+        return None
+    block = ground.say(call["method"], *call["params"])
+    block.pop("baseFeePerGas")
+    return result(call, block)
+
+
+async def test_an_endpoint_that_hides_the_base_fee_is_passed_over_once_the_chain_is_known_to_have_one(
+    ground: Ground,
+) -> None:
+    async with middleman(ground.url) as liar:
+        calls = Rpc([liar.url, ground.url], CHAIN_ID, 2.0)
+        try:
+            await calls.learn_base_fee()
+            assert calls.has_base_fee
+            liar.act = partial(hide_base_fee, ground)
+            price = await quote(calls, FeesConfig())
+            assert price.tip_wei is not None and price.fee_wei < 10 * 10**9
+        finally:
+            await calls.close()
+
+
+@pytest.mark.parametrize(("shown", "known"), [("++", True), ("+-", True), ("+--", False), ("--", False), ("", False)])
+async def test_half_of_the_endpoints_say_whether_there_is_one(ground: Ground, shown: str, known: bool) -> None:
+    async with middleman(ground.url) as liar:
+        liar.act = partial(hide_base_fee, ground)
+        urls = [ground.url if each == "+" else liar.url for each in shown]
+        calls = Rpc(urls or ["http://127.0.0.1:1"], CHAIN_ID, 2.0)
+        await calls.learn_base_fee()
+        await calls.close()
+        assert calls.has_base_fee is known

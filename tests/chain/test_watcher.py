@@ -524,3 +524,12 @@ async def check_that_facts_follow(ground: Ground, steps: list[tuple[str, int]], 
 @given(steps=STEPS, way=st.sampled_from(["http", "ws"]))
 def test_facts_come_to_what_the_chain_says(ground: Ground, steps: list[tuple[str, int]], way: str) -> None:
     anyio.run(check_that_facts_follow, ground, steps, way)
+
+
+@pytest.mark.anyio
+async def test_the_base_fee_is_told_and_a_known_one_counts_from_the_beginning(ground: Ground) -> None:
+    async with watching(ground.config()) as watch:
+        assert (await watch.expect(ChainUp)).base_fee
+    async with watching(ground.config("http://127.0.0.1:1"), WatchChain("watch", base_fee=True)) as watch:
+        await watch.expect(ChainDegraded)
+        assert watch.rpc.has_base_fee

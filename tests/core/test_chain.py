@@ -49,6 +49,17 @@ def test_a_chain_worker_is_started_and_told_where_the_log_ends() -> None:
     assert [seen.number for seen in watch.recent] == [7, 9] and watch.genesis == "0xg"
 
 
+def test_a_base_fee_that_was_seen_once_is_remembered() -> None:
+    """An endpoint that hides it could have any price paid."""
+    story = Story(chain_settings())
+    story.start()
+    story.tell(WorkerStarted("chain", 13, 1), chain_up(base_fee=True))
+    story.tell(chain_up(head=2))
+    story.start()
+    (watch,) = story.tell(WorkerStarted("chain", 14, 1))
+    assert isinstance(watch, WatchChain) and watch.base_fee
+
+
 def test_a_node_trains_the_stage_that_the_contract_is_at() -> None:
     story = Story(chain_settings())
     assert "train/0/0" in ids(story.join_chain())
