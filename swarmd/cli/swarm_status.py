@@ -39,6 +39,7 @@ class ContractStatus(msgspec.Struct, frozen=True):
     max_stage_s: int
     submissions: int | None  # reports for this stage; None where the contract does not count
     can_advance: bool
+    block_at: float  # time of `block`, POSIX seconds: by the chain's clock, as opened_at and deadline_at
     open: bool
     registered: int  # peer ids
     allowed: tuple[str, ...]  # the allow-list
@@ -109,16 +110,16 @@ async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_bl
     from swarmd.chain.blocks import Blocks
 
     blocks = Blocks(rpc, coordinator.contract, RANGE_BLOCKS)
-    head = (await blocks.head()).number
-    at = hex(head)
+    head = await blocks.head()
+    at = hex(head.number)
     round, stage = await coordinator.place(at)
     policy = await coordinator.policy(at)
     opened_at = await coordinator.opened_at(at)
-    registered, allowed = await _read_peers(blocks, from_block, head)
+    registered, allowed = await _read_peers(blocks, from_block, head.number)
     return ContractStatus(
         chain_id=chain_id,
         contract=coordinator.contract,
-        block=head,
+        block=head.number,
         round=round,
         stage=stage,
         stages=await coordinator.stages(at),
@@ -128,6 +129,7 @@ async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_bl
         max_stage_s=policy.max_stage_s,
         submissions=await read_submissions(rpc, coordinator),
         can_advance=await coordinator.can_advance(),
+        block_at=head.at,
         open=await coordinator.membership_open(at),
         registered=registered,
         allowed=allowed,
@@ -174,8 +176,8 @@ async def when_next(caller: Caller, coordinator: Coordinator) -> str:
     if policy.min_submissions:
         ways.append(f"at {policy.min_submissions} reports, there are {await read_submissions(caller, coordinator)}")
     if policy.max_stage_s:
-        left_s = await coordinator.opened_at() + policy.max_stage_s - time.time()
-        ways.append(f"in {left_s:.0f} s" if left_s > 0 else "with the next block")
+        left_s = await coordinator.opened_at() + policy.max_stage_s - (await coordinator.blocks.head()).at
+        ways.append(f"in {left_s:.0f} s by the chain's clock" if left_s > 0 else "with the next block")
     return ", or ".join(ways)
 
 
@@ -183,9 +185,10 @@ def _show(found: ContractStatus, as_json: bool) -> None:
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
         return
-    ago_s = max(0.0, time.time() - found.opened_at)
-    typer.echo(f"contract: {found.contract} on chain {found.chain_id}, at block {found.block}")
-    typer.echo(f"round {found.round}, stage {found.stage} of {found.stages}, open for {ago_s:.0f} s")
+    open_s = max(0.0, found.block_at - found.opened_at)
+    block_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(found.block_at))
+    typer.echo(f"contract: {found.contract} on chain {found.chain_id}, at block {found.block} of {block_at}")
+    typer.echo(f"round {found.round}, stage {found.stage} of {found.stages}, open for {open_s:.0f} s at that block")
     reports = f"{found.min_submissions} reports (there are {found.submissions})" if found.min_submissions else ""
     seconds = f"{found.max_stage_s} s" if found.max_stage_s else ""
     policy = " or ".join(part for part in (reports, seconds) if part)

@@ -262,6 +262,8 @@ def test_a_swarm_on_a_chain_from_its_creation_to_the_next_round(shell: Shell, ch
     assert "at 5 reports, there are 0, or in" in told
     chain.say("evm_increaseTime", 3601)
     chain.say("evm_mine")
+    open_for = re.search(r"open for (\d+) s at that block", shell.well("swarm", "status", path))
+    assert open_for and int(open_for[1]) > 3600, "the chain's clock is an hour ahead of this machine's"
     assert "the swarm is at round 1, stage 0" in shell.well(
         "swarm", "advance", path, "--account", nodes[0] / "account.json"
     )
