@@ -4,6 +4,7 @@ pragma solidity 0.8.29;
 import {Initializable} from "@openzeppelin/contracts/proxy/utils/Initializable.sol";
 import {UUPSUpgradeable} from "@openzeppelin/contracts/proxy/utils/UUPSUpgradeable.sol";
 import {Leaderboard} from "./Leaderboard.sol";
+import {ShortText} from "./ShortText.sol";
 import {STAGE_COUNT} from "./StageCount.sol";
 
 /// @title Rounds, peers, rewards, votes and bootnodes of one swarm.
@@ -12,9 +13,12 @@ import {STAGE_COUNT} from "./StageCount.sol";
 /// both off until somebody turns them on: a round policy, under which anyone may advance the swarm, and an allow-list
 /// of peer ids.
 /// @dev Events and errors are declared here, not inherited, because programs name them through this contract. Peer ids
-/// are opaque strings; storage knows each by its keccak256 and keeps its text once.
+/// are opaque strings; storage knows each by the first half of its keccak256, two of which share a slot, and keeps its
+/// text once. Nobody finds a second text for somebody else's half; whoever makes two texts of one half, which takes 2**64
+/// tries, has one peer with two names.
 contract SwarmCoordinator is Initializable, UUPSUpgradeable {
     using Leaderboard for Leaderboard.Board;
+    using ShortText for ShortText.Texts;
 
     /// @notice May grant and revoke roles, upgrade the contract and set the round policy.
     bytes32 public constant OWNER_ROLE = keccak256("OWNER_ROLE");
@@ -96,27 +100,33 @@ contract SwarmCoordinator is Initializable, UUPSUpgradeable {
         bool membershipClosed;
     }
 
+    /// @dev One slot: how many peers each leaderboard has counted.
+    struct Counted {
+        uint128 voters;
+        uint128 winners;
+    }
+
     Progress private _progress;
     mapping(bytes32 role => mapping(address account => bool)) private _roles;
     string[] private _bootnodes;
 
     /// @dev The text of a peer id by its key, from the moment that it is registered or voted for.
-    mapping(bytes32 key => string) private _peerIds;
-    mapping(bytes32 key => address) private _accounts;
-    mapping(address account => bytes32[]) private _peersOf;
-    mapping(bytes32 key => bool) private _allowed;
+    ShortText.Texts private _peerIds;
+    mapping(bytes16 key => address) private _accounts;
+    /// @dev An account's peers, the newest first, each naming the one before it: a first one takes one slot.
+    mapping(address account => bytes16) private _newestPeerOf;
+    mapping(bytes16 key => bytes16) private _peerBefore;
+    mapping(bytes16 key => bool) private _allowed;
 
-    mapping(uint256 round => mapping(bytes32 key => bytes32[])) private _votes;
-    mapping(uint256 round => mapping(bytes32 key => uint256)) private _votesFor;
+    mapping(uint256 round => mapping(bytes16 key => bytes16[])) private _votes;
     Leaderboard.Board private _voters;
     Leaderboard.Board private _winners;
-    uint256 private _uniqueVoters;
-    uint256 private _uniqueVotedPeers;
+    Counted private _counted;
 
     /// @dev Bit n of a word stands for stage n: one slot for a peer and a round, whatever the number of stages.
-    mapping(uint256 round => mapping(bytes32 key => uint256)) private _submittedStages;
+    mapping(uint256 round => mapping(bytes16 key => uint256)) private _submittedStages;
     mapping(uint256 round => mapping(uint256 stage => mapping(address account => int256))) private _stageRewards;
-    mapping(bytes32 key => int256) private _totalRewards;
+    mapping(bytes16 key => int256) private _totalRewards;
 
     modifier onlyOwner() {
         if (!_roles[OWNER_ROLE][msg.sender]) revert OnlyOwner();
@@ -265,19 +275,21 @@ contract SwarmCoordinator is Initializable, UUPSUpgradeable {
     /// @notice Registers `peerId` to the sender, for ever. Any text will do, and nothing proves that the sender has
     /// the peer's key. PeerIdAlreadyRegistered(), PeerNotAllowed().
     function registerPeer(string calldata peerId) external {
-        bytes32 key = _keyOf(peerId);
+        bytes16 key = _keyOf(peerId);
         if (_accounts[key] != address(0)) revert PeerIdAlreadyRegistered();
         _requireMember(key);
-        _remember(key, peerId);
+        _peerIds.put(key, peerId);
         _accounts[key] = msg.sender;
-        _peersOf[msg.sender].push(key);
+        bytes16 before = _newestPeerOf[msg.sender];
+        if (before != 0) _peerBefore[key] = before;
+        _newestPeerOf[msg.sender] = key;
         emit PeerRegistered(msg.sender, peerId);
     }
 
     /// @notice For each account the peer ids registered to it, in the order of registration.
     function getPeerId(address[] calldata eoas) external view returns (string[][] memory peerIds) {
         peerIds = new string[][](eoas.length);
-        for (uint256 i = 0; i < eoas.length; i++) peerIds[i] = _idsOf(_peersOf[eoas[i]]);
+        for (uint256 i = 0; i < eoas.length; i++) peerIds[i] = _idsOf(_peersOf(eoas[i]));
     }
 
     /// @notice For each peer id the account that it is registered to, or the zero address.
@@ -318,31 +330,34 @@ contract SwarmCoordinator is Initializable, UUPSUpgradeable {
         emit PeersDisallowed(msg.sender, peerIds);
     }
 
-    function _isMember(bytes32 key) private view returns (bool) {
+    function _isMember(bytes16 key) private view returns (bool) {
         return !_progress.membershipClosed || _allowed[key];
     }
 
-    function _requireMember(bytes32 key) private view {
+    function _requireMember(bytes16 key) private view {
         if (!_isMember(key)) revert PeerNotAllowed();
     }
 
-    function _requireOwnPeer(bytes32 key) private view {
+    function _requireOwnPeer(bytes16 key) private view {
         if (_accounts[key] != msg.sender) revert InvalidVoterPeerId();
         _requireMember(key);
     }
 
-    function _keyOf(string calldata peerId) private pure returns (bytes32) {
-        return keccak256(bytes(peerId));
+    function _keyOf(string calldata peerId) private pure returns (bytes16) {
+        return bytes16(keccak256(bytes(peerId)));
     }
 
-    /// @dev An empty id is as good as remembered.
-    function _remember(bytes32 key, string calldata peerId) private {
-        if (bytes(_peerIds[key]).length != bytes(peerId).length) _peerIds[key] = peerId;
-    }
-
-    function _idsOf(bytes32[] memory keys) private view returns (string[] memory ids) {
+    function _idsOf(bytes16[] memory keys) private view returns (string[] memory ids) {
         ids = new string[](keys.length);
-        for (uint256 i = 0; i < keys.length; i++) ids[i] = _peerIds[keys[i]];
+        for (uint256 i = 0; i < keys.length; i++) ids[i] = _peerIds.get(keys[i]);
+    }
+
+    /// @dev In the order of registration.
+    function _peersOf(address account) private view returns (bytes16[] memory keys) {
+        uint256 count = 0;
+        for (bytes16 key = _newestPeerOf[account]; key != 0; key = _peerBefore[key]) count++;
+        keys = new bytes16[](count);
+        for (bytes16 key = _newestPeerOf[account]; key != 0; key = _peerBefore[key]) keys[--count] = key;
     }
 
     // Bootnodes
@@ -383,19 +398,20 @@ contract SwarmCoordinator is Initializable, UUPSUpgradeable {
     /// InvalidRoundNumber(), WinnerAlreadyVoted(), InvalidVoterPeerId(), PeerNotAllowed(), InvalidVote().
     /// @dev An empty list counts as a vote but leaves no trace in the round, so it can be repeated, as in upstream.
     function submitWinners(uint256 roundNumber, string[] calldata winners, string calldata peerId) external {
-        bytes32 voter = _keyOf(peerId);
+        bytes16 voter = _keyOf(peerId);
         if (roundNumber > _progress.round) revert InvalidRoundNumber();
         if (_votes[roundNumber][voter].length != 0) revert WinnerAlreadyVoted();
         _requireOwnPeer(voter);
-        bytes32[] memory keys = _distinctKeysOf(winners);
+        bytes16[] memory keys = _distinctKeysOf(winners);
 
         _votes[roundNumber][voter] = keys;
-        if (_voters.increment(voter) == 1) _uniqueVoters += 1;
+        Counted memory counted = _counted;
+        if (_voters.increment(voter, counted.voters)) counted.voters += 1;
         for (uint256 i = 0; i < keys.length; i++) {
-            _remember(keys[i], winners[i]);
-            _votesFor[roundNumber][keys[i]] += 1;
-            if (_winners.increment(keys[i]) == 1) _uniqueVotedPeers += 1;
+            _peerIds.put(keys[i], winners[i]);
+            if (_winners.incrementIn(keys[i], roundNumber, counted.winners)) counted.winners += 1;
         }
+        _counted = counted;
         emit WinnerSubmitted(msg.sender, peerId, roundNumber, winners);
     }
 
@@ -416,52 +432,52 @@ contract SwarmCoordinator is Initializable, UUPSUpgradeable {
 
     /// @notice How many votes `peerId` got in one round.
     function getPeerVoteCount(uint256 roundNumber, string calldata peerId) external view returns (uint256) {
-        return _votesFor[roundNumber][_keyOf(peerId)];
+        return _winners.countIn(_keyOf(peerId), roundNumber);
     }
 
     /// @notice How many peer ids have ever voted.
     function uniqueVoters() external view returns (uint256) {
-        return _uniqueVoters;
+        return _counted.voters;
     }
 
     /// @notice How many peer ids have ever been voted for.
     function uniqueVotedPeers() external view returns (uint256) {
-        return _uniqueVotedPeers;
+        return _counted.winners;
     }
 
     /// @notice The peers that voted most, at most 100, from place `start`, counted from 0, up to but not with `end`.
     /// Both are cut to the board's length. Reverts with a text when `start` is after `end`.
     function voterLeaderboard(uint256 start, uint256 end) external view returns (string[] memory, uint256[] memory) {
-        return _page(_voters, start, end);
+        return _page(_voters, _counted.voters, start, end);
     }
 
     /// @notice The peers with the most votes; pages as voterLeaderboard does.
     function winnerLeaderboard(uint256 start, uint256 end) external view returns (string[] memory, uint256[] memory) {
-        return _page(_winners, start, end);
+        return _page(_winners, _counted.winners, start, end);
     }
 
-    function _page(Leaderboard.Board storage board, uint256 start, uint256 end)
+    function _page(Leaderboard.Board storage board, uint256 counted, uint256 start, uint256 end)
         private
         view
         returns (string[] memory peerIds, uint256[] memory counts)
     {
         require(start <= end, "Start index must be less than or equal to end index");
-        uint256 length = board.keys.length;
+        uint256 length = counted < Leaderboard.CAPACITY ? counted : Leaderboard.CAPACITY;
         if (end > length) end = length;
         if (start > end) start = end;
         peerIds = new string[](end - start);
         counts = new uint256[](end - start);
         for (uint256 i = start; i < end; i++) {
-            bytes32 key = board.keys[i];
-            peerIds[i - start] = _peerIds[key];
+            bytes16 key = board.keys[i];
+            peerIds[i - start] = _peerIds.get(key);
             counts[i - start] = board.countOf(key);
         }
     }
 
-    function _distinctKeysOf(string[] calldata peerIds) private pure returns (bytes32[] memory keys) {
-        keys = new bytes32[](peerIds.length);
+    function _distinctKeysOf(string[] calldata peerIds) private pure returns (bytes16[] memory keys) {
+        keys = new bytes16[](peerIds.length);
         for (uint256 i = 0; i < peerIds.length; i++) {
-            bytes32 key = _keyOf(peerIds[i]);
+            bytes16 key = _keyOf(peerIds[i]);
             for (uint256 j = 0; j < i; j++) if (keys[j] == key) revert InvalidVote();
             keys[i] = key;
         }
@@ -483,7 +499,7 @@ contract SwarmCoordinator is Initializable, UUPSUpgradeable {
     }
 
     function _submitReward(uint256 roundNumber, uint256 stageNumber, int256 reward, string calldata peerId) private {
-        bytes32 key = _keyOf(peerId);
+        bytes16 key = _keyOf(peerId);
         bool current = _requireBegun(roundNumber, stageNumber);
         uint256 submitted = _submittedStages[roundNumber][key];
         uint256 bit = 1 << stageNumber;
@@ -544,14 +560,13 @@ contract SwarmCoordinator is Initializable, UUPSUpgradeable {
         view
         returns (bool)
     {
-        bytes32[] storage keys = _peersOf[account];
-        for (uint256 i = 0; i < keys.length; i++) {
-            if (_hasSubmitted(roundNumber, stageNumber, keys[i])) return true;
+        for (bytes16 key = _newestPeerOf[account]; key != 0; key = _peerBefore[key]) {
+            if (_hasSubmitted(roundNumber, stageNumber, key)) return true;
         }
         return false;
     }
 
-    function _hasSubmitted(uint256 roundNumber, uint256 stageNumber, bytes32 key) private view returns (bool) {
+    function _hasSubmitted(uint256 roundNumber, uint256 stageNumber, bytes16 key) private view returns (bool) {
         return (_submittedStages[roundNumber][key] >> stageNumber) & 1 == 1;
     }
 }

@@ -9,10 +9,10 @@ from __future__ import annotations
 from swarmd.config import ChainConfig
 
 # Units of gas.
-REGISTER_GAS = 170_000
+REGISTER_GAS = 125_000
 REWARD_GAS = 111_000
-VOTE_GAS = 290_000  # for one winner,
-WINNER_GAS = 50_000  # and for each further one that the contract knows
+VOTE_GAS = 205_000  # for one winner,
+WINNER_GAS = 45_000  # and for each further one that the contract knows
 STEP_GAS = 38_000  # of the contract, to another stage or round
 
 ROUNDS_WANTED = 10  # that an account should be able to pay for

@@ -37,7 +37,7 @@ from swarmd.gas import coins
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
-GAS_MAX = 8_000_000  # of one transaction; creating the contract takes four million
+GAS_MAX = 8_000_000  # of one transaction; creating the contract takes five million
 GAS_PERCENT = 120  # of what an endpoint estimates: state may change until it is mined
 POLL_S = 0.05  # doubled up to POLL_MAX_S
 POLL_MAX_S = 2.0

@@ -37,6 +37,19 @@ def test_any_text_is_a_peer_id(swarm: Swarm) -> None:
     assert swarm.refusal(swarm.bob, "registerPeer", "") == "PeerIdAlreadyRegistered"
 
 
+@pytest.mark.parametrize("length", [1, 30, 31, 32, 52, 62, 63, 64, 200, 255, 256])
+def test_a_peer_id_of_any_length_comes_back_whole(swarm: Swarm, length: int) -> None:
+    """Storage keeps short ones, longer ones and very long ones in different ways."""
+    peer = ("12D3KooW\x00é" * 30).encode()[:length].decode(errors="replace").replace("\ufffd", "-")
+    swarm.register(swarm.alice, "before", peer, "after")
+    assert swarm.ask("getPeerId", [swarm.alice]) == [["before", peer, "after"]]
+    unseen = peer[:-1] + "!"
+    swarm.send(swarm.alice, "submitWinners", 0, [peer, unseen], peer)
+    assert swarm.ask("getVoterVotes", 0, peer) == [peer, unseen]
+    assert swarm.ask("winnerLeaderboard", 0, 9)[0] == [peer, unseen]
+    assert swarm.ask("getEoa", [peer, unseen]) == [swarm.alice, f"0x{0:040x}"]
+
+
 def test_an_empty_peer_id_reports_and_votes_like_any_other(swarm: Swarm) -> None:
     swarm.register(swarm.alice, "")
     swarm.send(swarm.alice, INT_REWARD, 0, 0, 7, "")

@@ -74,6 +74,19 @@ def test_a_round_that_has_not_begun_takes_no_vote_and_past_ones_do(joined: Swarm
     assert joined.ask("getPeerVoteCount", 2, "r") == 1
 
 
+def test_votes_of_each_round_are_counted_in_whatever_order_they_come(joined: Swarm) -> None:
+    """The latest round's stand elsewhere than those of earlier ones."""
+    order = [("p", 1), ("q", 0), ("r", 1), ("p", 2), ("q", 1), ("r", 2), ("p", 0), ("q", 3), ("r", 0)]
+    for _ in range(3):
+        joined.next_round()
+    for number, (voter, round_) in enumerate(order, 1):
+        vote(joined, round_, voter, "x")
+        wanted = Counter(each for _, each in order[:number])
+        assert [joined.ask("getPeerVoteCount", each, "x") for each in range(4)] == [wanted[each] for each in range(4)]
+        assert joined.ask("getTotalWins", "x") == number
+        assert joined.ask("getPeerVoteCount", 0, "y") == 0
+
+
 def test_checks_come_in_the_order_that_clients_rely_on(joined: Swarm) -> None:
     vote(joined, 0, "p", "r")
     assert joined.refusal(joined.bob, "submitWinners", 1, ["r", "r"], "p") == "InvalidRoundNumber"
