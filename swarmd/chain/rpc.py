@@ -114,8 +114,8 @@ class Rpc:
     async def _ask_openly(self, endpoint: Endpoint, method: str, params: Sequence[Any]) -> Any:
         """Without a base fee a price of its own choice would be signed, and paid in full."""
         result = await endpoint.ask(method, params, Any)
-        newest = self.has_base_fee and (method, *params[:1]) == (BLOCK, "latest") and isinstance(result, dict)
-        if newest and not _shows_base_fee(result):
+        of_head = method == BLOCK and params[0] == "latest"
+        if self.has_base_fee and of_head and isinstance(result, dict) and not _shows_base_fee(result):
             raise EndpointFailed(f"{endpoint.name} hides the base fee of a chain that has one")
         return result
 
