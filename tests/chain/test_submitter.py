@@ -534,7 +534,7 @@ async def test_a_confirmed_one_that_is_dropped_is_prepared_once_and_included(gro
     again.on_tick = look
     await again.run(lambda: bool(again.of(SubmissionIncluded)))
     assert [each.prepared for each in again.of(SubmissionPrepared)] == [first], again.story()
-    assert again.of(SubmissionIncluded)[0].hash == first.hash
+    assert count(ground, "register") == 1
 
 
 async def test_a_registration_found_on_the_chain_and_dropped_is_made(ground: Ground) -> None:
