@@ -6,6 +6,7 @@ when this server restarts, and a name is looked up among all peers before anythi
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -24,6 +25,7 @@ BODY_BYTES_MAX = 100 * 1024
 HISTORY_POINTS_MAX = 30
 HISTORY_LEADERS = 10  # whose history is told
 _FORMS = ("Answer", "Identify", "Majority")  # how the stages of a round of three end
+_CHOICES = {form: re.compile(f"<{form.lower()}>([^<]*)</{form.lower()}>") for form in _FORMS[1:]}
 
 
 class Polled(msgspec.Struct, frozen=True):
@@ -214,6 +216,7 @@ def summed(curve: Curve) -> tuple[XY, ...]:
 
 
 def words_of(message: Message, stages: int) -> str:
-    """A message as upstream writes it: question, then what was made of it."""
+    """A message as upstream writes it: the question, then what was made of it; of a choice what stands in its tag."""
     form = _FORMS[message.stage] if stages == len(_FORMS) and message.stage < stages else _FORMS[0]
-    return f"{message.question or message.task}...{form}: {message.text}"
+    chosen = _CHOICES[form].search(message.text) if form in _CHOICES else None
+    return f"{message.question or message.task}...{form}: {chosen[1].strip() if chosen else message.text}"

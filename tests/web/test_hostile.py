@@ -98,12 +98,16 @@ def test_hostile_names_and_completions_come_out_as_json_and_nothing_else(tmp_pat
         assert line["nodeId"] == "peer" and line["message"].endswith(message["text"])
 
 
-@pytest.mark.parametrize(("stage", "form"), [(0, "Answer"), (1, "Identify"), (2, "Majority")])
-def test_what_peers_wrote_is_told_with_its_tags(stage: int, form: str) -> None:
-    """JSON escapes what has to be, and the page shows text as text: nothing is taken out on the way."""
+@pytest.mark.parametrize(
+    ("stage", "form", "told"), [(0, "Answer", ""), (1, "Identify", ""), (2, "Majority", "Student #1")]
+)
+def test_of_a_choice_the_tag_is_told_and_all_else_as_it_was_written(stage: int, form: str, told: str) -> None:
+    """JSON escapes what has to be, and the page shows text as text: nothing else is taken out on the way."""
     said = agreement("Student #1", "What is <2>?", 4) + "<script>alert(1)</script>"
     message = shapes.Message("id", "peer", "name", 0, stage, "gsm8k", "What is <2>?", said, 1.0)
-    assert words_of(message, stages=3) == f"What is <2>?...{form}: {said}"
+    assert words_of(message, stages=3) == f"What is <2>?...{form}: {told or said}"
+    bare = msgspec.structs.replace(message, text="<majority> <b> </majority>")
+    assert words_of(bare, stages=3) == f"What is <2>?...{form}: {bare.text}"
 
 
 def test_hostile_text_cannot_make_events_of_its_own_in_the_stream(tmp_path: Path) -> None:
