@@ -472,7 +472,14 @@ def settings_of(config: Config, peer: str) -> Settings:
         restart_window_s=config.workers.restart_window_s,
         coordination=_coordination_of(config) if coordinating and config.chain is None else None,
         chain=None if config.chain is None else _chain_settings_of(config.chain),
+        kind=config.swarm.kind,
+        contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
     )
+
+
+def contract_name(chain_id: int, address: str) -> str:
+    """A contract as `Settings.contract` has it: "CHAIN_ID:address", the address in lower case."""
+    return f"{chain_id}:{address.lower()}"
 
 
 def _coordination_of(config: Config) -> CoordinatorSettings:

@@ -51,6 +51,10 @@ class ConfigError(SwarmdError):
     exit_code = ExitCode.BAD_CONFIG
 
 
+class OtherSwarm(ConfigError):
+    """The data directory holds a node of another swarm than the one that is asked for; nothing was changed."""
+
+
 class NotFoundError(SwarmdError):
     exit_code = ExitCode.NO_INPUT
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmd.cli.init_answers import TOKEN_NAME, Answers, Asker
-from swarmd.cli.own_node import CONFIG
+from swarmd.cli.own_node import CONFIG, NodeDirectory
 from swarmd.config import load_config
 from swarmd.errors import ExitCode
 
@@ -65,6 +65,7 @@ def init(
     asker = Asker(silent=yes, terminal=sys.stdin.isatty())
     root = directory or Path(asker.ask("Directory of the node", "swarmd-node", "--dir"))
     if (root / CONFIG).exists():
+        _refuse_other_swarm(root, manifest, swarm)
         typer.echo(f"{root / CONFIG}: there is a node already, nothing was changed")
     else:
         given = Answers(
@@ -72,6 +73,21 @@ def init(
         )
         _make(given, asker)
     return finish(root, examine)
+
+
+def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> None:
+    """Raise OtherSwarm where the node that is there is not of the swarm that was asked for."""
+    from swarmd.cli.swarm_new import swarm_id
+    from swarmd.daemon.swarm_check import SwarmName, swarm_of_config, swarm_of_manifest
+    from swarmd.manifest import read_manifest
+
+    there = load_config(root / CONFIG)
+    asked = swarm_of_config(there)
+    if manifest is not None:
+        asked = swarm_of_manifest(read_manifest(manifest))
+    elif name is not None:
+        asked = SwarmName(swarm_id(name, there.dht.peer))
+    NodeDirectory(root).existing(asked)
 
 
 def _make(given: Answers, asker: Asker) -> None:

@@ -13,6 +13,7 @@ from swarmd.cli.own_node import NodeDirectory, OwnAccount
 from swarmd.cli.questions import copy_questions, find_questions
 from swarmd.cli.swarm_options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.config import ChainConfig, Config, SwarmConfig
+from swarmd.daemon.swarm_check import swarm_of_manifest
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
 from swarmd.manifest import Chain, Manifest, NodeChoice, config_of, node_text, read_manifest, recipe_digest, recipe_of
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
@@ -72,7 +73,7 @@ def join(
     if creator and creator != read.creator:
         raise ManifestError(f"{manifest} was created by {read.creator}, not by {creator}", "Do not join")
     root = directory or Path(read.id)
-    existing = NodeDirectory(root).existing(read.id)
+    existing = NodeDirectory(root, data).existing(swarm_of_manifest(read))
     node = NodeDirectory(root, existing.data if existing else data)
     wishes = Wishes(
         path=manifest,

@@ -13,7 +13,8 @@ import msgspec
 import tomlkit
 
 from swarmd.cli.questions import bring_questions, questions_of
-from swarmd.config import Config, SwarmConfig, load_config
+from swarmd.config import Config, SwarmConfig, load_config, parse_config
+from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity import create_identity, read_identity
 from swarmd.errors import ConfigError
 from swarmd.eventlog.fold import load
@@ -92,11 +93,13 @@ def lay_out(
         ConfigError: a setting is unknown or wrong, or there is no configuration of this kind.
         SwarmError: there is no such kind, it has other stages, or its questions are not there.
         IdentityError: an identity that exists cannot be read.
-        LogDamaged: the coordinator's log cannot be read.
+        OtherSwarm: nodes of another swarm live there; nothing was written.
+        LogDamaged: a node's log cannot be read.
     """
     source = find_source(swarm)
-    peers = [peer_of(place) for place in places]
     first = places[0]
+    _refuse_other_swarm(places, source, dict(settings or {}))
+    peers = [peer_of(place) for place in places]
     port = choose_port(first)
     rounds_max = rounds_run(first) + rounds if rounds else 0
     address = f"/ip4/{LOOPBACK}/tcp/{port}"
@@ -110,6 +113,17 @@ def lay_out(
         own = {"name": place.name} | (leading if place.coordinates else following)
         write_config(place, source.settings(place.coordinates) | own | dict(settings or {}), source)
     return rounds_max
+
+
+def _refuse_other_swarm(places: tuple[NodePlace, ...], source: Source, settings: dict[str, Any]) -> None:
+    """Raise OtherSwarm where a node of another swarm lives in one of the places, before anything is written."""
+    text, origin = fill_template(source.coordinator, source.settings(True) | settings), str(source.coordinator)
+    asked = swarm_of_config(parse_config(text, origin))
+    home, here = places[0].root.parent, Path.cwd()
+    fresh = home.with_name(f"{home.name}-{asked.id}")
+    fix = f"Name another directory, for example --dir {fresh.relative_to(here) if home.parent == here else fresh}"
+    for place in places:
+        refuse_other_swarm(place.paths, asked, fix)
 
 
 def peer_of(place: NodePlace) -> str:
@@ -194,16 +208,21 @@ def find_source(swarm: str) -> Source:
 def write_config(place: NodePlace, values: Mapping[str, Any], source: Source) -> None:
     """Fill the template in and check the outcome; comments stay. Raises ConfigError, SwarmError."""
     template = source.coordinator if place.coordinates else source.follower
-    document = tomlkit.parse(template.read_text(encoding="utf-8"))
-    for dotted, value in values.items():
-        fill_in(document, dotted, value)
-    place.config.write_text(tomlkit.dumps(document), encoding="utf-8")
+    place.config.write_text(fill_template(template, values), encoding="utf-8")
     config = load_config(place.config)
     check_kind(config.swarm)
     questions = questions_of(config.swarm.options)
     if questions and not Path(questions).is_absolute():
         home = template.parent / tomllib.loads(template.read_text(encoding="utf-8")).get("data", DATA)
         bring_questions(home, questions, place.root)
+
+
+def fill_template(template: Path, values: Mapping[str, Any]) -> str:
+    """A configuration's text with values by dotted key put in; comments stay. Raises ConfigError."""
+    document = tomlkit.parse(template.read_text(encoding="utf-8"))
+    for dotted, value in values.items():
+        fill_in(document, dotted, value)
+    return tomlkit.dumps(document)
 
 
 def fill_in(document: Any, dotted: str, value: Any) -> None:

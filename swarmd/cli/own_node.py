@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import typer
 
 from swarmd.config import ChainConfig, Config, load_config
+from swarmd.daemon.swarm_check import SwarmName, advise_other_directory, refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity import Identity, create_identity, load_identity
-from swarmd.errors import ConfigError, KeystoreError, PathUnusable
+from swarmd.errors import KeystoreError, OtherSwarm, PathUnusable
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
@@ -136,14 +138,22 @@ class NodeDirectory:
         typer.echo(f"{path}: written")
         return True
 
-    def existing(self, swarm: str) -> Config | None:
-        """The configuration that is there. Raises ConfigError when it is of another swarm."""
-        if not self.config.exists():
+    def existing(self, asked: SwarmName) -> Config | None:
+        """The configuration that is there, which stays in force, and with it the kind that it names.
+
+        Raises:
+            OtherSwarm: it is of another swarm, or the log of its node is.
+            LogDamaged, LogForeign, LogNewer: the log cannot be read.
+        """
+        config = load_config(self.config) if self.config.exists() else None
+        data = DataPaths(self.root / config.data if config else self.data)
+        if config is None:
+            refuse_other_swarm(data, asked)
             return None
-        config = load_config(self.config)
-        if config.swarm.id != swarm:
-            raise ConfigError(
-                f"{self.config} is of a node of the swarm {config.swarm.id}, not of {swarm}",
-                "Choose another directory with --dir: a node belongs to one swarm",
+        named = swarm_of_config(config)
+        if named.differs(msgspec.structs.replace(asked, kind="")):
+            raise OtherSwarm(
+                f"{self.config} is of a node of the swarm {named}, not of {asked}", advise_other_directory(data)
             )
+        refuse_other_swarm(data, named)
         return config

@@ -33,6 +33,7 @@ def restore(
     secret = take_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
     manifest, verified = restore_backup(file, directory, secret, moved, from_round)
     typer.echo(f"{directory}: {manifest.peer}, {verified.events} events replayed, all commands as they were")
+    _tell_other_swarm(directory)
     if secret is None:
         typer.echo("keys and configuration are to be put there: `swarmd identity restore` for the key", err=True)
     if not moved:
@@ -42,6 +43,21 @@ def restore(
             "round after the first one that it sees opening",
             err=True,
         )
+
+
+def _tell_other_swarm(directory: Path) -> None:
+    """Say so where the configuration in the backup is not of the swarm of the log in it: no node starts like that."""
+    from swarmd.config import load_config
+    from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
+    from swarmd.errors import OtherSwarm, SwarmdError
+    from swarmd.paths import DataPaths
+
+    try:
+        refuse_other_swarm(DataPaths(directory), swarm_of_config(load_config(directory / "config.toml")))
+    except OtherSwarm as error:
+        typer.echo(f"note: no node starts with this configuration: {error}", err=True)
+    except SwarmdError:
+        return  # there is none, or its first use says what is wrong with it
 
 
 def rollback(

@@ -53,12 +53,14 @@ def install(
     from swarmd.units.files import put, refuse_changed, state_of
     from swarmd.units.plan import find_place, plan, plan_config, read_config
     from swarmd.units.program import find_command
-    from swarmd.units.transfer import find_transfer
+    from swarmd.units.transfer import find_transfer, refuse_other_log
 
     place = find_place(instance, user)
     loaded = read_config(config or place.config)
     if config is not None and loaded is None:
         raise UnitError(f"there is no configuration {config}")
+    if loaded is not None:
+        refuse_other_log(config or place.config, loaded, place)
     files = plan(place, find_command(user=user), loaded, gpu, programs)
     transfer = None
     if config is not None and loaded is not None and config.resolve() != place.config:

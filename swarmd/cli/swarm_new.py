@@ -11,12 +11,14 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from swarmd.cli.own_node import NodeDirectory, OwnAccount
+from swarmd.cli.own_node import IDENTITY, NodeDirectory, OwnAccount
 from swarmd.cli.questions import copy_questions, questions_of, sealed
 from swarmd.cli.swarm_options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.config import Config, SwarmConfig, load_config
+from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
-from swarmd.errors import ConfigError
+from swarmd.dht.identity import load_identity
+from swarmd.errors import ConfigError, OtherSwarm
 from swarmd.manifest import (
     Manifest,
     NodeChoice,
@@ -124,6 +126,7 @@ def new(
     node = NodeDirectory(directory)
     with node.held():
         manifest = read_manifest(node.manifest) if node.manifest.exists() else None
+        node.existing(_asked(node, wishes, manifest))
         if manifest is not None:
             typer.echo(f'{node.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
         else:
@@ -154,6 +157,19 @@ def _check(wishes: Wishes) -> None:
     for address in (*wishes.listen, *wishes.announce):
         if not is_address(address):
             raise ConfigError(f"{address!r} is no address", f"Write for example {LISTEN}")
+
+
+def _asked(node: NodeDirectory, wishes: Wishes, manifest: Manifest | None) -> SwarmName:
+    """The swarm that is to be made, or taken up. Raises OtherSwarm where the directory holds another one's manifest."""
+    key = node.data / IDENTITY
+    peer = manifest.creator if manifest else load_identity(key).peer_id if key.exists() else ""
+    asked = SwarmName(swarm_id(wishes.name, peer), wishes.base.swarm.kind)
+    if manifest is not None and swarm_of_manifest(manifest).differs(asked):
+        raise OtherSwarm(
+            f"{node.manifest} is of the swarm {swarm_of_manifest(manifest)}, not of {asked}",
+            "Name another directory with --dir: a directory belongs to one swarm",
+        )
+    return asked
 
 
 def _make(node: NodeDirectory, wishes: Wishes) -> Manifest:

@@ -64,6 +64,8 @@ class Settings(Value, frozen=True):
     restart_window_s: float = 300.0
     coordination: CoordinatorSettings | None = None  # present where this node opens and closes the rounds
     chain: ChainSettings | None = None  # present where a contract keeps the rounds; then nobody coordinates them
+    kind: str = ""  # what the swarm trains (swarm.kind); empty in logs of before it was kept
+    contract: str = ""  # "CHAIN_ID:address" of the contract that keeps the rounds, in lower case; empty without a chain
 
 
 class RolloutsRef(Value, frozen=True):

@@ -43,6 +43,7 @@ from swarmd.daemon.process import keep_memory_off_disk, worker_environment
 from swarmd.daemon.signals import HEEDED, heed_signals
 from swarmd.daemon.space import SpaceGuard, check_space
 from swarmd.daemon.supervisor import Supervisor
+from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_state
 from swarmd.daemon.upgrade import drop_copy, open_log, take_over
 from swarmd.dht.sockets import clearing_short_place
 from swarmd.errors import ExitCode, PathUnusable, single_error
@@ -103,6 +104,7 @@ def run_node(
         The exit code, as in docs/OPERATING.md.
 
     Raises:
+        OtherSwarm: the data directory is another swarm's; nothing was changed.
         SwarmdError: the node could not start, or its log could not be written; workers have been ended.
     """
     keep_memory_off_disk()
@@ -148,6 +150,7 @@ async def serve_inside(
         if event_log.cut is not None:
             log.warning("an interrupted write was cut off the log", size_bytes=event_log.cut.size_bytes)
         state = load(data.events)[0] if event_log.next_seq else State()
+        compare(data, swarm_of_state(state), swarm_of_config(config))
         tag = node_tag(peer, data.root)
         if killed := await kill_leftovers(tag):
             log.warning("processes of an earlier life were ended", pids=killed)

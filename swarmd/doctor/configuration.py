@@ -6,13 +6,16 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from swarmd.config import Config
+from swarmd.config import Config, SwarmConfig
+from swarmd.core.state import State
 from swarmd.daemon.notes import refuse_moved
+from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_manifest, swarm_of_state
 from swarmd.dht.addresses import check_addresses
 from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
-from swarmd.errors import SwarmdError
+from swarmd.errors import OtherSwarm, SwarmdError
+from swarmd.manifest import Manifest, Recipe, read_manifest, recipe_of
 from swarmd.observe.slots import secret_values, slots_of
 from swarmd.private import CREDENTIAL
 from swarmd.serving import is_loopback, parse_listen
@@ -20,6 +23,8 @@ from swarmd.swarms.registry import check_kind
 from swarmd.training.source import AUTO, locate_model
 
 EXAMPLE_PORT = 8800
+MANIFEST = "swarm.toml"  # that `swarmd swarm new` leaves beside the configuration
+SWARM_KEYS = frozenset(SwarmConfig.__struct_fields__)
 
 CONFIG_ABSENT = Kind(
     "config.absent",
@@ -113,6 +118,20 @@ DATA_CLOSED = Kind(
     "A move or `swarmd service install` closed the directory: a start here ends with code 79, for the node would run "
     "twice.",
     "Run it where it went; the finding says when and where to",
+)
+DATA_OTHER = Kind(
+    "directory.swarm",
+    "error",
+    "The data directory is another swarm's",
+    "The node refuses to start (code 78): in one log, rounds of two swarms would be taken for each other's.",
+    "Use another directory: `swarmd join MANIFEST --dir NEW --identity OLD/identity.key` keeps the identity",
+)
+DATA_RECIPE = Kind(
+    "directory.recipe",
+    "warning",
+    "The configuration is not the manifest's",
+    "Those who join by the manifest train something else, or refuse this node's rollouts.",
+    "Set the keys to what the manifest says, or make a swarm of its own for another recipe",
 )
 DATA_NEW = Kind(
     "directory.new",
@@ -222,18 +241,54 @@ def _examine_secret(key: str, path: Path, subject: Subject) -> Iterator[Finding]
 
 
 async def check_data(subject: Subject) -> list[Finding]:
-    """The data directory itself."""
-    return await in_thread(lambda: list(_examine_data(subject)))
+    """The data directory itself, and whose it is."""
+    try:
+        state = await subject.state()
+    except SwarmdError:
+        state = None  # the check of the log says so
+    return await in_thread(lambda: list(_examine_data(subject, state)))
 
 
-def _examine_data(subject: Subject) -> Iterator[Finding]:
+def _examine_swarm(subject: Subject, state: State | None) -> Iterator[Finding]:
+    """Log, configuration and manifest must be of one swarm."""
+    config, data = subject.whole
+    try:
+        compare(data, swarm_of_state(state) if state else None, swarm_of_config(config))
+    except OtherSwarm as error:
+        yield DATA_OTHER.found(error.message, error.fix)
+    path = (subject.path.parent if subject.path else data.root) / MANIFEST
+    try:
+        manifest = read_manifest(path) if path.is_file() else None
+        others = keys_apart(config, manifest) if manifest else ()
+    except SwarmdError as error:
+        yield DATA_RECIPE.found(f"{path} cannot be compared: {error.message}", error.fix)
+        return
+    if others:
+        yield DATA_RECIPE.found(f"{subject.path} and {path} differ in {', '.join(others)}")
+
+
+def keys_apart(config: Config, manifest: Manifest) -> tuple[str, ...]:
+    """Keys in which a node's configuration is not as its swarm's manifest says. Raises ManifestError."""
+    own, shared = recipe_of(config), manifest.recipe
+    apart = [
+        name for name in Recipe.__struct_fields__ if name != "digest" and getattr(own, name) != getattr(shared, name)
+    ]
+    named = tuple(f"swarm.{name}" if name in SWARM_KEYS else f"training.{name}" for name in apart)
+    if config.swarm.id != manifest.id:
+        return ("swarm.id", *named)
+    return ("chain", *named) if swarm_of_config(config).contract != swarm_of_manifest(manifest).contract else named
+
+
+def _examine_data(subject: Subject, state: State | None) -> Iterator[Finding]:
     root = subject.whole[1].root
     if not root.is_dir():
         yield DATA_NEW.found(f"{root} is not there")
         return
     status = root.stat()
     mode = stat.S_IMODE(status.st_mode)
-    bad = False
+    others = list(_examine_swarm(subject, state))
+    yield from others
+    bad = bool(others)
     try:
         refuse_moved(subject.whole[1])
     except SwarmdError as error:

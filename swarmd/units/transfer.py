@@ -14,7 +14,8 @@ import msgspec
 
 from swarmd.config import Config
 from swarmd.daemon.notes import Moved, refuse_moved, write_note
-from swarmd.errors import UnitError
+from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
+from swarmd.errors import OtherSwarm, SwarmdError, UnitError
 from swarmd.eventlog.lock import take_lock
 from swarmd.paths import DataPaths
 from swarmd.units.plan import Place
@@ -29,6 +30,17 @@ class Transfer(msgspec.Struct, frozen=True):
     source: DataPaths
     target: DataPaths
     there: bool  # the service has this node's data already
+
+
+def refuse_other_log(config: Path, loaded: Config, place: Place) -> None:
+    """Raise OtherSwarm where the service's data, or the node's own, is of another swarm than the configuration."""
+    for root in (place.data, config.parent / loaded.data):
+        try:
+            refuse_other_swarm(DataPaths(root), swarm_of_config(loaded))
+        except OtherSwarm:
+            raise
+        except (SwarmdError, OSError):
+            continue  # a log that this user cannot read, or nobody: the start tells of it
 
 
 def find_transfer(config: Path, loaded: Config, place: Place) -> Transfer | None:

@@ -71,7 +71,7 @@ def test_a_swarm_without_a_chain(shell: Shell) -> None:
 def test_made_again_it_stays_as_it_is(shell: Shell) -> None:
     shell.well("swarm", "new", "a", "--dir", shell.root / "a")
     before = files(shell.root / "a")
-    assert "nothing was changed" in shell.well("swarm", "new", "b", "--dir", shell.root / "a", "--closed")
+    assert "nothing was changed" in shell.well("swarm", "new", "a", "--dir", shell.root / "a", "--closed")
     assert files(shell.root / "a") == before
 
 

@@ -172,6 +172,20 @@ SANDBOX = (
 
 CARE = (
     Mutant(
+        "two swarms are mixed in one log",
+        "swarmd/daemon/service.py",
+        "        compare(data, swarm_of_state(state), swarm_of_config(config))\n",
+        "",
+        ("tests/daemon/test_swarm_check.py::test_a_node_does_not_start_on_another_swarms_log",),
+    ),
+    Mutant(
+        "a local swarm is laid out over another",
+        "swarmd/cli/layout.py",
+        "        refuse_other_swarm(place.paths, asked, fix)\n",
+        "        continue\n",
+        ("tests/cli/test_one_swarm.py::test_local_does_not_mix_two_kinds",),
+    ),
+    Mutant(
         "a member of a backup leads out of the directory",
         "swarmd/care/archive.py",
         'return _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))',
