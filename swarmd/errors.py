@@ -14,6 +14,7 @@ class ExitCode:
     FAILURE = 1  # unexpected; a restart may help
     UNFIT = 2  # the doctor found errors
     DIFFERENCE = 3  # replay --verify or log verify found a difference
+    NEVER_STARTED = 4  # there is a node, and it has no log yet
     USAGE = 64
     BAD_DATA = 65  # event log damaged, foreign or newer
     NO_INPUT = 66  # a named file does not exist
@@ -57,6 +58,12 @@ class OtherSwarm(ConfigError):
 
 class NotFoundError(SwarmdError):
     exit_code = ExitCode.NO_INPUT
+
+
+class NeverStarted(SwarmdError):
+    """A node was made and never started, so it has no log that could be read."""
+
+    exit_code = ExitCode.NEVER_STARTED
 
 
 class LogDamaged(SwarmdError):

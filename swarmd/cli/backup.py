@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from swarmd.cli.locate import RULE, Located, locate, log_in
+from swarmd.errors import ConfigError
+
 if TYPE_CHECKING:
     from swarmd.care.archive import Manifest
 
@@ -44,8 +47,12 @@ PassphraseFile = Annotated[
 
 @app.command()
 def make(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The node's data directory; the node may run.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write: .tar.gz or .tar; it must not exist.")],
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[DIR] OUT", help=f"{RULE} The node may run. And the file to write, .tar.gz or .tar, a new one."
+        ),
+    ],
     passphrase_file: PassphraseFile = None,
     without_keys: Annotated[
         bool, typer.Option("--without-keys", help="Leave out keys, passphrases and all else that may be secret.")
@@ -67,9 +74,14 @@ def make(
     from swarmd.cli.passphrase import take_passphrase
     from swarmd.paths import DataPaths
 
+    node, out = _read_places(places, config)
+    directory = node.data
+    outside = node.config is not None and node.config.parent.resolve() != directory.resolve()
     secret = None if without_keys else take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
     data = DataPaths(directory)
-    manifest = make_backup(data, out, Plan(secret, not without_checkpoints, config, for_move))
+    manifest = make_backup(
+        data, out, Plan(secret, not without_checkpoints, node.config if outside else config, for_move)
+    )
     _tell(out, manifest)
     key = directory / "identity.key"
     if secret is None or not key.exists():
@@ -79,6 +91,20 @@ def make(
     if for_move:
         typer.echo(f"{directory} is closed: a node started there ends with code 79. Next, on the new host:")
         typer.echo(f"swarmd restore {out.name} DIR --moved")
+
+
+def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path]:
+    """The node that is meant, and the file to write. Raises ConfigError, NeverStarted, NotFoundError."""
+    if len(places) > 2:
+        raise ConfigError(
+            f"one node and one file are named, not {' '.join(map(str, places))}", "swarmd backup DIR OUT.tar.gz"
+        )
+    *named, out = places
+    if not named and (out.is_dir() or not out.name.endswith((".tar.gz", ".tar"))):
+        raise ConfigError(f"{out} is no file for a backup", "Name one: `swarmd backup DIR OUT.tar.gz`")
+    node = locate(named[0] if named else None, config)
+    log_in(node, not named and config is None)
+    return node, out
 
 
 def _note(key: Path, manifest: Manifest, out: Path) -> None:

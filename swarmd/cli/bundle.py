@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.cli.locate import CONFIG, RULE
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
 
@@ -25,15 +26,12 @@ MIB = 1024 * 1024
 JOURNAL_LINES_MAX = 20_000
 JOURNAL_BYTES_MAX = 16 * MIB
 JOURNAL_S = 30.0
-CONFIG = "config.toml"
 CREDENTIALS = "CREDENTIALS_DIRECTORY"  # as systemd.exec(5) has it
 UNCONFIGURED = "the configuration is not in it, and secrets that it names were not looked for: give it with --config"
 
 
 def bundle(
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="The node's data directory; without it and --config, ./data.")
-    ] = None,
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="The node's configuration file; else config.toml in DIR.")
     ] = None,
@@ -57,15 +55,14 @@ def bundle(
         _open(opened, to)
         return
     from swarmd.care.bundle import write_bundle
-    from swarmd.cli.status import pick_directory
+    from swarmd.cli.locate import locate, log_in
     from swarmd.config import load_config
-    from swarmd.eventlog.segment import find_log
     from swarmd.observe.redaction import Cover
     from swarmd.observe.slots import known_secrets
 
-    place = pick_directory(directory, config)
-    log = find_log(place)
-    config = config or find_config(place)
+    node = locate(directory, config)
+    place, log = node.data, log_in(node, directory is None and config is None)
+    config = node.config or find_config(place)
     loaded = load_config(config) if config is not None else None
     with _passed_credentials(config):
         secrets = known_secrets(loaded, place, signing=True) | _keys_in(place)

@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from swarmd.cli.locate import log_of
 from swarmd.core.chart import NAMES, Chart, Charts, DottedState, load_charts
 from swarmd.core.state import State
 from swarmd.core.submissions import head_of
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.segment import find_log
 
 PAGE = """\
 # {title}
@@ -65,7 +65,7 @@ def pick(charts: Charts, name: str) -> Chart:
 
 def current_states(directory: Path) -> dict[str, str]:
     """Where each chart stands after the last event of a data directory's log."""
-    return chart_states(load(find_log(directory))[0])
+    return chart_states(load(log_of(directory))[0])
 
 
 def chart_states(state: State) -> dict[str, str]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.cli.status import pick_directory
+from swarmd.cli.locate import RULE, locate, log_in
 from swarmd.config import WebConfig, load_config
-from swarmd.errors import ConfigError, NotFoundError
+from swarmd.errors import ConfigError
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ PORT = 8800
 
 
 def dashboard(
-    directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help="The node's data directory; else --config's, or ./data.")
-    ] = None,
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
     swarm: Annotated[
         Path | None,
@@ -68,14 +66,12 @@ def dashboard(
         return
     if bootstrap or rpc:
         raise ConfigError("--bootstrap and --rpc are for an observer", "Give --swarm MANIFEST with them")
-    root = pick_directory(directory, config)
+    node = locate(directory, config)
     web = load_config(config).web if config is not None else WebConfig()
-    if not DataPaths(root).events.is_dir():
-        raise NotFoundError(
-            f"there is no event log in {root}", "Name a node's data directory, or its configuration with --config"
-        )
+    if not DataPaths(node.data).events.is_dir():
+        log_in(node, directory is None and config is None)
     serve_log(
-        root,
+        node.data,
         listen or web.listen or LISTEN,
         token_named(token_file, web.token),
         (*(hosts or ()), *web.hosts),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.errors import ConfigError, NotFoundError
+from swarmd.cli.locate import CONFIG, RULE, config_of_node, holds_log, place_of
+from swarmd.errors import NotFoundError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,14 +17,13 @@ if TYPE_CHECKING:
     from swarmd.doctor.finding import Finding, Report
     from swarmd.doctor.subject import Subject
 
-CONFIG = "config.toml"
 COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 RUNNING_SHOWN = 3  # names of checks under way that are shown
 
 
 def doctor(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="DIR", help=f"The node's directory, with its {CONFIG}; here without it.")
+        Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} Without any node, the machine alone.")
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
     data: Annotated[
@@ -51,7 +51,7 @@ def doctor(
             typer.echo(f"{check.name:12} {check.title}")
         return 0
     checks = choose_checks(only or ())
-    subject = Subject(find_config(directory, config), data, offline)
+    subject = Subject(find_config(directory, config), data or find_data(directory, config), offline)
     report = examine_visibly(subject, [check.name for check in checks], quiet=as_json)
     if as_json:
         typer.echo(encode_report(report))
@@ -61,27 +61,24 @@ def doctor(
 
 
 def find_config(directory: Path | None, config: Path | None) -> Path | None:
-    """The configuration that is meant, None where there is none.
+    """The configuration that is meant, None where nothing was named and there is none here.
 
     Raises:
-        ConfigError: both were given.
         NotFoundError: what was named is not there, or has no configuration.
     """
-    if directory is not None and config is not None:
-        raise ConfigError("both a directory and --config were given", "Give one of them")
-    if config is not None:
-        if not config.is_file():
-            raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node")
-        return config
-    place = (directory or Path()) / CONFIG
-    if place.is_file():
-        return place
-    if directory is None:
+    if config is not None and not config.is_file():
+        raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node")
+    if directory is None and config is None and not (place_of(None) / CONFIG).is_file():
         return None
-    raise NotFoundError(
-        f"there is no {CONFIG} in {directory}",
-        "Name the configuration with --config, and its data directory with --data",
-    )
+    return config_of_node(directory, config)
+
+
+def find_data(directory: Path | None, config: Path | None) -> Path | None:
+    """The data directory, where it is not for the configuration to say."""
+    if config is not None:
+        return directory
+    place = place_of(directory)
+    return place if holds_log(place) and (place / CONFIG).is_file() else None
 
 
 def examine_visibly(subject: Subject, names: list[str], quiet: bool = False) -> Report:

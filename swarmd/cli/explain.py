@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from swarmd.observe.story import Story
 
-DEFAULT_DIRECTORY = Path("data")
 ANSWER_S = 2.0  # longest wait for a daemon
 
 
@@ -26,7 +25,8 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="[DIR] [ROUND]",
-            help="The node's data directory (./data without one), and a round; without a round: now, and the last gap.",
+            help="The node's directory, by default the present one or ./data; and a round, by default now and the last "
+            "gap.",
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
@@ -53,7 +53,7 @@ def explain(
 
 def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]:
     """The directory and the round that are meant. Raises ConfigError."""
-    from swarmd.cli.status import pick_directory
+    from swarmd.cli.locate import log_of
 
     numbers = [word for word in words if re.fullmatch(r"\d{1,18}", word)]
     places = [word for word in words if word not in numbers]
@@ -62,7 +62,7 @@ def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]
             f"one directory and one round at most are explained, not {' '.join(words)}", "For example: explain data 12"
         )
     place = Path(places[0]) if places else None
-    return pick_directory(place, config), int(numbers[0]) if numbers else None
+    return log_of(place, config), int(numbers[0]) if numbers else None
 
 
 def has_daemon(directory: Path) -> bool:

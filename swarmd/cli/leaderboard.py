@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmd.chain.standings import ORDERS, Order
+from swarmd.cli.locate import RULE, log_of
 from swarmd.core.values import Standing
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
 
@@ -23,7 +24,7 @@ TOP_MAX = 10_000
 def leaderboard(
     directory: Annotated[
         Path | None,
-        typer.Argument(help="A data directory: of the coordinator, or of any node of a swarm with a chain."),
+        typer.Argument(metavar="[DIR]", help=f"{RULE} The coordinator's, or with a chain any node's."),
     ] = None,
     rpc: Annotated[
         str | None,
@@ -49,10 +50,9 @@ def leaderboard(
         if directory is not None or contract is None:
             raise ConfigError("--rpc reads the chain, not a directory", "Give --contract with it, and no directory")
         return tell_board(standings.board_of_chain(rpc, contract, from_block, order, depth), top, as_json)
-    if directory is None:
-        raise ConfigError("nothing to read was named", "Give a data directory, or --rpc and --contract")
-    board = standings.board_of_log(directory, order, depth)
-    return tell_board(board, top, as_json) if board else tell_reports(directory, order, top, as_json)
+    log = log_of(directory)
+    board = standings.board_of_log(log, order, depth)
+    return tell_board(board, top, as_json) if board else tell_reports(log, order, top, as_json)
 
 
 def order_of(sort: str) -> Order:

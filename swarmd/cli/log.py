@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.cli.locate import RULE, log_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -21,51 +23,51 @@ app = typer.Typer(
 FOLLOW_S = 0.2  # how often `tail -f` looks for new events
 TAIL_EVENTS = 10
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="A node's data directory, or its events directory.")]
+Directory = Annotated[
+    Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} A copy will do, and an events directory alone.")
+]
 Text = Annotated[bool, typer.Option("--text", "-t", help="Short lines for people instead of JSON lines.")]
 
 
 @app.command()
 def cat(
-    directory: Directory,
+    directory: Directory = None,
     first: Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="First event.")] = 0,
     last: Annotated[int | None, typer.Option("--to", metavar="SEQ", min=0, help="Last event.")] = None,
     text: Text = False,
 ) -> None:
     """Print events, one JSON line each: seq, at (POSIX seconds), type, and the event's fields; NaN is a string."""
     from swarmd.eventlog.reader import read_commits
-    from swarmd.eventlog.segment import find_log
 
-    _print(read_commits(find_log(directory), first), first, last, text)
+    _print(read_commits(log_of(directory), first), first, last, text)
 
 
 @app.command()
 def tail(
-    directory: Directory,
+    directory: Directory = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended, until Ctrl-C.")] = False,
     count: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last events.")] = TAIL_EVENTS,
     text: Text = False,
 ) -> None:
     """Print the last events, and with -f the coming ones."""
     from swarmd.eventlog.reader import end_of, follow_commits, read_commits
-    from swarmd.eventlog.segment import find_log
 
-    log = find_log(directory)
+    log = log_of(directory)
     first = max(0, end_of(log) - count)
     commits = follow_commits(log, first, _pause) if follow else read_commits(log, first)
     _print(commits, first, None, text)
 
 
 @app.command()
-def verify(directory: Directory) -> None:
+def verify(directory: Directory = None) -> None:
     """Check every byte: frames, sequence, the chain of segments, snapshots. Commands: `swarmd replay --verify`."""
     from swarmd.eventlog.check import check_log
-    from swarmd.eventlog.segment import find_log
 
-    found = check_log(find_log(directory))
+    log = log_of(directory)
+    found = check_log(log)
     typer.echo(
-        f"{directory}: sound: {found.events} events (seq {found.from_seq} to {found.next_seq - 1}) in {found.commits} "
-        f"commits, {found.segments} segments, {found.snapshots} snapshots; node {found.node}"
+        f"{directory or log.parent}: sound: {found.events} events (seq {found.from_seq} to {found.next_seq - 1}) in "
+        f"{found.commits} commits, {found.segments} segments, {found.snapshots} snapshots; node {found.node}"
     )
     if found.torn_bytes:
         typer.echo(
@@ -75,18 +77,17 @@ def verify(directory: Directory) -> None:
 
 @app.command()
 def export(
-    directory: Directory,
+    directory: Directory = None,
     jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="OUT", help="Write a Parquet table.")] = None,
 ) -> None:
     """Write the whole log to a file, for jq, DuckDB and their like."""
     from swarmd.eventlog.export import export_json_lines, export_parquet
     from swarmd.eventlog.reader import read_commits
-    from swarmd.eventlog.segment import find_log
 
     if jsonl is None and parquet is None:
         raise typer.BadParameter("name what to write: --jsonl OUT or --parquet OUT")
-    log = find_log(directory)
+    log = log_of(directory)
     if jsonl is not None:
         typer.echo(f"{jsonl}: {export_json_lines(read_commits(log), jsonl)} events")
     if parquet is not None:
@@ -95,18 +96,19 @@ def export(
 
 @app.command("compact")
 def compact_log(
-    directory: Directory,
+    directory: Directory = None,
     keep_bytes: Annotated[
         int, typer.Option(metavar="BYTES", min=0, help="Remove no more than it takes to get down to this.")
     ] = 0,
 ) -> None:
     """Make a stopped node's log smaller: snapshot its end, and remove the oldest segments. They are gone for good."""
     from swarmd.eventlog.compact import compact
-    from swarmd.eventlog.segment import find_log
 
-    done = compact(find_log(directory), keep_bytes)
+    log = log_of(directory)
+    done = compact(log, keep_bytes)
     typer.echo(
-        f"{directory}: {done.segments} segments removed, {done.before_bytes} bytes before, {done.after_bytes} bytes now"
+        f"{directory or log.parent}: {done.segments} segments removed, {done.before_bytes} bytes before, "
+        f"{done.after_bytes} bytes now"
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.cli.locate import RULE, config_of_node, locate
 from swarmd.config import Config, load_config
 from swarmd.errors import ConfigError, ExitCode, NotifyFailed
 
@@ -45,7 +46,8 @@ _CODES = {
 
 
 def notify(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The node's configuration file.")],
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Data directory in place of the configuration's, as of `run`.")
     ] = None,
@@ -59,14 +61,15 @@ def notify(
     """
     from swarmd.web.notify_senders import senders_of
 
-    loaded = load_config(config)
-    senders = senders_of(loaded.notify, data or config.parent / loaded.data)
+    file = config_of_node(directory, config)
+    loaded = load_config(file)
+    senders = senders_of(loaded.notify, data or locate(directory, config).data)
     if unit and not senders:
-        typer.echo(f"{config} names no way to notify anybody, so nobody is told of {unit[:WORDS_CHARACTERS_MAX]}")
+        typer.echo(f"{file} names no way to notify anybody, so nobody is told of {unit[:WORDS_CHARACTERS_MAX]}")
         return ExitCode.OK
     if not senders:
         raise ConfigError(
-            f"{config} names no way to notify anybody", "Set notify.webhook, notify.telegram_token or notify.command"
+            f"{file} names no way to notify anybody", "Set notify.webhook, notify.telegram_token or notify.command"
         )
     words = f"{unit[:WORDS_CHARACTERS_MAX]} ended: {how_it_ended(os.environ)}" if unit else "this is a test"
     sent = asyncio.run(_send(senders, _note(loaded, words, well=not unit)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.cli.locate import RULE
 from swarmd.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ INDENT = " " * 10
 
 def replay(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A node's data directory or its events directory; copies will do.")
-    ],
+        Path | None,
+        typer.Argument(metavar="[DIR]", help=f"{RULE} A copy will do, and an events directory alone."),
+    ] = None,
     types: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help="Events of this type.", rich_help_panel=FILTERS)
     ] = None,
@@ -76,17 +78,17 @@ def replay(
     Others are charts and settings (--against). Needs only the log: no model, network or key; a running daemon's
     directory is fine.
     """
-    from swarmd.eventlog.segment import find_log
+    from swarmd.cli.locate import log_of
 
     if state + step + verify + web + bool(against) > 1:
         raise typer.BadParameter("--state, --step, --verify, --against and --web exclude each other")
     if (state or verify or against or web) and (types or first or round_ is not None or stage is not None):
         raise typer.BadParameter("--type, --round, --stage and --from choose what is listed; here only --to counts")
-    log = find_log(directory)
+    log = log_of(directory)
     if web:
         show_page(log)
     elif verify:
-        show_verified(directory, log, last, json)
+        show_verified(directory or log.parent, log, last, json)
     elif against:
         show_comparison(log, against, last, json)
     elif state:

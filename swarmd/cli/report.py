@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.cli.locate import CONFIG, RULE, log_of
 from swarmd.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
@@ -19,9 +20,9 @@ OUT = Path("report.png")
 
 def report(
     directories: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", help="Data directories, or one directory with several nodes' in it."),
-    ],
+        list[Path] | None,
+        typer.Argument(metavar="[DIR...]", help=f"{RULE} Or several, or one directory with several nodes' in it."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help=f"The picture, .png or .svg.  [default: {OUT}]")
     ] = None,
@@ -36,7 +37,7 @@ def report(
     if as_json and card:
         raise ConfigError("--json and --card both print", "Choose one")
     files = picture_files(out, svg, wanted=not (as_json or card))
-    histories = read_histories(directories)
+    histories = read_histories(directories or [log_of(None).parent])
     if card:
         print_card(histories)
     elif as_json:
@@ -82,14 +83,12 @@ def read_histories(directories: Sequence[Path]) -> list[History]:
 
 def node_directories(directory: Path) -> list[Path]:
     """The directory itself, or those of the nodes in it, as `swarmd local` makes them. Raises NotFoundError."""
-    from swarmd.eventlog.segment import find_log
-
-    if directory.is_dir() and not (directory / "events").is_dir():
+    if directory.is_dir() and not (directory / "events").is_dir() and not (directory / CONFIG).is_file():
         inner = sorted(place for place in directory.iterdir() if (place / "events").is_dir())
         if inner:
             return inner
-    find_log(directory)
-    return [directory]
+    log = log_of(directory)
+    return [directory if log == directory else log.parent]
 
 
 def print_card(histories: Sequence[History]) -> None:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from swarmd.cli.locate import RULE, locate
+
 
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup that `swarmd backup` made.")],
@@ -61,14 +63,15 @@ def _tell_other_swarm(directory: Path) -> None:
 
 
 def rollback(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A stopped node's data directory.")],
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} It is stopped.")] = None,
 ) -> None:
     """Put back what the last upgrade changed, for the older swarmd to go on with."""
     from swarmd.care.rollback import roll_back
     from swarmd.paths import DataPaths
 
-    data = DataPaths(directory)
+    root = locate(directory).data
+    data = DataPaths(root)
     copied = roll_back(data)
     day = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(copied.made_at))
-    typer.echo(f"{directory}: {', '.join(copied.paths)} as before the upgrade of {day}, rules {copied.rules}")
+    typer.echo(f"{root}: {', '.join(copied.paths)} as before the upgrade of {day}, rules {copied.rules}")
     typer.echo(f"what came after lies in {data.after_upgrade}; remove it when it is of no use")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from swarmd.cli.locate import RULE, config_of_node, locate
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.paths import DataPaths
@@ -15,7 +16,10 @@ PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a perso
 
 
 def run(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The node's configuration, a TOML file.")],
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="The node's configuration; DIR is then its data directory.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="The data directory, in place of the one the file names.")
     ] = None,
@@ -28,9 +32,10 @@ def run(
     from swarmd.observe.slots import known_secrets
     from swarmd.swarms.registry import check_kind
 
-    loaded = load_config(config)
+    file = config_of_node(directory, config)
+    loaded = load_config(file)
     check_kind(loaded.swarm)
-    paths = DataPaths(data or data_directory(config, loaded.data))
+    paths = DataPaths(data or locate(directory, config).data)
     secrets = known_secrets(loaded, paths.root, signing=True)
     is_watched = configure(loaded.logs.level, loaded.logs.format, secrets=secrets)
     try:
@@ -41,8 +46,3 @@ def run(
     except Exception:  # told as a line of the log, which covers what its words and those of libraries may hold
         structlog.get_logger("swarmd").exception("the daemon met an error it does not know; please report it")
         return ExitCode.FAILURE
-
-
-def data_directory(config: Path, named: str) -> Path:
-    """The data directory that a configuration file names, relative to the file."""
-    return config.parent / named

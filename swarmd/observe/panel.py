@@ -21,6 +21,7 @@ ADDRESSES_PRINTED = 2
 def panel_of(status: Status) -> RenderableType:
     """All of it."""
     source = "running" if status.source == "daemon" else "no daemon answers; this is what its log says"
+    source = "it has no log yet" if not status.log.next_seq and status.source == "log" else source
     title = f"{status.name or status.peer[-12:] or 'node'} · {status.role or 'no role yet'} · {source}"
     parts: list[RenderableType] = [_layers(status)]
     if status.rewards:

@@ -245,7 +245,7 @@ def _process(state: State, now: float, live: Live | None, version: str) -> Proce
     else:
         reason = "no daemon runs, and the log holds no orderly stop: it was killed or crashed"
     return ProcessStatus(
-        state="stopped" if ended else "dead",
+        state="never started" if not state.settings else "stopped" if ended else "dead",
         healthy=False,
         age_s=now - state.since if state.since else 0.0,
         reason=reason,

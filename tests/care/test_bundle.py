@@ -276,7 +276,7 @@ def test_status_and_stories_of_a_directory_beside_its_configuration(
             ExitCode.OK,
             ExitCode.FAILURE,
         )
-        assert run_command([verb, "--config", str(tmp_path / "node.toml")]) == ExitCode.NO_INPUT
+        assert run_command([verb, "--config", str(tmp_path / "node.toml")]) == ExitCode.NEVER_STARTED
     assert capsys.readouterr().out
 
 

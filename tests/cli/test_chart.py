@@ -93,7 +93,7 @@ def test_a_chart_that_names_no_state_is_refused(
 
 def test_a_directory_without_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["chart", "--state", str(tmp_path)]) == ExitCode.NO_INPUT
-    assert "there is no event log" in capsys.readouterr().err
+    assert "there is no node in" in capsys.readouterr().err
 
 
 def test_written_pages_are_the_shipped_ones(tmp_path: Path) -> None:

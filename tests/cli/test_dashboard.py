@@ -131,7 +131,7 @@ def test_a_taken_port_is_named(tmp_path: Path, capsys: Any) -> None:
 def test_a_directory_without_a_log_is_refused(tmp_path: Path, capsys: Any) -> None:
     assert run_command(["dashboard", str(tmp_path)]) == ExitCode.NO_INPUT
     assert run_command(["replay", "--web", str(tmp_path)]) == ExitCode.NO_INPUT
-    assert "no event log" in capsys.readouterr().err
+    assert "there is no node in" in capsys.readouterr().err
 
 
 def test_a_page_and_other_modes_exclude_each_other(tmp_path: Path, capsys: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from swarmd.cli.doctor import find_config
 from swarmd.doctor.catalogue import CHECKS
-from swarmd.errors import ConfigError, ExitCode, NotFoundError
+from swarmd.errors import ExitCode, NotFoundError
 from tests.cli.owning import Shell, files
 
 QUICK = ("--only", "config", "--only", "identity", "--only", "directory")
@@ -62,6 +62,12 @@ def test_another_data_directory(shell: Shell) -> None:
     assert said.code == ExitCode.UNFIT and "(identity.missing)" in said.out and str(empty / "identity.key") in said.out
 
 
+def test_a_directory_beside_a_configuration_is_the_data(shell: Shell) -> None:
+    config = shell.root / "a" / "config.toml"
+    said = shell("doctor", shell.root, "--config", config, "--only", "identity", "--json")
+    assert json.loads(said.out)["data"] == str(shell.root)
+
+
 def test_a_wrong_configuration_is_a_finding(shell: Shell) -> None:
     config = shell.root / "a" / "config.toml"
     config.write_text(config.read_text().replace("[round]", "[rounds]"))
@@ -83,8 +89,6 @@ def test_what_is_named_must_be_there(shell: Shell) -> None:
     assert "there is no config.toml in" in shell.fails(ExitCode.NO_INPUT, "doctor", shell.root)
     assert "there is no configuration file" in shell.fails(ExitCode.NO_INPUT, "doctor", "--config", shell.root / "x")
     assert "Did you mean clock?" in shell.fails(ExitCode.BAD_CONFIG, "doctor", "--only", "clocks")
-    with pytest.raises(ConfigError, match="both a directory and --config"):
-        find_config(shell.root, shell.root / "config.toml")
     with pytest.raises(NotFoundError):
         find_config(shell.root / "gone", None)
 

@@ -226,7 +226,6 @@ def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "nothing to read was named"),
         (["--rpc", "http://127.0.0.1:1"], "Give --contract with it"),
         (["DIR", "--rpc", "http://127.0.0.1:1", "--contract", CONTRACT], "not a directory"),
         (["--rpc", "http://127.0.0.1:1", "--contract", "0x12"], "is no address"),

@@ -103,7 +103,7 @@ def test_verify_names_file_and_offset_of_damage(data: Path, capsys) -> None:
 def test_a_directory_without_a_log_is_named(tmp_path: Path, capsys) -> None:
     for verb in ("cat", "tail", "verify"):
         assert run_command(["log", verb, str(tmp_path / "nothing")]) == ExitCode.NO_INPUT
-        assert f"no event log in {tmp_path / 'nothing'}" in capsys.readouterr().err
+        assert f"no node in {tmp_path / 'nothing'}" in capsys.readouterr().err
 
 
 def test_export_writes_files(tmp_path: Path, capsys) -> None:

@@ -168,7 +168,7 @@ def test_a_finished_swarm_is_healthy() -> None:
         (replace(STATE, chart="stopped", stop_reason="signal SIGTERM"), "stopped", "signal SIGTERM"),
         (replace(STATE, chart="failed", stop_reason="no model", exit_code=66), "stopped", "no model"),
         (STATE, "dead", "it was killed or crashed"),
-        (State(), "stopped", "it has never run here"),
+        (State(), "never started", "it has never run here"),
     ],
 )
 def test_a_node_that_is_down(state: State, process: str, words: str) -> None:
