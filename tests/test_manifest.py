@@ -24,6 +24,7 @@ from swarmd.manifest import (
     Rounds,
     Signature,
     config_of,
+    node_text,
     parse_manifest,
     read_manifest,
     recipe_digest,
@@ -427,3 +428,18 @@ def test_a_proxy_without_its_organisation_is_no_configuration() -> None:
     config = config_of(manifest, msgspec.structs.replace(choice, org="org-1"))
     assert config.chain is not None
     assert (config.chain.sender, config.chain.proxy.org) == ("proxy", "org-1")
+
+
+def test_a_comment_stands_only_at_the_key_that_it_is_about() -> None:
+    """Settings of a kind may be called as keys of the node are, such as `data`."""
+    options = {"data": "generated", "rpc": "x", "stage_s": 1}
+    recipe = recipe_of(Config(SwarmConfig("g", kind="gsm8k", stages=3, options=options)))
+    text = node_text(signed(recipe=recipe), NodeChoice(OTHER.peer_id))
+    table, seen = "", {}
+    for line in text.splitlines():
+        if line.startswith("["):
+            table = line[1 : line.index("]")] + "."
+        elif " # " in line and not line.startswith("#"):
+            seen[table + line.partition(" = ")[0]] = line.partition(" # ")[2]
+    assert seen["data"] and seen["swarm.coordinator"] and seen["dht.listen"] and seen["round.train_s"]
+    assert not any(key.startswith("swarm.options.") for key in seen), seen

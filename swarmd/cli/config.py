@@ -24,13 +24,19 @@ DEFAULTS = Config(SwarmConfig(id="example"))
 
 @app.command()
 def check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
-    """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key."""
+    """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.
+
+    A model is looked at as far as this machine knows: whether its directory is there, or its id can be one.
+    """
     from swarmd.dht.addresses import check_addresses
     from swarmd.swarms.registry import check_kind
+    from swarmd.training.source import AUTO, locate_model
 
     config = load_config(file)
     check_addresses(config)
     kind = check_kind(config.swarm)
+    if config.training.model != AUTO:
+        locate_model(config.training.model)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {kind.name}")
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import typer
 
+from swarmd.cli.swarm_new import CREATOR
 from swarmd.dht.addresses import is_address
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.private import Secret, read_secret
@@ -123,11 +124,10 @@ class Answers(NamedTuple):
         return self._replace(kind=kind, announce=announce, rpc=rpc)
 
     def _complete_own(self, asker: Asker) -> Answers:
-        name = (
-            self.name
-            if self.name is not None
-            else asker.ask("Name on the leaderboard (empty: an animal)", "", "--name")
-        )
+        name = self.name
+        if name is None:
+            question = "Name on the leaderboard" if self.manifest is None else "Name on the leaderboard (empty: none)"
+            name = asker.ask(question, CREATOR if self.manifest is None else "", "--name")
         device = self.device or asker.choose("Device to train on", DEVICES, "--device")
         repo = self.hub_repo
         if repo is None:
@@ -166,7 +166,7 @@ class Answers(NamedTuple):
     def amendments(self) -> dict[str, Any]:
         """Keys of the configuration that `join` and `swarm new` do not ask for."""
         found: dict[str, Any] = {}
-        if self.name:
+        if self.name and (self.manifest is not None or self.name != CREATOR):
             found["name"] = self.name
         if self.manifest is not None and self.device not in (None, "auto"):
             found["training.device"] = self.device

@@ -119,6 +119,7 @@ def base_text(kind: str, weighing: Weighing, **changes: Any) -> str:
     path = weighing.profile.path
     document = tomlkit.parse(path.read_text(encoding="utf-8")) if path else tomlkit.document()
     document["role"] = "coordinator"
+    document.pop("name", None)  # of the node that the profile was written for
     swarm: Any = document.setdefault("swarm", tomlkit.table())
     swarm.pop("coordinator", None)
     swarm.update({"id": "swarm", "kind": kind})

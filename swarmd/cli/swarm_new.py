@@ -43,6 +43,7 @@ DEPTH_MAX = 10_000  # blocks
 ANY_HOST = {"/ip4/0.0.0.0/": "/ip4/127.0.0.1/", "/ip6/::/": "/ip6/::1/"}
 LOOPBACK = ("/ip4/127.", "/ip6/::1/", "/dns/localhost/", "/dns4/localhost/")
 SLUG_LENGTH = 40
+CREATOR = "creator"  # the first node's name, where nobody gave one
 
 
 class Wishes(NamedTuple):
@@ -248,7 +249,7 @@ def _choice(wishes: Wishes, peer: str) -> NodeChoice:
     own = msgspec.to_builtins(wishes.base.training)  # what is not the default
     return NodeChoice(
         peer=peer,
-        name=wishes.base.name or "creator",
+        name=(wishes.base.name if wishes.base.role == "coordinator" else "") or CREATOR,
         role="coordinator",
         listen=wishes.listen,
         announce=wishes.announce,

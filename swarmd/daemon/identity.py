@@ -72,4 +72,8 @@ def _refuse_to_make(pin: str, path: Path, data: DataPaths, begun: bool) -> None:
             "Restore the key file from a backup; a new key would be another node",
         )
     if not path.resolve().is_relative_to(data.root.resolve()):
-        raise NotFoundError(f"there is no identity {path}", f"Make one with `swarmd identity new {path}`")
+        raise NotFoundError(
+            f"there is no identity {path}",
+            f"Bring it back with `swarmd identity restore BACKUP {path}`; a new node's is made with "
+            f"`swarmd identity new {path}`",
+        )

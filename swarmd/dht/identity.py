@@ -193,7 +193,11 @@ def read_identity(path: Path) -> Identity:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no identity {path}", f"Make one with `swarmd identity new {path}`") from error
+        raise NotFoundError(
+            f"there is no identity {path}",
+            f"Bring it back with `swarmd identity restore BACKUP {path}`; a new node's is made with "
+            f"`swarmd identity new {path}`",
+        ) from error
     except OSError as error:
         raise IdentityError(f"the identity {path} cannot be opened: {error.strerror}") from error
     try:

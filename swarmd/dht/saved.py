@@ -28,11 +28,11 @@ def note_backup(key: Path, peer: str, at: float, out: Path) -> None:
     note_of(key).write_bytes(msgspec.json.encode(Saved(peer, at, str(out.absolute()))))
 
 
-def last_backup(key: Path, peer: str) -> Saved | None:
-    """The latest backup of this peer's key that was made here; None where none is known."""
+def last_backup(key: Path, peer: str = "") -> Saved | None:
+    """The latest backup of this peer's key, or of whatever key lay there, that was made here; None: none is known."""
     try:
         with note_of(key).open("rb") as file:
             saved = msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=Saved)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return saved if saved.peer == peer else None
+    return saved if peer in ("", saved.peer) else None

@@ -47,7 +47,7 @@ ANNOUNCE_NAT = Kind(
     "The node seems to be behind a NAT, and announces nothing",
     "It can dial others, but others cannot dial it, unless the router forwards ports by UPnP. It takes part; its "
     "rollouts travel by way of others.",
-    "Forward the port on the router and announce the public address, or set dht.client_mode = true",
+    "Forward the port on the router and announce the public address; a follower may set dht.client_mode = true instead",
 )
 ANNOUNCE_INSIDE = Kind(
     "announce.inside",
@@ -185,9 +185,14 @@ def advise_forwarding(config: Config, own: Sequence[str]) -> str:
     listen = "" if port else f'Set dht.listen = ["/ip4/0.0.0.0/tcp/{DEFAULT_PORT}"]. '
     port = port or DEFAULT_PORT
     inside = next((address.split("/")[2] for address in own if address.startswith("/ip4/")), "this machine")
+    otherwise = (
+        "run the coordinator on a machine that others reach: all others join through it"
+        if config.role == "coordinator"
+        else "set dht.client_mode = true"
+    )
     return (
         f"{listen}On the router, forward TCP port {port} to {inside}, and set dht.announce = "
-        f'["/ip4/PUBLIC-ADDRESS/tcp/{port}"]. Where that cannot be done, set dht.client_mode = true'
+        f'["/ip4/PUBLIC-ADDRESS/tcp/{port}"]. Where that cannot be done, {otherwise}'
     )
 
 

@@ -20,6 +20,7 @@ from swarmd.doctor import (
     endpoints,
     examination,
     history,
+    hub,
     keys,
     machine,
     onchain,
@@ -44,6 +45,7 @@ CHECKS = (
     Check("extras", "Optional packages", machine.check_extras),
     Check("device", "Device", device.check_device, "machine", TORCH_S),
     Check("memory", "Memory", device.check_memory, "config", TORCH_S),
+    Check("model", "Model", hub.check_model),
     Check("limits", "Limits", machine.check_limits, "machine"),
     Check("proxies", "Proxies", machine.check_proxies, "machine"),
     Check("programs", "Programs", disk.check_programs, "machine"),
@@ -68,6 +70,7 @@ CHECKS = (
 MODULES: tuple[ModuleType, ...] = (
     machine,
     device,
+    hub,
     disk,
     sandboxed,
     service,

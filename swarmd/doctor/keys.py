@@ -12,7 +12,7 @@ import psutil
 
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.identity import FILE_BYTES_MAX, Identity, parse_identity
-from swarmd.dht.saved import last_backup
+from swarmd.dht.saved import last_backup, note_of
 from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
@@ -30,6 +30,14 @@ KEY_NEW = Kind(
     "There is no identity yet",
     "The first start makes one in the new data directory.",
     "Make a copy of it after the first start: `swarmd identity backup`",
+)
+KEY_LOST = Kind(
+    "identity.lost",
+    "warning",
+    "The identity seems to be lost",
+    "A node was here, and its key is not. The next start makes a new one: another node, without the standing of this "
+    "one.",
+    "Bring it back with `swarmd identity restore BACKUP FILE` before the next start",
 )
 KEY_MISSING = Kind(
     "identity.missing",
@@ -128,17 +136,20 @@ def _examine(subject: Subject) -> Iterator[Finding]:
 
 
 def _absent(subject: Subject, path: Path) -> Finding:
+    """Whatever became of the key, the first thing to try is its backup."""
     config, data = subject.whole
+    saved = last_backup(path)
+    restore = f"`swarmd identity restore {saved.file if saved else 'BACKUP'} {path}`"
     if config.dht.peer:
-        return KEY_MISSING.found(
-            f"{path} is not there, and dht.peer pins {config.dht.peer}", f"`swarmd identity restore BACKUP {path}`"
-        )
+        return KEY_MISSING.found(f"{path} is not there, and dht.peer pins {config.dht.peer}", restore)
     if subject.begun:
-        return KEY_MISSING.found(
-            f"{path} is not there, but {data.events} holds a node's log", f"`swarmd identity restore BACKUP {path}`"
-        )
+        return KEY_MISSING.found(f"{path} is not there, but {data.events} holds a node's log", restore)
     if not path.resolve().is_relative_to(data.root.resolve()):
-        return KEY_MISSING.found(f"{path}, which dht.identity names, is not there", f"`swarmd identity new {path}`")
+        fix = f"{restore}; only for a node that never had one: `swarmd identity new {path}`"
+        return KEY_MISSING.found(f"{path}, which dht.identity names, is not there", fix)
+    traces = [place.name for place in (note_of(path), data.checkpoints, data.network, data.blobs) if place.exists()]
+    if traces:
+        return KEY_LOST.found(f"{path} is not there, but in {data.root} are {', '.join(traces)}", restore)
     return KEY_NEW.found(f"{path} is not there", f"After the first start: `swarmd identity backup {path} OUT`")
 
 

@@ -14,24 +14,25 @@ from swarmd.manifest.layout import commented
 
 TRAIN_STAGES = 2.0  # a slow node may take so many stages' time before its stage is given up
 
-_COMMENTS = {
+_COMMENTS = {  # by dotted key
     "name": "shown to others on the leaderboard",
     "data": "log, rollouts, checkpoints and identity lie beside this file",
-    "options": "settings of the kind",
-    "coordinator": "peer id whose announcements count: the creator's node",
-    "listen": "port 0 takes any free one",
-    "announce": "addresses told to others, when those above cannot be reached from outside",
-    "bootstrap": "from the manifest, and from the contract where there is one",
-    "members": "peer ids that may write; empty: everybody, or whom the contract admits",
-    "peer": "the identity must be this one; none is ever made in its place",
-    "proxy": "the signer that submits for this node",
-    "rpc": "best first; file:PATH names a file of one URL a line",
-    "from_block": "the contract was created in this block",
-    "keystore": "encrypted key of the account, relative to the data directory",
-    "passphrase": "file with its passphrase, likewise",
-    "drive": '"policy": this node advances the swarm when the contract allows it',
-    "stage_s": "a stage's longest time",
-    "train_s": "longest a stage may train on this node",
+    "swarm.options": "settings of the kind",
+    "swarm.coordinator": "peer id whose announcements count: the creator's node",
+    "dht.listen": "port 0 takes any free one",
+    "dht.announce": "addresses told to others, when those above cannot be reached from outside",
+    "dht.bootstrap": "from the manifest, and from the contract where there is one",
+    "dht.members": "peer ids that may write; empty: everybody, or whom the contract admits",
+    "dht.peer": "the identity must be this one; none is ever made in its place",
+    "round.train_s": "longest a stage may train on this node",
+    "coordinator.stage_s": "a stage's longest time",
+    "chain.rpc": "best first; file:PATH names a file of one URL a line",
+    "chain.from_block": "the contract was created in this block",
+    "chain.keystore": "encrypted key of the account, relative to the data directory",
+    "chain.passphrase": "file with its passphrase, likewise",
+    "chain.drive": '"policy": this node advances the swarm when the contract allows it',
+    "chain.stage_s": "a stage's longest time",
+    "chain.proxy": "the signer that submits for this node",
 }
 
 
@@ -73,7 +74,7 @@ def node_text(manifest: Manifest, choice: NodeChoice) -> str:
     for key, value in (("name", choice.name), ("role", choice.role), ("data", choice.data)):
         document.add(key, commented(value, _COMMENTS.get(key, "")))
     for name, (comment, content) in _tables(manifest, choice).items():
-        document.add(name, _table(comment, content))
+        document.add(name, _table(name, comment, content))
     return tomlkit.dumps(document)
 
 
@@ -152,12 +153,13 @@ def _chain(chain: Chain, choice: NodeChoice) -> dict[str, Any]:
     return content
 
 
-def _table(comment: str, content: dict[str, Any], nests: bool = True) -> Any:
+def _table(name: str, comment: str, content: dict[str, Any], nests: bool = True) -> Any:
     """A table; tables in it are tables of their own, and what is in those stands in one value each."""
     table = tomlkit.table()
     if comment:
         table.comment(comment)
     for key, value in sorted(content.items(), key=lambda item: nests and isinstance(item[1], dict)):
-        inner = _table(_COMMENTS.get(key, ""), value, False) if nests and isinstance(value, dict) else None
-        table.add(key, inner or commented(value, _COMMENTS.get(key, "")))
+        about = _COMMENTS.get(f"{name}.{key}", "")
+        inner = _table(f"{name}.{key}", about, value, False) if nests and isinstance(value, dict) else None
+        table.add(key, inner or commented(value, about))
     return table

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from pathlib import Path
 
 from swarmd.errors import ModelError
 
 EMBEDDED = "embedded"
 AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.pool
+# huggingface_hub.utils.validate_repo_id has these rules, and takes a second to import
+ID = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
+SIMILAR = 0.8  # of two words, by difflib
 EMBEDDED_DIR = Path(__file__).parent.parent / "models" / "embedded"
 
 
@@ -22,4 +27,17 @@ def locate_model(name: str) -> str:
         return str(path)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.exists():
         raise ModelError(f"there is no model directory {path}", "Correct training.model")
+    _check_form(name)
     return name
+
+
+def _check_form(name: str) -> None:
+    """Raise ModelError for what is no id of the Hub, or a misspelt word of swarmd's own."""
+    if not ID.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
+        raise ModelError(
+            f"{name!r} is neither a directory nor the id of a model on the Hugging Face Hub",
+            'Correct training.model: an id is "user/model", of letters, digits, "-", "_" and "."',
+        )
+    near = difflib.get_close_matches(name.lower(), (EMBEDDED, AUTO), n=1, cutoff=SIMILAR)
+    if near:
+        raise ModelError(f"there is no model {name!r}", f'Did you mean training.model = "{near[0]}"?')

@@ -126,6 +126,16 @@ def test_what_show_prints_is_the_same_configuration(path: Path) -> None:
             "training.steps: Expected `int`",
         ),
         ("role = ", ExitCode.BAD_CONFIG, "is not valid TOML"),
+        (
+            'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "embeded"',
+            ExitCode.NO_INPUT,
+            'Did you mean training.model = "embedded"?',
+        ),
+        (
+            'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "Qwen/Qwen 3"',
+            ExitCode.NO_INPUT,
+            "neither a directory nor the id of a model",
+        ),
     ],
 )
 def test_check_names_what_is_wrong(

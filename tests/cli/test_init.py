@@ -156,6 +156,9 @@ def test_the_node_is_examined_at_the_end(shell: Shell) -> None:
 # --- at a terminal ---
 
 
+SILENT = ("--model", "embedded", "--announce", "", "--device", "cpu", "--hub-repo", "", "--no-examine")
+
+
 class Terminal:
     """A person at a terminal of their own."""
 
@@ -214,13 +217,23 @@ def test_a_person_is_asked_and_the_token_is_not_shown(shell: Shell) -> None:
     assert (root / "hub.token").read_text().strip() == TOKEN
 
 
+def test_what_a_person_leaves_empty_is_what_was_shown(shell: Shell) -> None:
+    root = shell.root / "asked"
+    terminal = Terminal("init", "--dir", str(root), "--swarm", "Evening", "--kind", "gsm8k", *SILENT)
+    terminal.answer("Endpoint of a chain", "")
+    terminal.answer("Name on the leaderboard [creator]", "")
+    assert terminal.end() == 0, terminal.seen
+    assert load_config(root / "config.toml").name == "creator"
+
+
 def test_a_person_joins(shell: Shell) -> None:
     shell.well("swarm", "new", "Digits", "--dir", shell.root / "a")
     terminal = Terminal("init", "--dir", shell.root / "b", "--no-examine", "--hub-repo", "", "--device", "auto")
     terminal.answer("A swarm of your own, or join one", "join")
     terminal.answer("Its manifest", str(shell.root / "a" / "swarm.toml"))
-    terminal.answer("Name on the leaderboard", "")
+    terminal.answer("Name on the leaderboard (empty: none)", "")
     assert terminal.end() == 0, terminal.seen
+    assert load_config(shell.root / "b" / "config.toml").name == ""
     assert load_config(shell.root / "b" / "config.toml").swarm.id == shell.manifest("a").id
 
 
@@ -267,6 +280,7 @@ def test_every_profile_makes_a_coordinators_configuration_with_one_model(kind: s
         config = parse_config(base_text(kind, weighing, device="cpu"), weighing.profile.name)
         assert (config.role, config.swarm.kind, config.swarm.coordinator) == ("coordinator", kind, "")
         assert (config.training.model, config.training.pool) == ("user/model-1B", ())
+        assert config.name == "", "the profile's name is another node's"
         assert config.dht.bootstrap == () and config.training.device == "cpu"
         assert stage_seconds(config) >= 300
 

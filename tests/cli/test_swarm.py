@@ -99,6 +99,15 @@ def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
     assert config.round.train_s == 1800.0
 
 
+@pytest.mark.parametrize(
+    ("file", "name"), [("cuda-1.5b", "creator"), ("follower", "creator"), ("coordinator", "coordinator")]
+)
+def test_a_coordinator_is_not_called_as_the_follower_whose_recipe_it_takes(shell: Shell, file: str, name: str) -> None:
+    shell.well("swarm", "new", "a", "--dir", shell.root / "a", "--config", f"configs/gsm8k/{file}.toml")
+    config = load_config(shell.root / "a" / "config.toml")
+    assert (config.role, config.name) == ("coordinator", name)
+
+
 def test_a_mixture_that_is_the_kinds_own_is_spelled_out(shell: Shell) -> None:
     """So that the manifest says the same in every version."""
     recipe = shell.root / "recipe.toml"

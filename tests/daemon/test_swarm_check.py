@@ -99,6 +99,7 @@ def test_the_last_start_counts(tmp_path: Path) -> None:
 def test_a_directory_without_a_log_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     refuse_other_swarm(DataPaths(tmp_path), SwarmName("any"))
+    assert swarm_of_log(DataPaths(tmp_path)) is None
 
 
 def test_a_node_does_not_start_on_another_swarms_log(tmp_path: Path) -> None:

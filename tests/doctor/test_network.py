@@ -157,6 +157,18 @@ def test_behind_a_nat_the_advice_names_the_port_and_the_keys(tmp_path: Path, mon
     assert 'dht.announce = ["/ip4/PUBLIC-ADDRESS/tcp/40001"]' in found.fix and "dht.client_mode = true" in found.fix
 
 
+@pytest.mark.parametrize("bootstrap", ["", f'bootstrap = ["{PUBLIC}"]'], ids=["first", "others"])
+def test_a_coordinator_behind_a_nat_is_not_told_to_dial_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bootstrap: str
+) -> None:
+    """Nobody could join through it: another check calls that a fault."""
+    nat(monkeypatch, "192.168.1.7")
+    made = Made(tmp_path)
+    made.write(f'[dht]\nlisten = ["/ip4/0.0.0.0/tcp/38331"]\n{bootstrap}')
+    found = made.find("announce")["announce.inside"]
+    assert "client_mode" not in found.fix and "on a machine that others reach" in found.fix
+
+
 def test_without_a_fixed_port_the_advice_fixes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nat(monkeypatch, "10.0.0.2")
     found = follower(tmp_path, [PUBLIC]).find("announce")["announce.nat"]

@@ -17,6 +17,7 @@ from swarmd.core.step import RULES
 from swarmd.daemon.notes import Moved, write_note
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.identity import create_identity, generate_identity
+from swarmd.dht.saved import note_backup
 from swarmd.doctor import service
 from swarmd.units.plan import Place, plan
 from swarmd.units.reading import drift
@@ -50,6 +51,8 @@ def test_a_valid_configuration(made: Made) -> None:
         ('kind = "digit"', "digit", "digits"),
         ('[dht]\nlisten = ["here"]', "dht.listen", "/ip4/"),
         ('[training]\nmodel = "./nowhere"', "nowhere", "training.model"),
+        ('[training]\nmodel = "embeded"', "embeded", "embedded"),
+        ('[training]\nmodel = "Qwen/Qwen3--0.6B"', "Qwen/Qwen3--0.6B", "user/model"),
         ("stages = 3", "swarm.stages is 3", "stages = 1"),
     ],
 )
@@ -202,7 +205,19 @@ def test_a_missing_key(made: Made) -> None:
 
 def test_a_key_outside_the_data_directory(made: Made, tmp_path: Path) -> None:
     made.write(f'[dht]\nidentity = "{tmp_path}/elsewhere.key"')
-    assert made.find("identity")["identity.missing"].fix == f"`swarmd identity new {tmp_path}/elsewhere.key`"
+    fix = made.find("identity")["identity.missing"].fix
+    restored, made_new = (fix.index(f"swarmd identity {verb} ") for verb in ("restore", "new"))
+    assert restored < made_new and fix.endswith(f"`swarmd identity new {tmp_path}/elsewhere.key`")
+
+
+def test_a_key_that_was_lost_with_its_log(made: Made, tmp_path: Path) -> None:
+    made.key.unlink()
+    (made.data / "checkpoints").mkdir()
+    found = made.find("identity")["identity.lost"]
+    assert found.severity == "warning" and "checkpoints" in found.evidence
+    assert found.fix == f"`swarmd identity restore BACKUP {made.key}`"
+    note_backup(made.key, made.peer, 1.0, tmp_path / "kept")
+    assert made.find("identity")["identity.lost"].fix == f"`swarmd identity restore {tmp_path / 'kept'} {made.key}`"
 
 
 def test_the_key_of_another_peer(made: Made) -> None:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
 from swarmd.training.batch import computes_twice, split_questions
+from swarmd.training.known import TABLE, find_model
 from swarmd.training.memory import GIB, Shape, estimate_need, measure_host, vllm_share
-from swarmd.training.pool import TABLE, find_model
 
 RECIPE: dict[str, Any] = {"questions": 4, "micro_questions": 1, "prompt_tokens": 256, "completion_tokens": 1024}
 ADAPTED = TrainingConfig(**RECIPE, generations=2, lora=LoraConfig(rank=16))

@@ -18,17 +18,10 @@ from swarmd.errors import ConfigError, ModelError
 from swarmd.paths import DataPaths
 from swarmd.training import pool
 from swarmd.training.device import Numbers
+from swarmd.training.known import TABLE, count_parameters, find_model
 from swarmd.training.memory import GIB, Room, Shape
 from swarmd.training.model import inspect_model
-from swarmd.training.pool import (
-    TABLE,
-    choose_model,
-    count_parameters,
-    find_model,
-    list_pool,
-    settle_model,
-    weigh,
-)
+from swarmd.training.pool import choose_model, list_pool, settle_model, weigh
 
 FULL = Numbers("float32", True)
 SMALL = TrainingConfig(questions=2, generations=2, completion_tokens=64, prompt_tokens=64)

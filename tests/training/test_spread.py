@@ -11,8 +11,8 @@ import pytest
 
 from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
 from swarmd.errors import ConfigError
+from swarmd.training.known import TABLE
 from swarmd.training.memory import estimate_need
-from swarmd.training.pool import TABLE
 from swarmd.training.ranks import read_environment
 from swarmd.training.spread import Spread, find_spread
 
