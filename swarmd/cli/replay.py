@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 FILTERS = "Show only"
 MODES = "What to do (by default, list events and commands)"
 INDENT = " " * 10
+Directory = Annotated[
+    Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} A copy will do, and an events directory alone.")
+]
 
 
 def replay(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", help=f"{RULE} A copy will do, and an events directory alone."),
-    ] = None,
+    directory: Directory = None,
     types: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help="Events of this type.", rich_help_panel=FILTERS)
     ] = None,
