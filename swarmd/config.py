@@ -16,11 +16,8 @@ import msgspec
 from swarmd.core.values import (
     AlonePolicy,
     BehindPolicy,
-    ChainSettings,
-    CoordinatorSettings,
     Drive,
     Role,
-    Settings,
     Votes,
 )
 from swarmd.errors import ConfigError, NotFoundError
@@ -450,54 +447,6 @@ def _check_chain(chain: ChainConfig, origin: str) -> None:
             )
     if chain.sender == "proxy" and not chain.proxy.org:
         raise ConfigError(f'{origin}: chain.sender is "proxy", but chain.proxy.org is missing')
-
-
-def settings_of(config: Config, peer: str) -> Settings:
-    """The part that decides the core's behaviour, for `NodeStarted`."""
-    coordinating = config.role == "coordinator"
-    return Settings(
-        peer=peer,
-        swarm=config.swarm.id,
-        role=config.role,
-        coordinator=peer if coordinating else config.swarm.coordinator,
-        name=config.name,
-        stages=config.swarm.stages,
-        behind=config.round.behind,
-        gather_s=config.round.gather_s,
-        train_s=config.round.train_s,
-        publish_s=config.round.publish_s,
-        clock_s=config.round.clock_s,
-        ready_s=config.workers.ready_s,
-        restarts_max=config.workers.restarts_max,
-        restart_window_s=config.workers.restart_window_s,
-        coordination=_coordination_of(config) if coordinating and config.chain is None else None,
-        chain=None if config.chain is None else _chain_settings_of(config.chain),
-        kind=config.swarm.kind,
-        contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
-    )
-
-
-def contract_name(chain_id: int, address: str) -> str:
-    """A contract as `Settings.contract` has it: "CHAIN_ID:address", the address in lower case."""
-    return f"{chain_id}:{address.lower()}"
-
-
-def _coordination_of(config: Config) -> CoordinatorSettings:
-    return CoordinatorSettings(**msgspec.structs.asdict(config.coordinator))
-
-
-def _chain_settings_of(chain: ChainConfig) -> ChainSettings:
-    sends = chain.sender != "none"
-    return ChainSettings(
-        sends=sends,
-        drive=chain.drive if chain.sender == "wallet" else "never",  # a signer proxy does not offer to
-        stagger_s=chain.stagger_s,
-        stage_s=chain.stage_s,
-        reward_scale=chain.reward_scale,
-        winners=chain.winners if sends else 0,
-        votes=chain.votes,
-        resend_s=chain.resend_s,
-    )
 
 
 def encode(config: Config) -> bytes:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.config import Config, decode, encode, load_config, parse_config, settings_of
+from swarmd.config import Config, decode, encode, load_config, parse_config
 from swarmd.errors import ConfigError, NotFoundError
+from swarmd.settings import settings_of
 
 COORDINATOR = 'role = "coordinator"\n[swarm]\nid = "s"\n'
 FOLLOWER = '[swarm]\nid = "s"\ncoordinator = "peer-c"\n[dht]\nbootstrap = ["/ip4/127.0.0.1/tcp/1/p2p/peer-c"]\n'

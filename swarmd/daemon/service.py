@@ -18,7 +18,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from swarmd import __version__
-from swarmd.config import Config, encode, settings_of
+from swarmd.config import Config, encode
 from swarmd.core.commands import (
     CHAIN_COMMANDS,
     NETWORK_COMMANDS,
@@ -58,6 +58,7 @@ from swarmd.observe.slots import known_secrets, withheld_from
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.observe.terminal import progress_words
 from swarmd.paths import DataPaths
+from swarmd.settings import settings_of
 from swarmd.training.kept import drop_older
 from swarmd.worker.messages import Start
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from swarmd.config import Config, contract_name, settings_of
+from swarmd.config import Config
 from swarmd.core.state import State
 from swarmd.errors import OtherSwarm
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
 from swarmd.paths import DataPaths
+from swarmd.settings import contract_name, settings_of
 
 if TYPE_CHECKING:
     from swarmd.manifest.form import Manifest
