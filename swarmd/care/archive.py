@@ -154,7 +154,7 @@ def read_members(path: Path) -> Iterator[tuple[str, int, BinaryIO]]:
                 assert content is not None, "regular files have contents"
                 yield info.name, info.size, content  # type: ignore[misc]
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no backup {path}") from error
+        raise NotFoundError(f"there is no backup {path}", "`swarmd backup make DIR FILE` makes one") from error
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise BackupError(f"{path} cannot be read as a backup: {error}", AGAIN) from error
 

@@ -57,10 +57,12 @@ def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]
 
     numbers = [word for word in words if re.fullmatch(r"\d{1,18}", word)]
     places = [word for word in words if word not in numbers]
-    if len(numbers) > 1 or len(places) > 1:
-        raise ConfigError(
-            f"one directory and one round at most are explained, not {' '.join(words)}", "For example: explain data 12"
-        )
+    example = "For example: swarmd explain data 12"
+    if len(numbers) > 1:
+        raise ConfigError(f"one round at most is explained, not {' and '.join(numbers)}", example)
+    if len(places) > 1:
+        wrong = next((place for place in places if not Path(place).exists()), places[-1])
+        raise ConfigError(f"{wrong!r} is no round: rounds are numbers, from 0 on", example)
     place = Path(places[0]) if places else None
     return log_of(place, config), int(numbers[0]) if numbers else None
 

@@ -34,9 +34,11 @@ def replay(
         list[str] | None, typer.Option("--type", metavar="TYPE", help="Events of this type.", rich_help_panel=FILTERS)
     ] = None,
     round_: Annotated[
-        int | None, typer.Option("--round", help="Events of this round.", rich_help_panel=FILTERS)
+        int | None, typer.Option("--round", min=0, help="Events of this round.", rich_help_panel=FILTERS)
     ] = None,
-    stage: Annotated[int | None, typer.Option("--stage", help="Events of this stage.", rich_help_panel=FILTERS)] = None,
+    stage: Annotated[
+        int | None, typer.Option("--stage", min=0, help="Events of this stage.", rich_help_panel=FILTERS)
+    ] = None,
     first: Annotated[
         int, typer.Option("--from", metavar="SEQ", min=0, help="First event.", rich_help_panel=FILTERS)
     ] = 0,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.errors import ExitCode, UnitError
+from swarmd.errors import ExitCode, NotFoundError, UnitError
 
 if TYPE_CHECKING:
     from swarmd.units.files import Planned
@@ -58,7 +58,7 @@ def install(
     place = find_place(instance, user)
     loaded = read_config(config or place.config)
     if config is not None and loaded is None:
-        raise UnitError(f"there is no configuration {config}")
+        raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node with one")
     if loaded is not None:
         refuse_other_log(config or place.config, loaded, place)
     files = plan(place, find_command(user=user), loaded, gpu, programs)

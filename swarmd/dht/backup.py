@@ -90,7 +90,7 @@ def read_backup(path: Path) -> bytes:
         with path.open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no backup {path}") from error
+        raise NotFoundError(f"there is no backup {path}", "`swarmd identity backup` makes one") from error
     except OSError as error:
         raise IdentityError(f"the backup {path} cannot be read: {error.strerror}") from error
     _read_header(raw, str(path))

@@ -44,9 +44,9 @@ def test_chain_submissions_belong_to_their_round(capsys) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (("1", "2"), ExitCode.BAD_CONFIG, "one directory and one round"),
+        (("1", "2"), ExitCode.BAD_CONFIG, "one round at most is explained, not 1 and 2"),
         (("nowhere",), ExitCode.NO_INPUT, "nowhere"),
-        (("a", "b"), ExitCode.BAD_CONFIG, "one directory and one round"),
+        ((".", "abc"), ExitCode.BAD_CONFIG, "'abc' is no round"),
     ],
 )
 def test_bad_arguments_are_one_clear_error(args: tuple[str, ...], code: int, said: str, capsys) -> None:
