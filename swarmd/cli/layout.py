@@ -214,7 +214,7 @@ def write_config(place: NodePlace, values: Mapping[str, Any], source: Source) ->
     questions = questions_of(config.swarm.options)
     if questions and not Path(questions).is_absolute():
         home = template.parent / tomllib.loads(template.read_text(encoding="utf-8")).get("data", DATA)
-        bring_questions(home, questions, place.root)
+        bring_questions(home, config.swarm.options, place.root)
 
 
 def fill_template(template: Path, values: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 Of every kind, an option `data` that ends in .jsonl is such a file, relative to the node's data directory, and the
 option `digest` is that of its rows. A manifest carries the two, never the questions: the file is handed out beside it.
+Where the file is made of a data set on the Hub, a manifest names that as well, and whoever joins may load it there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import typer
 
 from swarmd.errors import ManifestError, SwarmError
+from swarmd.swarms.dataset import SOURCE_KEYS, is_hub_id, keep_dataset, source_of
 from swarmd.swarms.jsonl import load_rows
 
 SUFFIX = ".jsonl"
@@ -26,12 +28,25 @@ def questions_of(options: Mapping[str, Any]) -> str:
 
 
 def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
-    """The options as a manifest has them: the file's name alone, and the digest of its rows. Raises SwarmError."""
+    """The options as a manifest has them: the file's name alone, the digest of its rows, and its data set if that is
+    on the Hub. Raises SwarmError.
+    """
     name = questions_of(options)
     if not name:
         return dict(options)
+    _load_into(home, name, options)
     _, digest = load_rows(home, name, str(options.get("digest", "")))
-    return {**options, "data": Path(name).name, "digest": digest}
+    shared = {**options, "data": Path(name).name, "digest": digest}
+    source = str(options.get("dataset", ""))
+    if is_hub_id(source) and not (home / source).exists():
+        return shared
+    return {key: value for key, value in shared.items() if key not in SOURCE_KEYS}  # it leads nowhere elsewhere
+
+
+def _load_into(home: Path, name: str, options: Mapping[str, Any]) -> None:
+    """Make the file of the data set that the options name, where they name one and the file is not there."""
+    if options.get("dataset"):
+        keep_dataset(home, name, source_of(options), str(options.get("digest", "")))
 
 
 def find_questions(options: Mapping[str, Any], manifest: Path, data: Path) -> Path | None:
@@ -51,10 +66,16 @@ def find_questions(options: Mapping[str, Any], manifest: Path, data: Path) -> Pa
         )
     if not name:
         return None
+    source = options.get("dataset")
+    if source and not (isinstance(source, str) and is_hub_id(source) and not (data / source).exists()):
+        raise ManifestError("recipe.options: dataset is no name of the Hub", "Get a manifest from its creator")
     for directory in (data, manifest.parent):
         if (directory / name).exists():
             load_rows(directory, name, digest)
             return directory / name
+    if source:
+        keep_dataset(data, name, source_of(options), digest)
+        return data / name
     raise ManifestError(
         f"the swarm trains on {name}, which is not beside {manifest}",
         f"Get {name} from whoever gave you the manifest, put it beside it, and run the command again",
@@ -66,12 +87,14 @@ def _leads_elsewhere(named: object) -> bool:
     return isinstance(named, str) and named != "" and (Path(named).name != named or named[0] in ".~")
 
 
-def bring_questions(home: Path, name: str, data: Path) -> None:
-    """Put the file that a configuration names into another data directory, in place of one that is there.
+def bring_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:
+    """Put the file that a configuration's options name into another data directory, in place of one that is there.
 
     Raises:
         SwarmError: it is missing or not sound.
     """
+    name = questions_of(options)
+    _load_into(home, name, options)
     load_rows(home, name)
     target = data / name
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -36,9 +36,18 @@ BOOTNODES_MAX = 32
 MEMBERS_MAX = 512
 RPC_MAX = 8
 TEXT_LENGTH_MAX = 256  # of an address or a URL
-# Options of kinds that are each node's own: what keeps programs in, what they are given, and whom a node calls. Whoever
-# made a manifest has no say in that.
-OWN_OPTIONS = ("sandbox", "own_limits", "judge", "judge_model", "judge_s")
+# Options of kinds that are each node's own: what keeps programs in, what they are given, whom a node calls, and what
+# Python it imports. Whoever made a manifest has no say in that.
+OWN_OPTIONS = (
+    "sandbox",
+    "own_limits",
+    "judge",
+    "judge_model",
+    "judge_s",
+    "reward_funcs",
+    "reward_weights",
+    "reward_inputs",
+)
 DEPTH_MAX = 8  # tables in tables of a task's settings
 UINT32_MAX = 2**32 - 1  # of the contract's policy
 CREATED_AT_MAX = 253_402_300_799  # the last second of the year 9999
@@ -228,7 +237,7 @@ def check_recipe(recipe: Recipe) -> None:
         if name in recipe.options:
             raise ManifestError(
                 f"recipe.options: {name} is for each node to set, no manifest sets it",
-                "Do not join: it would decide what programs of others may do on this machine, or whom it calls",
+                "Do not join: it would decide what programs may do on this machine, which ones run, or whom it calls",
             )
     _check_printable("recipe.kind", recipe.kind)
 

@@ -1,5 +1,6 @@
 """A swarm from a file: questions and answers as JSONL, a system prompt and named rewards, and no Python.
 
+The file may be made of a data set, and a node's own configuration may name reward functions as TRL takes them.
 docs/swarms/file.md describes the options. A question is known by the digest of the file and its row, so that only nodes
 with the same questions understand each other.
 """
@@ -7,19 +8,22 @@ with the same questions understand each other.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from swarmd.config import Section, SwarmConfig, TrainingConfig
+from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
+from swarmd.swarms.dataset import Source, keep_dataset
 from swarmd.swarms.jsonl import load_rows
 from swarmd.swarms.options import decode_options
 from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, hash_number, split_of
+from swarmd.swarms.reward_functions import FUNCTIONS_MAX, Inputs, RewardFunctions
 from swarmd.swarms.rewards import COMPARING, Answered, AnswerPlace, Reward, RewardOption, find_answer, make_reward
 from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX, Reference
 from swarmd.swarms.text import is_well_formed
@@ -39,14 +43,17 @@ INSTRUCTIONS = {
 }
 
 
-class FileOptions(Section, frozen=True):
-    """`swarm.options` of the kind."""
+class FileOptions(Source, frozen=True, kw_only=True):
+    """`swarm.options` of the kind; those of `Source` say where the file comes from while it is not there."""
 
     data: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]  # JSONL file, relative to the data directory
     digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = ""  # of its rows; empty: any
     system: Annotated[str, msgspec.Meta(max_length=PROMPT_CHARACTERS_MAX)] | None = None  # empty: none is sent
     answer: AnswerPlace = "tags"  # where a completion has its answer
     rewards: Annotated[tuple[RewardOption, ...], msgspec.Meta(max_length=REWARDS_MAX)] = ()
+    reward_funcs: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's; never shared
+    reward_weights: tuple[float, ...] = ()  # of these, as TRL's
+    reward_inputs: Inputs = "text"  # what these get
 
 
 class Row(NamedTuple):
@@ -56,6 +63,7 @@ class Row(NamedTuple):
     prompt: str
     answer: str
     trained: bool  # on the training side of the split
+    columns: Mapping[str, Any]  # all of the row, where there are reward functions
 
 
 class FilePlan(Plan):
@@ -67,7 +75,8 @@ class FilePlan(Plan):
         home: the node's data directory, which the file lies in.
 
     Raises:
-        SwarmError: the options are wrong, or the file is not there, not sound, or not the swarm's.
+        SwarmError: the options are wrong, or the file is not there, not sound, or not the swarm's, or it cannot be made
+            of its data set, or a reward function cannot be imported.
     """
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
@@ -76,10 +85,16 @@ class FilePlan(Plan):
                 'swarm.tasks means nothing to the kind "file"', "Name the task of a question in the file: column `task`"
             )
         options = decode_options(swarm.options, FileOptions)
-        rows, digest = load_rows(home or Path(), options.data, options.digest, ("prompt", "answer"))
+        home = home or Path()
+        self._functions = RewardFunctions(options.reward_funcs, options.reward_weights, options.reward_inputs, home)
+        self._rewards = _named(options, (training or TrainingConfig()).format_reward)
+        keep_dataset(home, options.data, options, options.digest)
+        rows, digest = load_rows(home, options.data, options.digest, _needed(self._rewards))
         self._swarm = swarm.id
         self._digest = digest[:16]
-        self._rows = tuple(_read(row, f"{options.data}, row {number}") for number, row in enumerate(rows, 1))
+        where = options.data
+        takes = bool(self._functions)
+        self._rows = tuple(_read(row, f"{where}, row {number}", takes) for number, row in enumerate(rows, 1))
         self._places = _distinct(self._rows)
         self._training = [place for place in self._places if self._rows[place].trained]
         if not self._training:
@@ -90,7 +105,8 @@ class FilePlan(Plan):
         system = INSTRUCTIONS[options.answer] if options.system is None else options.system
         self._before = (Message("system", system, trusted=True),) if system else ()
         self._place: AnswerPlace = options.answer
-        self._rewards = _named(options, (training or TrainingConfig()).format_reward)
+        self._inputs = options.reward_inputs
+        self._names = {options.columns.prompt: "prompt", options.columns.answer: "answer", options.columns.task: "task"}
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -138,20 +154,45 @@ class FilePlan(Plan):
         return self._pose(reference.index, reference.seed)
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
-        """The named rewards, added up by weight. Accuracy is the first of those that compare with the answer."""
-        return [self._score(str(question.entry["answer"]), completion) for completion in completions]
+        """The named rewards and what the reward functions give, added up by weight.
 
-    def _score(self, expected: str, completion: str) -> Score:
+        Accuracy is the first of the named ones that compare with the answer; without one, the first reward there is.
+        """
+        if not self._functions:
+            return [self._score(str(question.entry["answer"]), completion, {}) for completion in completions]
+        given = self._functions.score(self._prompt(question), completions, self._columns(question))
+        pairs = zip(completions, given, strict=True)
+        return [self._score(str(question.entry["answer"]), completion, values) for completion, values in pairs]
+
+    def _score(self, expected: str, completion: str, given: Mapping[str, float]) -> Score:
         answered = Answered(completion, find_answer(completion, self._place), expected)
-        values = [(option, reward(answered)) for option, reward in self._rewards]
-        total = sum(option.weight * value for option, value in values)
+        values: list[tuple[str, float, float]] = [
+            (option.name, option.weight, reward(answered)) for option, reward in self._rewards
+        ]
+        compared = [value for name, _, value in values if name in COMPARING]
+        values += [(name, self._functions.weights[name], value) for name, value in given.items()]
+        total = sum(weight * value for _, weight, value in values)
+        if not values or not math.isfinite(total):
+            return Score(0.0, failed=True)
         parts: dict[str, float] = defaultdict(float)
-        for option, value in values:
-            parts[option.name] += option.weight * value
-        compared = [value for option, value in values if option.name in COMPARING]
+        for name, weight, value in values:
+            parts[name] += weight * value
         tagged = self._place == "tags"
         form = is_well_formed(completion) if tagged else answered.answer is not None
-        return Score(total, compared[0] if compared else values[0][1], float(form), dict(parts))
+        accuracy = compared[0] if compared else min(max(values[0][2], 0.0), 1.0)
+        return Score(total, accuracy, float(form), dict(parts))
+
+    def _prompt(self, question: Question) -> Any:
+        """What TRL would give reward functions as this question's prompt."""
+        if self._inputs == "text":
+            return question.messages[-1].content
+        return [{"role": message.role, "content": message.content} for message in question.messages]
+
+    def _columns(self, question: Question) -> dict[str, Any]:
+        """The row's columns, under the names that they have in the data set, too."""
+        row = self._rows[question.reference.index].columns
+        also = {theirs: row[ours] for theirs, ours in self._names.items() if theirs and ours in row}
+        return {**row, **also}
 
     def _seed(self, place: Place) -> int:
         return hash_number("questions", self._swarm, place.peer, place.round, place.stage, self._digest)
@@ -163,22 +204,30 @@ class FilePlan(Plan):
 
 
 def _named(options: FileOptions, format_reward: float) -> list[tuple[RewardOption, Reward]]:
-    """The rewards that are named; without any, the exact answer, and the form where answers stand in tags."""
+    """The rewards that are named; without any, and without functions, the exact answer, and the form where answers
+    stand in tags."""
     named = options.rewards
-    if not named:
+    if not named and not options.reward_funcs:
         named = (RewardOption("exact"),)
         if options.answer == "tags" and format_reward:
             named = (*named, RewardOption("format-tags", format_reward))
     return [(option, make_reward(option)) for option in named]
 
 
-def _read(row: dict[str, object], where: str) -> Row:
-    prompt, answer, task = str(row["prompt"]), str(row["answer"]).strip(), row.get("task", TASK)
+def _needed(rewards: Sequence[tuple[RewardOption, Reward]]) -> tuple[str, ...]:
+    """Columns of the file without which there is nothing to ask, or nothing to compare with."""
+    compares = any(option.name in COMPARING for option, _ in rewards)
+    return ("prompt", "answer") if compares else ("prompt",)
+
+
+def _read(row: dict[str, Any], where: str, takes_columns: bool) -> Row:
+    prompt, answer, task = str(row["prompt"]), str(row.get("answer") or "").strip(), row.get("task", TASK)
     if not isinstance(task, str) or not task.isprintable() or not 0 < len(task) <= NAME_CHARACTERS_MAX:
         raise SwarmError(f"{where}: 'task' is no name", f"Write a text of up to {NAME_CHARACTERS_MAX} characters")
     if len(prompt) > PROMPT_CHARACTERS_MAX:
         raise SwarmError(f"{where}: a prompt of {len(prompt)} characters", f"The limit is {PROMPT_CHARACTERS_MAX}")
-    return Row(task, prompt, answer, split_of(SPLIT, _canonical(prompt)) == "train")
+    trained = split_of(SPLIT, _canonical(prompt)) == "train"
+    return Row(task, prompt, answer, trained, row if takes_columns else {})
 
 
 def _canonical(prompt: str) -> str:

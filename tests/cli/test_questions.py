@@ -128,3 +128,50 @@ def test_the_creator_keeps_a_sandbox_of_its_own_and_hands_none_out(shell: Shell)
     assert shell.manifest("a").recipe.options == {"prompt": "one-shot"}
     own = load_config(shell.root / "a" / "config.toml").swarm.options
     assert own == {"prompt": "one-shot", "sandbox": "bubblewrap"}
+
+
+def test_a_joiner_has_the_file_made_from_the_hub_and_of_nothing_else(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    served = [{"ask": row["prompt"], "say": row["answer"]} for row in ROWS]
+    asked: list[str] = []
+
+    def load(name: str, *_: object, **__: object) -> datasets.Dataset:
+        asked.append(name)
+        return datasets.Dataset.from_list(served)
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    table = 'dataset = "org/sums"\ncolumns = {prompt = "ask", answer = "say"}\nreward_funcs = ["mine:f"]\n'
+    text = f'role = "coordinator"\n[swarm]\nid = "x"\nkind = "file"\n[swarm.options]\ndata = "sums.jsonl"\n{table}'
+    (shell.root / "base.toml").write_text(text, encoding="utf-8")
+    shell.well("swarm", "new", "Sums", "--dir", shell.root / "a", "--config", shell.root / "base.toml")
+    options = shell.manifest("a").recipe.options
+    assert (options["dataset"], options["digest"]) == ("org/sums", digest_rows(ROWS))
+    assert "reward_funcs" not in options
+    assert load_config(shell.root / "a" / "config.toml").swarm.options["reward_funcs"] == ["mine:f"]
+    alone = shell.root / "alone" / "swarm.toml"
+    alone.parent.mkdir()
+    alone.write_bytes((shell.root / "a" / "swarm.toml").read_bytes())
+    shell.well("join", alone, "--dir", shell.root / "b")
+    assert asked == ["org/sums"] * 2
+    assert (shell.root / "b" / "sums.jsonl").read_bytes() == (shell.root / "a" / "sums.jsonl").read_bytes()
+    served.pop()
+    told = shell.fails(ExitCode.BAD_CONFIG, "join", alone, "--dir", shell.root / "c")
+    assert "is not the swarm's" in told
+    assert not (shell.root / "c").exists()
+
+
+def test_of_a_data_set_on_this_machine_a_manifest_tells_nothing(tmp_path: Path) -> None:
+    write_rows(tmp_path / "sums.jsonl")
+    options = {"data": "sums.jsonl", "dataset": "../private/copy", "split": "test", "columns": {"prompt": "ask"}}
+    assert sealed(options, tmp_path) == {"data": "sums.jsonl", "digest": digest_rows(ROWS)}
+
+
+@pytest.mark.parametrize("dataset", ["../copy", "/srv/copy", "~/copy", 3, "here"])
+def test_a_manifest_names_no_data_set_on_this_machine(tmp_path: Path, dataset: object) -> None:
+    (tmp_path / "here").mkdir()
+    options = {"data": "sums.jsonl", "digest": "0" * 64, "dataset": dataset}
+    with pytest.raises(SwarmdError, match="no name of the Hub"):
+        find_questions(options, tmp_path / "x" / "swarm.toml", tmp_path)

@@ -1,0 +1,224 @@
+"""Questions from a data set: of the Hugging Face Hub, or whatever lies on this machine that `datasets` reads.
+
+They are loaded once and kept as a JSONL file (`swarmd.swarms.jsonl`), which is what the plan reads, what the digest is
+of and what is handed on; the data set is not asked again while that file is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from swarmd.config import Section
+from swarmd.errors import SwarmError
+from swarmd.swarms import jsonl
+from swarmd.swarms.jsonl import check_digest
+
+KEPT_SUFFIX = ".jsonl"
+COLUMNS_MAX = 64  # kept of a data set
+BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
+SOURCE_KEYS = ("dataset", "subset", "split", "revision", "columns", "keep")  # of the options
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+_PLAIN = re.compile(r"string|large_string|bool|u?int\d+|float\d+|null")
+
+Text = Annotated[str, msgspec.Meta(max_length=255)]
+
+
+class Columns(Section, frozen=True):
+    """Which columns of a data set are the question, the right answer and, where there is one, the task."""
+
+    prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "prompt"
+    answer: Text = "answer"  # empty: it has none, and rewards do without
+    task: Text = ""
+
+
+class Source(Section, frozen=True):
+    """Where a file of questions comes from while it is not there."""
+
+    dataset: Text = ""  # a Hub id, or a file or directory, relative to the data directory; empty: from nowhere
+    subset: Text = ""  # the data set's configuration
+    split: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] = "train"  # as in "train[:1000]"
+    revision: Text = ""  # branch, tag or commit on the Hub
+    columns: Columns = Columns()
+    keep: Annotated[tuple[str, ...], msgspec.Meta(max_length=COLUMNS_MAX)] | None = None  # further ones; absent: all
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a data set's name is one of the Hub, and cannot lead anywhere on this machine but below a directory."""
+    return bool(_HUB_ID.fullmatch(name)) and ".." not in name
+
+
+def source_of(options: Mapping[str, Any]) -> Source:
+    """The source in a kind's options. Raises SwarmError where it is not sound."""
+    try:
+        return msgspec.convert({key: options[key] for key in SOURCE_KEYS if key in options}, Source)
+    except msgspec.ValidationError as error:
+        raise SwarmError(f"swarm.options: {error}", "docs/swarms/file.md has the keys of a data set") from error
+
+
+def keep_dataset(home: Path, name: str, source: Source, digest: str = "") -> None:
+    """Load a data set into the file of questions, unless the file is there or no data set is named.
+
+    Args:
+        home: the node's data directory, from which relative names are taken.
+        name: of the file.
+        digest: that its rows must have; empty where any will do.
+
+    Raises:
+        SwarmError: the data set cannot be loaded, has no such column, is beyond the bounds of such files, holds a row
+            without a question, or is not the swarm's. Nothing is kept then.
+    """
+    target = home / name
+    if not source.dataset or target.exists():
+        return
+    if not name.endswith(KEPT_SUFFIX):
+        raise SwarmError(f"swarm.options.data: a data set is kept as {name!r}", 'Name a file such as "questions.jsonl"')
+    found = _load(home, source)
+    size = len(found)
+    if size > jsonl.ROWS_MAX:
+        raise _beyond(source, f"has {size} rows, the limit is {jsonl.ROWS_MAX}")
+    rows = tuple(_rows(found, source))
+    if not rows:
+        raise SwarmError(f"the data set {source.dataset} has no rows", "Set swarm.options.split to another")
+    check_digest(Path(source.dataset), rows, digest)
+    _write(target, rows, source)
+
+
+def _write(target: Path, rows: tuple[dict[str, Any], ...], source: Source) -> None:
+    """All of it or nothing: several processes of a node may do so at a time."""
+    fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
+    size = 0
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with fresh.open("wb") as file:
+            for number, row in enumerate(rows, 1):
+                line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+                size += len(line)
+                if len(line) > jsonl.LINE_BYTES_MAX or size > jsonl.FILE_BYTES_MAX:
+                    raise _beyond(source, f"is beyond the limits at row {number}")
+                file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(target)
+    except OSError as error:
+        raise SwarmError(f"the questions cannot be kept in {target}: {error.strerror}") from error
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _beyond(source: Source, what: str) -> SwarmError:
+    fix = 'Take a part of it, such as swarm.options.split = "train[:10000]", or fewer columns: swarm.options.keep'
+    return SwarmError(f"the data set {source.dataset} {what}", fix)
+
+
+def _load(home: Path, source: Source) -> Any:
+    """The split. Whatever the many back-ends of `datasets` raise becomes one error."""
+    path = home / Path(source.dataset).expanduser()
+    try:
+        if not path.exists() and not is_hub_id(source.dataset):
+            raise FileNotFoundError(f"there is no {path}, and the Hub has no such names")
+        return _read(path, source)
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), "")
+        raise SwarmError(
+            f"the data set {source.dataset} cannot be loaded: {type(error).__name__}: {first}",
+            "Load it once with a network (HF_TOKEN where it is private), name a copy in swarm.options.dataset, or "
+            "put the file that swarm.options.data names there, from a node that has it",
+        ) from error
+
+
+def _read(path: Path, source: Source) -> Any:
+    import datasets
+
+    if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():  # of save_to_disk
+        found = datasets.load_from_disk(str(path))
+        return found[source.split] if isinstance(found, datasets.DatasetDict) else found
+    if path.is_dir():
+        return datasets.load_dataset(str(path), source.subset or None, split=source.split)
+    if path.exists():
+        builder = BUILDERS.get(path.suffix)
+        if builder is None:
+            raise ValueError(f"{path.name} is none of {', '.join(BUILDERS)}")
+        return datasets.load_dataset(builder, data_files={"train": str(path)}, split=source.split)
+    name, revision = source.dataset, source.revision or None
+    return datasets.load_dataset(name, source.subset or None, split=source.split, revision=revision)
+
+
+def _rows(found: Any, source: Source) -> Iterator[dict[str, Any]]:
+    """Rows as the file has them: prompt, answer and task under these names, other plain columns under their own."""
+    columns = source.columns
+    named = [name for name in (columns.prompt, columns.answer, columns.task) if name]
+    _need(found, [*named, *(source.keep or ())], source)
+    mapped = {columns.prompt, columns.answer, columns.task, "prompt", "answer", "task"}
+    others = [name for name in found.column_names if name not in mapped and _is_plain(found.features[name])]
+    if source.keep is not None:
+        others = [name for name in others if name in source.keep]
+    if len(others) > COLUMNS_MAX:
+        raise SwarmError(f"the data set {source.dataset} has {len(others)} columns", "Name those in swarm.options.keep")
+    selected = found.select_columns(list(dict.fromkeys([*named, *others])))
+    for number, row in enumerate(selected, 1):
+        where = f"the data set {source.dataset}, row {number}: the column"
+        kept = {"prompt": _text(_question(row[columns.prompt], f"{where} {columns.prompt!r}"), where, columns.prompt)}
+        if columns.answer:
+            kept["answer"] = _text(row[columns.answer], where, columns.answer)
+        if columns.task:
+            kept["task"] = _text(row[columns.task], where, columns.task)
+        yield kept | {name: _finite(row[name]) for name in others}
+
+
+def _need(found: Any, names: list[str], source: Source) -> None:
+    missing = [name for name in names if name not in found.column_names]
+    if missing:
+        raise SwarmError(
+            f"the data set {source.dataset} has no column {missing[0]!r}; it has: {', '.join(found.column_names)}",
+            'Name its columns, as in swarm.options.columns = {prompt = "question", answer = "solution"}',
+        )
+
+
+def _is_plain(feature: Any) -> bool:
+    """Whether a column has what JSON has: texts, numbers and truth values, and lists and tables of them."""
+    if isinstance(feature, dict):
+        return all(map(_is_plain, feature.values()))
+    inner = getattr(feature, "feature", None)
+    if inner is not None:
+        return _is_plain(inner)
+    return bool(_PLAIN.fullmatch(str(getattr(feature, "dtype", ""))))
+
+
+def _question(cell: Any, where: str) -> Any:
+    """The text of a question; of a conversation, which TRL takes as well, the user's one message."""
+    if not isinstance(cell, list):
+        return cell
+    if len(cell) == 1 and isinstance(cell[0], dict) and cell[0].get("role") == "user":
+        return cell[0].get("content")
+    raise SwarmError(
+        f"{where} is a conversation of more than one message of the user",
+        "Take the user's message alone, as in `data.map(...)`; a system prompt stands in swarm.options.system",
+    )
+
+
+def _text(cell: Any, where: str, column: str) -> str:
+    if isinstance(cell, bool | int | float):
+        return str(cell)
+    if not isinstance(cell, str) or not cell.strip():
+        what = "is blank" if isinstance(cell, str) else "is empty" if cell is None else "is no text"
+        raise SwarmError(f"{where} {column!r} {what}", "Leave such rows out: `data.filter(...)`, and name the result")
+    return cell
+
+
+def _finite(cell: Any) -> Any:
+    """The same with None for what is no number, which JSON has not."""
+    if isinstance(cell, float):
+        return cell if abs(cell) < float("inf") else None
+    if isinstance(cell, list):
+        return [_finite(each) for each in cell]
+    if isinstance(cell, dict):
+        return {str(name): _finite(each) for name, each in cell.items()}
+    return cell
