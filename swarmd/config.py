@@ -33,6 +33,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}$")]
 OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?$")]
+Revision = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/-]{0,127})?$")]
 LEGACY_STAGES = 3  # in a round of RL Swarm v0.4
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
@@ -183,6 +184,7 @@ class TrainingConfig(Section, frozen=True):
     """Model and GRPO."""
 
     model: str = "embedded"  # "embedded", "auto", a Hugging Face model id, or the path of a model directory
+    revision: Revision = ""  # branch, tag or commit of a model on the Hub; empty: main
     pool: tuple[str, ...] = ()  # what "auto" chooses from: a kind of the table, ids, directories; empty: "general"
     device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -432,6 +434,11 @@ def _check_training(training: TrainingConfig, origin: str) -> None:
         raise ConfigError(
             f"{origin}: training.quantization = {training.quantization!r} needs adapters to train",
             "Set training.lora.rank, for example to 16",
+        )
+    if training.revision and training.model in ("embedded", "auto"):
+        raise ConfigError(
+            f"{origin}: training.revision means nothing to training.model = {training.model!r}",
+            "Name a model of the Hub, or leave the revision out",
         )
     if training.schedule != "constant" and not training.schedule_steps:
         raise ConfigError(f"{origin}: training.schedule = {training.schedule!r} needs training.schedule_steps")

@@ -43,6 +43,8 @@ def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str)
     ("text", "told"),
     [
         (COORDINATOR + '[training]\nsteps = "many"', "training.steps: Expected `int`, got `str`"),
+        (COORDINATOR + '[training]\nmodel = "a/b"\nrevision = "../x"', "training.revision: Expected `str` matching"),
+        (COORDINATOR + '[training]\nrevision = "v1"', "training.revision means nothing to training.model = 'embedded'"),
         (COORDINATOR + "[training]\nsteps = 0", "training.steps: Expected `int` >= 1"),
         (COORDINATOR + "[training]\ngenerations = 1", "training.generations: Expected `int` >= 2"),
         (COORDINATOR + "[training]\ngenerations = 65", "training.generations: Expected `int` <= 64"),

@@ -312,6 +312,15 @@ def test_a_recipe_without_options_has_the_digest_that_it_had_before_there_were_a
     assert recipe_digest(msgspec.structs.replace(recipe, options={"a": 1})) != recipe_digest(recipe)
 
 
+def test_a_revision_is_part_of_the_recipe_and_none_changes_no_digest() -> None:
+    recipe = recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(model="org/name", revision="v1")))
+    manifest = signed(recipe=recipe)
+    assert config_of(manifest, NodeChoice(OTHER.peer_id)).training.revision == "v1"
+    plain = msgspec.structs.replace(recipe, revision="")
+    assert "revision" not in msgspec.to_builtins(plain)
+    assert recipe_digest(plain) != recipe_digest(recipe)
+
+
 @pytest.mark.parametrize("model", ["/srv/model", "./model", "../x", "~/model", "a/b/c", ""])
 def test_a_model_on_a_disk_cannot_be_shared(model: str) -> None:
     with pytest.raises(ManifestError, match="recipe cannot be shared") as caught:

@@ -16,6 +16,7 @@ def reference_server(
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="As training.model: embedded, a directory, or a Hugging Face id.")
     ] = "embedded",
+    revision: Annotated[str, typer.Option(metavar="REV", help="As training.revision.")] = "",
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")
     ] = "127.0.0.1:59807",
@@ -51,7 +52,7 @@ def reference_server(
     from swarmd.training.reference.server import Limits
     from swarmd.training.reference.service import Order, run_server
 
-    training = TrainingConfig(model=model, device=device, dtype=dtype, threads=threads)
+    training = TrainingConfig(model=model, revision=revision, device=device, dtype=dtype, threads=threads)
     limits = Limits(body_mib << 20, sequences_max, tokens_max, QueueLimits(jobs_max, kept_mib << 20, age_s, lease_s))
     try:
         asyncio.run(run_server(Order(training, address, token, compat, limits)))

@@ -20,7 +20,7 @@ from swarmd.observe.slots import secret_values, slots_of
 from swarmd.private import CREDENTIAL
 from swarmd.serving import is_loopback, parse_listen
 from swarmd.swarms.registry import check_kind
-from swarmd.training.source import AUTO, locate_model
+from swarmd.training.source import AUTO, locate_configured
 
 EXAMPLE_PORT = 8800
 MANIFEST = "swarm.toml"  # that `swarmd swarm new` leaves beside the configuration
@@ -158,7 +158,7 @@ def _examine_config(subject: Subject) -> Iterator[Finding]:
         check_addresses(config)
         kind = check_kind(config.swarm)
         if config.training.model != AUTO:
-            locate_model(config.training.model)
+            locate_configured(config.training)
     except SwarmdError as error:
         yield CONFIG_WRONG.found(error.message, error.fix)
         return

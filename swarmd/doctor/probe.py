@@ -116,18 +116,19 @@ def _weigh(question: Question, numbers: Any, room: Any) -> tuple[tuple[Weighed, 
         Weighed(fit.model.name, fit.need.total, fit.need.weights + fit.need.optimizer, fit.fits, fit.why)
         for fit in fits
     )
-    absent = [row.name for row in rows if not _is_here(row.name)] if len(rows) == 1 else []
+    absent = [row.name for row in rows if not _is_here(row.name, training.revision)] if len(rows) == 1 else []
     return weighed, "".join(absent)
 
 
-def _is_here(name: str) -> bool:
+def _is_here(name: str, revision: str) -> bool:
     """A directory, or in the Hub's cache."""
     from huggingface_hub import try_to_load_from_cache
 
     from swarmd.training.source import locate_model
 
     located = locate_model(name)
-    return Path(located).is_dir() or isinstance(try_to_load_from_cache(located, "config.json"), str)
+    cached = try_to_load_from_cache(located, "config.json", revision=revision or None)
+    return Path(located).is_dir() or isinstance(cached, str)
 
 
 async def ask_torch(questions: Sequence[Question]) -> list[Answer]:

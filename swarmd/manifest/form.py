@@ -1,9 +1,9 @@
 """What stands in a manifest, and the bounds of each value.
 
-No key has a default, but `recipe.options` and what makes a task's curriculum, which came later: a default that changes
-in a later version would change what an old file says. Keys mean what they mean in a node's configuration
-(configs/reference.toml); `recipe` holds those that all nodes must have alike, because they decide what is learnt or
-whether rollouts of one node are of use to another.
+No key has a default, but `recipe.options`, `recipe.revision` and what makes a task's curriculum, which came later: a
+default that changes in a later version would change what an old file says. Keys mean what they mean in a node's
+configuration (configs/reference.toml); `recipe` holds those that all nodes must have alike, because they decide what is
+learnt or whether rollouts of one node are of use to another.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from swarmd.config import (
     Name,
     NotNegative,
     Positive,
+    Revision,
     Section,
     Share,
 )
@@ -96,6 +97,7 @@ class Recipe(Section, frozen=True):
     tasks: Annotated[tuple[Task, ...], msgspec.Meta(max_length=TASKS_MAX)]
     digest: str
     options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the kind; an empty one changes no digest
+    revision: Revision = ""  # of the model; nor does an empty one of these
 
 
 class Rounds(Section, frozen=True):

@@ -30,6 +30,7 @@ from swarmd.private import Kind, locate_secret, read_secret
 from swarmd.results.card import base_of
 
 TOKEN = Kind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
+VARIABLE = "HF_TOKEN"  # as everything of the Hub has it
 NAME_CHARS_MAX = 96  # of a repository, the Hub's own bound
 ERROR_CHARS_MAX = 500
 OUTCOME_BYTES_MAX = 65536  # of the push's answer
@@ -112,18 +113,26 @@ class Pusher:
             shutil.rmtree(self._place, ignore_errors=True)  # of a push that the end of the process cut off
 
     def _read_token(self) -> str:
-        if not self._hub.token:
-            raise ConfigError(
-                "results.hub.repo is set, but results.hub.token is missing",
-                "Name a file, mode 0600, that holds a token with write access",
+        """Of the file that the configuration names, else of HF_TOKEN."""
+        if self._hub.token:
+            return self._check_token(
+                read_secret(locate_secret(self._hub.token, self._paths.root, TOKEN), TOKEN), self._hub.token
             )
-        content = read_secret(locate_secret(self._hub.token, self._paths.root, TOKEN), TOKEN)
+        if os.environ.get(VARIABLE):
+            return self._check_token(os.environ[VARIABLE].encode(), VARIABLE)
+        raise ConfigError(
+            f"results.hub.repo is set, but results.hub.token is missing, and {VARIABLE} is not set",
+            "Name a file, mode 0600, that holds a token with write access",
+        )
+
+    @staticmethod
+    def _check_token(content: bytes, place: str) -> str:
         try:
             token = content.decode("ascii").strip()
         except UnicodeDecodeError:
             token = ""
         if not token or not token.isprintable() or " " in token:
-            raise ConfigError(f"the {TOKEN.noun} in {self._hub.token} is empty or no token", TOKEN.make)
+            raise ConfigError(f"the {TOKEN.noun} in {place} is empty or no token", TOKEN.make)
         return token
 
     @property

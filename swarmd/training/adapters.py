@@ -112,6 +112,7 @@ def load_with_unsloth(source: str, training: TrainingConfig, numbers: Numbers) -
     lora = training.lora
     model, _ = loader.from_pretrained(
         model_name=source,
+        revision=training.revision or None,
         max_seq_length=training.prompt_tokens + training.completion_tokens,
         dtype=numbers.dtype,
         load_in_4bit=numbers.quantization == "4bit",

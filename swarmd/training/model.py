@@ -26,7 +26,7 @@ from swarmd.training.device import choose_threads as choose_threads
 from swarmd.training.holding import Holding, Replicas
 from swarmd.training.memory import Shape, read_shape
 from swarmd.training.pool import CHOICE, check_fit, describe_choice
-from swarmd.training.source import locate_model
+from swarmd.training.source import MAIN, locate_configured, locate_model
 from swarmd.training.trial import first_line, try_out
 
 _log = structlog.get_logger(__name__)
@@ -46,6 +46,7 @@ class Policy(msgspec.Struct, eq=False):
     attention: str = ""
     frozen_digest: str = ""  # of the weights under adapters; empty without adapters
     size: int = 0  # parameters before quantisation and adapters; 0: counted
+    revision: str = ""  # of the model on the Hub
     holding: Holding = Replicas()  # how the ranks hold it; what reads or writes weights is for all of them together
 
     @property
@@ -132,6 +133,7 @@ class Policy(msgspec.Struct, eq=False):
         if self.numbers.adapters:
             settings = self.model.peft_config["default"]
             settings.base_model_name_or_path = self.name
+            settings.revision = self.revision or None
             settings.save_pretrained(directory)
         else:
             self.model.config.save_pretrained(directory)
@@ -154,10 +156,10 @@ def load_policy(training: TrainingConfig) -> Policy:
         ModelError: no such model, no tokenizer or chat template, or too little memory to train it.
         ConfigError: no such device, a package is missing, or a setting does not go with the model.
     """
-    source = locate_model(training.model)
+    source = locate_configured(training)
     device = choose_device(training.device)
-    tokenizer = load_tokenizer(source, training.model)
-    shape = inspect_model(source, training.model)
+    tokenizer = load_tokenizer(source, training.model, training.revision)
+    shape = inspect_model(source, training.model, training.revision)
     _check_quantization(training, shape)
     wanted = choose_numbers(training, device)
     plain = Numbers("float32", False, wanted.quantization, wanted.adapters)
@@ -209,6 +211,7 @@ def _load(
     policy = Policy(
         training.model, model, tokenizer, device, numbers.mixed, "", find_markers(tokenizer), numbers, attention, frozen
     )
+    policy.revision = training.revision
     reason = try_out(policy.model, policy.autocast)
     if reason:
         return reason
@@ -226,7 +229,7 @@ def _read_model(
         settings = quantize_by(numbers)
         place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
     model: Any = AutoModelForCausalLM.from_pretrained(
-        source, dtype=numbers.dtype, attn_implementation=attention, **place
+        source, revision=training.revision or MAIN, dtype=numbers.dtype, attn_implementation=attention, **place
     )
     return model if place else model.to(device)
 
@@ -235,14 +238,14 @@ def read_base(policy: Policy) -> dict[str, torch.Tensor]:
     """All weights as they were when the policy was loaded, read from its files into the machine's memory."""
     source = locate_model(policy.name)
     read: Any = AutoModelForCausalLM.from_pretrained
-    model: Any = _guard(policy.name, lambda: read(source, dtype=policy.numbers.dtype))
+    model: Any = _guard(policy.name, lambda: read(source, revision=policy.revision or MAIN, dtype=policy.numbers.dtype))
     return dict(model.state_dict())
 
 
-def inspect_model(source: str, name: str) -> Shape:
+def inspect_model(source: str, name: str, revision: str = "") -> Shape:
     """The shape of a model from its configuration alone. Raises ModelError when that cannot be read."""
     make: Any = AutoModelForCausalLM
-    config = _guard(name, lambda: AutoConfig.from_pretrained(source))
+    config = _guard(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN))
     with torch.device("meta"):
         empty: Any = _guard(name, lambda: make.from_config(config))
     return _guard(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
@@ -258,9 +261,11 @@ def _check_quantization(training: TrainingConfig, shape: Shape) -> None:
         )
 
 
-def load_tokenizer(source: str, name: str) -> Any:
+def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     """The model's tokenizer, padding on the left. Raises ModelError when it lacks something training needs."""
-    tokenizer = _guard(name, lambda: AutoTokenizer.from_pretrained(source, padding_side="left"), "the tokenizer of ")
+    load: Any = AutoTokenizer.from_pretrained
+    pinned = revision or MAIN
+    tokenizer = _guard(name, lambda: load(source, revision=pinned, padding_side="left"), "the tokenizer of ")
     if not tokenizer.chat_template:
         raise ModelError(
             f"the tokenizer of {name} has no chat template", "Use an instruction-tuned model or add chat_template.jinja"
@@ -285,7 +290,8 @@ def _guard(name: str, load: Callable[[], Any], what: str = "") -> Any:
 def _explain(name: str, error: Exception) -> ModelError:
     return ModelError(
         f"{name} cannot be loaded: {first_line(error)}",
-        "Check training.model; a Hugging Face id needs the network or a filled cache",
+        "Check training.model and training.revision; a Hugging Face id needs the network, with HF_TOKEN where it is "
+        "gated, or a filled cache",
     )
 
 

@@ -6,13 +6,15 @@ import difflib
 import re
 from pathlib import Path
 
-from swarmd.errors import ModelError
+from swarmd.config import TrainingConfig
+from swarmd.errors import ConfigError, ModelError
 
 EMBEDDED = "embedded"
 AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.pool
 # huggingface_hub.utils.validate_repo_id has these rules, and takes a second to import
 ID = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
 SIMILAR = 0.8  # of two words, by difflib
+MAIN = "main"  # the revision that the Hub gives where none is named
 EMBEDDED_DIR = Path(__file__).parent.parent / "models" / "embedded"
 
 
@@ -41,3 +43,19 @@ def _check_form(name: str) -> None:
     near = difflib.get_close_matches(name.lower(), (EMBEDDED, AUTO), n=1, cutoff=SIMILAR)
     if near:
         raise ModelError(f"there is no model {name!r}", f'Did you mean training.model = "{near[0]}"?')
+
+
+def locate_configured(training: TrainingConfig) -> str:
+    """Where `training.model` lies, as `locate_model` has it.
+
+    Raises:
+        ModelError: there is no such model directory.
+        ConfigError: it is a directory, and `training.revision` names a revision.
+    """
+    source = locate_model(training.model)
+    if training.revision and Path(source).is_dir():
+        raise ConfigError(
+            f"training.revision is {training.revision!r}, but training.model is a directory, which has none",
+            "Leave the revision out, or name a model of the Hub",
+        )
+    return source

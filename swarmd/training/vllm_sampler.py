@@ -190,6 +190,11 @@ def check_vllm(training: TrainingConfig, device: str) -> None:
             f"{key} needs a CUDA device for the trainer: weights reach vLLM over NCCL",
             'Set training.vllm.mode = "off"',
         )
+    if training.revision and training.vllm.mode == "colocate":
+        raise ConfigError(
+            f"{key} does not go with training.revision: TRL tells vLLM the model's name alone",
+            f"Name a copy: `hf download {training.model} --revision {training.revision} --local-dir DIR`",
+        )
     if training.quantization != "none":
         raise ConfigError(
             f'{key} does not go with training.quantization = "{training.quantization}": vLLM would be given '
@@ -229,7 +234,7 @@ def make_generation(policy: Policy, training: TrainingConfig, model: Any, accele
 def _choose_share(policy: Policy, training: TrainingConfig) -> float:
     if training.vllm.memory_share:
         return training.vllm.memory_share
-    shape = inspect_model(locate_model(policy.name), policy.name)
+    shape = inspect_model(locate_model(policy.name), policy.name, policy.revision)
     return vllm_share(shape, training, measure_room(policy.device).total)
 
 

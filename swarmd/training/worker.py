@@ -29,7 +29,7 @@ from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.footprint import find_excess, is_device_lost, is_out_of_memory, set_aside_loaded
 from swarmd.training.ranks import ALONE, Crew, Ranks
-from swarmd.training.source import AUTO, locate_model
+from swarmd.training.source import AUTO, locate_configured
 from swarmd.worker.child import Inbox, Outbox, serve
 from swarmd.worker.messages import Start, Stop
 
@@ -223,7 +223,7 @@ def end_unloaded(crew: Crew | None) -> NoReturn:
 def settle_config(config: Config, paths: DataPaths) -> Config:
     """The configuration with the model that "auto" stands for. Raises ModelError when there is no such model."""
     if config.training.model != AUTO:
-        locate_model(config.training.model)
+        locate_configured(config.training)
         return config
     from swarmd.training.model import inspect_model
     from swarmd.training.pool import settle_model

@@ -220,6 +220,19 @@ def test_a_missing_open_or_empty_token_ends_the_start(paths: DataPaths) -> None:
         Pusher(msgspec.structs.replace(config_of(), results=nameless), paths, PEER, Listener())
 
 
+def test_without_a_token_of_its_own_that_of_the_environment_counts(
+    hub: HubDouble, paths: DataPaths, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (paths.root / "hub.token").unlink()
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    listener = Listener()
+    bare = msgspec.structs.replace(config_of(), results=ResultsConfig(hub=HubConfig("someone/")))
+    pusher = Pusher(bare, paths, PEER, listener)
+    pusher.push(trained(), checkpoint)
+    assert listener.wait().revision == COMMIT
+    pusher.close()
+
+
 def test_a_wrong_token_is_told_and_a_new_one_is_taken_at_the_next_push(
     hub: HubDouble, paths: DataPaths, checkpoint: Path
 ) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from swarmd.config import TrainingConfig
+from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ExitCode, ModelError
 from swarmd.swarms.plan import Message
 from swarmd.training.engine import check_context
-from swarmd.training.model import Policy, load_policy
+from swarmd.training.model import Policy, load_policy, read_base
+from swarmd.training.reference.scoring import load_frozen
 from swarmd.training.source import EMBEDDED_DIR
 
 
@@ -141,3 +142,32 @@ def test_completions_survive_the_way_over_the_wire(embedded: Policy) -> None:
     """What a node drew is what its peer with the same tokenizer trains on."""
     ids = embedded.encode_completion("<answer>4321</answer>", cut=False, tokens_max=20)
     assert embedded.encode_completion(embedded.decode_completion(ids), cut=False, tokens_max=20) == ids
+
+
+def cached(llama: Path, cache: Path, revision: str) -> None:
+    """The Hub's cache with one revision of a model in it, under the name org/small."""
+    place = cache / "models--org--small"
+    shutil.copytree(llama, place / "snapshots" / ("a" * 40))
+    (place / "refs").mkdir()
+    (place / "refs" / revision).write_text("a" * 40)
+
+
+def test_a_revision_is_what_everything_is_read_of(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    cached(llama, tmp_path, "v1")
+    training = TrainingConfig(device="cpu", model="org/small", revision="v1", lora=LoraConfig(rank=2))
+    policy = load_policy(training)
+    assert policy.revision == "v1"
+    assert read_base(policy).keys() and load_frozen(training).vocabulary
+    policy.describe(tmp_path / "described")
+    settings = json.loads((tmp_path / "described" / "adapter_config.json").read_bytes())
+    assert (settings["base_model_name_or_path"], settings["revision"]) == ("org/small", "v1")
+    assert "org/small" in refusal(model="org/small", device="cpu").message, "main is another"
+    assert "HF_TOKEN" in refusal(model="org/small", device="cpu", revision="v2").fix
+
+
+def test_a_directory_has_no_revision(llama: Path) -> None:
+    with pytest.raises(ConfigError, match="is a directory, which has none"):
+        load_policy(TrainingConfig(model=str(llama), revision="v1"))

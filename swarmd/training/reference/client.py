@@ -153,7 +153,7 @@ class ReferenceClient:
             raise ReferenceMismatch(
                 f"the reference server {self._server.url} holds the weights {digest[:16]}, this node began with "
                 f"{self._model[:16]}",
-                "Start it with this node's training.model and training.dtype",
+                "Start it with this node's training.model, training.revision and training.dtype",
             )
 
     def _check(self, status: int, body: bytes) -> None:

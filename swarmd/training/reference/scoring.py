@@ -15,7 +15,7 @@ from swarmd.errors import ModelError
 from swarmd.training.device import choose_device, choose_numbers, choose_threads
 from swarmd.training.memory import measure_room
 from swarmd.training.model import digest_weights, inspect_model
-from swarmd.training.source import locate_model
+from swarmd.training.source import MAIN, locate_configured
 from swarmd.training.trial import first_line
 
 BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
@@ -43,16 +43,16 @@ def load_frozen(training: TrainingConfig) -> Frozen:
     """Load a model as a trainer with these settings does, but not to train it.
 
     Args:
-        training: of which `model`, `device`, `dtype` and `threads` count.
+        training: of which `model`, `revision`, `device`, `dtype` and `threads` count.
 
     Raises:
         ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
         ConfigError: there is no such device.
     """
-    source = locate_model(training.model)
+    source = locate_configured(training)
     device = choose_device(training.device)
     numbers = choose_numbers(training, device)
-    needed = inspect_model(source, training.model).parameters * numbers.dtype.itemsize
+    needed = inspect_model(source, training.model, training.revision).parameters * numbers.dtype.itemsize
     free = measure_room(device).free
     if needed > free:
         raise ModelError(
@@ -61,7 +61,9 @@ def load_frozen(training: TrainingConfig) -> Frozen:
             "Choose a smaller model, shorter numbers or another device, or free memory",
         )
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=numbers.dtype)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            source, revision=training.revision or MAIN, dtype=numbers.dtype
+        )
         model.to(device)
     except MemoryError:
         raise
