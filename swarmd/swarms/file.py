@@ -180,7 +180,7 @@ class FilePlan(Plan):
         tagged = self._place == "tags"
         form = is_well_formed(completion) if tagged else answered.answer is not None
         accuracy = compared[0] if compared else min(max(values[0][2], 0.0), 1.0)
-        return Score(total, accuracy, float(form), dict(parts))
+        return Score(total, accuracy, float(form), dict(parts), values={name: value for name, _, value in values})
 
     def _prompt(self, question: Question) -> Any:
         """What TRL would give reward functions as this question's prompt."""

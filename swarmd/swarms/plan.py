@@ -52,6 +52,7 @@ class Score(Value, frozen=True):
     format: float = 0.0  # of the form, in [0, 1]
     parts: Mapping[str, float] = {}  # the reward's named parts, where it has any
     failed: bool = False  # the scorer raised or gave no number; counted as 0
+    values: Mapping[str, float] = {}  # the parts before their weights, where these differ
 
 
 class Place(Value, frozen=True):

@@ -39,6 +39,7 @@ from swarmd.training.replay import Replay
 from swarmd.training.stage import Figures, Stage, StageKey
 from swarmd.training.tally import name_stage
 from swarmd.training.trainer import SwarmTrainer, make_trainer
+from swarmd.training.trl_names import read_as_trl
 from swarmd.training.vllm_sampler import make_sampler
 
 _log = structlog.get_logger(__name__)
@@ -396,9 +397,12 @@ class Engine:
 
     def _step_figures(self, stage: Stage) -> dict[str, float]:
         """Of the step that was just taken, by the names that trackers get."""
-        figures = {**stage.tally.step.read(), **self._trainer.read_gauges()}
+        gauges = self._trainer.read_gauges()
+        figures = {**stage.tally.step.read(), **gauges}
         figures["tokens_per_s"] = stage.tokens / max(stage.seconds, 1e-6)
-        return {f"step/{name}": value for name, value in figures.items()}
+        parts = self._trainer.args.gradient_accumulation_steps
+        also = read_as_trl(stage.tally.step_groups, self.policy.stop_ids, gauges, self._trainer.trl_metrics, parts)
+        return {f"step/{name}": value for name, value in figures.items()} | also
 
     def _seed(self, purpose: str, order: Train) -> int:
         return hash_number(

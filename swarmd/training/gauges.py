@@ -31,6 +31,11 @@ class Gauges:
         self._gradient_norm = math.nan if norm is None else float(norm)
         return norm
 
+    @property
+    def trl_metrics(self) -> Mapping[str, Sequence[float]]:
+        """What TRL measured in this stage so far, by its own names."""
+        return self._metrics["train"]  # type: ignore[no-any-return]
+
     def read_gauges(self) -> dict[str, float]:
         """To be called once after every step, before the next one begins."""
         sum_ = float(getattr(self, "_tr_loss", math.nan))
@@ -40,12 +45,14 @@ class Gauges:
             "loss": sum_ - before,
             "gradient_norm": self._gradient_norm,
             "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
-            **read_metrics(self._metrics["train"], self.args.gradient_accumulation_steps),
+            **read_metrics(self.trl_metrics, self.args.gradient_accumulation_steps),
         }
         return {name: value for name, value in figures.items() if not math.isnan(value) or name == "loss"}
 
 
-def read_metrics(metrics: Mapping[str, Sequence[float]], parts: int) -> dict[str, float]:
-    """Means over the parts of the last step, of what TRL measured."""
-    found = {ours: metrics[theirs][-parts:] for theirs, ours in TOLD.items() if metrics.get(theirs)}
+def read_metrics(
+    metrics: Mapping[str, Sequence[float]], parts: int, names: Mapping[str, str] = TOLD
+) -> dict[str, float]:
+    """Means over the parts of the last step, of what TRL measured; `names` has TRL's and those that are told."""
+    found = {ours: metrics[theirs][-parts:] for theirs, ours in names.items() if metrics.get(theirs)}
     return {name: sum(values) / len(values) for name, values in found.items()}
