@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import yaml
@@ -12,12 +14,41 @@ import yaml
 from swarmd.animals import animal_name
 from swarmd.results.history import History, Round
 
-TAGS = ("rl-swarm", "genrl-swarm", "grpo", "gensyn", "swarmd")  # upstream's, and our own
+TAGS = ("rl-swarm", "genrl-swarm", "grpo", "gensyn", "swarmd", "trl")  # upstream's, and our own
 TABLE_ROWS_MAX = 60  # rounds shown; of more, evenly chosen ones with the first and the last
 TEXT_CHARS_MAX = 200  # of a name in the text
 
+HERE = "path/to/this/model"  # in the usage, where the repository is not known
+HUB_DATA = {"gsm8k": "openai/gsm8k", "math-hard": "open-r1/DAPO-Math-17k-Processed"}  # of kinds with `data = "hub"`
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#.|~&$:@])")
+
+
+class Data(msgspec.Struct, frozen=True):
+    """What a node trains on."""
+
+    dataset: str = ""  # on the Hub
+    details: tuple[tuple[str, str], ...] = ()  # name and value
+
+
+NO_DATA = Data()
+
+
+def data_of(kind: str, options: Mapping[str, Any], tasks: Sequence[str], home: Path = Path()) -> Data:
+    """What a swarm's table of the configuration says of its data; of a path only its last part is told.
+
+    Args:
+        home: the node's data directory: what lies there is not of the Hub.
+    """
+    name = str(options.get("dataset") or (HUB_DATA.get(kind, "") if options.get("data") == "hub" else ""))
+    keys = ("subset", "split", "revision", "digest") if name else ("digest",)
+    details = [(key, str(options[key])) for key in keys if options.get(key)]
+    if name and (not _HUB_ID.fullmatch(name) or (home / name).exists()):
+        name, details = "", [("name", base_of(name)), *details]
+    elif not name and options.get("data"):
+        details = [("file", base_of(str(options["data"]))), *details]
+    return Data(name, (*details, *((("tasks", ", ".join(tasks)),) if tasks else ())))
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -26,6 +57,9 @@ class Subject(msgspec.Struct, frozen=True):
     kind: str = ""
     base: str = ""
     adapters: bool = False  # the repository holds adapters, not a whole model
+    repo: str = ""  # that the card is for
+    revision: str = ""  # of the base, `training.revision`
+    data: Data = NO_DATA
 
 
 UNKNOWN = Subject()
@@ -58,6 +92,8 @@ def _header(history: History, subject: Subject) -> str:
     base = base_of(subject.base or history.model)
     if _HUB_ID.fullmatch(base):
         fields["base_model"] = base
+    if _HUB_ID.fullmatch(subject.data.dataset):
+        fields["datasets"] = [subject.data.dataset]
     fields["tags"] = tags_of(history.peer)
     return f"---\n{yaml.safe_dump(fields, sort_keys=False, allow_unicode=False)}---\n"
 
@@ -65,11 +101,20 @@ def _header(history: History, subject: Subject) -> str:
 def _body(history: History, subject: Subject) -> list[str]:
     base = escape(base_of(subject.base or history.model)) or "unknown"
     kind = f" of kind {escape(subject.kind)}" if subject.kind else ""
+    base += f", revision {escape(subject.revision)}," if subject.revision else ""
     return [
         f"# {escape(history.label)}",
         "",
         f"Trained with GRPO from {base} by one node of the swarm {escape(history.swarm)}{kind}, with swarmd.",
         f"The node is {escape(animal_name(history.peer))}, peer id {escape(history.peer)}.",
+        "",
+        "## Usage",
+        "",
+        *_usage(subject),
+        "",
+        "## Data",
+        "",
+        *_data(subject),
         "",
         "## Training",
         "",
@@ -85,6 +130,38 @@ def _body(history: History, subject: Subject) -> list[str]:
         "None is stated here. Whoever publishes this model chooses one that the base model's licence and the data's",
         "allow, and puts it into the header above as `license:`.",
     ]
+
+
+def _usage(subject: Subject) -> list[str]:
+    """A program that asks the model something."""
+    place = subject.repo if _HUB_ID.fullmatch(subject.repo) else HERE
+    if subject.adapters:
+        load = [
+            "from peft import AutoPeftModelForCausalLM",
+            "from transformers import AutoTokenizer, pipeline",
+            "",
+            f'model = AutoPeftModelForCausalLM.from_pretrained("{place}")',
+            f'generate = pipeline("text-generation", model=model, tokenizer=AutoTokenizer.from_pretrained("{place}"))',
+        ]
+    else:
+        load = ["from transformers import pipeline", "", f'generate = pipeline("text-generation", model="{place}")']
+    ask = [
+        'messages = [{"role": "user", "content": "What is 3 + 4?"}]',
+        'print(generate(messages, max_new_tokens=256)[0]["generated_text"][-1]["content"])',
+    ]
+    return ["```python", *load, *ask, "```"]
+
+
+def _data(subject: Subject) -> list[str]:
+    """Where the questions came from."""
+    data = subject.data
+    if _HUB_ID.fullmatch(data.dataset):
+        first = f"Questions of the data set [{escape(data.dataset)}](https://huggingface.co/datasets/{data.dataset})."
+    elif data.details:
+        first = "Questions of the swarm's own."
+    else:
+        first = f"Questions that swarms of kind {escape(subject.kind)} make." if subject.kind else "Not known."
+    return [first, *(line for name, value in data.details for line in ("", f"- {escape(name)}: {escape(value)}"))]
 
 
 def _facts(history: History) -> list[str]:

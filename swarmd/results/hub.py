@@ -27,7 +27,7 @@ from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.errors import ConfigError
 from swarmd.paths import DataPaths
 from swarmd.private import Kind, locate_secret, read_secret
-from swarmd.results.card import base_of
+from swarmd.results.card import NO_DATA, Data, base_of, data_of
 
 TOKEN = Kind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
 VARIABLE = "HF_TOKEN"  # as everything of the Hub has it
@@ -57,6 +57,8 @@ class Order(msgspec.Struct, frozen=True):
     kind: str
     base: str
     trained: StageTrained
+    revision: str = ""
+    questions: Data = NO_DATA
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -170,6 +172,7 @@ class Pusher:
         shutil.rmtree(self._place, ignore_errors=True)
         snapshot.mkdir(parents=True)
         token = self._read_token()  # anew each time: it may have been replaced
+        swarm = self._config.swarm
         take_model(checkpoint, snapshot, base_of(self.base))
         return Order(
             str(snapshot),
@@ -180,6 +183,8 @@ class Pusher:
             self._config.swarm.kind,
             self.base,
             trained,
+            self._config.training.revision,
+            data_of(swarm.kind, swarm.options, [task.name for task in swarm.tasks], self._paths.root),
         )
 
     def _follow(self, order: Order, began: float) -> None:

@@ -26,7 +26,8 @@ def push(order: Order) -> Outcome:
 
     snapshot = Path(order.snapshot)
     history = read_history(Path(order.data), order.trained)
-    subject = Subject(order.kind, order.base, adapters=(snapshot / ADAPTERS).exists())
+    adapters = (snapshot / ADAPTERS).exists()
+    subject = Subject(order.kind, order.base, adapters, order.repo, order.revision, order.questions)
     (snapshot / README).write_text(make_card(history, subject), encoding="utf-8")
     names = sorted(str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file())
     api = HfApi(token=order.token, library_name="swarmd")

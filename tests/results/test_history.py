@@ -28,8 +28,10 @@ from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Settings
 from swarmd.errors import NotFoundError
 from swarmd.observe.lines import line_of
-from swarmd.results.card import TABLE_ROWS_MAX, Subject, escape, make_card, thin_out
+from swarmd.results.card import HERE, HUB_DATA, TABLE_ROWS_MAX, Subject, data_of, escape, make_card, thin_out
 from swarmd.results.history import History, Round, Stage, make_history, read_history
+from swarmd.swarms.math.rows import DAPO, GSM8K
+from swarmd.training.source import EMBEDDED_DIR
 from tests.results.conftest import GOLDEN, NODE
 
 PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
@@ -134,6 +136,37 @@ def test_a_card_says_what_the_log_says() -> None:
     assert "| 3 | 0.308 | 0.250 |" in card and "of kind digits" in card
 
 
+def test_a_card_names_the_data_set_and_no_path(tmp_path: Path) -> None:
+    options = {"data": "q.jsonl", "dataset": "org/sums", "split": "train[:9]", "revision": "v1", "digest": "d" * 64}
+    card = make_card(history_of(trained(0)), Subject("file", data=data_of("file", options, ())))
+    assert yaml.safe_load(card.split("---\n")[1])["datasets"] == ["org/sums"]
+    assert "(https://huggingface.co/datasets/org/sums)" in card and "- revision: v1" in card
+    local = data_of("file", {"data": "/srv/x/q.jsonl", "dataset": "../someone/private copy"}, ())
+    card = make_card(history_of(trained(0)), Subject("file", data=local))
+    assert "- name: private copy" in card and "someone" not in card and "datasets" not in card
+    (tmp_path / "org" / "sums").mkdir(parents=True)
+    assert data_of("file", options, (), tmp_path).dataset == ""
+    digits = make_card(history_of(trained(0)), Subject("digits", data=data_of("digits", {}, ("a_sort",))))
+    assert "- tasks: a\\_sort" in digits
+    assert data_of("gsm8k", {"data": "hub"}, ()).dataset == GSM8K.repo == HUB_DATA["gsm8k"]
+    assert HUB_DATA["math-hard"] == DAPO.repo
+
+
+@pytest.mark.parametrize("repo", ["", "someone/name", 'a/b")\nimport os#'])
+@pytest.mark.parametrize("adapters", [False, True])
+def test_the_usage_is_a_program_whatever_the_repository(repo: str, adapters: bool) -> None:
+    card = make_card(history_of(trained(0)), Subject(repo=repo, adapters=adapters))
+    program = card.split("```python\n")[1].split("```")[0]
+    compile(program, "card", "exec")
+    assert "import os" not in program and (f'"{repo}"' in program) == (repo == "someone/name")
+
+
+def test_the_usage_asks_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    program = make_card(history_of(trained(0))).split("```python\n")[1].split("```")[0]
+    exec(program.replace(HERE, str(EMBEDDED_DIR)).replace("256", "4"), {})  # what the card has its reader type
+    assert capsys.readouterr().out.strip()
+
+
 def test_a_card_without_figures_can_be_made() -> None:
     card = make_card(history_of(trained(0, reward=math.nan)))
     assert "not measured" in card and "| 0 | nan |" in card
@@ -160,7 +193,7 @@ def test_no_name_reaches_the_header(name: str, base: str) -> None:
     history = msgspec.structs.replace(history_of(trained(0)), name=name)
     card = make_card(history, Subject(kind=name, base=base))
     header = yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n"))
-    assert set(header) <= {"library_name", "pipeline_tag", "base_model", "tags"} and len(header["tags"]) == 6
+    assert set(header) <= {"library_name", "pipeline_tag", "base_model", "tags"} and len(header["tags"]) == 7
 
 
 @given(st.integers(0, 500), st.integers(2, TABLE_ROWS_MAX))

@@ -76,8 +76,10 @@ def test_a_push_is_one_commit_of_the_whole_model_with_its_card(
         "grpo",
         "gensyn",
         "swarmd",
+        "trl",
         f"I am {animal_name(PEER)}",
     ]
+    assert f'pipeline("text-generation", model="{REPO}")' in body
     assert "| 7 | 0.750 | 0.500 |" in body and "of kind" in body
     assert not (paths.results / "hub").exists()
 
