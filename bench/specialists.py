@@ -22,7 +22,7 @@ from swarmd.swarms.text import CLOSING, OPENING
 from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
 from swarmd.training.generation import Sampler
 from swarmd.training.model import Policy
-from swarmd.training.recipe import Pair, build_tokenizer, make_policy, supervise
+from swarmd.training.recipe import Pair, build_tokenizer, list_questions, make_policy, supervise
 
 FIRST = {
     "digits_reverse": "Reverse the digits: {number}",
@@ -71,7 +71,7 @@ def build_specialists(directory: Path, seed: int, base_steps_max: int = BASE_STE
     if all((path / "config.json").exists() for path in paths):
         return paths
     torch.manual_seed(seed)
-    base = make_policy(build_tokenizer(make_plan(FIRST), make_plan(SECOND)), HIDDEN)
+    base = make_policy(build_tokenizer(list_questions(make_plan(FIRST), make_plan(SECOND))), HIDDEN)
     lessons = draw_lessons(base, [(make_plan(FIRST), 1.0)], seed)
     dev = make_plan(FIRST)
     teach(base, lessons, dev, Goal(BASE_RATE, base_steps_max, BASE_ACCURACY, BASE_EVERY))
@@ -94,13 +94,14 @@ def draw_lessons(policy: Policy, mixture: Sequence[tuple[Plan, float]], seed: in
     while True:
         questions = [q for stream, share in streams for q in itertools.islice(stream, round(BATCH * share))]
         random.shuffle(questions)
-        yield [(policy.encode_prompt(q.messages), encode_answer(policy, str(q.entry["answer"]))) for q in questions]
+        yield [pair_of(policy, question) for question in questions]
 
 
-def encode_answer(policy: Policy, answer: str) -> list[int]:
-    """Token ids of an answer between its tags, with the end token."""
-    ids = policy.tokenizer.encode(f"{OPENING}{answer}{CLOSING}", add_special_tokens=False)
-    return [*ids, policy.tokenizer.eos_token_id]
+def pair_of(policy: Policy, question: Question) -> Pair:
+    """A question and its answer between tags, with the end token."""
+    answer = f"{OPENING}{question.entry['answer']}{CLOSING}"
+    ids = [*policy.tokenizer.encode(answer, add_special_tokens=False), policy.tokenizer.eos_token_id]
+    return Pair(policy.encode_prompt(question.messages), ids, [1] * len(ids))
 
 
 def teach(policy: Policy, lessons: Iterator[list[Pair]], plan: DigitsPlan, goal: Goal) -> None:

@@ -18,7 +18,7 @@ from swarmd.config import TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.training.engine import Engine
 from swarmd.training.quiet import quieten
-from swarmd.training.recipe import build_tokenizer, make_policy
+from swarmd.training.recipe import build_tokenizer, list_questions, make_policy
 
 quieten()
 EMBEDDED = [Path("embedded")] * 2
@@ -79,9 +79,9 @@ def test_the_goal_is_of_every_seed_and_of_every_skill() -> None:
 def test_specialists_are_taught_right_answers_in_both_phrasings() -> None:
     torch.manual_seed(0)
     plans = [make_plan(FIRST), make_plan(SECOND, SKILLS[0])]
-    policy = make_policy(build_tokenizer(*plans), 32)
+    policy = make_policy(build_tokenizer(list_questions(*plans)), 32)
     batch = next(draw_lessons(policy, [(plans[0], 0.25), (plans[1], 0.75)], 0))
-    texts = [(policy.decode_completion(prompt), policy.decode_completion(target)) for prompt, target in batch]
+    texts = [(policy.decode_completion(prompt), policy.decode_completion(target)) for prompt, target, _ in batch]
     backwards = [(prompt, answer) for prompt, answer in texts if "backwards" in prompt]
     assert (len(texts), len(backwards)) == (48, 36)
     for prompt, answer in backwards:

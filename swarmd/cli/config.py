@@ -23,19 +23,27 @@ DEFAULTS = Config(SwarmConfig(id="example"))
 
 
 @app.command()
-def check(file: Annotated[Path, typer.Argument(help="The TOML file.")]) -> None:
+def check(
+    file: Annotated[Path, typer.Argument(help="The TOML file.")],
+    elsewhere: Annotated[
+        bool, typer.Option("--elsewhere", help="It is for another machine: do not ask for its model.")
+    ] = False,
+) -> None:
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.
 
-    A model is looked at as far as this machine knows: whether its directory is there, or its id can be one.
+    The model has to be on this machine or on the Hub, which is asked where it is not here. With --elsewhere only its
+    name is looked at.
     """
     from swarmd.dht.addresses import check_addresses
     from swarmd.swarms.registry import check_kind
-    from swarmd.training.source import AUTO, locate_model
+    from swarmd.training.source import AUTO, locate_model, require_model
 
     config = load_config(file)
     check_addresses(config)
     kind = check_kind(config.swarm)
-    if config.training.model != AUTO:
+    if not elsewhere:
+        require_model(config.training.model)
+    elif config.training.model != AUTO:
         locate_model(config.training.model)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {kind.name}")
 

@@ -203,7 +203,7 @@ def finish(root: Path, examine: bool) -> int:
     from swarmd.cli.config import check
 
     path = root / CONFIG
-    check(path)
+    check(path, elsewhere=True)  # the doctor says what is to be downloaded
     code = _examine(path) if examine else 0
     typer.echo(f"\nrun it now:          swarmd run --config {path}")
     typer.echo(f"or as a service:     swarmd service install --config {path}")

@@ -17,7 +17,7 @@ from swarmd.paths import configs_directory
 if TYPE_CHECKING:
     from swarmd.doctor.probe import Answer, Weighed
 
-SMALL = "embedded"  # the profile of the embedded model, which every kind has
+SMALL = "embedded"  # the profile of a model that is shipped, which every kind has
 SIZE = re.compile(r"-(\d+(?:\.\d+)?)b$")  # of a profile's name: cuda-1.5b
 GIB = 2**30
 STAGE_S = 300  # shortest stage of a new swarm
@@ -56,10 +56,11 @@ class Weighing(NamedTuple):
 
 
 def list_profiles(kind: str) -> list[Profile]:
-    """The embedded model first, then the shipped configurations of a kind."""
+    """The one of a shipped model first, then the shipped configurations of a kind."""
     home = configs_directory() / kind
     base = home / "coordinator.toml"
-    small = Profile(SMALL, base if base.is_file() else None, TrainingConfig())
+    shipped = base if base.is_file() else None
+    small = Profile(SMALL, shipped, load_config(shipped).training if shipped else TrainingConfig())
     files = sorted(path for path in home.glob("*.toml") if path.stem not in OTHERS and SMALL not in path.stem)
     profiles = [Profile(path.stem, path, load_config(path).training) for path in files]
     return [small, *sorted(profiles, key=lambda each: (each.device, float(each.size or 0)))]

@@ -20,6 +20,7 @@ from swarmd.errors import ConfigError
 from swarmd.eventlog.fold import load
 from swarmd.paths import DataPaths, configs_directory
 from swarmd.swarms.registry import check_kind, find_kind
+from swarmd.training.source import require_model
 
 LOOPBACK = "127.0.0.1"
 DATA = Config(SwarmConfig("any")).data
@@ -92,6 +93,7 @@ def lay_out(
     Raises:
         ConfigError: a setting is unknown or wrong, or there is no configuration of this kind.
         SwarmError: there is no such kind, it has other stages, or its questions are not there.
+        ModelError: its model is not there.
         IdentityError: an identity that exists cannot be read.
         OtherSwarm: nodes of another swarm live there; nothing was written.
         LogDamaged: a node's log cannot be read.
@@ -109,9 +111,13 @@ def lay_out(
         "coordinator.rounds_max": rounds_max,
     }
     following = {"swarm.coordinator": peers[0], "dht.bootstrap": [f"{address}/p2p/{peers[0]}"]}
+    models = set()
     for place in places:
         own = {"name": place.name} | (leading if place.coordinates else following)
-        write_config(place, source.settings(place.coordinates) | own | dict(settings or {}), source)
+        config = write_config(place, source.settings(place.coordinates) | own | dict(settings or {}), source)
+        models.add(config.training.model)
+    for model in sorted(models):
+        require_model(model)
     return rounds_max
 
 
@@ -205,7 +211,7 @@ def find_source(swarm: str) -> Source:
     return source
 
 
-def write_config(place: NodePlace, values: Mapping[str, Any], source: Source) -> None:
+def write_config(place: NodePlace, values: Mapping[str, Any], source: Source) -> Config:
     """Fill the template in and check the outcome; comments stay. Raises ConfigError, SwarmError."""
     template = source.coordinator if place.coordinates else source.follower
     place.config.write_text(fill_template(template, values), encoding="utf-8")
@@ -215,6 +221,7 @@ def write_config(place: NodePlace, values: Mapping[str, Any], source: Source) ->
     if questions and not Path(questions).is_absolute():
         home = template.parent / tomllib.loads(template.read_text(encoding="utf-8")).get("data", DATA)
         bring_questions(home, config.swarm.options, place.root)
+    return config
 
 
 def fill_template(template: Path, values: Mapping[str, Any]) -> str:

@@ -16,43 +16,48 @@ app.command("fit")(fit)
 
 @app.command()
 def build(
-    out: Annotated[Path, typer.Option("--out", help="Directory to write.")] = Path("embedded-model"),
+    model: Annotated[str, typer.Argument(help="Which of the embedded models, or the kind of swarm it is for.")] = "",
+    out: Annotated[Path | None, typer.Option("--out", help="Directory to write; without it, MODEL-model.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same weights.")] = 0,
 ) -> None:
-    """Make the embedded model from nothing; about half a minute on one core."""
+    """Make an embedded model from nothing; half a minute to a few minutes on one core."""
+    from swarmd.training.embedded import find_recipe
     from swarmd.training.quiet import quieten
     from swarmd.training.recipe import build_model
 
     quieten()
+    recipe = find_recipe(model)
+    directory = out or Path(f"{recipe.model}-model")
 
     def report(step: int, loss: float, accuracy: float) -> None:
         typer.echo(f"step {step:4d}  loss {loss:.3f}  development accuracy {accuracy:.3f}")
 
-    out.mkdir(parents=True, exist_ok=True)
-    built = build_model(out, seed, report)
-    typer.echo(f"{out}: {built.parameters:,} parameters, {built.size_bytes:,} bytes, {built.seconds:.0f} s")
+    directory.mkdir(parents=True, exist_ok=True)
+    built = build_model(directory, recipe, seed, report)
+    typer.echo(f"{directory}: {built.parameters:,} parameters, {built.size_bytes:,} bytes, {built.seconds:.0f} s")
     typer.echo(f"weights {built.digest}")
 
 
 @app.command()
 def check(
     directory: Annotated[Path | None, typer.Argument(help="The model; without it, the one shipped.")] = None,
+    model: Annotated[str, typer.Option("--as", help="Which of the embedded models it is to be measured as.")] = "",
     questions: Annotated[int, typer.Option("--questions", min=1, help="Held-out questions of each task.")] = 400,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the draws.")] = 0,
 ) -> None:
-    """Print a model's accuracy on the held-out questions of the digit tasks."""
-    from swarmd.config import SwarmConfig
-    from swarmd.swarms.digit_plan import DigitsPlan
+    """Print a model's accuracy on the held-out questions of the tasks that it was made for."""
+    from swarmd.training.embedded import find_recipe
     from swarmd.training.evaluation import mean_accuracy
     from swarmd.training.quiet import quieten
     from swarmd.training.recipe import check_model
-    from swarmd.training.source import EMBEDDED_DIR
+    from swarmd.training.source import MODELS_DIR
 
     quieten()
-    place = directory or EMBEDDED_DIR
+    recipe = find_recipe(model)
+    place = directory or MODELS_DIR / recipe.model
     if not (place / "config.json").is_file():
         raise ModelError(f"there is no model in {place}", "Name a directory that `swarmd model build` wrote")
-    result = check_model(place, DigitsPlan(SwarmConfig(id="check")), questions, seed)
+    result = check_model(place, recipe.make_plan(), recipe.answer_tokens, questions, seed)
     for task, accuracy in result.items():
         typer.echo(
             f"{task:20} correct {accuracy.correct:.3f}  well-formed {accuracy.formatted:.3f}  of {accuracy.questions}"

@@ -15,7 +15,7 @@ from swarmd.paths import DataPaths
 from swarmd.training.device import Numbers, choose_device, choose_numbers
 from swarmd.training.known import KINDS, TABLE, PooledModel, find_model
 from swarmd.training.memory import GIB, Need, Room, Shape, estimate_need, measure_room
-from swarmd.training.source import AUTO, EMBEDDED, locate_model
+from swarmd.training.source import AUTO, is_embedded, locate_model
 
 CPU_PARAMETERS_MAX = 1_000_000_000  # on a CPU a stage of anything larger takes hours
 CHOICE = "model.json"  # in the data directory and in every checkpoint
@@ -59,7 +59,7 @@ def list_pool(
         if entry in KINDS:
             rows += [row for row in TABLE if row.kind == entry]
             continue
-        if entry == EMBEDDED or Path(entry).expanduser().is_dir() or entry.startswith((".", "~", "/")):
+        if is_embedded(entry) or Path(entry).expanduser().is_dir() or entry.startswith((".", "~", "/")):
             rows.append(PooledModel(entry, KINDS[0], _inspect_directory(entry, inspect, named_by)))
             continue
         row = find_model(entry)

@@ -1,4 +1,4 @@
-"""Where a model lies, found out without importing torch, so that a wrong path is told at once."""
+"""Where a model lies, found out without importing torch, so that one that is not there is told at once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,29 @@ AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.pool
 ID = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
 SIMILAR = 0.8  # of two words, by difflib
 MAIN = "main"  # the revision that the Hub gives where none is named
-EMBEDDED_DIR = Path(__file__).parent.parent / "models" / "embedded"
+HUB_S = 10.0  # longest wait for the Hub
+MODELS_DIR = Path(__file__).parent.parent / "models"
+EMBEDDED_DIR = MODELS_DIR / EMBEDDED
+
+
+def list_embedded() -> tuple[str, ...]:
+    """Names of the models that are shipped."""
+    return tuple(sorted(path.parent.name for path in MODELS_DIR.glob(f"{EMBEDDED}*/config.json")))
+
+
+def is_embedded(name: str) -> bool:
+    """Whether a name is meant for a shipped model, be it there or not."""
+    return name == EMBEDDED or (name.startswith(f"{EMBEDDED}-") and "/" not in name)
 
 
 def locate_model(name: str) -> str:
     """The directory of a model, or its Hugging Face id where no directory is meant. Raises ModelError."""
-    if name == EMBEDDED:
-        return str(EMBEDDED_DIR)
+    if is_embedded(name):
+        if name not in list_embedded():
+            raise ModelError(
+                f"swarmd ships no model {name!r}", f"Set training.model to one of: {', '.join(list_embedded())}"
+            )
+        return str(MODELS_DIR / name)
     path = Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -40,7 +56,7 @@ def _check_form(name: str) -> None:
             f"{name!r} is neither a directory nor the id of a model on the Hugging Face Hub",
             'Correct training.model: an id is "user/model", of letters, digits, "-", "_" and "."',
         )
-    near = difflib.get_close_matches(name.lower(), (EMBEDDED, AUTO), n=1, cutoff=SIMILAR)
+    near = difflib.get_close_matches(name.lower(), (*list_embedded(), AUTO), n=1, cutoff=SIMILAR)
     if near:
         raise ModelError(f"there is no model {name!r}", f'Did you mean training.model = "{near[0]}"?')
 
@@ -59,3 +75,36 @@ def locate_configured(training: TrainingConfig) -> str:
             "Leave the revision out, or name a model of the Hub",
         )
     return source
+def require_model(name: str) -> None:
+    """See that a model is on this machine, or to be had from the Hub, which is asked only then.
+
+    Raises:
+        ModelError: it is neither, or the Hub cannot be asked.
+    """
+    if name == AUTO or Path(locate_model(name)).is_dir():
+        return
+    from huggingface_hub import try_to_load_from_cache
+
+    if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+        _ask_hub(name)
+
+
+def _ask_hub(name: str) -> None:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    shipped = ", ".join(list_embedded())
+    try:
+        HfApi().model_info(name, timeout=HUB_S)
+    except GatedRepoError as error:
+        raise ModelError(f"the Hub gives {name} only to those whom it was granted", "Ask for it there") from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise ModelError(
+            f"the model {name} is not on this machine, and the Hub shows none of this name",
+            f"Correct training.model, or set it to one of swarmd's own: {shipped}",
+        ) from error
+    except Exception as error:  # whatever its back-ends raise where there is no network
+        raise ModelError(
+            f"the model {name} is not on this machine, and the Hub cannot be asked: {type(error).__name__}",
+            f"Download it while there is a network, or set training.model to one of swarmd's own: {shipped}",
+        ) from error

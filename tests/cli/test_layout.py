@@ -10,8 +10,9 @@ from swarmd.cli.layout import lay_out, node_places, parse_setting, peer_of, roun
 from swarmd.config import load_config
 from swarmd.core.events import NodeStarted
 from swarmd.core.values import CoordinatorSettings, Settings
-from swarmd.errors import ConfigError, SwarmdError, SwarmError
+from swarmd.errors import ConfigError, ModelError, SwarmdError, SwarmError
 from swarmd.eventlog.store import EventLog
+from swarmd.paths import configs_directory
 
 
 def test_the_nodes_find_each_other(tmp_path: Path) -> None:
@@ -47,6 +48,18 @@ def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path) -> None:
         other.listen()
         lay_out(places, rounds=1)
         assert load_config(places[0].config).dht.listen[0] != kept
+
+
+def test_a_model_that_is_not_there_is_found_before_any_node_starts(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="ships no model 'embedded-large'"):
+        lay_out(node_places(tmp_path, 2), rounds=1, settings={"training.model": "embedded-large"})
+
+
+def test_the_kind_file_brings_its_questions_along(tmp_path: Path) -> None:
+    places = node_places(tmp_path, 2)
+    lay_out(places, rounds=1, swarm="file")
+    shipped = configs_directory() / "file" / "data" / "questions.jsonl"
+    assert [(place.root / "questions.jsonl").read_bytes() for place in places] == [shipped.read_bytes()] * 2
 
 
 def test_rounds_are_added_to_those_that_were_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from swarmd.swarms.code.settings import CodeOptions
 from swarmd.swarms.file import FilePlan
 from swarmd.swarms.options import decode_options
 from swarmd.swarms.own_limits import narrow, tell_cuts
-from swarmd.swarms.plan import Material, Place, Plan, Question, Score, hash_number
+from swarmd.swarms.plan import Material, Place, Plan, Question, Score, Split, hash_number
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.rewards import find_answer
 from swarmd.swarms.rollouts import Reference
@@ -75,7 +75,11 @@ class CodePlan(Plan):
 
     def hold_out(self, task: str, count: int) -> list[Question]:
         """See `Plan.hold_out`."""
-        return [self._dress(question) for question in self._questions.hold_out(task, count)]
+        return self.select(task, "held-out", count)
+
+    def select(self, task: str, side: Split, count: int) -> list[Question]:
+        """Up to `count` distinct questions of one side of the split, the same on every node."""
+        return [self._dress(question) for question in self._questions.select(task, side, count)]
 
     def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
         """See `Plan.regenerate`; RecordRejected for the reasons of reasoning-gym's or of a file's questions."""
