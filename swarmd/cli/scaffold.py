@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import keyword
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Annotated, Literal
@@ -13,6 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 from swarmd.errors import ConfigError, PathUnusable
+from swarmd.swarms.plan import split_of
 from swarmd.swarms.registry import BUILT_IN
 
 TEMPLATES = Path(__file__).parent / "scaffolds"
@@ -85,14 +88,21 @@ def _module(name: str) -> str:
     return name.replace("-", "_")
 
 
-def example_questions() -> list[dict[str, str]]:
-    """Two tasks that the embedded model learns in minutes, always the same questions."""
+def example_questions(count: int = EXAMPLES) -> list[dict[str, str]]:
+    """Two tasks that the embedded model learns in minutes, always the same; it was made without any of them."""
     random = Random(0)
-    numbers = [[random.randrange(10, 100) for _ in range(3)] for _ in range(EXAMPLES)]
-    digits = ["".join(random.choices("0123456789", k=4)) for _ in range(EXAMPLES)]
+    triples = ([random.randrange(10, 100) for _ in range(3)] for _ in itertools.count())
+    digits = ("".join(random.choices("0123456789", k=4)) for _ in itertools.count())
+    numbers = itertools.islice((three for three in triples if _is_new("digits_largest", sorted(three))), count)
+    texts = itertools.islice((text for text in digits if _is_new("digits_reverse", [text])), count)
     largest = [
         {"prompt": f"Largest number: {', '.join(map(str, three))}", "answer": str(max(three)), "task": "largest"}
         for three in numbers
     ]
-    reverse = [{"prompt": f"Reverse the digits: {text}", "answer": text[::-1], "task": "reverse"} for text in digits]
+    reverse = [{"prompt": f"Reverse the digits: {text}", "answer": text[::-1], "task": "reverse"} for text in texts]
     return [row for pair in zip(largest, reverse, strict=True) for row in pair]
+
+
+def _is_new(task: str, canonical: Sequence[object]) -> bool:
+    """Whether the embedded model's recipe leaves a question of the digit tasks alone."""
+    return split_of(task, ",".join(map(str, canonical))) != "train"

@@ -22,7 +22,7 @@ from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.dataset import Source, keep_dataset
 from swarmd.swarms.jsonl import load_rows
 from swarmd.swarms.options import decode_options
-from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, hash_number, split_of
+from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of
 from swarmd.swarms.reward_functions import FUNCTIONS_MAX, Inputs, RewardFunctions
 from swarmd.swarms.rewards import COMPARING, Answered, AnswerPlace, Reward, RewardOption, find_answer, make_reward
 from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX, Reference
@@ -122,13 +122,17 @@ class FilePlan(Plan):
 
     def hold_out(self, task: str, count: int) -> list[Question]:
         """See `Plan.hold_out`. On the third side of the split, for development, lies every tenth question."""
-        held_out = [index for index in self._places if self._is_held_out(index, task)]
-        held_out.sort(key=lambda index: hash_number("held-out", self._rows[index].prompt))
-        return [self._pose(index, 0) for index in held_out[:count]]
+        return self.select(task, "held-out", count)
 
-    def _is_held_out(self, index: int, task: str) -> bool:
+    def select(self, task: str, side: Split, count: int) -> list[Question]:
+        """Up to `count` questions of one side of the split, the same on every node."""
+        chosen = [index for index in self._places if self._lies_on(index, task, side)]
+        chosen.sort(key=lambda index: hash_number(side, self._rows[index].prompt))
+        return [self._pose(index, 0) for index in chosen[:count]]
+
+    def _lies_on(self, index: int, task: str, side: Split) -> bool:
         row = self._rows[index]
-        return row.task == task and not row.trained and split_of(SPLIT, _canonical(row.prompt)) == "held-out"
+        return row.task == task and split_of(SPLIT, _canonical(row.prompt)) == side
 
     def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
         """See `Plan.regenerate`.

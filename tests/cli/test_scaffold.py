@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import subprocess
 import sys
 import tomllib
@@ -12,15 +14,18 @@ import msgspec
 import pytest
 
 from swarmd.cli.layout import lay_out, node_places
+from swarmd.cli.scaffold import QUESTIONS, example_questions
 from swarmd.config import Config, load_config
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.errors import ExitCode
 from swarmd.paths import DataPaths
 from swarmd.swarms.registry import find_kind, make_plan
+from swarmd.training.embedded import find_recipe
 from tests.cli.owning import Shell
 
 ROOT = Path(__file__).resolve().parents[2]
+MADE = find_recipe("embedded")
 SMALL: dict[str, Any] = {
     "steps": 2,
     "questions": 4,
@@ -75,6 +80,14 @@ def test_a_swarm_from_a_file_trains(shell: Shell) -> None:
     trained = train(load_config(made / "config.toml"), made)
     assert trained.steps == 2 and trained.reward > 0
     assert trained.held_out is not None
+
+
+def test_the_questions_of_the_shipped_file_are_made_here_and_new_to_the_embedded_model() -> None:
+    lines = (ROOT / "configs" / "file" / "data" / QUESTIONS).read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert rows == example_questions(400)
+    shown = {lesson.question.messages[-1].content for lesson in itertools.islice(MADE.teach(MADE.make_plan(), 0), 9000)}
+    assert not shown & {row["prompt"] for row in rows}
 
 
 def test_a_swarm_from_a_file_is_handed_on(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
