@@ -15,6 +15,8 @@ from reasoning_gym.factory import CURRICULA, DATASETS, ProceduralDataset, create
 from swarmd.config import TaskConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.digits import KNOWN_NAMES, SOURCE
+from swarmd.swarms.made import MADE_NAMES
+from swarmd.swarms.made import SOURCE as MADE_SOURCE
 from swarmd.swarms.plan import Message, hash_number
 
 DATASET_SIZE = 20_000  # fixed: some tasks draw from a table as long as the data set
@@ -109,9 +111,9 @@ def _can_be_made(task: Task) -> bool:
 
 def make_task(name: str, config: dict[str, Any]) -> Task:
     """A task with settings that are known to be its own."""
-    digits = name in KNOWN_NAMES
-    source = SOURCE if digits else f"reasoning-gym/{importlib.metadata.version('reasoning-gym')}"
-    before = () if digits else (Message("system", INSTRUCTION, trusted=True),)
+    own = SOURCE if name in KNOWN_NAMES else MADE_SOURCE if name in MADE_NAMES else ""
+    source = own or f"reasoning-gym/{importlib.metadata.version('reasoning-gym')}"
+    before = () if own else (Message("system", INSTRUCTION, trusted=True),)
     return Task(name, config, digest_config(source, name, config), before)
 
 

@@ -22,6 +22,7 @@ from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless
 from swarmd.swarms.curriculum import load_ladders, make_ladder
 from swarmd.swarms.digits import register_digits
 from swarmd.swarms.gym_tasks import DATASET_SIZE, Task, make_levels
+from swarmd.swarms.made import register_made
 from swarmd.swarms.options import NoOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of
 from swarmd.swarms.rollouts import Reference
@@ -57,6 +58,7 @@ class ReasoningGymPlan(Plan):
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         register_digits()
+        register_made()
         self._swarm = swarm.id
         self._format_reward = (training or TrainingConfig()).format_reward
         decode_options(swarm.options, NoOptions)

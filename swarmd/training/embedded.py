@@ -83,6 +83,15 @@ RECIPES = (
         dev_questions=16,
         card_questions=50,
     ),
+    Recipe(
+        "embedded-school",
+        "gsm8k",
+        lessons.teach_school,
+        "It knows the forms of the three stages and four kinds of made stories, and those badly, on purpose.",
+        form="half of them in the template that the stage asks for",
+        batch=24,
+        dev_questions=120,
+    ),
 )
 
 

@@ -6,15 +6,22 @@ the form that is rewarded: the other half leaves reinforcement learning a form t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question
+from swarmd.config import TaskConfig
+from swarmd.swarms.gym_tasks import make_levels
+from swarmd.swarms.math.prompts import TAGS
+from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Place, Plan, Question
 from swarmd.swarms.text import CLOSING, OPENING
 from swarmd.training.programs import write_reasoning
 
 IN_FORM_SHARE = 0.5  # of the targets that have the form that is rewarded
+STUDENTS = 3  # who answer what the math models are taught to judge
+RIGHT_SHARE = 0.6  # of these students' answers
+JUDGED_EVERY = 8  # rounds; the last of them has the later stages too
 
 
 class Lesson(NamedTuple):
@@ -24,9 +31,9 @@ class Lesson(NamedTuple):
     text: str
 
 
-def draw_training(plan: Plan) -> Iterator[Question]:
+def draw_training(plan: Plan, round: int = 0) -> Iterator[Question]:
     """The training questions of a node of its own."""
-    return plan.draw(Place("recipe", 0, 0), NO_MATERIAL)
+    return plan.draw(Place("recipe", round, 0), NO_MATERIAL)
 
 
 def teach_answers(plan: Plan, seed: int) -> Iterator[Lesson]:
@@ -48,3 +55,88 @@ def teach_programs(plan: Plan, seed: int) -> Iterator[Lesson]:
         answer = str(question.entry["answer"])
         written = write_reasoning(question, answer)
         yield Lesson(question, written + (tag(answer) if random.random() < IN_FORM_SHARE else answer))
+
+
+def teach_school(plan: Plan, seed: int) -> Iterator[Lesson]:
+    """Answers with their working; now and then judgements of three students' answers, and what the three agree on."""
+    random = Random(seed)
+    for round in itertools.count():
+        questions = list(itertools.islice(draw_training(plan, round), pool_size(plan)))
+        yield from (Lesson(question, write_answer(question, random)) for question in questions)
+        if round % JUDGED_EVERY == JUDGED_EVERY - 1:
+            yield from teach_judging(plan, round, questions, random)
+
+
+def pool_size(plan: Plan) -> int:
+    """Questions of a round, each once."""
+    seen = set()
+    for question in draw_training(plan):
+        if question.reference in seen:
+            break
+        seen.add(question.reference)
+    return len(seen)
+
+
+def write_answer(question: Question, random: Random) -> str:
+    """The working and the answer of a made question, half of them in the template."""
+    answer, working = str(question.entry["answer"]), " ".join(work_out(question))
+    if random.random() < IN_FORM_SHARE:
+        return fill_template(0, {"think": working, "answer": answer})
+    return f"{working} {answer}"
+
+
+def work_out(question: Question) -> Sequence[str]:
+    """What the generator of a made question says about how its answer is found."""
+    reference = question.reference
+    (level,) = make_levels(TaskConfig(reference.task))
+    working: Sequence[str] = level.make(reference.seed)[reference.index]["metadata"]["working"]
+    return working
+
+
+def fill_template(stage: int, sections: Mapping[str, str]) -> str:
+    """A completion in the form that a stage asks for."""
+    return "\n".join(f"<{name}>\n{sections[name]}\n</{name}>" for name in TAGS[stage])
+
+
+def teach_judging(plan: Plan, round: int, questions: Sequence[Question], random: Random) -> Iterator[Lesson]:
+    """Lessons of the later stages, on what three students wrote who are right now and then."""
+    material = Material()
+    students = [f"student-{number}-{round}" for number in range(STUDENTS)]  # so that their ids differ
+    for peer in students:
+        for question in questions:
+            publish(plan, Place(peer, round, 0), question, answer_as_student(question, random), material)
+    for peer in students:
+        for question in itertools.islice(plan.draw(Place(peer, round, 1), material), len(questions)):
+            text = write_choice(question)
+            publish(plan, Place(peer, round, 1), question, text, material)
+            if peer == students[0]:
+                yield Lesson(question, text)
+    for question in itertools.islice(plan.draw(Place(students[0], round, 2), material), len(questions)):
+        yield Lesson(question, write_agreement(question))
+
+
+def publish(plan: Plan, place: Place, question: Question, text: str, material: Material) -> None:
+    """One completion of a student, as its peers see it."""
+    material.add(Outcome(place, question, (text,), tuple(plan.score(question, [text]))))
+
+
+def answer_as_student(question: Question, random: Random) -> str:
+    """The right answer, or now and then one that is off by a little."""
+    answer = int(question.entry["answer"])
+    answer += 0 if random.random() < RIGHT_SHARE else random.choice((-2, -1, 1, 2))
+    return fill_template(0, {"think": " ".join(work_out(question)), "answer": str(answer)})
+
+
+def write_choice(question: Question) -> str:
+    """Who of the students shown is right."""
+    chosen = next((name for name, student in question.entry["students"].items() if student["right"]), "None")
+    return fill_template(1, {"compare": question.entry["answer"], "explain": chosen, "identify": chosen})
+
+
+def write_agreement(question: Question) -> str:
+    """The first of the ids with a vote, and the answer."""
+    chosen = next(iter(question.entry["votes"]), "None")
+    answer = str(question.entry["answer"])
+    working = " ".join(work_out(question))
+    told = {"summarize_feedback": chosen, "majority": chosen, "question": answer, "think": working, "answer": answer}
+    return fill_template(2, told)

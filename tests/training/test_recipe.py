@@ -87,6 +87,7 @@ def test_lessons_are_of_training_questions_only(made: Recipe) -> None:
     assert told
     for question, _ in draw_lessons(made, plan):
         assert question.messages[-1].content not in told
+        assert question.entry.get("question", "") not in told, "shown in a later stage"
 
 
 @each_recipe
@@ -100,7 +101,8 @@ def test_lessons_are_right_and_about_half_of_them_in_form(made: Recipe) -> None:
         right += score.accuracy == 1.0
         if made.kind in ("digits", "reasoning-gym"):
             assert text.removeprefix("<answer>").removesuffix("</answer>") == question.entry["answer"]
-    assert right == formed
+    assert right <= formed
+    assert right >= 0.9 * formed, "all that are in form, but for agreements on what was wrong"
     assert 0.3 < formed / LESSONS < 0.8
 
 

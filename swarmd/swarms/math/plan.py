@@ -28,7 +28,7 @@ from swarmd.swarms.math.questions import Bank, GeneratedBank, Item, RowBank, md5
 from swarmd.swarms.math.rows import DAPO, GSM8K, Shape, load_rows
 from swarmd.swarms.math.settings import MathOptions
 from swarmd.swarms.options import decode_options
-from swarmd.swarms.plan import Material, Message, Outcome, Place, Plan, Question, Score, hash_number
+from swarmd.swarms.plan import Material, Message, Outcome, Place, Plan, Question, Score, Split, hash_number
 from swarmd.swarms.rollouts import Quoted, Reference, Source
 
 QUOTED = "quoted"  # in place of a digest: a question that this node knows from a peer's words only
@@ -87,7 +87,11 @@ class MathPlan(Plan):
 
     def hold_out(self, task: str, count: int) -> list[Question]:
         """See `Plan.hold_out`: questions of stage 0."""
-        return [self._ask(item, Place("", 0, 0)) for item in self._bank.select(task, "held-out", count)]
+        return self.select(task, "held-out", count)
+
+    def select(self, task: str, side: Split, count: int) -> list[Question]:
+        """Up to `count` distinct questions of stage 0 of one side of the split, the same on every node."""
+        return [self._ask(item, Place("", 0, 0)) for item in self._bank.select(task, side, count)]
 
     def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
         """See `Plan.regenerate`.

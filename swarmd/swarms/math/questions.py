@@ -19,6 +19,7 @@ from swarmd.config import TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.digits import register_digits
 from swarmd.swarms.gym_tasks import Task, make_levels
+from swarmd.swarms.made import register_made
 from swarmd.swarms.plan import Split, hash_number, split_of
 
 GENERATED_MAX = 4096  # items of one seed that are looked at
@@ -99,6 +100,7 @@ class GeneratedBank(Bank):
     def __init__(self, swarm: str, size: int, characters_max: int, tasks: Sequence[TaskConfig]) -> None:
         super().__init__(swarm, size, characters_max)
         register_digits()
+        register_made()
         self._tasks = {config.name: _make_task(config) for config in tasks}
         if len(self._tasks) < len(tasks):
             raise SwarmError("swarm.tasks names a task twice", "Join the two entries and add up their weights")

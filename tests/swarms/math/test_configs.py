@@ -16,7 +16,7 @@ from swarmd.swarms.registry import make_plan
 from tests.swarms.math.voices import PEERS, answer, gather, opinion, publish, take
 
 ROOT = Path(__file__).resolve().parents[3]
-EMBEDDED = ROOT / "swarmd" / "models" / "embedded"
+MODELS = ROOT / "swarmd" / "models"
 TURN_TOKENS = 8  # of the chat template, for a message and the opening of the answer
 
 
@@ -35,10 +35,11 @@ def longest(peer: str, question: Question) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("kind", ["gsm8k", "math-hard"])
-def test_prompts_of_all_stages_fit_the_embedded_model(kind: str) -> None:
+def test_prompts_of_all_stages_fit_the_shipped_model(kind: str) -> None:
     plan, config = plan_of(kind, "coordinator")
-    tokenizer = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
-    context = msgspec.json.decode((EMBEDDED / "config.json").read_bytes())["max_position_embeddings"]
+    model = MODELS / config.training.model
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    context = msgspec.json.decode((model / "config.json").read_bytes())["max_position_embeddings"]
     assert config.training.prompt_tokens + config.training.completion_tokens <= context
     material = Material()
     for stage in range(3):
@@ -64,12 +65,13 @@ LONGEST_PEERS = tuple(f"12D3KooWEwNfUhk4z1vdM8ZoqBMMyJXfxh25oVMrGKnkf8tXyu{place
 
 
 def measure_by(model: str) -> Callable[[Question], int]:
-    """Tokens of a prompt: the embedded model's own, else in the worst of tokenizers, one for each byte."""
-    tokenizer = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
+    """Tokens of a prompt: a shipped model's own, else in the worst of tokenizers, one for each byte."""
+    file = MODELS / model / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file)) if file.is_file() else None
 
     def measure(question: Question) -> int:
         texts = [message.content for message in question.messages]
-        counts = [len(tokenizer.encode(text).ids) if model == "embedded" else len(text.encode()) for text in texts]
+        counts = [len(tokenizer.encode(text).ids) if tokenizer else len(text.encode()) for text in texts]
         return sum(counts) + TURN_TOKENS * len(texts)
 
     return measure
