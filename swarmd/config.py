@@ -183,7 +183,7 @@ class MemoryConfig(Section, frozen=True):
 class TrainingConfig(Section, frozen=True):
     """Model and GRPO."""
 
-    model: str = "embedded"  # "embedded", "auto", a Hugging Face model id, or the path of a model directory
+    model: str = "embedded"  # one that is shipped, "auto", a Hugging Face model id, or the path of a model directory
     revision: Revision = ""  # branch, tag or commit of a model on the Hub; empty: main
     pool: tuple[str, ...] = ()  # what "auto" chooses from: a kind of the table, ids, directories; empty: "general"
     device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = "auto"

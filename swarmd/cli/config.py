@@ -36,15 +36,15 @@ def check(
     """
     from swarmd.dht.addresses import check_addresses
     from swarmd.swarms.registry import check_kind
-    from swarmd.training.source import AUTO, locate_model, require_model
+    from swarmd.training.source import AUTO, locate_configured, require_model
 
     config = load_config(file)
     check_addresses(config)
     kind = check_kind(config.swarm)
     if not elsewhere:
-        require_model(config.training.model)
+        require_model(config.training)
     elif config.training.model != AUTO:
-        locate_model(config.training.model)
+        locate_configured(config.training)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {kind.name}")
 
 

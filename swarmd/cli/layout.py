@@ -111,13 +111,13 @@ def lay_out(
         "coordinator.rounds_max": rounds_max,
     }
     following = {"swarm.coordinator": peers[0], "dht.bootstrap": [f"{address}/p2p/{peers[0]}"]}
-    models = set()
+    models = {}
     for place in places:
         own = {"name": place.name} | (leading if place.coordinates else following)
         config = write_config(place, source.settings(place.coordinates) | own | dict(settings or {}), source)
-        models.add(config.training.model)
-    for model in sorted(models):
-        require_model(model)
+        models[config.training.model, config.training.revision] = config.training
+    for training in models.values():
+        require_model(training)
     return rounds_max
 
 

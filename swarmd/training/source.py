@@ -75,32 +75,35 @@ def locate_configured(training: TrainingConfig) -> str:
             "Leave the revision out, or name a model of the Hub",
         )
     return source
-def require_model(name: str) -> None:
-    """See that a model is on this machine, or to be had from the Hub, which is asked only then.
+
+
+def require_model(training: TrainingConfig) -> None:
+    """See that the model is on this machine, or to be had from the Hub, which is asked only then.
 
     Raises:
         ModelError: it is neither, or the Hub cannot be asked.
+        ConfigError: see `locate_configured`.
     """
-    if name == AUTO or Path(locate_model(name)).is_dir():
+    if training.model == AUTO or Path(locate_configured(training)).is_dir():
         return
     from huggingface_hub import try_to_load_from_cache
 
-    if not isinstance(try_to_load_from_cache(name, "config.json"), str):
-        _ask_hub(name)
+    if not isinstance(try_to_load_from_cache(training.model, "config.json", revision=training.revision or None), str):
+        _ask_hub(training.model, training.revision)
 
 
-def _ask_hub(name: str) -> None:
+def _ask_hub(name: str, revision: str) -> None:
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     shipped = ", ".join(list_embedded())
     try:
-        HfApi().model_info(name, timeout=HUB_S)
+        HfApi().model_info(name, revision=revision or None, timeout=HUB_S)
     except GatedRepoError as error:
         raise ModelError(f"the Hub gives {name} only to those whom it was granted", "Ask for it there") from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
+    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
         raise ModelError(
-            f"the model {name} is not on this machine, and the Hub shows none of this name",
+            f"the model {name} is not on this machine, and the Hub shows none of this name and revision",
             f"Correct training.model, or set it to one of swarmd's own: {shipped}",
         ) from error
     except Exception as error:  # whatever its back-ends raise where there is no network

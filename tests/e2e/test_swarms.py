@@ -43,6 +43,7 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {  # stages, and what is less tha
     "code": (1, {}),
     "proposer-solver": (2, {}),
     "reasoning-gym": (1, {}),
+    "file": (1, {}),
 }
 
 
@@ -56,13 +57,14 @@ TWO = pytest.mark.nodes(2, trained=(1,))
         pytest.param("code", marks=TWO),
         pytest.param("proposer-solver", marks=TWO),
         pytest.param("reasoning-gym", marks=TWO),
+        pytest.param("file", marks=TWO),
     ],
 )
 def test_a_swarm_of_each_kind(swarm: Swarm, kind: str) -> None:
     """As shipped, with the model and the tasks of its configuration, but for fewer steps and questions.
 
     The remaining ones are math-hard, which is that of `test_a_peer_whose_groups_have_another_size`, digits, which most
-    tests run, and file below.
+    tests run.
     """
     stages, settings = KINDS[kind]
     swarm.run(ROUNDS, kind, **TINY | settings)
