@@ -40,6 +40,7 @@ class Members:
         self._insisting = False
         self._twin: IdentityInUse | None = None
         self._twin_seen = anyio.Event()
+        self._left = anyio.Event()
 
     async def register(self, command: Register) -> None:
         """Publish the membership and begin to watch the others. Raises NetworkDown."""
@@ -89,12 +90,13 @@ class Members:
             self._session.policy.admit(command.peers)
 
     async def leave(self) -> None:
-        """Announce the leaving, if there is time; who registered only."""
+        """Announce the leaving and see it announced, as others do, if there is time; who registered only."""
         if self._watch is None or self._twin is not None:
             return
         try:
             with anyio.move_on_after(LEAVE_S):
                 await self._publish(leaving=True)
+                await self._left.wait()  # else this process may be gone before its hints are out
         except (NetworkDown, RecordRejected) as error:
             log.info("the leaving was not announced: %s", error)
 
@@ -128,6 +130,8 @@ class Members:
         if peer not in self._present and len(self._present) >= MEMBERS_MAX:
             return
         self._present[peer] = present
+        if peer == self._session.peer_id and not present:
+            self._left.set()
         self._session.emit(MemberSeen(peer, content.name) if present else MemberLeft(peer))
 
     def _look_for_twin(self, content: Membership, expiration: float) -> None:
