@@ -127,8 +127,9 @@ def _is_here(name: str, revision: str) -> bool:
     from swarmd.training.source import locate_model
 
     located = locate_model(name)
-    cached = try_to_load_from_cache(located, "config.json", revision=revision or None)
-    return Path(located).is_dir() or isinstance(cached, str)
+    if Path(located).is_dir():
+        return True  # a path is no id, which the cache would refuse
+    return isinstance(try_to_load_from_cache(located, "config.json", revision=revision or None), str)
 
 
 async def ask_torch(questions: Sequence[Question]) -> list[Answer]:
