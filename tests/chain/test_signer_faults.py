@@ -284,6 +284,7 @@ async def test_a_confirmed_one_that_the_chain_lost_is_brought_back(ground: Groun
         ground.say("anvil_dropAllTransactions")
         assert await seat.signer.submit(REGISTER) == hash
         assert "reorganised" in seat.whats
+    ground.say("evm_mine")  # what is sent is mined at once, but not before it is answered
     assert len(told(ground, RegistrationLog)) == 1
 
 
