@@ -1,4 +1,4 @@
-"""The command: `python -m tests.quick [--against main] [--budget-s 35]`, and with `--rest [--list]` all other tests."""
+"""The command: `python -m tests.quick [--against main] [--budget-s 26]`, and with `--rest [--list]` all other tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.quick.choice import Choice, choose, rest_of
 from tests.quick.imports import ROOT, Imports, file_of
 
 SHOWN = 6  # names in one line
-BUDGET_S = 35.0
+BUDGET_S = 26.0
 
 
 def arguments() -> argparse.Namespace:
