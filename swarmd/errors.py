@@ -29,6 +29,9 @@ class ExitCode:
     INTERRUPTED = 130  # Ctrl-C
 
 
+EXIT_FOR_ROOM = 99  # of a worker process that others made too large: a fresh one follows, and no failure is counted
+
+
 class SwarmdError(Exception):
     """Base of all deliberate errors.
 
@@ -148,6 +151,12 @@ class RecordRejected(SwarmdError):
 
 class FrameError(SwarmdError):
     """The byte stream between daemon and worker is broken."""
+
+
+class OutOfRoom(SwarmdError):
+    """A worker takes more memory, files or tasks than it may, through what came from outside: it makes room."""
+
+    exit_code = EXIT_FOR_ROOM
 
 
 class NetworkDown(SwarmdError):
