@@ -258,7 +258,7 @@ class WorkersConfig(Section, frozen=True):
     ready_s: Positive = 180.0
     ping_s: Positive = 5.0
     silent_s: Positive = 60.0  # a worker that answers no ping for so long is killed and restarted
-    restarts_max: AtLeastOne = 8
+    restarts_max: AtLeastOne = 8  # ends that others cause, as a signal for want of memory, do not count
     restart_window_s: Positive = 300.0
     stop_s: Positive = 10.0  # longest orderly stop
 

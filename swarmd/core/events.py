@@ -87,6 +87,7 @@ class WorkerExited(Fact, frozen=True, tag="worker_exited"):
     permanent: bool = False  # a restart cannot help (bad model path, identity in use, ...)
     exit_code: int = 0  # what the daemon should exit with when permanent
     planned: bool = False  # it had done its share and made room for a fresh process: no failure
+    outside: bool = False  # others caused it: another's signal, as the kernel's for want of memory, or room was made
 
 
 class WorkerStartFailed(Fact, frozen=True, tag="worker_start_failed"):
@@ -95,6 +96,7 @@ class WorkerStartFailed(Fact, frozen=True, tag="worker_start_failed"):
     worker: Worker
     reason: str
     attempt: int
+    outside: bool = False  # the machine had no memory, process or file left for it
 
 
 # --- network ---

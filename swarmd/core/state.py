@@ -32,6 +32,7 @@ class WorkerState(Value, frozen=True):
     pid: int = 0
     exits: tuple[float, ...] = ()  # times of recent unplanned exits, within the restart window
     reason: str = ""  # of the last exit
+    outside: tuple[float, ...] = ()  # times of recent ends that others caused: they cost nothing of the budget
 
 
 class LowSpace(Value, frozen=True):

@@ -24,6 +24,7 @@ from swarmd.errors import ExitCode
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
+BACKOFF_OUTSIDE_MAX_S = 60.0  # whatever others do to it: a worker is started again at least so often
 LEAVING = ("draining", "stopped", "failed")
 _LIVES: dict[Worker, str] = {"network": "network", "trainer": "training", "chain": "chaining"}
 
@@ -120,33 +121,44 @@ def _watch_chain(turn: Turn) -> None:
 
 def on_worker_start_failed(turn: Turn, event: WorkerStartFailed) -> None:
     """The process could not be executed: the same as an exit."""
-    on_worker_exited(turn, WorkerExited(event.worker, event.reason))
+    on_worker_exited(turn, WorkerExited(event.worker, event.reason, outside=event.outside))
 
 
 def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
-    """Start the worker again after a back-off, or stop the node when the budget is spent or a restart cannot help."""
+    """Start the worker again after a back-off, or stop the node when the budget is spent or a restart cannot help.
+
+    What others caused costs nothing of the budget: who can have a worker killed must not be able to end the node.
+    """
     _note_exit(turn, event)
     if turn.state.chart in LEAVING:
         return
     life = life_of(turn.state, event.worker)
     if event.permanent:
         stop_node(turn, f"{event.worker} worker: {event.reason}", event.exit_code or ExitCode.UNAVAILABLE)
+    elif event.outside:
+        turn.arm(f"restart/{event.worker}", turn.at + _backoff_s(life.outside, BACKOFF_OUTSIDE_MAX_S))
     elif len(life.exits) > turn.settings.restarts_max:
         window_s = turn.settings.restart_window_s
         reason = f"{event.worker} worker ended {len(life.exits)} times in {window_s:g} s, last: {event.reason}"
         stop_node(turn, reason, ExitCode.UNAVAILABLE)
     else:
-        wait_s = min(BACKOFF_FIRST_S * 2.0 ** max(0, len(life.exits) - 1), BACKOFF_MAX_S)
-        turn.arm(f"restart/{event.worker}", turn.at + wait_s)
+        turn.arm(f"restart/{event.worker}", turn.at + _backoff_s(life.exits, BACKOFF_MAX_S))
+
+
+def _backoff_s(ends: tuple[float, ...], most_s: float) -> float:
+    return min(BACKOFF_FIRST_S * 2.0 ** max(0, len(ends) - 1), most_s)
 
 
 def _note_exit(turn: Turn, event: WorkerExited) -> None:
     life = life_of(turn.state, event.worker)
-    window_from = turn.at - turn.settings.restart_window_s
-    recent = tuple(time for time in life.exits if time > window_from)[-turn.settings.restarts_max :]
     planned = event.planned or turn.state.chart in LEAVING  # so are the exits of an orderly stop
     counted = () if planned else (turn.at,)
-    set_life(turn, event.worker, replace(life, pid=0, exits=recent + counted, reason=event.reason))
+    exits, outside = _recent(turn, life.exits), _recent(turn, life.outside)
+    if event.outside:
+        outside += counted
+    else:
+        exits += counted
+    set_life(turn, event.worker, replace(life, pid=0, exits=exits, reason=event.reason, outside=outside))
     turn.disarm(f"ready/{event.worker}")
     if event.worker == "network":
         turn.move_link("exited", reason=event.reason, peers=0)
@@ -155,6 +167,11 @@ def _note_exit(turn: Turn, event: WorkerExited) -> None:
         turn.disarm("cancel")
     if not event.planned:
         turn.note_fault()
+
+
+def _recent(turn: Turn, ends: tuple[float, ...]) -> tuple[float, ...]:
+    window_from = turn.at - turn.settings.restart_window_s
+    return tuple(time for time in ends if time > window_from)[-turn.settings.restarts_max :]
 
 
 def on_ready_overdue(turn: Turn, worker: Worker) -> None:

@@ -8,6 +8,7 @@ issues it again when the worker is back.
 from __future__ import annotations
 
 import contextlib
+import errno
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -32,7 +33,7 @@ from swarmd.core.events import (
 from swarmd.core.values import Worker
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
-from swarmd.errors import FrameError
+from swarmd.errors import EXIT_FOR_ROOM, FrameError
 from swarmd.observe.folding import LineFolder
 from swarmd.observe.live import WorkerLive
 from swarmd.observe.redaction import Cover
@@ -48,6 +49,10 @@ OOM_SCORES: Mapping[Worker, int] = {
     "network": 200,
     "chain": 200,
 }  # whom the kernel takes first; the daemon has 0
+
+# Signals that a process does not bring about itself: the kernel's for want of memory, or another's.
+OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+WANTING = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # the machine has no room for one more process
 
 # Facts about the daemon itself; a worker that claims one is broken.
 DAEMON_EVENTS = (NodeStarted, StopRequested, NodeStopped, TimerFired, WorkerStarted, WorkerExited, WorkerStartFailed)
@@ -155,7 +160,8 @@ class Supervisor:
             child = Child(self._argv, self._environment)
         except OSError as error:
             self._life = None
-            await self._tell_end(WorkerStartFailed(self.worker, f"{self._argv[0]}: {error.strerror or error}", attempt))
+            reason = f"{self._argv[0]}: {error.strerror or error}"
+            await self._tell_end(WorkerStartFailed(self.worker, reason, attempt, error.errno in WANTING))
             return
         try:
             child.prefer_for_oom(OOM_SCORES[self.worker])
@@ -342,6 +348,7 @@ class Life:
             permanent=fault.permanent if fault else False,
             exit_code=fault.exit_code if fault else 0,
             planned=fault is not None and fault.planned and not self._killed_for,
+            outside=not self._killed_for and not self.planned and is_from_outside(status),
         )
 
     def _reason(self, status: int | None) -> str:
@@ -358,6 +365,11 @@ class Life:
             headline = how
         tail = self._lines.tail()
         return f"{headline}; last output:\n{tail}" if tail and not self._fault else headline
+
+
+def is_from_outside(status: int | None) -> bool:
+    """Whether others ended a process: by a signal, or by filling it until it made room."""
+    return status is not None and (status == EXIT_FOR_ROOM or -status in OUTSIDE_SIGNALS)
 
 
 def describe_status(status: int | None) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,8 +16,8 @@ from typing import Any
 
 from swarmd.dht.hive import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe, write_pbmsg
 from swarmd.dht.places import is_free
-from swarmd.dht.sockets import socket_place
-from swarmd.errors import AddressInUse, SwarmdError
+from swarmd.dht.sockets import make_place, remove_short_place, socket_place
+from swarmd.errors import AddressInUse
 
 LINES_KEPT = 20
 LINE_LENGTH_MAX = 400
@@ -120,10 +119,7 @@ class SocketDirectory:
 
     def open(self) -> None:
         """Make the directory and clear away what a killed predecessor left, its p2pd included."""
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = self.path.stat()
-        if status.st_uid != os.geteuid():
-            raise SwarmdError(f"the socket directory {self.path} belongs to another user", "Remove it")
+        make_place(self.preferred)
         self._end_leftover()
         self.clear()
 
@@ -143,8 +139,7 @@ class SocketDirectory:
     def close(self) -> None:
         """Remove sockets, and the directory when it is not the data directory's; a confined process leaves it empty."""
         self.clear()
-        if self.path != self.preferred:
-            shutil.rmtree(self.path, ignore_errors=True)
+        remove_short_place(self.preferred)
 
     def _end_leftover(self) -> None:
         """A p2pd whose worker was killed ends by itself after some seconds; make it at once."""

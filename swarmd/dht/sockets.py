@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from swarmd.errors import PathUnusable
+
 SOCKET_PATH_BYTES_MAX = 107  # sun_path without its final zero
+FIX = "Remove it, or give the node a data directory with a shorter path"
 SOCKET_NAME_BYTES = len("/p2pclient-") + 11 + len(".sock")
 
 
@@ -34,15 +36,56 @@ def clearing_short_place(preferred: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        place = socket_place(preferred)
-        if place != preferred.absolute() and _is_own_directory(place):
-            shutil.rmtree(place, ignore_errors=True)
+        remove_short_place(preferred)
 
 
-def _is_own_directory(path: Path) -> bool:
-    """Whether it is there, no link, and this user's: others may write beside it."""
+def make_place(preferred: Path) -> Path:
+    """Make the directory for sockets and give it.
+
+    Raises:
+        PathUnusable: the short one is there and is not this user's own: others may write beside it, and whoever put a
+            link or a directory there first would have the sockets.
+    """
+    place = socket_place(preferred)
+    place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if place != preferred.absolute():
+        with _own_directory(place) as descriptor:
+            os.fchmod(descriptor, 0o700)
+    return place
+
+
+def remove_short_place(preferred: Path) -> None:
+    """Remove a short directory for sockets with all in it; what is not this user's stays, and the data directory's."""
+    place = socket_place(preferred)
+    if place == preferred.absolute():
+        return
+    with suppress(OSError, PathUnusable), _own_directory(place) as descriptor:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                _remove(entry.name, descriptor)
+        place.rmdir()
+
+
+def _remove(name: str, directory: int) -> None:
     try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        os.unlink(name, dir_fd=directory)
+    except IsADirectoryError:
+        shutil.rmtree(name, ignore_errors=True, dir_fd=directory)
+
+
+@contextmanager
+def _own_directory(path: Path) -> Iterator[int]:
+    """A descriptor of what is there, looked at after it was opened, so that nothing else can take its place meanwhile.
+
+    A directory of this user's stays where it is: in a directory for temporary files nobody else may move or remove it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise PathUnusable(f"{path} is no directory of this user's: {error.strerror}", FIX) from None
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PathUnusable(f"the socket directory {path} belongs to another user", FIX)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -27,8 +27,9 @@ from swarmd.dht.hive import use_hivemind_log_handler
 from swarmd.dht.identity import Identity, hold_identity, load_identity
 from swarmd.dht.legacy.actions import LegacyActions
 from swarmd.dht.legacy.session import LegacySession
-from swarmd.dht.p2pd import SocketDirectory, find_p2pd
+from swarmd.dht.p2pd import find_p2pd
 from swarmd.dht.session import Session, identity_path
+from swarmd.dht.sockets import make_place
 from swarmd.errors import IdentityError, IdentityInUse, SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
@@ -97,11 +98,11 @@ def prepare(start: Start) -> None:
     config = decode(start.config)
     log_to_stderr(config)
     paths = DataPaths(Path(start.data_dir))
-    sockets = SocketDirectory(paths.sockets).path
-    own = (paths.network, paths.blobs, sockets)
+    own = (paths.network, paths.blobs)
     for directory in own:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    bounds = Bounds(reads=(identity_path(config, paths),), changes=own, runs=(find_p2pd(),))
+    changes = (*own, make_place(paths.sockets))
+    bounds = Bounds(reads=(identity_path(config, paths),), changes=changes, runs=(find_p2pd(),))
     for what in confine(bounds, paths.root):
         log.warning("not confined: %s", what)
 

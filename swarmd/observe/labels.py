@@ -6,6 +6,7 @@ A label with a value of a peer's, a provider's or a file's making would be a ser
 from __future__ import annotations
 
 from swarmd.core.events import WorkerExited, WorkerStartFailed
+from swarmd.errors import EXIT_FOR_ROOM
 
 OTHER = "other"
 LAYERS = ("process", "network", "training", "round", "chain", "submissions")
@@ -13,7 +14,7 @@ WORKERS = ("network", "trainer", "chain")
 SKIP_CAUSES = ("slow", "late", "fault", "stopped")
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
 DEPTHS = ("live", "ready", "productive")  # of health
-EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent")
+EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")
 SUBMISSION_KINDS = ("register", "reward", "winners", "advance")
 SUBMISSION_STATES = ("intended", "prepared", "sent", "included", "confirmed", "lost", "refused")
 OPEN_STATES = ("waiting", "sent", "included")  # of submissions that are not settled
@@ -61,6 +62,8 @@ def exit_cause(event: WorkerExited | WorkerStartFailed) -> str:
         return "memory"
     if event.planned:
         return "planned"
+    if event.code == EXIT_FOR_ROOM:
+        return "room"
     if headline.startswith(("answered no ping", "not ready within")):
         return "silent"
     return "killed" if event.signal in (9, 15) else "crash"

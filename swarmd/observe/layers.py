@@ -24,7 +24,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A worker process."""
 
     pid: int = 0
-    restarts: int = 0  # unplanned exits within the restart window
+    restarts: int = 0  # unplanned exits within the restart window, without those that others caused,
+    outside: int = 0  # which cost nothing of the budget
     last_exit: str = ""
     silent_s: float | None = None
     answering: bool | None = None  # unknown when the daemon is down
@@ -35,6 +36,7 @@ def worker_status(life: WorkerState, live: Live | None, worker: WorkerLive | Non
     return WorkerStatus(
         pid=worker.pid if worker else 0,
         restarts=len(life.exits),
+        outside=len(life.outside),
         last_exit=life.reason,
         silent_s=worker.silent_s if worker else None,
         answering=(worker is not None and worker.answering) if live else None,

@@ -127,8 +127,10 @@ def _submission_words(status: SubmissionsStatus) -> list[str]:
 
 def _worker_words(worker: WorkerStatus) -> list[str]:
     words = [f"pid {worker.pid}"] if worker.pid else []
-    if worker.restarts:
-        words.append(f"{count(worker.restarts, 'exit')} lately, last: {first_line(worker.last_exit)}")
+    ends = [count(worker.restarts, "exit")] if worker.restarts else []
+    ends += [f"{count(worker.outside, 'end')} from outside"] if worker.outside else []
+    if ends:
+        words.append(f"{' and '.join(ends)} lately, last: {first_line(worker.last_exit)}")
     return words
 
 

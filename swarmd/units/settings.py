@@ -52,6 +52,7 @@ LIFE = (
     Setting("KillMode", "mixed", "SIGTERM goes to the daemon, which ends its workers; what is left then is killed."),
     Setting("TimeoutStopSec", str(STOP_S), "Longer than the daemon takes: twice workers.stop_s (10 s) and 5 s."),
     Setting("OOMPolicy", "continue", "The kernel takes the trainer first, and the daemon starts it again."),
+    Setting("OOMScoreAdjust", "-500", "The daemon goes last: no peer that fills a worker uses up its starts.", False),
     Setting("LimitNOFILE", "16384", "Sockets of peers."),
     Setting("LimitCORE", "0", "No image of the memory, with the keys in it, on the disk."),
     Setting("LogRateLimitIntervalSec", "30s", "A node under stress explains itself; journald would drop it.", False),

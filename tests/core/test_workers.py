@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from swarmd.core.commands import StopWorkers
@@ -49,6 +51,34 @@ def test_a_spent_budget_stops_the_node(node: Story) -> None:
     assert "4 times in 300 s" in stop.reason
     node.tell(NodeStopped(stop.reason, stop.code))
     assert node.state.chart == "failed"
+
+
+def test_no_number_of_ends_from_outside_stops_the_node_and_the_pauses_grow(node: Story) -> None:
+    node.join()
+    waits = []
+    for attempt in range(2, 14):
+        node.tell(WorkerExited("network", "ended by SIGKILL, not by this daemon", signal=9, outside=True))
+        waits.append(next(d.due_at for d in node.state.deadlines if d.name == "restart/network") - node.at)
+        assert ids(node.wait("restart/network")) == [f"start/network/run1/{attempt}"]
+        node.tell(WorkerStarted("network", 20 + attempt, attempt))
+    assert waits[:4] == [pytest.approx(wait_s) for wait_s in (0.2, 0.4, 0.8, 1.6)]
+    assert all(later >= wait_s - 1e-6 for wait_s, later in pairwise(waits)), waits
+    assert node.state.network.exits == () and len(node.state.network.outside) <= 4
+
+
+def test_ends_from_outside_leave_the_budget_of_own_ones_as_it_was(node: Story) -> None:
+    node.join()
+    for _ in range(3):
+        node.tell(WorkerExited("trainer", "a bug", code=1), WorkerExited("trainer", "killed", signal=9, outside=True))
+        node.wait("restart/trainer")
+    assert isinstance(node.tell(WorkerExited("trainer", "a bug", code=1))[0], StopWorkers)
+
+
+def test_a_machine_without_room_for_a_process_does_not_stop_the_node(node: Story) -> None:
+    node.start()
+    for attempt in range(1, 9):
+        node.tell(WorkerStartFailed("trainer", "python: Cannot allocate memory", attempt, outside=True))
+        assert ids(node.wait("restart/trainer")) == [f"start/trainer/run1/{attempt + 1}"]
 
 
 def test_a_planned_exit_is_no_failure_and_costs_nothing_of_the_budget(node: Story) -> None:

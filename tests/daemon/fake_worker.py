@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 
 from swarmd.core import commands, events
-from swarmd.errors import ModelError
+from swarmd.errors import ModelError, OutOfRoom
 from swarmd.worker.child import Inbox, Outbox, serve
 from swarmd.worker.messages import Perform, Start, Stop
 
@@ -37,6 +37,8 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     print(f"[INFO] fake {WORKER} worker for {start.peer[-6:]}, mode {mode}", file=sys.stderr)
     if mode == "fault":
         raise ModelError("there is no model in /nowhere", "Name another")
+    if mode == "full":
+        raise OutOfRoom("the worker takes 900 MiB, and may take 600")
     if mode == "crash":
         raise ValueError("a plain bug")
     if mode == "claims":

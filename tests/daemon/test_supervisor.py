@@ -6,11 +6,13 @@ import sys
 from collections.abc import Awaitable, Callable
 
 import anyio
+import pytest
 
 from swarmd.config import WorkersConfig
 from swarmd.core.events import Event, WorkerExited, WorkerStarted, WorkerStartFailed
 from swarmd.daemon.process import worker_environment
 from swarmd.daemon.supervisor import Supervisor
+from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.worker.messages import Start
 
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
@@ -71,6 +73,37 @@ def test_a_kill_before_the_process_exists_ends_it_as_soon_as_it_does() -> None:
     assert kinds == [WorkerStarted, WorkerExited, WorkerStarted, WorkerExited]
     reasons = [event.reason for event in told if isinstance(event, WorkerExited)]
     assert reasons == ["not ready within 5 s, killed", "killed at once, killed"]
+
+
+@pytest.mark.parametrize(
+    ("program", "outside"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", True),
+        ("import os; os.kill(os.getpid(), 15)", True),
+        (f"import sys; sys.exit({EXIT_FOR_ROOM})", True),
+        ("import os; os.abort()", False),
+        ("import sys; sys.exit(1)", False),
+    ],
+)
+def test_an_end_that_others_caused_is_told_from_its_own(program: str, outside: bool) -> None:
+    async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
+        supervisor.start(1)
+        await next_fact()
+        await next_fact()
+
+    exited = supervise((sys.executable, "-S", "-c", program), body)[-1]
+    assert isinstance(exited, WorkerExited) and exited.outside is outside
+
+
+def test_a_process_that_this_daemon_kills_was_not_ended_from_outside() -> None:
+    async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
+        supervisor.start(1)
+        await next_fact()
+        supervisor.kill("not ready within 5 s")
+        await next_fact()
+
+    exited = supervise(SLEEPER, body)[-1]
+    assert isinstance(exited, WorkerExited) and not exited.outside
 
 
 def test_a_kill_after_a_failed_start_adds_nothing() -> None:

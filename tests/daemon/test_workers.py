@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from swarmd.core.events import NodeStopped, StageTrained, WorkerExited, WorkerStarted, WorkerStartFailed
+from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.eventlog.replay import verify
 from tests.daemon.fake_worker import CANARY
-from tests.daemon.node import fake_node, is_alive
+from tests.daemon.node import FakeNode, fake_node, is_alive
 
 
 def test_a_killed_worker_is_started_again_and_the_stage_goes_on(tmp_path: Path) -> None:
@@ -112,6 +113,26 @@ def test_a_worker_that_always_crashes_spends_its_budget(tmp_path: Path) -> None:
         assert reasons[0] == "ValueError: a plain bug"
         traceback = next(line for line in node.lines() if "Traceback" in line["message"])
         assert traceback["level"] == "error" and "a plain bug" in traceback["message"]
+
+
+def test_a_worker_that_others_fill_or_kill_never_spends_the_budget(tmp_path: Path) -> None:
+    with fake_node(tmp_path, restarts_max=1) as node:
+        node.start(network="full")
+        for nth in range(1, 4):
+            node.until(lambda: len(ends_of(node, "network")) > nth)  # noqa: B023
+            os.kill(node.worker_pid("training"), signal.SIGKILL)
+            node.until(lambda: len(ends_of(node, "trainer")) >= nth)  # noqa: B023
+        ends = [*ends_of(node, "network"), *ends_of(node, "trainer")]
+        assert all(end.outside and not end.permanent for end in ends)
+        assert {end.code for end in ends} == {EXIT_FOR_ROOM, None}
+        worker = node.status()["training"]["worker"]
+        assert worker["outside"] >= 2 and worker["restarts"] == 0
+        assert node.stop() == 0
+        verify(node.paths.events)
+
+
+def ends_of(node: FakeNode, worker: str) -> list[WorkerExited]:
+    return [each for each in node.events_of(WorkerExited) if each.worker == worker]
 
 
 def test_a_trainer_that_retires_after_each_stage_costs_nothing_of_the_budget(tmp_path: Path) -> None:

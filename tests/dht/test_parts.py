@@ -25,8 +25,15 @@ from swarmd.dht.quota import SENDERS_MAX, Quota
 from swarmd.dht.records import ReportRecord
 from swarmd.dht.rejections import COUNTERS_MAX, REPEAT_S, Rejections
 from swarmd.dht.shelf import Shelf
-from swarmd.dht.sockets import SOCKET_NAME_BYTES, SOCKET_PATH_BYTES_MAX, clearing_short_place, socket_place
-from swarmd.errors import AddressInUse, ConfigError, RecordRejected
+from swarmd.dht.sockets import (
+    SOCKET_NAME_BYTES,
+    SOCKET_PATH_BYTES_MAX,
+    clearing_short_place,
+    make_place,
+    remove_short_place,
+    socket_place,
+)
+from swarmd.errors import AddressInUse, ConfigError, PathUnusable, RecordRejected
 from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM, signed_by
 
 
@@ -196,6 +203,54 @@ def test_the_daemon_clears_a_short_place_that_is_its_own(tmp_path: Path, monkeyp
     with clearing_short_place(deep):
         (near / "p2pd-1.sock").touch()
     assert list(near.iterdir()), "a link that somebody laid there was followed"
+
+
+def test_a_short_place_that_somebody_else_laid_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link to a directory of ours, looked at through the link, is ours; the sockets would lie where another chose."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    deep, near = tmp_path / ("x" * 100), tmp_path / "near"
+    near.mkdir()
+    socket_place(deep).symlink_to(near)
+    with pytest.raises(PathUnusable, match="is no directory of this user's"):
+        SocketDirectory(deep).open()
+    socket_place(deep).unlink()
+    strange = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: strange)
+    socket_place(deep).mkdir()
+    with pytest.raises(PathUnusable, match="belongs to another user"):
+        SocketDirectory(deep).open()
+
+
+def test_a_short_place_that_others_could_enter_is_shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    deep = tmp_path / ("x" * 100)
+    socket_place(deep).mkdir()
+    socket_place(deep).chmod(0o777)
+    SocketDirectory(deep).open()
+    assert stat.S_IMODE(socket_place(deep).stat().st_mode) == 0o700
+
+
+def test_what_takes_the_place_of_a_short_place_meanwhile_is_not_emptied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the removal the directory becomes a link to another: only what was looked at is emptied."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    deep, near = tmp_path / ("x" * 100), tmp_path / "near"
+    near.mkdir()
+    (near / "kept").touch()
+    make_place(deep)
+    look = os.fstat
+
+    def swap(descriptor: int) -> os.stat_result:
+        seen = look(descriptor)
+        if socket_place(deep).is_dir() and not socket_place(deep).is_symlink():
+            socket_place(deep).rename(tmp_path / "aside")
+            socket_place(deep).symlink_to(near)
+        return seen
+
+    monkeypatch.setattr(os, "fstat", swap)
+    remove_short_place(deep)
+    assert (near / "kept").exists()
 
 
 def test_leftovers_of_a_killed_predecessor_are_cleared(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_an_alert_reads_well(tmp_path: Path) -> None:
     test = scenario(changes, [])
     annotations = rule["annotations"] | {
         "summary": "alpha:8800: the trainer worker ends again and again",
-        "description": "20 times within 10 minutes; beyond workers.restarts_max the node stops with code 69.",
+        "description": "20 times within 10 minutes. By its own faults: beyond workers.restarts_max the node stops with code 69.",
     }
     labels = {"job": "swarmd", "instance": "alpha:8800", "severity": "warning", "worker": "trainer"}
     expected = {"exp_labels": labels, "exp_annotations": annotations}

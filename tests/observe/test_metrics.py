@@ -43,7 +43,7 @@ from swarmd.core.events import (
     WorkerStartFailed,
 )
 from swarmd.core.values import Prepared, RolloutsRef
-from swarmd.errors import ChainError
+from swarmd.errors import EXIT_FOR_ROOM, ChainError
 from swarmd.eventlog.fold import load
 from swarmd.observe import labels
 from swarmd.observe.metrics import Metrics, limits_of
@@ -207,6 +207,7 @@ def test_a_push_is_counted_by_what_came_of_it() -> None:
         (WorkerExited("trainer", "recycled after 3 rounds", 0, planned=True), "planned"),
         (WorkerExited("trainer", "no such model", 1, permanent=True, exit_code=66), "permanent"),
         (WorkerStartFailed("trainer", "no such file", 1), "crash"),
+        (WorkerExited("trainer", "900 MiB of memory, and 600 allowed", EXIT_FOR_ROOM, outside=True), "room"),
     ],
 )
 def test_the_end_of_a_worker_has_a_cause(event: Event, cause: str) -> None:
