@@ -120,6 +120,8 @@ class FeesConfig(Section, frozen=True):
     tip_gwei: NotNegative = 1.0  # for the block's producer, on chains with EIP-1559
     gas_max: AtLeastOne = 2_500_000  # units of gas of one transaction
     stuck_s: Positive = 60.0  # a transaction not mined for so long is replaced by a dearer one
+    day_coins_max: NotNegative = 0.0  # signed for in a day of UTC at most, in the chain's coin; 0: no bound
+    legacy: bool = False  # the chain's blocks have no base fee (before EIP-1559): a price is paid in full
 
 
 class ChainConfig(Section, frozen=True):

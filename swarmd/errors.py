@@ -189,6 +189,10 @@ class AccountPoor(ChainError):
         self.needed_wei = needed_wei
 
 
+class BudgetSpent(ChainError):
+    """The account has signed for as much as it may in a day; nothing more is until the next one."""
+
+
 class RpcRefused(ChainError):
     """A node answered with a JSON-RPC error about the request itself: a revert, a nonce too low, a range too long.
 

@@ -18,6 +18,7 @@ STEP_GAS = 38_000  # of the contract, to another stage or round
 ROUNDS_WANTED = 10  # that an account should be able to pay for
 ROUNDS_MAX = 1_000_000  # nobody is told of more
 COIN_WEI = 10**18
+BUDGET_TOLD_SHARE = 0.8  # of a day's budget that is signed for: from here on it is told
 
 
 def round_gas(chain: ChainConfig, stages: int) -> int:

@@ -58,7 +58,8 @@ def sign(account: LocalAccount, chain_id: int, said: Signed) -> Prepared:
     else:
         fields |= {"maxFeePerGas": said.price.fee_wei, "maxPriorityFeePerGas": said.price.tip_wei}
     raw = bytes(account.sign_transaction(fields).raw_transaction)
-    return Prepared("0x" + keccak(raw).hex(), said.nonce, raw, str(said.price.fee_wei))
+    cost_wei = said.gas * said.price.fee_wei
+    return Prepared("0x" + keccak(raw).hex(), said.nonce, raw, str(said.price.fee_wei), str(cost_wei))
 
 
 def read_signed(prepared: Prepared) -> Signed:

@@ -35,6 +35,7 @@ What = Literal[
     "mined",
     "reorganised",  # the block that had it is gone
     "confirmed",  # so deep that it counts for good
+    "spent",  # the day's transactions cost so much at most, for a file that does not hold them
     "ended",  # it will not be mined, or was reverted, see `code`
 ]
 
@@ -62,6 +63,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     block_hash: str = ""
     code: str = ""  # the contract's error by name, or a short word
     reason: str = ""
+    cost_wei: str = ""  # most that the transaction may cost in all; of "spent" lines, those of the day
 
     @property
     def posix(self) -> float:
@@ -76,7 +78,8 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def prepared(self) -> Prepared:
         """The transaction of a "signed" line."""
-        return Prepared(self.hash, self.nonce, bytes.fromhex(self.raw.removeprefix("0x")), self.fee_wei or "0")
+        raw = bytes.fromhex(self.raw.removeprefix("0x"))
+        return Prepared(self.hash, self.nonce, raw, self.fee_wei or "0", self.cost_wei or "0")
 
 
 def now() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarmd.chain.rpc import Caller
+from swarmd.chain.rpc import LEGACY_FIX, NO_BASE_FEE, Caller
 from swarmd.config import FeesConfig
 from swarmd.core.values import Value
 from swarmd.errors import EndpointFailed, GasTooDear
@@ -33,13 +33,15 @@ async def quote(caller: Caller, fees: FeesConfig) -> Price:
 
     Raises:
         GasTooDear: the chain asks for more than fees.max_gwei.
-        ChainError: no endpoint answers.
+        ChainError: no endpoint answers, or as if the chain had no base fee though `fees.legacy` is not set.
     """
     block = await caller.request("eth_getBlockByNumber", ["latest", False])
     if not isinstance(block, dict):
         raise EndpointFailed("an endpoint has no latest block")
     cap = bound_wei(fees)
     if block.get("baseFeePerGas") is None:
+        if not fees.legacy:
+            raise EndpointFailed(NO_BASE_FEE.format("an endpoint"), LEGACY_FIX)
         price_wei = quantity(await caller.request("eth_gasPrice", []), "gas price")
         _check(price_wei, fees)
         return Price(price_wei)

@@ -28,6 +28,7 @@ class Following:
         self.dead_looks = 0
         self.is_unannounced = False
         self.needed_wei = 0  # that the account has to have before it is looked at again
+        self.held_until = 0.0  # the day's budget is spent: not looked at before, in the event loop's time
         self._prepared_at = 0.0
         self._in_log = {each.hash for each in command.prepared}
         self._sent: set[str] = set()
@@ -41,7 +42,7 @@ class Following:
         logged = [each for each in command.prepared if each.raw or each.hash not in anew]
         brought = {each.hash for each in logged}
         self.command = command
-        self.needed_wei = 0
+        self.needed_wei, self.held_until = 0, 0.0
         self.attempts = _each_once([*logged, *(each for each in self.attempts if each.hash not in brought)])
         self._in_log |= brought
         self.is_unannounced = self.block is not None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from time import time
 
-from swarmd.chain.audit import Line
+from swarmd.chain.audit import Line, now
+from swarmd.chain.budget import counted
 from swarmd.core.commands import Submit
-from swarmd.core.values import Prepared
+from swarmd.core.values import Prepared, day_of
 
 CONFIRMED_MAX = 10_000  # remembered; of older ones only the chain tells, and it refuses a second one
 
@@ -21,6 +23,7 @@ class Entry:
         self.attempts: list[Prepared] = []
         self.mined: Line | None = None
         self.confirmed = False
+        self.trouble = ""  # why nothing could be done about it at the last look that failed
         self.dead_looks = 0  # at the chain, one after another, that found the nonces of all attempts taken by others
 
     @property
@@ -50,11 +53,14 @@ class Ledger:
 
     def __init__(self, lines: Iterable[Line] = ()) -> None:
         self._entries: dict[str, Entry] = {}  # in the order of their last change
+        self.spent: tuple[int, int] = (-1, 0)  # the last day on which something was signed, and its cost, in wei
         for line in lines:
             self.take(line)
 
     def take(self, line: Line) -> None:
         """Fold one more line in."""
+        if line.what == "spent":
+            self.spent = (day_of(line.posix), int(line.cost_wei or 0))
         if line.what == "ended":
             self._entries.pop(line.submission, None)
         if line.what not in ("signed", "mined", "reorganised", "confirmed"):
@@ -62,10 +68,17 @@ class Ledger:
         entry = self._entries.pop(line.submission, None) or (Entry(line) if line.what == "signed" else None)
         if entry is None:  # told of in an older file
             return
+        if line.what == "signed":
+            self._spend(line, entry)
         entry.take(line)
         self._entries[line.submission] = entry
         if line.what == "confirmed":
             self._forget()
+
+    def _spend(self, line: Line, entry: Entry) -> None:
+        day, before_wei = max(day_of(line.posix), self.spent[0]), self.spent[1]
+        more_wei = max(int(line.cost_wei or 0) - counted(entry.attempts, line.nonce), 0)
+        self.spent = (day, more_wei + (before_wei if day == self.spent[0] else 0))
 
     def _forget(self) -> None:
         confirmed = [name for name, entry in self._entries.items() if entry.confirmed]
@@ -90,6 +103,8 @@ class Ledger:
             yield from entry.signed
             if entry.mined is not None:
                 yield entry.mined
+        if day_of(time()) == self.spent[0]:  # last: it counts what stands before it
+            yield Line(now(), "spent", cost_wei=str(self.spent[1]))
 
 
 def _nonce(entry: Entry) -> int:

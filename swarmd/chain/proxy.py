@@ -96,6 +96,7 @@ class Proxy:
     """
 
     repeatable = False
+    budget = None  # the signer's
 
     def __init__(self, config: ChainConfig, caller: Caller, token: str = "") -> None:
         self._config = config

@@ -21,6 +21,11 @@ BACKOFF_MAX_S = 15.0
 BLOCK = "eth_getBlockByNumber"
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
 
+# Without a base fee a price of the endpoint's own choice would be signed, and paid in full, where a chain that has one
+# takes the base fee and the tip of whatever is signed. So only the configuration says that a chain has none.
+NO_BASE_FEE = "{} shows a block without a base fee"
+LEGACY_FIX = "If the chain really has none (no EIP-1559), set chain.fees.legacy = true"
+
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -105,7 +110,8 @@ class Rpc:
         self._healths = [Health(endpoint_of(url, call_s)) for url in urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
         self.current = ""  # name of the endpoint that answered last
-        self.has_base_fee = False  # blocks have one: an endpoint that shows a head without it has failed
+        self.has_base_fee = False  # blocks have one: an endpoint that shows a head without it has failed.
+        # Whoever signs sets it beforehand, unless the configuration says that the chain has none.
 
     async def request(self, method: str, params: Sequence[Any]) -> Any:
         """See `Caller`."""
@@ -116,7 +122,7 @@ class Rpc:
         result = await endpoint.ask(method, params, Any)
         of_head = method == BLOCK and params[0] == "latest"
         if self.has_base_fee and of_head and isinstance(result, dict) and not _shows_base_fee(result):
-            raise EndpointFailed(f"{endpoint.name} hides the base fee of a chain that has one")
+            raise EndpointFailed(f"{NO_BASE_FEE.format(endpoint.name)}. {LEGACY_FIX}")
         return result
 
     async def learn_base_fee(self) -> None:

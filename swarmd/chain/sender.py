@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from swarmd.chain.budget import Budget
 from swarmd.chain.rpc import Caller
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
@@ -33,6 +34,10 @@ class Sender(Protocol):
     @property
     def account(self) -> str:
         """The account that submissions come from, checksummed; empty while unknown."""
+
+    @property
+    def budget(self) -> Budget | None:
+        """Of what the account signs for in a day; None where somebody else signs."""
 
     @property
     def repeatable(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from swarmd.chain.audit import AuditLog, Line, What, now
 from swarmd.chain.blocks import Blocks, NotThere
+from swarmd.chain.budget import Budget
 from swarmd.chain.contract import check_code
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.ledger import Entry, Ledger
@@ -104,6 +105,11 @@ class Signer:
     def account(self) -> str:
         """The address that all submissions come from."""
         return self._wallet.account
+
+    @property
+    def budget(self) -> Budget:
+        """What the account signs for in a day."""
+        return self._wallet.budget
 
     # --- requests ---
 
@@ -265,7 +271,9 @@ class Signer:
         except EndpointFailed:
             raise
         except (ChainError, ContractRefused) as error:
-            log.warning("%s: %s", entry.submission, error)
+            level = logging.DEBUG if entry.trouble == str(error) else logging.WARNING  # told once, not at every look
+            log.log(level, "%s: %s", entry.submission, error)
+            entry.trouble = str(error)
 
     async def _attend(self, entry: Entry, confirmed: int) -> None:
         await self._follow(entry, resend=self._due(entry))
@@ -374,6 +382,7 @@ class Signer:
 
     def _sign(self, asked: Asked | None, command: Submit, prepared: Prepared, peer: str = "") -> None:
         said = {"hash": prepared.hash, "nonce": prepared.nonce, "fee_wei": prepared.fee_wei}
+        said["cost_wei"] = prepared.cost_wei
         self._write(
             "signed", command, peer or (asked.peer if asked else ""), asked, raw="0x" + prepared.raw.hex(), **said
         )

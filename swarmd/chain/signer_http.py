@@ -169,7 +169,10 @@ class Door:
 
     async def _health(self, request: web.Request) -> web.Response:
         trouble = self._signer.trouble
-        return _answer(503 if trouble else 200, {"status": "degraded" if trouble else "ok"})
+        told = {"status": "degraded" if trouble else "ok"}
+        if self._signer.budget.is_scarce:
+            told["budget"] = "nearly spent"
+        return _answer(503 if trouble else 200, told)
 
     # --- who and how much ---
 

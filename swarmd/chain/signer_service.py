@@ -14,6 +14,7 @@ from eth_account.signers.local import LocalAccount
 from swarmd import serving
 from swarmd.chain.attempts import DYNAMIC_FEE
 from swarmd.chain.audit import AuditLog, Line, now
+from swarmd.chain.budget import Budget
 from swarmd.chain.keystore import load_account
 from swarmd.chain.ledger import Ledger
 from swarmd.chain.rpc import Rpc
@@ -56,6 +57,7 @@ async def run_signer(order: Order) -> None:
     urls = read_urls(order.chain.rpc, order.data.root)
     account = load_account(order.chain, order.data)
     rpc = Rpc(urls, order.chain.chain_id, order.chain.call_s)
+    rpc.has_base_fee = not order.chain.fees.legacy
     try:
         async with _opened(order, rpc, account) as (signer, audit):
             await _check(signer)
@@ -81,7 +83,12 @@ async def _opened(order: Order, rpc: Rpc, account: LocalAccount) -> AsyncIterato
             ledger.take(line)
             rpc.has_base_fee |= line.raw.startswith(f"0x{DYNAMIC_FEE:02x}")
         audit.lines.clear()
-        yield Signer(order.chain, rpc, lambda caller: Wallet(order.chain, caller, account), audit, ledger), audit
+        budget = Budget(order.chain.fees)
+        budget.take_up(*ledger.spent)
+        yield (
+            Signer(order.chain, rpc, lambda caller: Wallet(order.chain, caller, account, budget), audit, ledger),
+            audit,
+        )
     finally:
         audit.close()
 

@@ -25,10 +25,11 @@ from swarmd.config import ChainConfig
 from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import CommandFailed, Event
 from swarmd.core.values import BlockRef
-from swarmd.errors import AccountPoor, ChainError, ContractRefused, EndpointFailed, SwarmdError
+from swarmd.errors import AccountPoor, BudgetSpent, ChainError, ContractRefused, EndpointFailed, SwarmdError
 
 FOLLOWED_MAX = 4096  # submissions looked after at once; one more is turned away, and comes again
 IDLE_S = 5.0  # everything is looked at again after so long without a new head
+HELD_S = 60.0  # what the day's budget has no room for is looked at again after so long
 DEAD_LOOKS = 2  # an attempt is gone when two looks find it so: endpoints do not all know the same block
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class Submitter:
 
     async def _look_after(self, following: Following) -> None:
         try:
-            if not await self._is_too_poor_for(following):
+            if following.held_until <= anyio.current_time() and not await self._is_too_poor_for(following):
                 await self._step(following)
         except (ChainError, ContractRefused) as error:
             self._on_trouble(following, error)
@@ -139,13 +140,16 @@ class Submitter:
     def _on_trouble(self, following: Following, error: SwarmdError) -> None:
         """What is under way is looked at again anyway; what could not even begin is given back.
 
-        What only coins are missing for stays, so that it goes on as soon as they come; a step of the contract does
-        not, for by then somebody else has made it.
+        What only coins or the day's budget are missing for stays, so that it goes on as soon as they come; a step of
+        the contract does not, for by then somebody else has made it.
         """
         if following.needed_wei:
             log.debug("%s: %s", following.command.id, error)
         elif isinstance(error, AccountPoor) and following.command.kind != "advance":
             following.needed_wei = error.needed_wei
+            self._tell.troubled(following, str(error))
+        elif isinstance(error, BudgetSpent) and following.command.kind != "advance":
+            following.held_until = anyio.current_time() + HELD_S
             self._tell.troubled(following, str(error))
         elif following.block is not None or (isinstance(error, EndpointFailed) and following.attempts):
             log.info("%s: %s", following.command.id, error)

@@ -14,6 +14,7 @@ from typing import Any
 from eth_account.signers.local import LocalAccount
 
 from swarmd.chain.attempts import Signed, call_of, read_signed, sign
+from swarmd.chain.budget import Budget, counted
 from swarmd.chain.contract import refusal_of
 from swarmd.chain.fees import Price, quantity, quote, replacing
 from swarmd.chain.funds import balance_of
@@ -50,11 +51,15 @@ class Wallet:
         config: the contract, the bounds on fees, and who moves the contract on.
         caller: of the chain.
         account: with its key.
+        budget: of what it signs for in a day; one that knows of nothing yet where it is left out.
     """
 
     repeatable = True
 
-    def __init__(self, config: ChainConfig, caller: Caller, account: LocalAccount) -> None:
+    def __init__(
+        self, config: ChainConfig, caller: Caller, account: LocalAccount, budget: Budget | None = None
+    ) -> None:
+        self.budget = budget or Budget(config.fees)
         self._config = config
         self._caller = caller
         self._key = account
@@ -84,7 +89,10 @@ class Wallet:
             price = replacing(read_signed(replaced).price, price, self._config.fees)
         if price is None:
             return None
-        await self._check_funds(gas * price.fee_wei, what)
+        cost_wei, counted_wei = gas * price.fee_wei, counted(attempts, nonce)
+        self.budget.check(cost_wei, counted_wei, what)
+        await self._check_funds(cost_wei, what)
+        self.budget.note(cost_wei, counted_wei)
         return sign(self._key, self._config.chain_id, Signed(nonce, price, gas, to, content))
 
     async def _place_for(self, attempts: Sequence[Prepared], what: str) -> tuple[int, Prepared | None]:

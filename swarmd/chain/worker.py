@@ -62,7 +62,9 @@ class Worker:
         self.watcher = Watcher(chain, terms, self.rpc, outbox.observe, lambda: sender.account if sender else "")
         self.watcher.on_progress = throttled(self._tell)
         self.submitter: Submitter | None = None
+        self._budget = sender.budget if sender is not None else None
         if sender is not None:
+            self.rpc.has_base_fee = self._budget is not None and not chain.fees.legacy  # it is signed here
             from swarmd.chain.submitter import Submitter  # a node that only follows loads nothing that signs
 
             confirmed, emit = self.watcher.confirmed_number, outbox.observe
@@ -93,6 +95,8 @@ class Worker:
 
     def _take(self, command: Command, tasks: TaskGroup) -> None:
         if isinstance(command, WatchChain):
+            if self._budget is not None:
+                self._budget.take_up(command.spent_day, int(command.spent_wei))
             if not self._watching:
                 self._watching = True
                 tasks.start_soon(self.watcher.run, command)
@@ -115,6 +119,8 @@ class Worker:
         }
         if self.funds is not None:
             figures |= self.funds.figures()
+        if self._budget is not None:
+            figures |= self._budget.figures()
         what = "following" if reach.up else "catching up"
         self._outbox.progress(what, reach.tip, reach.head, reach.endpoint, figures)
 

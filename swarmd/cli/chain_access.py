@@ -44,8 +44,13 @@ class Reached(NamedTuple):
 
 
 @asynccontextmanager
-async def reach(urls: Sequence[str], chain_id: int | None = None) -> AsyncIterator[Reached]:
+async def reach(
+    urls: Sequence[str], chain_id: int | None = None, fees: FeesConfig | None = None
+) -> AsyncIterator[Reached]:
     """The chain behind endpoints, which must be `chain_id` where that is given.
+
+    With `fees` something is to be signed: an endpoint that shows a head without a base fee has failed, unless they say
+    that the chain has none.
 
     Raises:
         ChainMismatch: it is another chain.
@@ -57,7 +62,9 @@ async def reach(urls: Sequence[str], chain_id: int | None = None) -> AsyncIterat
     rpc = Rpc(urls, found, CALL_S)
     try:
         genesis = await Blocks(rpc, "", 1).at(0)
-        await rpc.learn_base_fee()
+        rpc.has_base_fee = fees is not None and not fees.legacy
+        if fees is not None:
+            await rpc.learn_base_fee()
         yield Reached(rpc, found, genesis.hash)
     finally:
         await rpc.close()
@@ -139,8 +146,8 @@ async def check_contract(rpc: Rpc, chain: Chain, stages: int) -> Coordinator:
     return coordinator
 
 
-def open_orders(reached: Reached, key: LocalAccount, max_gwei: float, journal: Journal | None = None) -> Orders:
+def open_orders(reached: Reached, key: LocalAccount, fees: FeesConfig, journal: Journal | None = None) -> Orders:
     """Orders of an account, told on stdout. Raises ChainMismatch when the journal is of another chain or account."""
     journal = journal or Journal()
     journal.begin(reached.chain_id, reached.genesis, str(key.address))
-    return Orders(reached.rpc, key, FeesConfig(max_gwei=max_gwei), journal, typer.echo)
+    return Orders(reached.rpc, key, fees, journal, typer.echo)

@@ -22,6 +22,7 @@ from swarmd.swarms.registry import check_kind, find_cuts_of, must_name_tasks
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
     from swarmd.cli.chain_access import Reached
+    from swarmd.config import FeesConfig
 
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 
@@ -183,7 +184,7 @@ async def _join_chain(
     chain, known = manifest.chain, existing.chain if existing else None
     assert chain is not None
     urls = _urls(node, chain, wishes, known)
-    async with reach(urls, chain.chain_id) as reached:
+    async with reach(urls, chain.chain_id, wishes.paid_by.fees) as reached:
         coordinator = await check_contract(reached.rpc, chain, manifest.recipe.stages)
         typer.echo(f"chain: {chain.chain_id}, contract {chain.contract}: as the manifest says")
         (allowed,) = await coordinator.members([choice.peer])
@@ -198,7 +199,7 @@ async def _join_chain(
         account = (
             node.known_account(known) if known else node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
         )
-        await _register(reached, coordinator, account, choice.peer, registered_to, allowed, wishes.paid_by.max_gwei)
+        await _register(reached, coordinator, account, choice.peer, registered_to, allowed, wishes.paid_by.fees)
         return msgspec.structs.replace(
             choice, sender="wallet", keystore=account.keystore, passphrase=account.passphrase
         )
@@ -256,7 +257,7 @@ async def _register(
     peer: str,
     registered_to: str,
     allowed: bool,
-    max_gwei: float,
+    fees: FeesConfig,
 ) -> None:
     """Register the peer to the account now if it can pay; the node does so by itself later."""
     from swarmd.chain.contract import encode_call
@@ -269,7 +270,7 @@ async def _register(
             raise _taken(peer, registered_to, address)
         typer.echo(f"registered: this node is, to {address}")
         return
-    orders = open_orders(reached, account.key, max_gwei)
+    orders = open_orders(reached, account.key, fees)
     balance_wei = await orders.balance_wei()
     if balance_wei == 0 or not allowed:
         typer.echo(f"account: {address} has {coins(balance_wei)}{'' if balance_wei else ': send it some'}")

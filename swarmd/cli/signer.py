@@ -46,6 +46,9 @@ def signer(
     ] = None,
     per_minute: Annotated[int, typer.Option(min=0, help="Requests a minute, 0 for any number.")] = 0,
     max_gwei: Annotated[float | None, typer.Option(min=0, help="Highest price of a unit of gas.")] = None,
+    day_coins_max: Annotated[
+        float | None, typer.Option(min=0, help="Coins that are signed for in a day at most; 0 for no bound.")
+    ] = None,
     audit: Annotated[Path | None, typer.Option(metavar="FILE", help=f"The audit log. Default: {AUDIT}")] = None,
 ) -> int:
     """Hold the key of an account and submit for nodes, until told to stop."""
@@ -59,7 +62,7 @@ def signer(
 
     keep_memory_off_disk()
     base, data = _chain_of(config)
-    chain = _with_options(base, rpc, chain_id, contract, max_gwei)
+    chain = _with_options(base, rpc, chain_id, contract, {"max_gwei": max_gwei, "day_coins_max": day_coins_max})
     chain = _with_files(chain, keystore, passphrase_file)
     orgs = frozenset(org or ([chain.proxy.org] if chain.proxy.org else []))
     if not orgs:
@@ -86,11 +89,16 @@ def _chain_of(config: Path | None) -> tuple[ChainConfig, DataPaths]:
 
 
 def _with_options(
-    chain: ChainConfig, rpc: list[str] | None, chain_id: int | None, contract: str | None, max_gwei: float | None
+    chain: ChainConfig,
+    rpc: list[str] | None,
+    chain_id: int | None,
+    contract: str | None,
+    bounds: dict[str, float | None],
 ) -> ChainConfig:
     import msgspec
 
-    fees = chain.fees if max_gwei is None else msgspec.structs.replace(chain.fees, max_gwei=max_gwei)
+    given = {key: value for key, value in bounds.items() if value is not None}
+    fees = msgspec.structs.replace(chain.fees, **given)
     if not chain.rpc and not (rpc and chain_id and contract):
         raise ConfigError("a signer needs --rpc, --chain-id and --contract, or --config with a [chain]")
     changed = msgspec.structs.replace(

@@ -39,13 +39,13 @@ async def _create(node: NodeDirectory, wishes: Wishes, manifest: Manifest, accou
     plan = Plan(manifest.recipe.stages, policy, manifest.bootnodes, members)
     journal = Journal(node.journal)
     begun = journal.record is not None and bool(journal.record.steps)
-    async with reach(wishes.paid_by.rpc) as reached:
+    async with reach(wishes.paid_by.rpc, fees=wishes.paid_by.fees) as reached:
         confirm_chain(reached, wishes.paid_by.rpc[0], "creating the contract", wishes.yes or begun)
-        orders = open_orders(reached, account.key, wishes.paid_by.max_gwei, journal)
+        orders = open_orders(reached, account.key, wishes.paid_by.fees, journal)
         if begun:
             typer.echo(f"going on with what {node.journal} says")
         else:
-            await _check_balance(orders, plan, wishes.paid_by.max_gwei)
+            await _check_balance(orders, plan, wishes.paid_by.fees)
         deployed = await deploy(orders, plan)
         if not reached.is_local:
             deployed = await _settle(orders, plan, deployed, wishes.depth)
@@ -63,9 +63,9 @@ async def _create(node: NodeDirectory, wishes: Wishes, manifest: Manifest, accou
         )
 
 
-async def _check_balance(orders: Orders, plan: Plan, max_gwei: float) -> None:
+async def _check_balance(orders: Orders, plan: Plan, fees: FeesConfig) -> None:
     """Told before the first step, not in the middle. Raises ChainError."""
-    price = await quote(orders.caller, FeesConfig(max_gwei=max_gwei))
+    price = await quote(orders.caller, fees)
     needed_wei = (DEPLOY_GAS + PEER_GAS * len(plan.members or ())) * price.fee_wei
     balance_wei = await orders.balance_wei()
     typer.echo(f"balance: {coins(balance_wei)}; creating the contract costs up to about {coins(needed_wei)}")

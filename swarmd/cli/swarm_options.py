@@ -24,7 +24,9 @@ Account = Annotated[Path | None, typer.Option(metavar="KEYSTORE", help="The acco
 PassphraseFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="The account's passphrase; else beside the keystore, *.pass.")
 ]
-MaxGwei = Annotated[float, typer.Option(help="Highest price of a unit of gas.")]
+MaxGwei = Annotated[
+    float, typer.Option(help="Highest price of a unit of gas. A chain without a base fee (EIP-1559) needs it given.")
+]
 
 
 class Payer(NamedTuple):
@@ -33,7 +35,7 @@ class Payer(NamedTuple):
     rpc: tuple[str, ...]  # URLs
     account: Path | None
     passphrase: Path | None
-    max_gwei: float
+    fees: FeesConfig
 
 
 def payer(rpc: list[str] | None, account: Path | None, passphrase: Path | None, max_gwei: float) -> Payer:
@@ -42,4 +44,6 @@ def payer(rpc: list[str] | None, account: Path | None, passphrase: Path | None, 
 
     if not 0 < max_gwei <= NUMBER_MAX:
         raise ConfigError(f"--max-gwei {max_gwei:g} is no price")
-    return Payer(tuple(read_urls(rpc, Path())) if rpc else (), account, passphrase, max_gwei)
+    # Where a price is paid in full, the bound must be of somebody's choosing: an endpoint goes up to it.
+    fees = FeesConfig(max_gwei=max_gwei, legacy=max_gwei != MAX_GWEI)
+    return Payer(tuple(read_urls(rpc, Path())) if rpc else (), account, passphrase, fees)

@@ -291,9 +291,9 @@ def _order(target: Target, paid_by: Payer, job: Job) -> None:
     key = target.account(paid_by.account, paid_by.passphrase)
 
     async def work() -> None:
-        async with reach(target.urls(paid_by.rpc), chain.chain_id) as reached:
+        async with reach(target.urls(paid_by.rpc), chain.chain_id, paid_by.fees) as reached:
             coordinator = await check_contract(reached.rpc, chain, target.manifest.recipe.stages)
-            await job(open_orders(reached, key, paid_by.max_gwei), coordinator)
+            await job(open_orders(reached, key, paid_by.fees), coordinator)
 
     anyio.run(work)
 

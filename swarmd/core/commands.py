@@ -122,6 +122,8 @@ class WatchChain(Order, frozen=True, tag="watch_chain"):
     recent: tuple[BlockRef, ...] = ()
     genesis: str = ""  # of the chain seen before; another one is refused
     base_fee: bool = False  # that chain's blocks were seen to have one: no endpoint may hide it
+    spent_day: int = -1  # the last day on which the account signed for something, and what that may cost, in wei
+    spent_wei: str = "0"
 
 
 class Submit(Order, frozen=True, tag="submit"):

@@ -198,6 +198,8 @@ class Chain(Value, frozen=True):
     handed: str = ""  # submission that the worker was told to bring about, in its present life
     failures: int = 0  # of that one, one after another
     base_fee: bool = False  # its blocks were seen to have one
+    spent_day: int = -1  # last day of UTC, counted from 1970, on which the account signed for something,
+    spent_wei: str = "0"  # and what that may cost at most, decimal
 
 
 class Score(Value, frozen=True):

@@ -24,7 +24,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
 from swarmd.core.turn import Turn
-from swarmd.core.values import SubmissionKind
+from swarmd.core.values import Prepared, SubmissionKind, day_of
 from swarmd.errors import ExitCode
 
 RETRY_FIRST_S = 1.0
@@ -215,8 +215,20 @@ def on_prepared(turn: Turn, event: SubmissionPrepared) -> None:
         others = tuple(each for each in others if not each.hash or each.hash != event.prepared.hash)
     prepared = (*others, event.prepared)[-PREPARED_KEPT:]
     if turn.move_submission(submission, "prepare", prepared=prepared, attempts=attempts, reason=""):
+        _note_cost(turn, submission, event.prepared)
         turn.emit(Broadcast(f"broadcast/{submission.id}/{attempts}", submission.id, event.prepared))
         _wait(turn)
+
+
+def _note_cost(turn: Turn, submission: Submission, attempt: Prepared) -> None:
+    """Count what an attempt may cost to its day. Of those with one nonce the chain takes one: the dearest counts."""
+    counted = max((int(each.cost_wei) for each in submission.prepared if each.nonce == attempt.nonce), default=0)
+    more_wei = int(attempt.cost_wei) - counted
+    if more_wei <= 0:
+        return
+    day = max(day_of(turn.at), turn.chain.spent_day)  # a clock that is set back opens no new day
+    before_wei = int(turn.chain.spent_wei) if day == turn.chain.spent_day else 0
+    turn.note_chain(spent_day=day, spent_wei=str(before_wei + more_wei))
 
 
 def on_sent(turn: Turn, event: SubmissionSent) -> None:

@@ -105,6 +105,11 @@ class BlockRef(Value, frozen=True):
     at: float = 0.0  # the block's own time, POSIX seconds
 
 
+def day_of(at: float) -> int:
+    """The day of UTC that a time in POSIX seconds belongs to, counted from 1970."""
+    return int(at // 86_400)
+
+
 class Prepared(Value, frozen=True):
     """One attempt at a submission, complete before it leaves.
 
@@ -116,3 +121,4 @@ class Prepared(Value, frozen=True):
     nonce: int = -1
     raw: bytes = b""
     fee_wei: str = "0"  # most that a unit of gas may cost, decimal
+    cost_wei: str = "0"  # most that it may cost in all, decimal

@@ -116,7 +116,8 @@ def _watch_chain(turn: Turn) -> None:
     turn.move_chain("started")
     chain = turn.chain
     name = f"watch/{turn.state.run}/{turn.state.chaining.attempt}"
-    turn.emit(WatchChain(name, chain.recent, chain.genesis, chain.base_fee))
+    spent = (chain.spent_day, chain.spent_wei)
+    turn.emit(WatchChain(name, chain.recent, chain.genesis, chain.base_fee, *spent))
 
 
 def on_worker_start_failed(turn: Turn, event: WorkerStartFailed) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import time
 
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.fees import quote
@@ -11,7 +12,9 @@ from swarmd.chain.funds import balance_of
 from swarmd.chain.keystore import load_account
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.urls import read_urls
-from swarmd.config import ChainConfig, Config
+from swarmd.config import ChainConfig
+from swarmd.core.state import Chain
+from swarmd.core.values import day_of
 from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.keys import read_key
 from swarmd.doctor.seen import CALL_S
@@ -27,7 +30,16 @@ from swarmd.errors import (
     LogDamaged,
     SwarmdError,
 )
-from swarmd.gas import REGISTER_GAS, REWARD_GAS, ROUNDS_WANTED, coins, round_gas, rounds_paid
+from swarmd.gas import (
+    BUDGET_TOLD_SHARE,
+    COIN_WEI,
+    REGISTER_GAS,
+    REWARD_GAS,
+    ROUNDS_WANTED,
+    coins,
+    round_gas,
+    rounds_paid,
+)
 from swarmd.private import CREDENTIAL
 
 CONTRACT_MISSING = Kind(
@@ -84,6 +96,13 @@ ACCOUNT_LOW = Kind(
     "The account will soon be unable to pay",
     "It has coins for a few rounds only, by the present price of gas.",
     "Send it coins",
+)
+ACCOUNT_BUDGET = Kind(
+    "account.budget",
+    "warning",
+    "The day's budget of gas is too small, or nearly spent",
+    "What it has no room for waits until 00:00 UTC; rewards of rounds that are over by then are lost.",
+    "Raise chain.fees.day_coins_max and restart",
 )
 ACCOUNT_DEAR = Kind(
     "account.fees",
@@ -162,11 +181,17 @@ async def _examine_contract(subject: Subject, coordinator: Coordinator, chain: C
 
 
 async def _logged_genesis(subject: Subject) -> str:
+    known = await _logged_chain(subject)
+    return known.genesis if known is not None else ""
+
+
+async def _logged_chain(subject: Subject) -> Chain | None:
+    """The chain as the log knows it."""
     try:
         state = await subject.state()
     except (LogDamaged, SwarmdError):
-        return ""  # the check of the log says so
-    return state.chain.genesis if state is not None and state.chain is not None else ""
+        return None  # the check of the log says so
+    return state.chain if state is not None else None
 
 
 async def check_account(subject: Subject) -> list[Finding]:
@@ -182,7 +207,7 @@ async def check_account(subject: Subject) -> list[Finding]:
         async with reached(subject) as (rpc, coordinator, chain):
             found += await _examine_registration(subject, coordinator, address)
             if address and chain.sender == "wallet":
-                found += await _examine_coins(rpc, config, address)
+                found += await _examine_coins(subject, rpc, address)
     except (ConfigError, ChainMismatch, ChainError, ContractRefused) as error:
         found.append(CONTRACT_UNREAD.found(f"what the chain knows of the account could not be read: {error.message}"))
     if any(finding.severity != "note" for finding in found):
@@ -220,8 +245,9 @@ async def _examine_registration(subject: Subject, coordinator: Coordinator, addr
     return []
 
 
-async def _examine_coins(rpc: Rpc, config: Config, address: str) -> list[Finding]:
-    """The balance against what rounds cost."""
+async def _examine_coins(subject: Subject, rpc: Rpc, address: str) -> list[Finding]:
+    """The balance, and the day's budget, against what rounds cost."""
+    config = subject.whole[0]
     chain = config.chain
     assert chain is not None
     balance = await balance_of(rpc, address)
@@ -230,8 +256,24 @@ async def _examine_coins(rpc: Rpc, config: Config, address: str) -> list[Finding
     except GasTooDear as error:
         return [ACCOUNT_DEAR.found(error.message)]
     gas = round_gas(chain, config.swarm.stages)
+    if scarce := await _examine_budget(subject, chain, price, gas):
+        return [ACCOUNT_BUDGET.found(scarce)]
     evidence = f"{address} has {coins(balance)}, a round costs {coins(price * gas)} at most"
     fix = f"Send coins to {address} on chain {chain.chain_id}"
     if balance < price * max(REWARD_GAS, REGISTER_GAS):
         return [ACCOUNT_POOR.found(evidence, fix)]
     return [ACCOUNT_LOW.found(evidence, fix)] if rounds_paid(balance, price, gas) < ROUNDS_WANTED else []
+
+
+async def _examine_budget(subject: Subject, chain: ChainConfig, price_wei: int, gas: int) -> str:
+    """What is wrong with the day's budget, empty where it has room, or there is none."""
+    most_wei = round(chain.fees.day_coins_max * COIN_WEI)
+    if not most_wei:
+        return ""
+    if rounds_paid(most_wei, price_wei, gas) < ROUNDS_WANTED:
+        cost = coins(price_wei * gas)
+        return f"chain.fees.day_coins_max is {coins(most_wei)}, and a round may cost {cost} by the present price of gas"
+    known = await _logged_chain(subject)
+    if known is None or known.spent_day < day_of(time()) or int(known.spent_wei) < BUDGET_TOLD_SHARE * most_wei:
+        return ""
+    return f"{coins(int(known.spent_wei))} of {coins(most_wei)} are signed for today"

@@ -18,7 +18,7 @@ EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "r
 SUBMISSION_KINDS = ("register", "reward", "winners", "advance")
 SUBMISSION_STATES = ("intended", "prepared", "sent", "included", "confirmed", "lost", "refused")
 OPEN_STATES = ("waiting", "sent", "included")  # of submissions that are not settled
-FAILURE_CAUSES = ("funds", "fees", OTHER)  # why a submission could not be made for now
+FAILURE_CAUSES = ("funds", "fees", "budget", OTHER)  # why a submission could not be made for now
 SENDERS = ("webhook", "telegram", "command")  # of notifications
 OUTCOMES = ("done", "failed")
 COMMANDS = (
@@ -70,7 +70,9 @@ def exit_cause(event: WorkerExited | WorkerStartFailed) -> str:
 
 
 def failure_cause(reason: str) -> str:
-    """Why a submission cannot be made now, by the words of swarmd.chain: no coins, gas too dear, anything else."""
+    """Why a submission cannot be made now, by the words of swarmd.chain: no coins, gas too dear, the day's budget."""
+    if "chain.fees.day_coins_max" in reason:
+        return "budget"
     if " wei, and " in reason:
         return "funds"
     return "fees" if "chain.fees" in reason else OTHER

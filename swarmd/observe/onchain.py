@@ -7,8 +7,8 @@ import math
 import msgspec
 
 from swarmd.core.state import Chain, State, Submission
-from swarmd.core.values import ChainSettings
-from swarmd.gas import ROUNDS_MAX, ROUNDS_WANTED
+from swarmd.core.values import ChainSettings, day_of
+from swarmd.gas import BUDGET_TOLD_SHARE, COIN_WEI, ROUNDS_MAX, ROUNDS_WANTED
 from swarmd.observe.layers import Layer, WorkerStatus, first_line, silence, worker_status
 from swarmd.observe.live import Live, WorkerLive
 
@@ -41,6 +41,8 @@ class ChainStatus(Layer, frozen=True, kw_only=True):
     members: int | None = None  # peers on the allow-list, None where everybody may take part
     balance_coins: float | None = None  # of the account, in the chain's coin; this and the next while it is known
     rounds_paid: int | None = None  # that these pay for at the present price of gas, ROUNDS_MAX at most
+    day_spent_coins: float | None = None  # what was signed today (UTC) may cost so much; None where others sign
+    day_coins_max: float | None = None  # chain.fees.day_coins_max, while the worker tells; None where there is none
     worker: WorkerStatus
 
 
@@ -92,11 +94,13 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
     stranger = _stranger(state, chain) if chain.chart == "up" else ""
     balance_coins, rounds_paid = _funds(process)
     poor = _poor(chain.account, rounds_paid)
+    day_spent_coins, day_coins_max = _day(state, chain, process, now)
+    scarce = _scarce(day_spent_coins, day_coins_max)
     return ChainStatus(
         state=chain.chart if live else "down",
         healthy=live is not None and chain.chart == "up" and process is not None and not mute and not stranger,
         age_s=now - chain.since if chain.since else 0.0,
-        reason=(mute or reason or "; ".join(filter(None, (stranger, poor)))) if live else absent,
+        reason=(mute or reason or "; ".join(filter(None, (stranger, poor, scarce)))) if live else absent,
         chain_id=chain.chain_id,
         contract=chain.contract,
         account=chain.account,
@@ -110,6 +114,8 @@ def chain_status(state: State, chain: Chain, now: float, live: Live | None, abse
         members=None if state.members is None else len(state.members),
         balance_coins=balance_coins,
         rounds_paid=rounds_paid,
+        day_spent_coins=day_spent_coins,
+        day_coins_max=day_coins_max,
         worker=worker_status(state.chaining, live, process),
     )
 
@@ -125,6 +131,25 @@ def _funds(process: WorkerLive | None) -> tuple[float | None, int | None]:
     return balance_coins, int(min(rounds, ROUNDS_MAX))
 
 
+def _day(state: State, chain: Chain, process: WorkerLive | None, now: float) -> tuple[float | None, float | None]:
+    """What the account has signed for today, by the log, and the day's budget, as the worker tells it."""
+    if chain.spent_day < 0 and not _settings(state).sends:
+        return None, None
+    spent_wei = int(chain.spent_wei) if chain.spent_day >= day_of(now) else 0
+    told = process.progress.figures.get("day_coins_max", math.nan) if process and process.progress else math.nan
+    return spent_wei / COIN_WEI, told if 0 < told < math.inf else None
+
+
+def _scarce(spent_coins: float | None, most_coins: float | None) -> str:
+    """That the day's budget is nearly spent, empty where it is not, or there is none."""
+    if spent_coins is None or most_coins is None or spent_coins < BUDGET_TOLD_SHARE * most_coins:
+        return ""
+    return (
+        f"{spent_coins:.6g} of {most_coins:g} coins of the day's budget are signed for: what it has no room for waits "
+        "until 00:00 UTC"
+    )
+
+
 def _poor(account: str, rounds_paid: int | None) -> str:
     """What to do where the account will soon be unable to pay, empty where it can. Till then all is well."""
     if rounds_paid is None or rounds_paid >= ROUNDS_WANTED:
@@ -134,11 +159,13 @@ def _poor(account: str, rounds_paid: int | None) -> str:
 
 
 def account_layer(chain: ChainStatus | None) -> Layer | None:
-    """Whether the account pays for rounds to come, for who tells of changes; None while it is not known."""
-    if chain is None or chain.rounds_paid is None:
+    """Whether the account pays for rounds to come, and may, for who tells of changes; None while it is not known."""
+    if chain is None or (chain.rounds_paid is None and chain.day_coins_max is None):
         return None
-    reason = _poor(chain.account, chain.rounds_paid)
-    return Layer(state="poor" if reason else "", healthy=not reason, age_s=0.0, reason=reason)
+    poor = _poor(chain.account, chain.rounds_paid)
+    scarce = _scarce(chain.day_spent_coins, chain.day_coins_max)
+    reason = "; ".join(filter(None, (poor, scarce)))
+    return Layer(state="poor" if poor else "scarce" if scarce else "", healthy=not reason, age_s=0.0, reason=reason)
 
 
 def _stranger(state: State, chain: Chain) -> str:

@@ -106,9 +106,13 @@ def _chain_words(chain: ChainStatus) -> list[str]:
 
 
 def _funds_words(chain: ChainStatus) -> list[str]:
-    if chain.balance_coins is None or chain.rounds_paid is None:
-        return []
-    return [f"has {chain.balance_coins:.6g} coins, pays for about {count(chain.rounds_paid, 'round')}"]
+    words = []
+    if chain.balance_coins is not None and chain.rounds_paid is not None:
+        words.append(f"has {chain.balance_coins:.6g} coins, pays for about {count(chain.rounds_paid, 'round')}")
+    if chain.day_spent_coins:
+        most = f" of {chain.day_coins_max:g}" if chain.day_coins_max else ""
+        words.append(f"signed for {chain.day_spent_coins:.6g}{most} coins today")
+    return words
 
 
 def _submission_words(status: SubmissionsStatus) -> list[str]:

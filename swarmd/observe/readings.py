@@ -80,6 +80,8 @@ GAUGES: dict[str, Gauge] = {
     "chain_registered": Gauge("1 when the contract knows this peer."),
     "chain_balance_coins": Gauge("Coins of the account that submits; absent while they are not known."),
     "chain_rounds_paid": Gauge("Rounds that these coins pay for at the present price of gas; 1000000 at most."),
+    "chain_day_spent_coins": Gauge("Coins that what was signed today (UTC) may cost at most."),
+    "chain_day_budget_coins": Gauge("chain.fees.day_coins_max: more is not signed for in a day; absent for none."),
     "submissions_open": Gauge("Submissions that are not settled: waiting, sent, or in a block.", ("state",)),
     "submission_oldest_seconds": Gauge("How long ago the submission was wanted whose turn it is; absent for none."),
 }
@@ -179,6 +181,10 @@ def _chain(chain: ChainStatus) -> Iterator[Reading]:
     if chain.balance_coins is not None and chain.rounds_paid is not None:
         yield "chain_balance_coins", (), chain.balance_coins
         yield "chain_rounds_paid", (), chain.rounds_paid
+    if chain.day_spent_coins is not None:
+        yield "chain_day_spent_coins", (), chain.day_spent_coins
+    if chain.day_coins_max is not None:
+        yield "chain_day_budget_coins", (), chain.day_coins_max
 
 
 def _submissions(submissions: SubmissionsStatus) -> Iterator[Reading]:

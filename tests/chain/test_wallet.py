@@ -136,7 +136,9 @@ class Old:
 
 @pytest.mark.parametrize("old", [False, True])
 async def test_the_price_is_of_the_chains_kind(ground: Ground, rpc: Rpc, old: bool) -> None:
-    wallet = Wallet(settings(ground, tip_gwei=0.5), Old(rpc) if old else rpc, account_named(ground, "alice"))
+    wallet = Wallet(
+        settings(ground, tip_gwei=0.5, legacy=old), Old(rpc) if old else rpc, account_named(ground, "alice")
+    )
     ground.say("evm_setAutomine", False)
     first = await wallet.prepare("me", REGISTER, ())
     assert first is not None and await wallet.send("me", REGISTER, first) == first.hash

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from swarmd.core.commands import Broadcast, Command, Submit
+from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
 from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
@@ -62,6 +62,56 @@ def put_on_chain(story: Story, submission: str, number: int) -> tuple[Command, .
 def at_round(story: Story, round: int) -> None:
     """The swarm moves on, and the node trains that round too."""
     story.tell(said(10 * round, StageLog(0, "0xt", round, 0)), gathered(round), trained(round))
+
+
+def costing(hash: str, nonce: int, cost_wei: int) -> Prepared:
+    return Prepared(hash, nonce, b"signed", "9", str(cost_wei))
+
+
+def spent(story: Story) -> tuple[int, int]:
+    chain = story.state.chain
+    assert chain is not None
+    return chain.spent_day, int(chain.spent_wei)
+
+
+def test_what_is_signed_for_in_a_day_is_part_of_the_state_and_told_to_the_next_worker() -> None:
+    story = joined()
+    story.tell(trained(0))
+    story.tell(SubmissionPrepared("reward/0/0", costing("0xa", 4, 100)))
+    day = int(story.at // 86_400)
+    assert spent(story) == (day, 100)
+    story.start()
+    watch = next(each for each in story.tell(WorkerStarted("chain", 14, 1)) if isinstance(each, WatchChain))
+    assert (watch.spent_day, watch.spent_wei) == (day, "100")
+
+
+def test_of_attempts_with_one_nonce_the_dearest_counts() -> None:
+    story = joined()
+    story.tell(trained(0))
+    for attempt in (costing("0xa", 4, 100), costing("0xb", 4, 130), costing("0xc", 4, 120), costing("0xb", 4, 130)):
+        story.tell(SubmissionPrepared("reward/0/0", attempt))
+    assert spent(story)[1] == 130
+    story.tell(SubmissionPrepared("reward/0/0", costing("0xd", 5, 50)))
+    assert spent(story)[1] == 180, "both may be mined"
+
+
+def test_a_new_day_begins_at_nothing_and_a_clock_that_is_set_back_opens_none() -> None:
+    story = joined()
+    story.tell(trained(0))
+    story.tell(SubmissionPrepared("reward/0/0", costing("0xa", 4, 100)))
+    day = spent(story)[0]
+    story.at += 86_400
+    story.tell(SubmissionPrepared("reward/0/0", costing("0xb", 5, 30)))
+    assert spent(story) == (day + 1, 30)
+    story.at -= 86_400
+    story.tell(SubmissionPrepared("reward/0/0", costing("0xc", 6, 7)))
+    assert spent(story) == (day + 1, 37)
+
+
+def test_an_attempt_that_may_not_leave_costs_nothing() -> None:
+    story = joined()
+    story.tell(SubmissionPrepared("reward/7/0", costing("0xa", 4, 100)))
+    assert spent(story) == (-1, 0)
 
 
 def test_a_stages_reward_goes_all_the_way() -> None:

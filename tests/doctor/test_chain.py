@@ -6,6 +6,7 @@ import http.server
 import json
 import shutil
 import threading
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +18,8 @@ import tomlkit
 
 from swarmd.chain.fees import GWEI
 from swarmd.cli import run_command
-from swarmd.core.events import ChainUp, WorkerStarted
-from swarmd.core.values import BlockRef, ChainSettings
+from swarmd.core.events import ChainUp, SubmissionPrepared, WorkerStarted
+from swarmd.core.values import BlockRef, ChainSettings, Prepared
 from swarmd.dht.identity import generate_identity
 from swarmd.doctor.endpoints import judge_endpoints
 from swarmd.doctor.seen import Seen
@@ -222,6 +223,22 @@ def test_an_account_that_cannot_pay(made: Made, chain: OwnChain) -> None:
     assert found.fix == f"Send coins to {address} on chain 31337"
     coins(chain, made, 3 * 401_000 * GWEI)
     assert severities(made, "account")["account.low"] == "warning"
+
+
+def test_a_days_budget_that_is_too_small_or_nearly_spent(made: Made, chain: OwnChain) -> None:
+    coins(chain, made, 10**18)
+    plain = made.config.read_text()
+    made.config.write_text(plain + "\n[chain.fees]\nday_coins_max = 0.000001\n")
+    found = made.find("account", offline=False)["account.budget"]
+    assert found.severity == "warning" and "chain.fees.day_coins_max is 1e-06 coins" in found.evidence
+    made.config.write_text(plain + "\n[chain.fees]\nday_coins_max = 1.0\n")
+    assert "account.budget" not in made.find("account", offline=False)
+    attempt = Prepared("0xa", 4, b"signed", "9", str(9 * 10**17))
+    head = BlockRef(1, "0x" + "ab" * 32)
+    up = ChainUp(31337, "0x" + "22" * 20, "0x" + "cd" * 32, head, 1, 0, 0, 0.0)
+    known = ChainSettings(drive="never", sends=True)
+    made.log(WorkerStarted("chain", 1, 1), up, SubmissionPrepared("register", attempt), chain=known, at=time.time())
+    assert "0.9 coins of 1 coins are signed for today" in made.find("account", offline=False)["account.budget"].evidence
 
 
 def test_gas_that_is_dearer_than_allowed(made: Made, chain: OwnChain) -> None:

@@ -47,7 +47,10 @@ HEALTHY: dict[str, str] = {
     'swarmd_submissions_refused_total{kind="advance",code="AdvanceNotAllowed"}': f"0+1x{LONG}",
     'swarmd_submission_failures_total{cause="funds"}': f"0x{LONG}",
     'swarmd_submission_failures_total{cause="fees"}': f"0x{LONG}",
+    'swarmd_submission_failures_total{cause="budget"}': f"0x{LONG}",
     "swarmd_chain_rounds_paid{}": f"9000-1x{LONG}",
+    "swarmd_chain_day_spent_coins{}": f"0.3x{LONG}",
+    "swarmd_chain_day_budget_coins{}": f"0.5x{LONG}",
     "swarmd_disk_free_bytes{}": f"50000000000x{LONG}",
     "swarmd_disk_free_limit_bytes{}": f"33554432x{LONG}",
     "swarmd_log_bytes{}": f"1048576+1000x{LONG}",
@@ -134,6 +137,14 @@ CASES = [
     Case("few coins when all rounds are over",
          {"swarmd_chain_rounds_paid{}": after("4000", "2"), "swarmd_swarm_finished{}": after("0", "1")}, set(), 60),
     Case("coins that nobody knows", {"swarmd_chain_rounds_paid{}": None}, set(), 60),
+    Case("the day's budget is nearly spent", {"swarmd_chain_day_spent_coins{}": after("0.3", "0.41")},
+         {"SwarmdGasBudgetNearlySpent"}, 4),
+    Case("most of the day's budget is left", {"swarmd_chain_day_spent_coins{}": after("0.3", "0.39")}, set(), 60),
+    Case("much is signed for without a budget", {"swarmd_chain_day_spent_coins{}": after("0.3", "9"),
+         "swarmd_chain_day_budget_coins{}": None}, set(), 60),
+    Case("the day's budget is spent",
+         {'swarmd_submission_failures_total{cause="budget"}': f"0x{HOUR} 1+1x{LONG - HOUR}"},
+         {"SwarmdGasBudgetSpent"}, 2),
     Case("dear gas", {'swarmd_submission_failures_total{cause="fees"}': f"0x{HOUR} 1+1x{LONG - HOUR}"},
          {"SwarmdGasTooDear"}, 18, 10),
     Case("little room", {"swarmd_disk_free_bytes{}": after("50000000000", "1000000000")}, {"SwarmdDiskLow"}, 7, 4),
@@ -203,7 +214,8 @@ def test_an_alert_reads_well(tmp_path: Path) -> None:
     test = scenario(changes, [])
     annotations = rule["annotations"] | {
         "summary": "alpha:8800: the trainer worker ends again and again",
-        "description": "20 times within 10 minutes. By its own faults: beyond workers.restarts_max the node stops with code 69.",
+        "description": "20 times within 10 minutes. By its own faults: beyond workers.restarts_max the node stops with "
+        "code 69.",
     }
     labels = {"job": "swarmd", "instance": "alpha:8800", "severity": "warning", "worker": "trainer"}
     expected = {"exp_labels": labels, "exp_annotations": annotations}

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from swarmd.chain.budget import Budget
 from swarmd.chain.contract import ERRORS
 from swarmd.chain.fees import quote
 from swarmd.chain.wallet import Wallet
@@ -230,23 +231,30 @@ def test_a_failed_submission_is_told_by_swarmds_own_words() -> None:
     async def dear(method: str, params: list[object]) -> object:
         return {"baseFeePerGas": hex(10**12), "number": "0x1"} if "Block" in method else hex(10**12)
 
+    async def over_budget() -> None:
+        Budget(FeesConfig(day_coins_max=1.0)).check(2 * 10**18, 0, "reward")
+
     said: list[str] = []
     account = SimpleNamespace(account="0xme", _caller=SimpleNamespace(request=poor))
     for call in (
         lambda: Wallet._check_funds(account, 10, "reward"),  # type: ignore[arg-type]
         lambda: quote(SimpleNamespace(request=dear), FeesConfig()),  # type: ignore[arg-type]
+        over_budget,
     ):
         with pytest.raises(ChainError) as caught:
             anyio.run(call)
         said.append(str(caught.value))
     failures = [CommandFailed("submit/reward/0/0/5", words) for words in (*said, "no endpoint answers")]
     found = count(*JOINED, *failures, CommandFailed("gather/1/0", "?"), CommandFailed("made-up/1", "?"))
-    assert [found["swarmd_submission_failures_total", cause] for cause in labels.FAILURE_CAUSES] == [1, 1, 1]
-    assert found["swarmd_commands_failed_total", "submit"] == 3
+    assert [found["swarmd_submission_failures_total", cause] for cause in labels.FAILURE_CAUSES] == [1, 1, 1, 1]
+    assert found["swarmd_commands_failed_total", "submit"] == 4
     assert found["swarmd_commands_failed_total", "gather"] == found["swarmd_commands_failed_total", "other"] == 1
 
 
 # --- readings ---
+
+
+SPENT = {"spent_day": int(NOW // 86_400), "spent_wei": str(10**18 // 8)}
 
 
 def full_status(now: float = NOW) -> Status:
@@ -255,8 +263,8 @@ def full_status(now: float = NOW) -> Status:
     waiting = replace(chained.submissions[-1], chart="sent")
     submissions = (*chained.submissions[:-1], waiting)
     node = replace(STATE.settings, chain=chained.settings.chain)
-    state = replace(STATE, settings=node, chain=replace(chained.chain, chart="up"), submissions=submissions)
-    figures = {"lag_s": 2.0, "balance_coins": 0.25, "rounds_paid": 12.0}
+    state = replace(STATE, settings=node, chain=replace(chained.chain, chart="up", **SPENT), submissions=submissions)
+    figures = {"lag_s": 2.0, "balance_coins": 0.25, "rounds_paid": 12.0, "day_coins_max": 0.5}
     progress = replace(LIVE.trainer.progress, what="following", done=40, total=41, figures=figures)
     live = replace(LIVE, chain=replace(LIVE.trainer, progress=progress))
     return status_of(state, now, LOG, live, "1.0")
@@ -288,6 +296,7 @@ def test_readings_say_what_the_status_says(tmp_path: Path) -> None:
     assert found["swarmd_log_bytes",] == 1000 and found["swarmd_log_segments",] == 1
     assert found["swarmd_blob_bytes",] == 200 and found["swarmd_checkpoint_bytes",] == 30
     assert found["swarmd_chain_head_block",] == 41 and found["swarmd_chain_lag_seconds",] == 2
+    assert found["swarmd_chain_day_spent_coins",] == 0.125 and found["swarmd_chain_day_budget_coins",] == 0.5
     assert found["swarmd_chain_balance_coins",] == 0.25 and found["swarmd_chain_rounds_paid",] == 12
     assert found["swarmd_health", "live"] == 1
     for name, layer in (("round", status.round), ("chain", status.chain), ("submissions", status.submissions)):

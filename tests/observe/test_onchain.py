@@ -9,10 +9,10 @@ from rich.console import Console
 
 from swarmd.cli.swarm import row_of
 from swarmd.core.state import Chain, Clock, Deadline, Link, State, Submission, Trainer, WorkerState
-from swarmd.core.values import BlockRef, ChainSettings, Settings
-from swarmd.gas import ROUNDS_MAX
+from swarmd.core.values import BlockRef, ChainSettings, Settings, day_of
+from swarmd.gas import COIN_WEI, ROUNDS_MAX
 from swarmd.observe.live import Live, WorkerLive
-from swarmd.observe.onchain import FUNDS_KEPT_S
+from swarmd.observe.onchain import FUNDS_KEPT_S, account_layer
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.worker.messages import Progress
@@ -104,6 +104,33 @@ def paying(rounds: float, coins: float = 0.5, **fields: object) -> Live:
     """A node whose account pays for so many rounds."""
     progress = Progress("following", 77, 77, "https://h", {"balance_coins": coins, "rounds_paid": rounds})
     return replace(LIVE, chain=replace(WELL, progress=progress, **fields))
+
+
+@pytest.mark.parametrize(
+    ("spent_coins", "day", "words"),
+    [
+        (0.3, 0, ""),
+        (0.4, 0, "0.4 of 0.5 coins of the day's budget are signed for: what it has no room for waits until 00:00 UTC"),
+        (0.4, -1, ""),
+    ],
+    ids=["most is left", "four fifths", "yesterday"],
+)
+def test_a_days_budget_is_told_before_it_is_spent(spent_coins: float, day: int, words: str) -> None:
+    spent = {"spent_day": day_of(NOW) + day, "spent_wei": str(round(spent_coins * COIN_WEI))}
+    progress = Progress("following", 77, 77, "https://h", {"day_coins_max": 0.5})
+    status = told(with_chain(**spent), replace(LIVE, chain=replace(WELL, progress=progress)))
+    assert status.chain is not None and status.chain.reason == words
+    assert (status.chain.day_spent_coins, status.chain.day_coins_max) == (0 if day else spent_coins, 0.5)
+    layer = account_layer(status.chain)
+    assert layer is not None and layer.healthy is not bool(words) and layer.reason == words
+    shown_words = " ".join(shown(status, 200).split())
+    assert (f"signed for {spent_coins:g} of 0.5 coins today" in shown_words) is (day == 0)
+
+
+def test_what_was_signed_for_is_told_without_a_budget_too() -> None:
+    status = told(with_chain(spent_day=day_of(NOW), spent_wei=str(COIN_WEI // 4)))
+    assert status.chain is not None and status.chain.reason == ""
+    assert "signed for 0.25 coins today" in " ".join(shown(status, 200).split())
 
 
 def test_an_account_that_can_pay_is_shown() -> None:
