@@ -106,10 +106,10 @@ MUTANTS = (
         "assert wait_s > 0",
     ),
     Mutant(
-        "a late result leaves the trainer idle with a stage waiting",
+        "a stage that was given up is left while the trainer is still at it",
         rounds,
-        "            return\n    if freed:\n        go_on_training(turn)\n",
-        "            return\n",
+        "    return told and turn.rules >= ONE_FATE_SINCE\n",
+        "    return False\n",
     ),
     Mutant(
         "a skip is not counted",

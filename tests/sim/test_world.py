@@ -42,6 +42,8 @@ def test_a_trainer_that_stops_across_a_pause_is_told_once() -> None:
         (701612, "a stop that a frozen daemon takes up together with others ends its life"),
         (703286, "a held stage that closes before its new announcement is out takes that back"),
         (705134, "a restored node waits for the end of a swarm that then goes on"),
+        (700127, "a stage that is given up and comes to its end all the same is trained, and not skipped"),
+        (707909, "a late answer to a cancelling does not free a trainer that is at the stage once more"),
         (703330, "steps of the contract that others took count towards the submissions that are kept"),
     ],
 )
