@@ -112,6 +112,19 @@ MUTANTS = (
         "    return False\n",
     ),
     Mutant(
+        "a coordinator closes stages before anybody could train them",
+        coordination,
+        "    if turn.rules >= READY_SINCE and awaits_trainer(turn.state):\n",
+        "    if False:\n",
+        given=(("stage_s", 25.0), ("faults", 120.0)),
+    ),
+    Mutant(
+        "a stage's time begins before its coordinator can train",
+        coordination,
+        "    if waits and fresh and",
+        "    if False and",
+    ),
+    Mutant(
         "a skip is not counted",
         rounds,
         "skipped_to=event.last,",
