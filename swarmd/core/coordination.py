@@ -64,6 +64,8 @@ def _resume(turn: Turn, coordination: Coordination) -> None:
     unseen = coordination.held_since is not None and peers > 0  # others may begin with it only now
     more_s = rules.stage_s if unseen else rules.resume_s
     deadline_at = max(coordination.deadline_at, turn.at + more_s)
+    if turn.rules >= READY_SINCE:  # an earlier life's clock may have been ahead
+        deadline_at = min(deadline_at, turn.at + max(rules.stage_s, rules.resume_s))
     if turn.move_coordinator("resume", deadline_at=deadline_at, openings=coordination.openings + 1):
         turn.disarm("stage")
         _announce(turn)

@@ -64,7 +64,8 @@ RULES = 6  # version of this behaviour; a change that alters the outcome for any
 # restored nodes, and a cause of its own for rounds missed while a node was stopped, where the commits' rules tell; 5
 # tells a trainer once to stop, a pause for want of space or not, keeps the bound on settled submissions always, and
 # remembers a transaction that is signed again once; 6 leaves a stage that was given up when the trainer is through with
-# it, ignores a late answer to a cancelling, and begins a coordinator's first stage when its own trainer is ready.
+# it, ignores a late answer to a cancelling, begins a coordinator's first stage when its own trainer is ready,
+# and waits for nothing longer, and forgets nothing sooner, because of a clock that was wrong.
 REPRODUCES = (1, 2, 3, 4, 5, 6)
 
 Rule = Callable[[Turn, Any], None]

@@ -12,7 +12,6 @@ import anyio
 
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.clock_watch import ClockWatch
 from swarmd.dht.identity import is_peer_id
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.guard import CLOCK_ID, Guard
@@ -29,7 +28,6 @@ from swarmd.dht.session import Session, node_settings
 from swarmd.errors import IdentityError, NetworkDown, RecordRejected
 
 NOTE_S = 5.0
-CLOCK_LOOK_S = 1.0
 REFUSED_KEPT = 4096
 SLACK_S = 0.5  # a search ends so long before the call that waits for it
 BEAM = 20
@@ -68,18 +66,7 @@ class LegacySession(Session):
 
     def parts(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
         """What runs for as long as the session does."""
-        everywhere = (self.node.run, self.link.run, self.publisher.run, self._tell_rejections)
-        return (*everywhere, self._note_addresses, self._watch_clock)
-
-    async def _watch_clock(self) -> None:
-        """Tell when somebody sets this machine's clock: the core's waits go by it. Records are left as they are.
-
-        v0.4 takes them however late they end, and what was written while the clock was ahead ends too late at most.
-        """
-        watch = ClockWatch(self._clock_set)
-        while True:
-            await anyio.sleep(CLOCK_LOOK_S)
-            watch.was_set()
+        return (self.node.run, self.link.run, self.publisher.run, self._tell_rejections, self._note_addresses)
 
     async def _note_addresses(self) -> None:
         """Remember where peers are, to find them again when the bootstrap nodes are gone: no record tells it here."""

@@ -8,14 +8,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-import anyio
 import pytest
 
 from swarmd.core.commands import ReadClock
 from swarmd.core.events import RoundAnnounced
-from swarmd.dht import clock_watch
 from swarmd.dht.legacy import clock as module
-from swarmd.dht.legacy import session as session_module
 from swarmd.dht.legacy.clock import LegacyClock
 from swarmd.dht.legacy.search import Latest
 from swarmd.dht.legacy.session import LegacySession
@@ -79,26 +76,3 @@ async def test_a_clock_that_was_set_changes_nothing_in_what_rounds_are_taken(
     assert world.told == [(3, 0), (4, 0)]
     with pytest.raises(RecordRejected, match="soon after"):
         await clock.read(ReadClock("clock/2"))
-
-
-async def test_that_the_clock_was_set_is_told_in_a_legacy_network_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "CLOCK_LOOK_S", 0.01)
-    wrong = SimpleNamespace(time=time.time, monotonic=time.monotonic)
-    monkeypatch.setattr(clock_watch, "time", wrong)
-    steps: list[float] = []
-    heard = anyio.Event()
-
-    def hear(step_s: float) -> None:
-        steps.append(step_s)
-        heard.set()
-
-    session = object.__new__(LegacySession)
-    monkeypatch.setattr(session, "_clock_set", hear, raising=False)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(session._watch_clock)
-        await anyio.sleep(0.05)
-        wrong.time = lambda: time.time() - 3600.0
-        with anyio.fail_after(30.0):
-            await heard.wait()
-        tasks.cancel_scope.cancel()
-    assert [round(step_s) for step_s in steps] == [-3600]
