@@ -200,7 +200,7 @@ def _follow(turn: Turn) -> None:
     chain = turn.chain
     place = turn.state.clock
     before = None if place is None else (place.round, place.stage, place.deadline_at)
-    deadline_at = chain.opened_at + (chain.max_stage_s or turn.chain_settings.stage_s)
+    deadline_at = _deadline_of(turn)
     rounds.heed_clock(turn, RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_at))
     rounds.follow_clock(turn, moved=False)  # the contract may be behind the clock for a while
     clock = turn.state.clock
@@ -235,6 +235,18 @@ def _wait_to_advance(turn: Turn, deadline_at: float) -> None:
         turn.arm_sooner("drive", max(deadline_at, turn.at) + wait_s)
     else:
         turn.disarm("drive")
+
+
+def look_anew(turn: Turn) -> None:
+    """The machine's clock was set: wait from now on, as if the stage had been looked at just now."""
+    if turn.chain_is_up:
+        turn.disarm("drive")
+        _wait_to_advance(turn, _deadline_of(turn))
+
+
+def _deadline_of(turn: Turn) -> float:
+    """When the contract's stage is over, POSIX seconds."""
+    return turn.chain.opened_at + (turn.chain.max_stage_s or turn.chain_settings.stage_s)
 
 
 def _has_policy(chain: Chain) -> bool:

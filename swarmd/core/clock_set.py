@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from swarmd.core import chain
 from swarmd.core.coordination import settings_of
 from swarmd.core.events import ClockSet
 from swarmd.core.rounds import CANCEL_S, RETRY_S
 from swarmd.core.turn import Turn
 from swarmd.core.workers import BACKOFF_MAX_S
+
+DRIVEN_SINCE = 6  # rules under which the wait to move a contract on is one from now
 
 
 def on_clock_set(turn: Turn, event: ClockSet) -> None:
@@ -22,6 +25,8 @@ def on_clock_set(turn: Turn, event: ClockSet) -> None:
         latest = turn.at + _stage_s(turn)
         if coordination.deadline_at > latest:
             turn.put("coordination", replace(coordination, deadline_at=latest))
+    if turn.rules >= DRIVEN_SINCE and turn.state.chain is not None:
+        chain.look_anew(turn)
 
 
 def _longest_s(turn: Turn, kind: str) -> float | None:

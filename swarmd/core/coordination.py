@@ -22,6 +22,7 @@ from swarmd.core.turn import Turn
 from swarmd.core.values import CoordinatorSettings, Standing
 
 COLLECTING = ("announcing", "open.collecting")
+READY_SINCE = 6  # rules under which a stage's time begins when this node's trainer is ready, in each of its lives
 SILENT_ROUNDS = 64  # once in so many rounds every silent member is waited for
 
 
@@ -63,6 +64,8 @@ def _resume(turn: Turn, coordination: Coordination) -> None:
     unseen = coordination.held_since is not None and peers > 0  # others may begin with it only now
     more_s = rules.stage_s if unseen else rules.resume_s
     deadline_at = max(coordination.deadline_at, turn.at + more_s)
+    if turn.rules >= READY_SINCE:  # an earlier life's clock may have been ahead
+        deadline_at = min(deadline_at, turn.at + max(rules.stage_s, rules.resume_s))
     if turn.move_coordinator("resume", deadline_at=deadline_at, openings=coordination.openings + 1):
         turn.disarm("stage")
         _announce(turn)
@@ -73,12 +76,41 @@ def on_peers_counted(turn: Turn, before: int) -> None:
     held = turn.coordination
     if held.held_since is None or before or not turn.state.link.peers:
         return
-    turn.settle(_announce_id(held))
-    deadline_at = max(held.deadline_at, turn.at + settings_of(turn).stage_s)
-    turn.put("coordination", replace(held, deadline_at=deadline_at, openings=held.openings + 1))
-    if held.chart == "open.collecting":
+    _announce_anew(turn)
+
+
+def _announce_anew(turn: Turn) -> None:
+    """Announce the open stage with its whole time from now on."""
+    opened = turn.coordination
+    turn.settle(_announce_id(opened))
+    deadline_at = max(opened.deadline_at, turn.at + settings_of(turn).stage_s)
+    turn.put("coordination", replace(opened, deadline_at=deadline_at, openings=opened.openings + 1))
+    if opened.chart == "open.collecting":
         turn.arm("stage", deadline_at)
     _announce(turn)
+
+
+def on_first_trainer(turn: Turn) -> None:
+    """This node can train, for the first time in its life: the stage that it opened meanwhile has its whole time still.
+
+    So has one that an earlier life opened, unless somebody has reported: then the others are at it.
+    """
+    opened = turn.coordination
+    waits = opened.chart in COLLECTING and opened.held_since is None and turn.rules >= READY_SINCE
+    fresh = opened.opened_at >= turn.state.started_at or not opened.reports
+    if waits and fresh and turn.at + settings_of(turn).stage_s > opened.deadline_at:
+        _announce_anew(turn)
+
+
+def awaits_trainer(state: State) -> bool:
+    """Whether the open stage goes on beyond its deadline: nobody has reported, and this node could not yet have."""
+    coordination = state.coordination
+    return coordination is not None and not coordination.reports and not had_trainer(state)
+
+
+def had_trainer(state: State) -> bool:
+    """Whether the trainer has been ready in this life."""
+    return bool(state.trainer.device)
 
 
 def is_alone(state: State) -> bool:
@@ -319,7 +351,13 @@ def _close_on_quorum(turn: Turn) -> None:
 
 
 def on_stage_overdue(turn: Turn) -> None:
-    """The stage's time is over, whoever has reported."""
+    """The stage's time is over, whoever has reported; where nobody could yet, there is more time.
+
+    A trainer that never gets ready is killed and started again, so this ends, or goes on while nobody could train.
+    """
+    if turn.rules >= READY_SINCE and awaits_trainer(turn.state):
+        turn.arm("stage", turn.at + settings_of(turn).stage_s)
+        return
     _close(turn, "deadline")
 
 

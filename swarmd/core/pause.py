@@ -36,11 +36,6 @@ def hold(turn: Turn) -> None:
 
 
 def on_space_freed(turn: Turn, event: SpaceFreed) -> None:
-    """Find out where the swarm is, and join there."""
+    """There is room again: join where the swarm is, as soon as the trainer is through with what it was told to stop."""
     turn.put("low_space", None)
-    if not turn.move_round("freed"):
-        return
-    if turn.state.clock is None:
-        rounds.read_clock(turn)
-    else:
-        rounds.follow_clock(turn, moved=False)
+    rounds.rejoin(turn)

@@ -30,6 +30,7 @@ from swarmd.core.events import (
 from swarmd.core.state import REWARDS_KEPT, SKIPS_KEPT, Clock, Result, Skip, StageReward, Work
 from swarmd.core.turn import Turn
 from swarmd.core.values import RolloutsRef
+from swarmd.core.workers import LEAVING
 
 RETRY_S = 2.0  # before a failed network command is sent again
 TRAIN_RETRY_S = 1.0
@@ -37,6 +38,7 @@ TRAIN_FAILURES_MAX = 3  # failures of one stage before it is given up
 CANCEL_S = 30.0  # a trainer that has not stopped by then is killed
 CLOCK_REPEAT_MAX_S = 60.0
 TOLD_ONCE_SINCE = 5  # rules under which a trainer that was told to stop is not told again when a pause is over
+ONE_FATE_SINCE = 6  # rules under which a stage that was given up is left only when the trainer is through with it
 NOWHERE = (-1, -1, False)  # before every announcement
 
 
@@ -155,6 +157,8 @@ def _resume_or_enter(turn: Turn, clock: Clock) -> None:
 
 def enter_stage(turn: Turn, clock: Clock) -> None:
     """Begin the announced stage: one trained already is left alone, the end of the swarm leads to waiting."""
+    if turn.state.chart == "round.settling" and awaits_trainer(turn):
+        return
     if clock.final:
         if turn.move_round("closed"):
             _drop_gathering(turn)
@@ -283,6 +287,8 @@ def _publish_result(turn: Turn, event: StageTrained, work: Work) -> None:
         turn.arm("publish", turn.at + turn.settings.publish_s)
     elif turn.state.chart == "skipping" and turn.state.clock is not None:
         enter_stage(turn, turn.state.clock)
+    elif turn.state.chart == "round.settling" and turn.rules >= ONE_FATE_SINCE:
+        settle_stage(turn)  # it was given up, and came to its end all the same
 
 
 def _note_result(turn: Turn, event: StageTrained) -> None:
@@ -375,8 +381,11 @@ def cancel(turn: Turn) -> None:
 
 def _is_told(turn: Turn) -> bool:
     """Whether the trainer was told to stop and has not answered: a pause may begin and end meanwhile."""
-    told = any(wait.name == "cancel" for wait in turn.state.deadlines)
-    return told and (turn.rules >= TOLD_ONCE_SINCE or turn.state.low_space is not None)
+    return _is_asked(turn) and (turn.rules >= TOLD_ONCE_SINCE or turn.state.low_space is not None)
+
+
+def _is_asked(turn: Turn) -> bool:
+    return any(wait.name == "cancel" for wait in turn.state.deadlines)
 
 
 def on_train_overdue(turn: Turn) -> None:
@@ -394,6 +403,9 @@ def on_cancel_overdue(turn: Turn) -> None:
 
 def on_training_cancelled(turn: Turn, event: TrainingCancelled) -> None:
     """The trainer is free. While leaving, the command stays pending: the next life trains the stage."""
+    leaving = turn.state.chart in LEAVING  # then nothing is waited for
+    if turn.rules >= ONE_FATE_SINCE and not leaving and not _is_asked(turn):
+        return  # an answer that comes late: the stage failed meanwhile, and is being trained once more
     if _free_trainer(turn, train_id(event.round, event.stage)):
         go_on_training(turn)
 
@@ -412,10 +424,24 @@ def _free_trainer(turn: Turn, train: str) -> bool:
     return True
 
 
+def awaits_trainer(turn: Turn) -> bool:
+    """Whether the trainer is still at the stage in hand, though it was given up: its answer says what becomes of it.
+
+    It is told to stop, and killed if it does not, so this ends; and no other stage could be trained meanwhile.
+    """
+    work = turn.state.work
+    told = work is not None and is_training(turn, train_id(work.round, work.stage))
+    return told and turn.rules >= ONE_FATE_SINCE
+
+
 def go_on_training(turn: Turn) -> None:
-    """Nothing is training any more: a node that is skipping joins the newer stage, a stage that waits is begun."""
+    """Nothing is training any more: a node that waited for that goes on, a stage that waits is begun."""
     if turn.state.chart == "skipping" and turn.state.clock is not None:
         enter_stage(turn, turn.state.clock)
+    elif turn.state.chart == "round.settling" and turn.rules >= ONE_FATE_SINCE:
+        settle_stage(turn)
+    elif turn.state.chart == "paused" and turn.state.low_space is None:
+        rejoin(turn)
     elif turn.state.chart == "round.training" and turn.state.low_space is None:
         for command in turn.state.pending:
             if isinstance(command, Train) and turn.port_is_up(command):
@@ -469,6 +495,16 @@ def _send_again(turn: Turn, command: Command) -> None:
     turn.send(command)
     if isinstance(command, PublishReport) and turn.state.chart == "round.publishing":
         turn.arm("publish", turn.at + turn.settings.publish_s)
+
+
+def rejoin(turn: Turn) -> None:
+    """The pause is over: find out where the swarm is, and join there."""
+    if awaits_trainer(turn) or not turn.move_round("freed"):
+        return
+    if turn.state.clock is None:
+        read_clock(turn)
+    else:
+        follow_clock(turn, moved=False)
 
 
 def on_clock_overdue(turn: Turn) -> None:

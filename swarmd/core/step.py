@@ -58,13 +58,15 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
-RULES = 5  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
+RULES = 6  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
 # Rules whose logs still come to the same states and commands. 2 added chain and submissions; 3 added what swarms of
 # several stages hand on from stage to stage, and there were no such swarms before; 4 added the pause for want of space,
 # restored nodes, and a cause of its own for rounds missed while a node was stopped, where the commits' rules tell; 5
 # tells a trainer once to stop, a pause for want of space or not, keeps the bound on settled submissions always, and
-# remembers a transaction that is signed again once.
-REPRODUCES = (1, 2, 3, 4, 5)
+# remembers a transaction that is signed again once; 6 leaves a stage that was given up when the trainer is through with
+# it, ignores a late answer to a cancelling, begins a coordinator's first stage when its own trainer is ready,
+# and waits for nothing longer, and forgets nothing sooner, because of a clock that was wrong.
+REPRODUCES = (1, 2, 3, 4, 5, 6)
 
 Rule = Callable[[Turn, Any], None]
 
@@ -129,6 +131,13 @@ def _on_worker_exited(turn: Turn, event: WorkerExited) -> None:
         rounds.go_on_training(turn)
     elif event.worker == "chain" and turn.state.chain is not None:
         chain.on_chain_worker_exited(turn, event)
+
+
+def _on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
+    first = not coordination.had_trainer(turn.state)
+    workers.on_trainer_ready(turn, event)
+    if first and turn.state.coordination is not None and turn.state.chart not in workers.LEAVING:
+        coordination.on_first_trainer(turn)
 
 
 def _on_registered(turn: Turn, event: Registered) -> None:
@@ -223,7 +232,7 @@ _RULES: dict[type, Rule] = {
     LeaderboardPublished: _if_coordinating(coordination.on_leaderboard_published),
     RecordsRejected: _on_records_rejected,
     CommandFailed: _on_command_failed,
-    TrainerReady: workers.on_trainer_ready,
+    TrainerReady: _on_trainer_ready,
     StageTrained: rounds.on_stage_trained,
     OutputsMade: rounds.on_outputs_made,
     TrainingCancelled: rounds.on_training_cancelled,

@@ -34,6 +34,7 @@ ON_CHAIN = ("included", "confirmed")
 PREPARED_ONCE_SINCE = 5  # rules that remember a transaction once, however often it was signed
 TURNS = 8  # nodes that may move the contract on take one of so many turns
 TRIMMED_SINCE = 5  # rules under which steps of the contract that were left count towards the settled ones at once
+ORDERED_SINCE = 6  # rules that forget settled ones in the order they were intended in, whatever the clock said
 REPEATABLE: tuple[SubmissionKind, ...] = ("register", "advance")  # one that was refused may be wanted again
 
 
@@ -78,16 +79,20 @@ def intend(turn: Turn, submission: Submission, first: bool = False) -> None:
     if sum(each.chart not in SETTLED for each in others) >= OUTBOX_MAX:
         reason = f"{OUTBOX_MAX} submissions wait for the chain"
         submission = replace(submission, chart="refused", code="outbox-full", reason=reason)
-    turn.put("submissions", _trimmed((submission, *others) if first else (*others, submission)))
+    turn.put("submissions", _trimmed(turn, (submission, *others) if first else (*others, submission)))
     hand_next(turn)
 
 
-def _trimmed(kept: tuple[Submission, ...]) -> tuple[Submission, ...]:
-    """Without the oldest settled ones beyond the bound."""
+def _trimmed(turn: Turn, kept: tuple[Submission, ...]) -> tuple[Submission, ...]:
+    """Without the oldest settled ones beyond the bound: those intended first, for a clock may have been set back."""
     surplus = sum(each.chart in SETTLED for each in kept) - SETTLED_KEPT
     if surplus <= 0:
         return kept
-    settled = sorted((each for each in kept if each.chart in SETTLED), key=lambda each: each.since)
+    settled = [each for each in kept if each.chart in SETTLED]
+    if turn.rules < ORDERED_SINCE:
+        settled.sort(key=lambda each: each.since)
+    else:
+        settled.sort(key=lambda each: each.kind == "register")  # which stands first, whenever it was intended
     gone = {each.id for each in settled[:surplus]}
     return tuple(each for each in kept if each.id not in gone)
 
@@ -267,7 +272,7 @@ def on_confirmed(turn: Turn, event: SubmissionConfirmed) -> None:
         return
     prepared = tuple(replace(each, raw=b"") for each in submission.prepared)
     if turn.move_submission(submission, "confirm", block=event.block, prepared=prepared):
-        turn.put("submissions", _trimmed(turn.state.submissions))
+        turn.put("submissions", _trimmed(turn, turn.state.submissions))
         _wait(turn)
 
 
@@ -305,7 +310,7 @@ def on_refused(turn: Turn, event: SubmissionRefused) -> None:
     submission = find(turn.state, event.submission)
     if submission is None or not turn.move_submission(submission, "refuse", code=event.code, reason=event.reason):
         return
-    turn.put("submissions", _trimmed(turn.state.submissions))
+    turn.put("submissions", _trimmed(turn, turn.state.submissions))
     if event.permanent:
         workers.stop_node(turn, f"the contract refuses this node: {event.reason}", ExitCode.CHAIN_CONFLICT)
         return
@@ -337,7 +342,7 @@ def drop_advances(turn: Turn) -> None:
 def _trim_left(turn: Turn) -> None:
     """Keep the bound on settled submissions after steps of the contract were left to others."""
     if turn.rules >= TRIMMED_SINCE:
-        turn.put("submissions", _trimmed(turn.state.submissions))
+        turn.put("submissions", _trimmed(turn, turn.state.submissions))
 
 
 def awaited(state: State, round: int, stage: int) -> bool:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import Protocol
+
+import anyio
+
+from swarmd.core.events import ClockSet, Event
+from swarmd.dht.clock_watch import ClockWatch
+
+LOOK_EVERY_S = 1.0
 
 
 class Clock(Protocol):
@@ -20,3 +28,15 @@ class SystemClock:
     def now(self) -> float:
         """POSIX seconds, UTC."""
         return time.time()
+
+
+async def watch_clock(observe: Callable[[Event], Awaitable[None]], every_s: float = LOOK_EVERY_S) -> None:
+    """Record that somebody set the machine's clock, within `every_s` of it: the core's waits go by that clock.
+
+    The daemon does it, for a worker that notices may be the one that waits for its next start.
+    """
+    watch = ClockWatch()
+    while True:
+        await anyio.sleep(every_s)
+        if step_s := watch.step_s():
+            await observe(ClockSet(step_s))

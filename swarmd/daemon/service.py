@@ -31,7 +31,7 @@ from swarmd.core.commands import (
 from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
-from swarmd.daemon.clock import Clock, SystemClock
+from swarmd.daemon.clock import Clock, SystemClock, watch_clock
 from swarmd.daemon.companion import Companion, is_wanted
 from swarmd.daemon.control import Control, bind_control
 from swarmd.daemon.engine import Engine, Plan
@@ -162,6 +162,7 @@ async def serve_inside(
             tasks.start_soon(Control(data.control, node.status_json, node.engine.observe).serve, endpoint)
             guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)
             tasks.start_soon(guard.watch)
+            tasks.start_soon(watch_clock, node.engine.observe)
             if progress_s:
                 tasks.start_soon(tell_progress, node.status, progress_s)
             stopped = await node.run(run, read_restored(data))

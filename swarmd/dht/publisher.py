@@ -38,7 +38,6 @@ class Publisher:
         ttl_s: how long a record lives.
         alone: may this node be the swarm's first, so that its own storage is proof enough while there is no peer?
         told: called with every record as soon as a peer has it, to hint at it.
-        clock_set: called with the seconds by which somebody set this machine's clock.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class Publisher:
         ttl_s: float,
         alone: bool,
         told: Callable[[Signed], None],
-        clock_set: Callable[[float], None] = lambda step_s: None,
     ) -> None:
         self._node = node
         self._identity = identity
@@ -59,7 +57,7 @@ class Publisher:
         self._told = told
         self._floors: dict[str, float] = {}
         self._locks: dict[str, anyio.Lock] = {}
-        self._clock = ClockWatch(clock_set)
+        self._clock = ClockWatch()
         self._live: dict[str, Payload] = {
             content.key: content for content in shelf.contents() if not isinstance(content, Membership)
         }
@@ -162,7 +160,7 @@ class Publisher:
 
     async def _disturbed(self, life: Life, lonely: bool) -> None:
         """Wait until p2pd is gone, until a lonely node has peers, or until somebody sets this machine's clock."""
-        while self._node.life is life and not (lonely and life.peers) and not self._clock.was_set():
+        while self._node.life is life and not (lonely and life.peers) and not self._clock.step_s():
             lonely = lonely or not life.peers
             await anyio.sleep(LOOK_S)
 

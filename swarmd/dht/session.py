@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from swarmd.config import Config
-from swarmd.core.events import ClockSet, Event
+from swarmd.core.events import Event
 from swarmd.dht import names
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.bodies import BlobStore
@@ -87,9 +87,7 @@ class Session:
         self.rejoin = Rejoin(self.node, self.book)
         self.gossip = Gossip(self.node, names.hints(self.swarm), self.peer_id, self.policy.admits, self._hinted)
         shelf = Shelf(paths.records, self.swarm)
-        self.publisher = Publisher(
-            self.node, self.identity, shelf, dht.record_s, self.coordinating, self._told, self._clock_set
-        )
+        self.publisher = Publisher(self.node, self.identity, shelf, dht.record_s, self.coordinating, self._told)
         self.bodies = BodyServer(self.node, self.blobs, self.policy.admits)
         self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit)
 
@@ -110,9 +108,6 @@ class Session:
         """An own record is out: hint at it, and look at it like everybody else."""
         self.gossip.tell(signed)
         self._accepted(signed)
-
-    def _clock_set(self, step_s: float) -> None:
-        self.emit(ClockSet(step_s))
 
     def start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run something for the rest of the session."""

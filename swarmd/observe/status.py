@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.core.coordination import expected_of
+from swarmd.core.coordination import awaits_trainer, expected_of
 from swarmd.core.restored import is_barred
 from swarmd.core.state import Coordination, State
 from swarmd.observe.layers import (
@@ -344,6 +344,7 @@ def _round_reason(state: State, overdue_s: float) -> str:
     if overdue_s > 0:
         who = "the contract has not moved on" if state.chain else "the coordinator has announced nothing newer"
         who = "this node, the coordinator, is alone and holds it" if holding(state) else who
+        who = "this node, the coordinator, waits for a trainer" if awaits_trainer(state) else who
         reason += f"; the stage's deadline passed {overdue_s:.0f} s ago and {who}"
     return reason
 

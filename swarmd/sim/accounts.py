@@ -46,6 +46,7 @@ class Accounts:
         self.node = node
         self.trained: dict[int, bool] = {}  # rounds with a trained stage, since the last one accounted for
         self.skipped_to = -1
+        self.skipped: set[int] = set()
         self.ever_trained = False
         self.broke = False  # something did, since a stage was last trained
         self.paused = False  # it paused for want of space, since then
@@ -57,8 +58,8 @@ class Accounts:
         event = envelope.event
         if isinstance(event, RoundsSkipped):
             self._take_skip(event)
-        elif isinstance(event, StageTrained) and event.round >= self.next_round:
-            self.trained[event.round] = True
+        elif isinstance(event, StageTrained):
+            self._take_result(event, counted=after.done > before.done)
         if isinstance(event, StageTrained) and after.done > before.done:
             self.ever_trained, self.broke, self.stopped, self.paused = True, False, False, False
         elif after.chart == "paused":
@@ -82,6 +83,14 @@ class Accounts:
         if not causes[event.cause]:
             self._fail(f"rounds {event.first} to {event.last} are called skipped for {event.cause}")
         self.skipped_to = event.last
+        self.skipped |= set(range(event.first, event.last + 1))
+
+    def _take_result(self, event: StageTrained, counted: bool) -> None:
+        """A stage whose round was recorded as skipped gives no result any more: it has one fate."""
+        if event.round >= self.next_round:
+            self.trained[event.round] = True
+        if counted and event.round in self.skipped:
+            self._fail(f"round {event.round}, stage {event.stage} is trained after it was recorded as skipped")
 
     def _settle(self, after: State) -> None:
         """The node has gone on: nothing before is left open, and its own count agrees."""

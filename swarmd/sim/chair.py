@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmd.core.commands import Command, PublishLeaderboard
-from swarmd.core.events import ReportSeen, TimerFired
+from swarmd.core.events import NodeStarted, ReportSeen, TimerFired, TrainerReady
 from swarmd.core.state import Coordination, Member, State
+from swarmd.core.workers import LEAVING
 
 if TYPE_CHECKING:
     from swarmd.core.catchup import Step
@@ -31,10 +32,12 @@ class Chair:
         self.round_reports: list[tuple[str, int, int, float]] = []  # peer, round, stage, reward, of the open round
         self.totals: dict[str, float] = {}
         self.credited: dict[str, int] = {}  # last round each peer was credited in
+        self.can_train = False  # a trainer has been ready in this life
 
     def on_step(self, step: Step) -> None:
         envelope, before, after, _ = step
         then, now = before.coordination, after.coordination
+        self._look_at_trainer(step)
         if now is None or then is now or then is None:
             return
         event = envelope.event
@@ -49,6 +52,21 @@ class Chair:
         complete = now.chart == "open.collecting" and self._is_complete(now.round, now.members, self._quorum(after))
         if complete and not self._is_alone(after) and not (now.held_since is not None and self._has_no_others(after)):
             self._fail(f"stage {_place(now)} stays open although the quorum has reported")
+
+    def _look_at_trainer(self, step: Step) -> None:
+        """The stage that is open when the node can train at last, and of which nobody reported, has its whole time."""
+        envelope, before, after, _ = step
+        if isinstance(envelope.event, NodeStarted):
+            self.can_train = False
+        elif isinstance(envelope.event, TrainerReady) and not self.can_train:
+            self.can_train = True
+            then, now = before.coordination, after.coordination
+            assert then is not None and now is not None and after.settings is not None, "a coordinator coordinates"
+            assert after.settings.coordination is not None, "a coordinator coordinates"
+            until = envelope.at + after.settings.coordination.stage_s
+            counts = then.chart in OPEN and then.held_since is None and not self.reports
+            if counts and after.chart not in LEAVING and now.deadline_at < until:
+                self._fail(f"stage {_place(now)} ends at {now.deadline_at}, this node can train since {envelope.at}")
 
     def _take_report(self, then: Coordination, event: ReportSeen) -> None:
         if then.chart in OPEN and (event.round, event.stage) == _place(then):
@@ -67,6 +85,8 @@ class Chair:
         if isinstance(event, TimerFired):
             if event.name != "stage" or envelope.at < then.deadline_at:
                 self._fail(f"stage {_place(then)} closed on {event} before its deadline {then.deadline_at}")
+            if not self.reports and not self.can_train:
+                self._fail(f"stage {_place(then)} closed before anybody could train it")
         elif not self._is_complete(then.round, now.members, self._quorum(before)):
             self._fail(f"stage {_place(then)} closed without its quorum: {sorted(self.reports)} reported")
         for peer, reward in self.reports.items():

@@ -27,6 +27,8 @@ OWNER = "0xowner"
 FULL_S = (5.0, 240.0)  # how long a disk stays full
 LOOK_S = 5.0  # how often a node looks at its disk
 CLOCK_STEP_S = 3.0  # a clock set anew is off by up to this
+JUMP_S = (600.0, 3600.0)  # by so much a clock is set wrong, forward or back
+WRONG_S = (5.0, 240.0)  # how long it stays wrong
 
 
 class Faults:
@@ -40,10 +42,13 @@ class Faults:
         self._kinds = [kind for kind, _ in faults]
         self._weights = [weight for _, weight in faults]
         self._rate_s = world.profile.faults * world.profile.nodes / 3600.0
+        self._jumps_s = world.profile.jumps * world.profile.nodes / 3600.0
 
     def begin(self) -> None:
         if self._rate_s > 0:
             self._schedule()
+        if self._jumps_s > 0:
+            self._schedule_jump()
         if self.world.profile.rounds_max:
             self.world.call_in(OPERATOR_S, self._look_for_end)
 
@@ -58,6 +63,24 @@ class Faults:
         if node.running:
             self.random.choices(self._kinds, self._weights)[0](self, node)
 
+    def _schedule_jump(self) -> None:
+        self.world.call_in(self.random.expovariate(self._jumps_s), self._jump)
+
+    def _jump(self) -> None:
+        """Somebody sets a clock wrong, and right again a while later."""
+        if self.over:
+            return
+        self._schedule_jump()
+        node = self.random.choice(self.world.nodes)
+        if not node.jumped_s:
+            self.world.counts["jumps"] += 1
+            node.set_clock(self.random.choice((-1.0, 1.0)) * self.random.uniform(*JUMP_S))
+            self.world.call_in(self.random.uniform(*WRONG_S), self._set_right, node)
+
+    def _set_right(self, node: Node) -> None:
+        if node.jumped_s:
+            node.set_clock(-node.jumped_s)
+
     def end(self) -> None:
         """From now on nothing goes wrong any more. Frozen workers thaw when their time has come."""
         self.over = True
@@ -70,6 +93,7 @@ class Faults:
             node.supervisor.refusals = 0
             node.rpc_out_until = 0.0
             self._set_space(node, ROOM_BYTES)
+            self._set_right(node)
             node.frozen_until = min(node.frozen_until, world.now)
             world.call_in(0.0, node.thaw, node.life)
 

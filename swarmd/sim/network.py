@@ -31,6 +31,7 @@ from swarmd.core.events import (
     RoundAnnounced,
     RoundPublished,
 )
+from swarmd.dht.records import PAST_S, TTL_MAX_S
 from swarmd.sim.dht import Report, announcement_of, is_newer, member_fact, report_of
 from swarmd.sim.worker import SimWorker
 
@@ -38,9 +39,12 @@ if TYPE_CHECKING:
     from swarmd.sim.node import Node
 
 CALL_S = 5.0  # a network command that gets no answer fails after this
+RECORD_S = 900.0  # how long records live
 POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
 REPUBLISH_CHANCE = 0.4  # of publishing one's own records again at a poll
 JOIN_S = (0.2, 3.0)
+AHEAD_S_MAX = TTL_MAX_S + PAST_S - RECORD_S  # records of a clock further ahead end too late for anybody
+BEHIND_S_MAX = RECORD_S + PAST_S  # those of one further behind have ended
 
 
 class NetworkWorker(SimWorker):
@@ -68,6 +72,11 @@ class NetworkWorker(SimWorker):
         self.own_clock: RoundAnnounced | None = None
         self.own_report: Report | None = None
         self.own_member: Event | None = None
+
+    @property
+    def estranged(self) -> bool:
+        """Whether this node's clock is so wrong that nobody takes its records, and it takes nobody's."""
+        return not -BEHIND_S_MAX < self.node.skew_s < AHEAD_S_MAX
 
     # --- the link ---
 
@@ -128,7 +137,8 @@ class NetworkWorker(SimWorker):
             self.tell(CommandFailed(command.id, "no answer"))
 
     def _perform(self, command: Command, epoch: int) -> None:
-        if epoch != self.epoch or not self.linked:
+        unheard = self.estranged and type(command) in _WRITES
+        if epoch != self.epoch or not self.linked or unheard:
             self._refuse(command, epoch)
         else:
             _PERFORM[type(command)](self, command)
@@ -155,7 +165,8 @@ class NetworkWorker(SimWorker):
             self._answer_gather(command)
 
     def _answer_gather(self, command: Gather) -> None:
-        found = self.dht.store_of(self).reports.get((command.source_round, command.source_stage), {})
+        reports = {} if self.estranged else self.dht.store_of(self).reports
+        found = reports.get((command.source_round, command.source_stage), {})
         rollouts = tuple(report.rollouts for peer, report in found.items() if peer != self.node.peer)
         self.tell(RolloutsGathered(command.id, command.round, command.stage, rollouts))
 
@@ -205,6 +216,8 @@ class NetworkWorker(SimWorker):
 
     def look_at(self, fact: Event) -> None:
         """A hint about one record has come."""
+        if self.estranged:
+            return
         if isinstance(fact, ReportSeen):
             if _place(fact) == self.collecting:
                 self._tell_report(fact)
@@ -220,6 +233,8 @@ class NetworkWorker(SimWorker):
             self.tell(clock)
 
     def _clock(self) -> RoundAnnounced | None:
+        if self.estranged:
+            return None
         store = self.dht.store_of(self)
         stale = store.clock_before is not None and self.random.random() < self.world.chance("stale")
         return store.clock_before if stale else store.clock
@@ -234,7 +249,7 @@ class NetworkWorker(SimWorker):
             return
         self.seen_version = self.dht.version
         self._look_around()
-        if not self.linked:
+        if not self.linked or self.estranged:
             return
         self.look_at_clock()
         if self.node.coordinates:
@@ -243,7 +258,7 @@ class NetworkWorker(SimWorker):
 
     def _republish(self) -> None:
         """Keep one's own records alive, and find them lost if they are."""
-        if not self.linked:
+        if not self.linked or self.estranged:
             return
         store = self.dht.store_of(self)
         if self.own_clock is not None:
@@ -260,7 +275,7 @@ class NetworkWorker(SimWorker):
                 self.tell(fact)
 
     def _look_at_reports(self) -> None:
-        if self.collecting is None:
+        if self.collecting is None or self.estranged:
             return
         for report in self.dht.store_of(self).reports.get(self.collecting, {}).values():
             self._tell_report(report.seen)
@@ -272,7 +287,7 @@ class NetworkWorker(SimWorker):
 
     def say_goodbye(self) -> None:
         """An orderly stop: the membership record says so."""
-        if self.linked:
+        if self.linked and not self.estranged:
             farewell = member_fact(self.node.peer, self.node.name, left=True)
             self.dht.store_of(self).put_member(self.node.peer, farewell)
             self._hint_listeners(farewell)
@@ -282,6 +297,7 @@ def _place(seen: ReportSeen) -> tuple[int, int]:
     return seen.round, seen.stage
 
 
+_WRITES = (Register, PublishReport, Announce, PublishLeaderboard)
 _PERFORM: dict[type, Callable[[NetworkWorker, Any], None]] = {
     Register: NetworkWorker._register,
     ReadClock: NetworkWorker._read_clock,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from swarmd.core.catchup import Step, advance
 from swarmd.core.commands import Command
-from swarmd.core.events import Event, NodeStarted, NodeStopped, SpaceFreed, SpaceLow, TimerFired
+from swarmd.core.events import ClockSet, Event, NodeStarted, NodeStopped, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import Deadline, State
 from swarmd.core.step import RULES, step
 from swarmd.core.values import Settings
@@ -44,6 +44,8 @@ class Node:
         self.coordinates = settings.role == "coordinator"
         self.pace_s = pace_s  # median time that a stage takes to train here
         self.skew_s = skew_s  # this machine's clock minus the true time
+        self.jumped_s = 0.0  # of that, by what the clock was set wrong
+        self.jumps = 0  # times that the clock was set, so far
         self.side = 0  # of a partition
         self.account = f"0xaccount{index}"  # that submissions to a contract come from
         self.rpc_out_until = 0.0  # no endpoint answers until then
@@ -144,6 +146,18 @@ class Node:
     def lose_worker(self, worker: SimWorker, reason: str) -> None:
         """A worker process dies by itself."""
         self.supervisor.lose(worker, reason)
+
+    def set_clock(self, step_s: float) -> None:
+        """Somebody sets this machine's clock; the daemon notices within a second."""
+        self.skew_s += step_s
+        self.jumped_s += step_s
+        self.jumps += 1
+        self.world.call_in(self.world.random.random(), self._notice_clock, self.life, step_s)
+
+    def _notice_clock(self, life: int, step_s: float) -> None:
+        if life == self.life and self.running:
+            self.receive(life, ClockSet(step_s))
+            self._wake_in(self.world.now)
 
     def freeze(self, until: float) -> None:
         """SIGSTOP for the daemon."""

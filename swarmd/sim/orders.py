@@ -18,7 +18,7 @@ from swarmd.core.commands import (
     StopWorkers,
     Train,
 )
-from swarmd.core.events import CommandFailed, Event, LinkUp, NodeStarted, TrainerReady, TrainingCancelled
+from swarmd.core.events import ClockSet, CommandFailed, Event, LinkUp, NodeStarted, TrainerReady, TrainingCancelled
 from swarmd.core.state import State
 from swarmd.core.values import Worker
 
@@ -51,7 +51,8 @@ class Orders:
         self.world = world
         self.node = node
         self.content: dict[str, Command] = {}
-        self.sent: dict[Port, dict[str, float]] = {"network": {}, "trainer": {}, "chain": {}, "supervisor": {}}
+        ports: tuple[Port, ...] = ("network", "trainer", "chain", "supervisor")
+        self.sent: dict[Port, dict[str, tuple[float, int]]] = {port: {} for port in ports}  # at, jumps of the clock
         self.announced: tuple[int, int, bool] = (-1, -1, False)
         self.open_until = math.inf  # the deadline of that
         self.killed: dict[Worker, str] = {}  # id of the last order to kill a worker
@@ -62,6 +63,8 @@ class Orders:
         envelope, before, _, commands = step
         if type(envelope.event) in RENEWING:
             self._renew(envelope.event, before)
+        if isinstance(envelope.event, ClockSet):
+            self.open_until = -math.inf  # it is brought back
         for command in commands:
             if step[2].low_space is not None and isinstance(command, Gather | Train):
                 self._fail(f"{command.id} goes out although the disk is nearly full")
@@ -122,13 +125,14 @@ class Orders:
     def _check_once(self, command: Command, at: float) -> None:
         """A report that was not acknowledged in time is sent again, nothing else."""
         sent = self.sent[PORTS[type(command)]]
-        last = sent.get(command.id)
-        if last is not None and not (isinstance(command, PublishReport) and self._is_overdue(at - last)):
+        last, jumps = sent.get(command.id, (None, 0))
+        if last is not None and not (isinstance(command, PublishReport) and self._is_overdue(at - last, jumps)):
             self._fail(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
-        sent[command.id] = at
+        sent[command.id] = (at, self.node.jumps)
 
-    def _is_overdue(self, since_s: float) -> bool:
-        return since_s >= self.node.settings.publish_s - 0.001
+    def _is_overdue(self, since_s: float, jumps: int) -> bool:
+        """Whether time enough has passed, or so it seemed: the clock was set meanwhile."""
+        return since_s >= self.node.settings.publish_s - 0.001 or jumps != self.node.jumps
 
     def _fail(self, what: str) -> None:
         self.world.fail(self.node, what)

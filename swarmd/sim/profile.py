@@ -34,6 +34,7 @@ class Profile(msgspec.Struct, frozen=True):
     skew_s: float = 2.0  # clocks differ from the true time by up to this
     late_share: float = 0.3  # of the followers that join some time after the start
     faults: float = 30.0
+    jumps: float = 0.0  # of a clock, by up to an hour forward or back; after a while it is right again
     loss: float = 0.05  # of hints
     duplicate: float = 0.03  # of hints and facts
     stale: float = 0.02  # of DHT reads: the value before
@@ -95,5 +96,6 @@ def draw_profile(seed: int, **given: Any) -> Profile:
         "shared": random.random() < 0.3,
         "reorgs": random.choice((0.0, 30.0, 200.0)),
         "when_alone": random.choice(("hold", "hold", "go-on")),
+        "jumps": random.choice((0.0, 0.0, 3.0)),
     }
     return Profile(**{**drawn, **given})

@@ -83,8 +83,9 @@ def _submits(state: State, armed: list[str]) -> bool:
 
 
 def _is_paused(state: State, armed: list[str]) -> bool:
-    """The daemon owes the fact that there is room again; meanwhile the clock is looked at."""
-    return state.low_space is not None and _settles(state, armed)
+    """The daemon owes the fact of room, or the trainer its answer; the clock is looked at meanwhile."""
+    owed = state.low_space is not None or state.trainer.chart == "busy"
+    return owed and _settles(state, armed)
 
 
 def _waits(state: State, armed: list[str]) -> bool:

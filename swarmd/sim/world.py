@@ -56,6 +56,7 @@ class Summary(msgspec.Struct, frozen=True):
     freezes: int
     full_disks: int
     restores: int
+    jumps: int
     rounds: int
     stages_trained: int
     reports: int
@@ -111,6 +112,7 @@ class World:
                 "freezes",
                 "full_disks",
                 "restores",
+                "jumps",
                 "reports",
                 "skips",
             ),

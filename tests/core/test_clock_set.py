@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from swarmd.core.commands import Announce
-from swarmd.core.events import ClockSet, CommandFailed, MemberSeen, ReportSeen, RoundPublished
-from tests.core.story import Story, announced, coordinator_settings, ids, settings
+from swarmd.core.events import ClockSet, CommandFailed, LinkUp, MemberSeen, ReportSeen, RoundPublished
+from tests.core.story import Story, announced, chain_settings, chain_up, coordinator_settings, ids, settings
 
 HOUR_S = 3600.0
 
@@ -44,3 +44,24 @@ def test_waits_that_are_near_stand() -> None:
     node.at += 5
     assert node.tell(ClockSet(5.0)) == ()
     assert due_in_s(node, "train") == settings().train_s - 5
+
+
+def test_a_stage_of_a_life_whose_clock_was_ahead_closes_in_a_stages_time() -> None:
+    node = Story(coordinator_settings(min_peers=1, stage_s=100))
+    node.at = HOUR_S
+    node.join()
+    node.at = 0.0
+    node.start()
+    node.workers_run()
+    (announce,) = [each for each in node.tell(LinkUp(1)) if isinstance(each, Announce)]
+    assert announce.deadline_at == 100
+
+
+def test_a_contract_is_moved_on_in_a_stages_time() -> None:
+    node = Story(chain_settings(drive="manager", stage_s=60))
+    node.at = HOUR_S
+    node.join_chain(chain_up())
+    assert due_in_s(node, "drive") == 0, "it is long overdue, as far as this node knows"
+    node.at = 5.0
+    node.tell(ClockSet(-HOUR_S))
+    assert due_in_s(node, "drive") == 55

@@ -14,8 +14,11 @@ from swarmd.core.events import (
     LinkUp,
     MemberLeft,
     MemberSeen,
+    Registered,
     ReportSeen,
     RoundPublished,
+    TrainerReady,
+    WorkerExited,
 )
 from swarmd.core.state import Coordination, Member
 from swarmd.core.values import Settings
@@ -30,6 +33,10 @@ def coordination(node: Story) -> Coordination:
 def announcement(commands: tuple[Command, ...]) -> Announce:
     (announce,) = [command for command in commands if isinstance(command, Announce)]
     return announce
+
+
+def announced_by(commands: tuple[Command, ...]) -> list[Command]:
+    return [command for command in commands if isinstance(command, Announce)]
 
 
 def publish(node: Story, announce: Announce) -> tuple[Command, ...]:
@@ -77,6 +84,61 @@ def test_all_expected_reports_close_the_stage(node: Story) -> None:
     (board,) = [command for command in commands if isinstance(command, PublishLeaderboard)]
     assert [(row.peer, row.reward, row.rounds) for row in board.standings] == [("a", 1, 1), ("b", 1, 1), ("me", 1, 1)]
     assert board.reports == (b"me/0/0", b"a/0/0", b"b/0/0")
+
+
+def open_without_trainer(node: Story) -> None:
+    """The first round is open, and the coordinator's own trainer still loads."""
+    node.start()
+    node.workers_run()
+    node.tell(LinkUp(1), Registered("register"), MemberSeen("a"))
+    publish(node, announcement(node.tell(MemberSeen("b"))))
+
+
+def test_the_first_stage_has_its_whole_time_when_the_coordinator_can_train(node: Story) -> None:
+    open_without_trainer(node)
+    node.at += 40.0
+    again = announcement(node.tell(TrainerReady("cpu", "tiny", 1)))
+    assert (again.round, again.stage, again.deadline_at) == (0, 0, node.at + 100)
+    publish(node, again)
+    node.tell(WorkerExited("trainer", "recycled", code=0, planned=True))
+    node.wait("restart/trainer")
+    assert not announced_by(node.tell(TrainerReady("cpu", "tiny", 1))), "only once in a life"
+    node.wait("stage")
+    assert node.at == again.deadline_at and coordination(node).round == 1
+
+
+def test_no_round_ends_while_nobody_could_train(node: Story) -> None:
+    open_without_trainer(node)
+    for _ in range(3):
+        assert node.wait("stage") == ()
+    assert coordination(node).round == 0
+    assert announcement(node.tell(TrainerReady("cpu", "tiny", 1))).deadline_at == node.at + 100
+
+
+def test_a_first_stage_that_others_trained_ends_at_its_deadline(node: Story) -> None:
+    open_without_trainer(node)
+    node.tell(report("a", 0))
+    assert announcement(node.wait("stage")).round == 1
+
+
+def test_a_resumed_stage_that_others_reported_in_gets_no_more_time(node: Story) -> None:
+    open_first(node)
+    node.tell(report("a", 0))
+    node.at += 90.0
+    node.start()
+    node.workers_run()
+    publish(node, announcement(node.tell(LinkUp(2))))
+    assert not announced_by(node.tell(TrainerReady("cpu", "tiny", 1)))
+
+
+def test_a_resumed_stage_that_nobody_reported_in_has_its_whole_time_again(node: Story) -> None:
+    open_first(node)
+    node.at += 90.0
+    node.start()
+    node.workers_run()
+    assert announcement(node.tell(LinkUp(2))).deadline_at == node.at + 15
+    node.at += 10.0
+    assert announcement(node.tell(TrainerReady("cpu", "tiny", 1))).deadline_at == node.at + 100
 
 
 def test_a_report_counts_once(node: Story) -> None:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core.commands import CollectReports
-from swarmd.core.events import Event, ReportPublished, ReportSeen, StageLog, StageTrained
+from swarmd.core.events import Event, ReportPublished, ReportSeen, StageLog, StageTrained, TrainingCancelled
 from swarmd.core.submissions import find
 from swarmd.core.values import Judgement
 from tests.core.story import Story, chain_settings, chain_up, gathered, said, trained
@@ -28,6 +28,11 @@ def judged(round: int, stage: int = 0, reward: float = 0.0, **worths: float) -> 
 def reach(story: Story, round: int, stage: int = 0) -> None:
     """The contract opens a stage, and the trainer is at it."""
     story.tell(said(10 * (round + 1) + stage, StageLog(0, "0xt", round, stage)), gathered(round, stage))
+
+
+def give_up(story: Story, round: int, stage: int = 0) -> None:
+    story.wait("train")
+    story.tell(TrainingCancelled(f"train/{round}/{stage}", round, stage))
 
 
 def finish(story: Story, event: StageTrained) -> None:
@@ -81,7 +86,7 @@ def test_a_round_that_nobody_judged_is_voted_on_when_the_next_one_is_over() -> N
     reach(story, 1)
     story.tell(said(25, StageLog(0, "0xt", 2, 0)))
     assert vote_of(story, 0) is None, "round 1 is still in training, and judges round 0"
-    story.wait("train")
+    give_up(story, 1)
     assert vote_of(story, 0) == ("me",)
 
 
@@ -90,7 +95,7 @@ def test_what_a_trainer_makes_of_its_own_nodes_rollouts_counts_nothing() -> None
     story = joined(stages=2, winners=2)
     finish(story, trained(0, 0, reward=0.1))
     reach(story, 0, 1)
-    story.wait("train")
+    give_up(story, 0, 1)
     reach(story, 1)
     finish(story, judged(1, 0, anna=0.4, me=9.0))  # of the stage that was given up here
     assert vote_of(story, 0) == ("anna", "me")

@@ -80,7 +80,7 @@ def test_a_trainer_that_was_told_to_stop_is_not_told_again_when_the_pause_is_ove
     node.tell(announced(0))
     assert ids(node.tell(LOW)) == ["cancel/0/0"]
     assert node.tell(FREED, announced(1)) == ()
-    assert node.state.chart == "skipping" and "cancel" in node.waits
+    assert node.state.chart == "paused" and "cancel" in node.waits
     assert ids(node.tell(TrainingCancelled("cancel/0/0", 0, 0))) == ["gather/1/0"]
 
 
@@ -99,8 +99,18 @@ def test_room_before_the_trainer_has_stopped_waits_for_the_trainer() -> None:
     node.join()
     node.tell(announced(0), LOW)
     assert node.tell(FREED) == ()
-    assert node.state.chart == "round.training"
+    assert node.state.chart == "paused"
     assert ids(node.tell(TrainingCancelled("train/0/0", 0, 0))) == ["train/0/0"]
+
+
+def test_a_stage_that_ends_after_a_pause_is_trained_and_not_skipped() -> None:
+    node = Story(settings(behind="abandon"))
+    node.join()
+    node.tell(announced(0), LOW, announced(2), FREED)
+    assert ids(node.tell(trained(0))) == ["report/0/0"]
+    assert node.state.chart == "round.publishing"
+    assert ids(node.tell(ReportPublished("report/0/0", 0, 0))) == ["gather/2/0"]
+    assert [event for event in node.recorded if isinstance(event, RoundsSkipped)] == [RoundsSkipped(1, 1, "slow")]
 
 
 def test_a_trainer_that_is_stopping_is_not_told_again() -> None:
@@ -183,3 +193,13 @@ def test_room_where_there_was_room_all_along_changes_nothing(node: Story) -> Non
     before = node.state
     assert node.tell(FREED) == ()
     assert node.state == before
+
+
+def test_an_answer_to_a_cancelling_that_the_stage_failed_before_changes_nothing(node: Story) -> None:
+    node.join()
+    node.tell(announced(0), LOW)
+    node.wait("train")
+    node.tell(CommandFailed("train/0/0", "no space left"))
+    assert ids(node.tell(FREED)) == ["train/0/0"]
+    assert node.tell(TrainingCancelled("cancel/0/0", 0, 0)) == ()
+    assert node.state.trainer.chart == "busy"

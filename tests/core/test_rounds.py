@@ -7,6 +7,7 @@ import pytest
 from swarmd.core.commands import PublishOutputs, Train
 from swarmd.core.events import (
     CommandFailed,
+    Event,
     LinkDown,
     LinkUp,
     NodeStopped,
@@ -234,6 +235,43 @@ def test_training_ends_at_its_deadline(node: Story) -> None:
     node.tell(announced(0))
     assert ids(node.wait("train")) == ["cancel/0/0"]
     assert node.state.chart == "round.settling"
+
+
+def test_a_stage_given_up_that_comes_to_its_end_is_trained_and_not_skipped(node: Story) -> None:
+    node.join()
+    node.tell(announced(0))
+    node.wait("train")
+    assert node.tell(announced(2)) == (), "the trainer is still at the stage, so nothing else is begun"
+    assert ids(node.tell(trained(0))) == ["report/0/0", "gather/2/0"]
+    assert [event for event in node.recorded if isinstance(event, RoundsSkipped)] == [RoundsSkipped(1, 1, "fault")]
+    assert node.state.done == (0, 0) and node.state.rounds_joined == 2
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        TrainingCancelled("train/0/0", 0, 0),
+        CommandFailed("train/0/0", "out of memory"),
+        WorkerExited("trainer", "killed", signal=9),
+    ],
+)
+def test_a_stage_given_up_is_skipped_once_the_trainer_is_through_with_it(node: Story, end: Event) -> None:
+    node.join()
+    node.tell(announced(0))
+    node.wait("train")
+    node.tell(announced(1))
+    assert "gather/1/0" in ids(node.tell(end))
+    assert node.recorded[-2:] == [RoundsSkipped(0, 0, "fault"), end]
+
+
+def test_the_swarm_ends_for_a_stage_given_up_when_its_trainer_is_through(node: Story) -> None:
+    node.join()
+    node.tell(announced(0))
+    node.wait("train")
+    node.tell(announced(1, final=True))
+    assert node.state.chart == "round.settling"
+    node.tell(trained(0))
+    assert node.state.chart == "waiting" and node.state.rounds_skipped == 0
 
 
 def test_a_silent_clock_is_read_again(node: Story) -> None:

@@ -439,6 +439,17 @@ def test_old_settled_submissions_are_forgotten() -> None:
     assert story.state.submissions[-1].id == f"reward/{SETTLED_KEPT + 9}/0"
 
 
+def test_what_was_settled_last_is_not_forgotten_first_after_a_clock_was_set_back() -> None:
+    story = joined(winners=0)
+    for round in range(SETTLED_KEPT + 1):
+        story.at = 0.0 if round == SETTLED_KEPT else 3600.0
+        at_round(story, round)
+        put_on_chain(story, f"reward/{round}/0", 10 * round + 3)
+        story.tell(SubmissionConfirmed(f"reward/{round}/0", block(10 * round + 3)))
+    assert find(story.state, f"reward/{SETTLED_KEPT}/0") is not None
+    assert find(story.state, "reward/0/0") is None
+
+
 # --- the vote ---
 
 

@@ -9,15 +9,18 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import pytest
 from structlog.testing import capture_logs
 
 from swarmd.config import StorageConfig
-from swarmd.core.events import Event, SpaceFreed, SpaceLow, StopRequested
+from swarmd.core.events import ClockSet, Event, SpaceFreed, SpaceLow, StopRequested
 from swarmd.daemon import control, space
+from swarmd.daemon.clock import watch_clock
 from swarmd.daemon.control import Control, NoDaemon, ask, bind_control
 from swarmd.daemon.leftovers import find_leftovers, kill_leftovers
 from swarmd.daemon.notify import Notifier
@@ -25,9 +28,39 @@ from swarmd.daemon.output import LINE_CHARACTERS_MAX, LINES_KEPT, REASON_CHARACT
 from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
 from swarmd.daemon.space import Bounds, SpaceGuard, bounds_of, check_space
 from swarmd.daemon.supervisor import describe_status
+from swarmd.dht import clock_watch
 from swarmd.errors import ControlError, NoSpaceLeft, single_error
 from swarmd.observe.redaction import REDACTED, Cover
 from swarmd.observe.slots import PUSH_HEADERS, Part, withheld_from
+
+# --- the clock ---
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+async def test_that_the_machines_clock_was_set_becomes_an_event_once(
+    monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    wrong = SimpleNamespace(time=time.time, monotonic=time.monotonic)
+    monkeypatch.setattr(clock_watch, "time", wrong)
+    told: list[Event] = []
+    heard = anyio.Event()
+
+    async def observe(event: Event) -> None:
+        told.append(event)
+        heard.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch_clock, observe, 0.01)
+        await anyio.sleep(0.03)
+        wrong.time = lambda: time.time() + ahead_s
+        with anyio.fail_after(30.0):
+            await heard.wait()
+        await anyio.sleep(0.03)
+        tasks.cancel_scope.cancel()
+    (event,) = told
+    assert isinstance(event, ClockSet) and round(event.step_s) == ahead_s
+
 
 # --- sd_notify ---
 

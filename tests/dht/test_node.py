@@ -201,8 +201,7 @@ async def test_records_are_published_anew_as_soon_as_the_clock_was_set(
     one, _ = await pair(start)
     wrong = Wrong()
     monkeypatch.setattr(clock_watch, "time", wrong)
-    steps: list[float] = []
-    one.publisher._clock = clock_watch.ClockWatch(steps.append)
+    one.publisher._clock = clock_watch.ClockWatch()
     await one.publisher.publish(ClockRecord(SWARM, 1, 0, 1.0, 2.0))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.publisher.run)
@@ -210,7 +209,6 @@ async def test_records_are_published_anew_as_soon_as_the_clock_was_set(
         wrong.ahead_s = -3600.0
         await until(lambda: len(one.told) == 3)
         tasks.cancel_scope.cancel()
-    assert [round(step_s) for step_s in steps] == [-3600]
 
 
 async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_ones(start: Start) -> None:

@@ -106,10 +106,23 @@ MUTANTS = (
         "assert wait_s > 0",
     ),
     Mutant(
-        "a late result leaves the trainer idle with a stage waiting",
+        "a stage that was given up is left while the trainer is still at it",
         rounds,
-        "            return\n    if freed:\n        go_on_training(turn)\n",
-        "            return\n",
+        "    return told and turn.rules >= ONE_FATE_SINCE\n",
+        "    return False\n",
+    ),
+    Mutant(
+        "a coordinator closes stages before anybody could train them",
+        coordination,
+        "    if turn.rules >= READY_SINCE and awaits_trainer(turn.state):\n",
+        "    if False:\n",
+        given=(("stage_s", 25.0), ("faults", 120.0)),
+    ),
+    Mutant(
+        "a stage's time begins before its coordinator can train",
+        coordination,
+        "    if waits and fresh and",
+        "    if False and",
     ),
     Mutant(
         "a skip is not counted",

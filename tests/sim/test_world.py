@@ -32,7 +32,7 @@ def test_a_rough_chain_loses_and_doubles_nothing(seeds: range) -> None:
 
 
 def test_a_trainer_that_stops_across_a_pause_is_told_once() -> None:
-    summary = run(700182, hours=0.6, when_alone="go-on")
+    summary = run(700182, hours=0.6, when_alone="go-on", jumps=0.0)
     assert summary.full_disks > 0
 
 
@@ -42,11 +42,13 @@ def test_a_trainer_that_stops_across_a_pause_is_told_once() -> None:
         (701612, "a stop that a frozen daemon takes up together with others ends its life"),
         (703286, "a held stage that closes before its new announcement is out takes that back"),
         (705134, "a restored node waits for the end of a swarm that then goes on"),
+        (700127, "a stage that is given up and comes to its end all the same is trained, and not skipped"),
+        (707909, "a late answer to a cancelling does not free a trainer that is at the stage once more"),
         (703330, "steps of the contract that others took count towards the submissions that are kept"),
     ],
 )
 def test_a_seed_that_once_broke_an_invariant_keeps_it(seed: int, what: str) -> None:
-    assert run(seed, hours=0.6).crashes > 0, what
+    assert run(seed, hours=0.6, jumps=0.0).crashes > 0, what
 
 
 @pytest.mark.parametrize("stages", [1, 3])
@@ -56,6 +58,12 @@ def test_both_policies_and_several_stages_under_heavy_faults(stages: int, behind
     summary = run(1000 + stages, chain=chain, nodes=4, stages=stages, behind=behind, faults=120.0, quorum=1.0, **SPAN)
     assert summary.crashes > 10
     assert summary.stages_trained > summary.rounds
+
+
+@pytest.mark.parametrize("chain", [False, True])
+def test_clocks_that_are_wrong_by_an_hour_for_a_while_take_nothing(chain: bool) -> None:
+    runs = [run(seed, chain=chain, jumps=20.0, hours=0.4, calm_s=700.0) for seed in range(3)]
+    assert sum(summary.jumps for summary in runs) > 10
 
 
 def test_a_calm_swarm_loses_nothing() -> None:

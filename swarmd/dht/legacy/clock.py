@@ -39,7 +39,7 @@ class LegacyClock:
         self._announced: Announce | None = None
         self._told: RoundAnnounced | None = None  # where the clock was when it was read last
         self._furthest: Place = (-1, -1)  # of all that became an event
-        self._read_at = 0.0
+        self._read_at = 0.0  # by a clock that nobody can set
 
     async def announce(self, command: Announce) -> None:
         """Write where the swarm is. v0.4 knows no end: its coordinator just stops writing. Raises NetworkDown."""
@@ -91,7 +91,7 @@ class LegacyClock:
             raise RecordRejected("malformed", "a clock with a subkey")
         place = read_place(encoded)
         last = self._told
-        if last is not None and place[0] > last.round + LEAP_ROUNDS + (time.time() - self._read_at):
+        if last is not None and place[0] > last.round + LEAP_ROUNDS + (time.monotonic() - self._read_at):
             raise RecordRejected("wrong-round", f"round {place[0]} soon after round {last.round}")
         return place
 
@@ -99,7 +99,7 @@ class LegacyClock:
         """Note where the swarm is. True when it has moved."""
         if found.plain is None:
             return False
-        self._read_at = now = time.time()
+        self._read_at = time.monotonic()
         round, stage = found.plain.value
         last = self._told
         if last is not None and (last.round, last.stage) == (round, stage):
@@ -110,6 +110,7 @@ class LegacyClock:
                 "clock; this node waits until the swarm has passed where it was",
                 *(last.round, round),
             )
+        now = time.time()
         self._told = RoundAnnounced(round, stage, now, now + self._session.config.coordinator.stage_s)
         return True
 

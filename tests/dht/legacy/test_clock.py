@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +16,8 @@ from swarmd.dht.legacy import clock as module
 from swarmd.dht.legacy.clock import LegacyClock
 from swarmd.dht.legacy.search import Latest
 from swarmd.dht.legacy.session import LegacySession
+from swarmd.dht.legacy.values import encode
+from swarmd.errors import RecordRejected
 
 pytestmark = pytest.mark.anyio
 
@@ -36,9 +40,10 @@ class World:
     def emit(self, event: RoundAnnounced) -> None:
         self.told.append((event.round, event.stage))
 
-    async def find(self, name: str, read: object) -> Any:
+    async def find(self, name: str, read: Callable[[str | None, bytes], tuple[int, int]]) -> Any:
         if not self.places:
             return SimpleNamespace(plain=None, answered={})
+        read(None, encode(self.places[0]))
         return SimpleNamespace(plain=Latest(self.places.pop(0), 1.0), answered={1: 1})
 
 
@@ -55,3 +60,19 @@ async def test_whoever_asks_is_told_where_it_is_now() -> None:
     for number in range(3):
         await clock.read(ReadClock(f"clock/{number}"))
     assert world.told == [(3, 0), (2, 0), (3, 0)]
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+async def test_a_clock_that_was_set_changes_nothing_in_what_rounds_are_taken(
+    monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    wrong = SimpleNamespace(time=time.time, monotonic=time.monotonic)
+    monkeypatch.setattr(module, "time", wrong)
+    world = World((3, 0), (4, 0), (4 + 2 * module.LEAP_ROUNDS, 0))
+    clock = LegacyClock(cast(LegacySession, world))
+    await clock.read(ReadClock("clock/0"))
+    wrong.time = lambda: time.time() + step_s
+    await clock.read(ReadClock("clock/1"))
+    assert world.told == [(3, 0), (4, 0)]
+    with pytest.raises(RecordRejected, match="soon after"):
+        await clock.read(ReadClock("clock/2"))
