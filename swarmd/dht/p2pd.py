@@ -15,6 +15,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from swarmd.dht.control import BoundedControl, install_control
+from swarmd.dht.door import Door
 from swarmd.dht.hive import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe, write_pbmsg
 from swarmd.dht.places import is_free
 from swarmd.dht.sockets import socket_place
@@ -25,6 +27,7 @@ LINE_LENGTH_MAX = 400
 START_S = 30.0
 
 log = logging.getLogger(__name__)
+install_control()
 
 
 def find_p2pd() -> Path:
@@ -53,6 +56,17 @@ class Daemon(P2P):  # type: ignore[misc]
         line = line[:LINE_LENGTH_MAX]
         self.lines.append(line)
         log.debug("p2pd: %s", line)
+
+    @property
+    def control(self) -> BoundedControl:
+        """What speaks with p2pd."""
+        control: BoundedControl = self._client.control
+        return control
+
+    @property
+    def door(self) -> Door:
+        """What every call and stream passes."""
+        return self.control.door
 
     @property
     def pid(self) -> int:

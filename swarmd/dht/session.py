@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,10 +14,11 @@ import anyio
 from anyio.abc import TaskGroup
 
 from swarmd.config import Config
-from swarmd.core.events import ClockSet, Event
+from swarmd.core.events import ClockSet, Event, MemberSeen
 from swarmd.dht import names
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.bodies import BlobStore
+from swarmd.dht.door import Door
 from swarmd.dht.fetch import BodyServer
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.identity import Identity
@@ -70,19 +72,21 @@ class Session:
         self.nonce = secrets.token_hex(8)
         self.started_at = time.time()
         self.blobs = blobs
-        self.emit = outbox.observe
+        self._observe = outbox.observe
         self.watches: dict[str, Watch] = {}
+        self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         self.members = 1  # present, this node included; decides how much of a body goes into a record
         self.book = AddressBook(paths.peers, config.dht.bootstrap, self.peer_id)
+        self.rejections = Rejections(time.monotonic)
+        self.door = Door(self.rejections.count, self._known())
         self._build()
         self._tasks: TaskGroup | None = None
 
     def _build(self) -> None:
         dht, paths = self.config.dht, self.paths
         self.policy = Policy(self.swarm, self.coordinator, dht.members, self.peer_id)
-        self.rejections = Rejections(time.monotonic)
         validator = Validator(self.policy, self.rejections, self._accepted)
-        self.node = Node(node_settings(self.config, paths, self.peer_id), validator, self._down)
+        self.node = Node(node_settings(self.config, paths, self.peer_id), validator, self._down, self.door)
         self.node.port = self.book.port
         self.rejoin = Rejoin(self.node, self.book)
         self.gossip = Gossip(self.node, names.hints(self.swarm), self.peer_id, self.policy.admits, self._hinted)
@@ -92,6 +96,11 @@ class Session:
         )
         self.bodies = BodyServer(self.node, self.blobs, self.policy.admits)
         self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit)
+
+    def _known(self) -> set[str]:
+        """Peers that the configuration names."""
+        named = {peer for _, peer in self.book.bootstrap} | set(self.config.dht.members) | {self.coordinator}
+        return named - {self.peer_id}
 
     def _down(self, reason: str) -> None:
         log.warning("%s", reason)
@@ -113,6 +122,12 @@ class Session:
 
     def _clock_set(self, step_s: float) -> None:
         self.emit(ClockSet(step_s))
+
+    def emit(self, event: Event) -> None:
+        """Hand a fact to the daemon."""
+        if isinstance(event, MemberSeen):
+            self.door.meet(event.peer)
+        self._observe(event)
 
     def start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run something for the rest of the session."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from swarmd.dht.answers import check_answerable
 from swarmd.dht.background import spawn
 from swarmd.dht.hive import (
     DHTID,
@@ -231,6 +232,8 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         """A peer looks for keys; only so many at once."""
         del request.keys[KEYS_PER_FIND_MAX:]
+        sender = context.remote_id.to_base58()
+        check_answerable(self.p2p.door, sender, list(request.keys), self.storage, self.cache)
         return await super().rpc_find(request, context)
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, Any] | None:
