@@ -29,6 +29,9 @@ class ExitCode:
     INTERRUPTED = 130  # Ctrl-C
 
 
+EXIT_FOR_ROOM = 5  # of a worker alone: what comes from outside has made it too large, and a fresh one is to follow
+
+
 class SwarmdError(Exception):
     """Base of all deliberate errors.
 
@@ -148,6 +151,12 @@ class RecordRejected(SwarmdError):
 
 class FrameError(SwarmdError):
     """The byte stream between daemon and worker is broken."""
+
+
+class MakingRoom(SwarmdError):
+    """A worker ends to be replaced by a fresh process: what others sent has made it too large. It has not failed."""
+
+    exit_code = EXIT_FOR_ROOM
 
 
 class NetworkDown(SwarmdError):

@@ -19,7 +19,7 @@ import msgspec
 from swarmd.dht import names
 from swarmd.dht.door import Door
 from swarmd.dht.hive import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
-from swarmd.dht.p2pd import START_S, Daemon, SocketDirectory, await_ports
+from swarmd.dht.p2pd import CONNECTIONS_MAX, START_S, Daemon, SocketDirectory, await_ports, limits
 from swarmd.dht.places import is_free, is_loopback, tcp_place
 from swarmd.errors import NetworkDown
 
@@ -49,6 +49,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     client_mode: bool = False
     auto_relay: bool = False
     call_s: float = 5.0
+    connections_max: int = CONNECTIONS_MAX
 
 
 class Life:
@@ -187,7 +188,7 @@ class Node:
 
     async def _start_p2pd(self, listen: list[str]) -> Daemon:
         settings = self.settings
-        kind = self._sockets.daemon_class()
+        kind = self._sockets.daemon_class(**limits(settings.connections_max))
         kind.began = self._note_start
         try:
             p2p: Daemon = await kind.create(

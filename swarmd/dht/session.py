@@ -18,6 +18,7 @@ from swarmd.core.events import ClockSet, Event, MemberSeen
 from swarmd.dht import names
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.bodies import BlobStore
+from swarmd.dht.connections import Connections
 from swarmd.dht.door import Door
 from swarmd.dht.fetch import BodyServer
 from swarmd.dht.gossip import Gossip
@@ -28,6 +29,7 @@ from swarmd.dht.peers import AddressBook, Rejoin
 from swarmd.dht.publisher import Publisher
 from swarmd.dht.records import TTL_MAX_S, Policy, Signed
 from swarmd.dht.rejections import Rejections
+from swarmd.dht.room import Marks, Room
 from swarmd.dht.shelf import Shelf
 from swarmd.dht.validator import Validator, install_guards
 from swarmd.dht.watch import Watch
@@ -80,6 +82,9 @@ class Session:
         self.rejections = Rejections(time.monotonic)
         self.door = Door(self.rejections.count, self._known())
         self._build()
+        self.connections = Connections(self.node, self.door, config.dht.connections_max)
+        marks = Marks(config.dht.memory_bytes_max, config.dht.files_max, config.dht.tasks_max)
+        self.room = Room(self.node, marks, self.connections.make_room)
         self._tasks: TaskGroup | None = None
 
     def _build(self) -> None:
@@ -154,10 +159,11 @@ class Session:
 
         Raises:
             AddressInUse: the node cannot listen where it should.
+        MakingRoom: the process has grown too large.
         """
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            for part in self.parts():
+            for part in (*self.parts(), self.room.run):
                 tasks.start_soon(part)
             await body()
             tasks.cancel_scope.cancel()
@@ -194,6 +200,7 @@ def node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSetting
         client_mode=dht.client_mode,
         auto_relay=dht.auto_relay,
         call_s=dht.call_s,
+        connections_max=dht.connections_max,
     )
 
 

@@ -19,7 +19,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from swarmd.core.events import Event
-from swarmd.errors import ExitCode, SwarmdError
+from swarmd.errors import ExitCode, MakingRoom, SwarmdError
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import (
     Fault,
@@ -158,6 +158,9 @@ async def _converse(main: WorkerMain, prepare: Callable[[Start], None], outbox: 
 
 def tell_failure(outbox: Outbox, failure: SwarmdError) -> None:
     """Report a deliberate error and end with its exit status."""
+    if isinstance(failure, MakingRoom):
+        outbox.retire(str(failure))
+        sys.exit(failure.exit_code)
     passing = (ExitCode.IN_USE, ExitCode.CANNOT_CREATE)  # another process may end, and a disk have room again
     permanent = failure.exit_code >= ExitCode.USAGE and failure.exit_code not in passing
     outbox.fault(str(failure), permanent, failure.exit_code)
