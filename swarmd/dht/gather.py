@@ -7,6 +7,7 @@ import random
 import time
 
 import anyio
+from anyio.abc import TaskGroup
 
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
@@ -27,7 +28,11 @@ LEAST_S = 0.5  # for a command that comes too late: after a restart, for instanc
 LAST_FETCH_S = 0.5  # a body whose fetch would have less time than this is not fetched
 PEERS_MAX = 256  # gathered from at most so many peers, at random
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
-FETCHES_AT_ONCE = 4
+FETCHES_AT_ONCE = 16
+ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger body would be refused unread
+FETCH_S = 10.0  # longest for one body, so that one that trickles does not keep others waiting
+SLOW = "slow"
+SLOW_MAX = 1024  # peers that are noted for it
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +53,10 @@ class Gathering:
         self._refused: set[tuple[str, str]] = set()  # (peer, digest) of bodies that were not what was announced
         self._bytes = 0
         self._expected: set[str] = set()  # peers whose reports name rollouts
+        self._limiter = anyio.CapacityLimiter(FETCHES_AT_ONCE)
+        self._fetching: set[str] = set()  # peers whose bodies are being fetched, or wait for their turn
+        self._settled = anyio.Event()  # set while there are none
+        self._settled.set()
         self._began_at = time.time()
         self._looked = False  # has any peer answered?
 
@@ -65,17 +74,20 @@ class Gathering:
 
     async def _gather(self) -> None:
         """Look, fetch, look again, until everything announced is there or has shown to be false."""
-        while True:
-            try:
-                self._expected = await self._announced()
-                found = await self._session.node.call(lambda life: lookup(life, names.rollouts(*self._place)))
-                self._looked = self._looked or found.answered or self._session.coordinating
-                await self._fetch_all(found.records)
-                if self._looked and self._is_complete():
-                    return
-            except NetworkDown as error:
-                log.info("gathering goes on: %s", error)
-            await anyio.sleep(LOOK_AGAIN_S)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                try:
+                    self._expected = await self._announced()
+                    found = await self._session.node.call(lambda life: lookup(life, names.rollouts(*self._place)))
+                    self._looked = self._looked or found.answered or self._session.coordinating
+                    await self._begin_fetches(tasks, found.records)
+                    with anyio.move_on_after(LOOK_AGAIN_S):  # whoever is slow does not keep this from looking
+                        await self._settled.wait()
+                    if self._looked and not self._fetching and self._is_complete():
+                        return
+                except NetworkDown as error:
+                    log.info("gathering goes on: %s", error)
+                await anyio.sleep(LOOK_AGAIN_S)
 
     def _is_complete(self) -> bool:
         """All announced rollouts are here or refused. In a swarm that was just restarted, peers get a moment first."""
@@ -97,39 +109,72 @@ class Gathering:
             if isinstance(report := signed.content, ReportRecord) and report.groups and peer != self._session.peer_id
         }
 
-    async def _fetch_all(self, records: dict[str, Signed]) -> None:
-        peers = [peer for peer in records if peer != self._session.peer_id and peer not in self._got]
-        limiter = anyio.CapacityLimiter(FETCHES_AT_ONCE)
-        async with anyio.create_task_group() as tasks:
-            for peer in random.sample(peers, min(len(peers), PEERS_MAX - len(self._got))):
-                tasks.start_soon(self._fetch_bounded, limiter, records[peer])
+    async def _begin_fetches(self, tasks: TaskGroup, records: dict[str, Signed]) -> None:
+        """Take the bodies that came with their records, which wait for nobody; begin to fetch the others.
 
-    async def _fetch_bounded(self, limiter: anyio.CapacityLimiter, signed: Signed) -> None:
+        Those who kept to time before come first, and among them those whom the node knows.
+        """
+        peers = [peer for peer in records if peer != self._session.peer_id and peer not in self._got]
+        chosen = random.sample(peers, min(len(peers), PEERS_MAX - len(self._got)))
+        wanted = [(peer, content) for peer in chosen if (content := self._wanted(records[peer])) is not None]
+        for peer, content in wanted:
+            if content.body:
+                await self._try(peer, content)
+        slow, door = self._session.slow, self._session.door
+        for peer, content in sorted(wanted, key=lambda each: (slow[each[0]], not door.caller(each[0]).known)):
+            if not content.body:
+                self._begin_fetch(tasks, peer, content)
+
+    def _wanted(self, signed: Signed) -> RolloutsRecord | None:
         content = signed.content
         if not isinstance(content, RolloutsRecord) or (signed.owner, content.digest) in self._refused:
+            return None
+        return content
+
+    def _begin_fetch(self, tasks: TaskGroup, peer: str, content: RolloutsRecord) -> None:
+        if peer in self._fetching:
             return
-        async with limiter:
-            try:
-                await self._fetch(signed.owner, content)
-            except RecordRejected as error:
-                self._refused.add((signed.owner, content.digest))
-                self._session.rejections.count(signed.owner, error.reason, error.message)
-            except SwarmdError as error:
-                log.info("rollouts of %s are not to be had: %s", signed.owner, error)
+        if not self._fetching:
+            self._settled = anyio.Event()
+        self._fetching.add(peer)
+        tasks.start_soon(self._fetch_within, peer, content)
+
+    async def _fetch_within(self, peer: str, content: RolloutsRecord) -> None:
+        try:
+            async with self._limiter:
+                await self._try(peer, content)
+        finally:
+            self._fetching.discard(peer)
+            if not self._fetching:
+                self._settled.set()
+
+    async def _try(self, peer: str, content: RolloutsRecord) -> None:
+        try:
+            await self._fetch(peer, content)
+            self._session.slow.pop(peer, None)
+        except RecordRejected as error:
+            self._refused.add((peer, content.digest))
+            self._session.rejections.count(peer, error.reason, error.message)
+            if error.reason == SLOW and len(self._session.slow) < SLOW_MAX:
+                self._session.slow[peer] += 1
+        except SwarmdError as error:
+            log.info("rollouts of %s are not to be had: %s", peer, error)
 
     async def _fetch(self, peer: str, content: RolloutsRecord) -> None:
+        if content.size_bytes > ROLLOUTS_BYTES_MAX:
+            raise RecordRejected("oversized", f"rollouts of {content.size_bytes} bytes")
         if self._bytes + content.size_bytes > TOTAL_BYTES_MAX:
             raise RecordRejected("oversized", "the rollouts of this stage are too large together")
         self._bytes += content.size_bytes
         blobs = self._session.blobs
-        if not blobs.has(content.digest):
-            try:
+        try:
+            if not blobs.has(content.digest):
                 body = await self._body(peer, content)
-            except NetworkDown:
-                self._bytes -= content.size_bytes
-                raise
-            await anyio.to_thread.run_sync(check_body, body, content.digest, content.size_bytes)
-            await anyio.to_thread.run_sync(blobs.put, body)
+                await anyio.to_thread.run_sync(check_body, body, content.digest, content.size_bytes)
+                await anyio.to_thread.run_sync(blobs.put, body)
+        except BaseException:
+            self._bytes -= content.size_bytes
+            raise
         place = (content.round, content.stage, content.digest, content.size_bytes, content.groups)
         self._got[peer] = RolloutsRef(peer, *place)
 
@@ -139,7 +184,9 @@ class Gathering:
         timeout_s = self._remaining_s()
         if timeout_s < LAST_FETCH_S:
             raise NetworkDown("no time is left to fetch them")
-        return await fetch_body(self._session.node, peer, content.digest, content.size_bytes, timeout_s)
+        with anyio.move_on_after(FETCH_S):
+            return await fetch_body(self._session.node, peer, content.digest, content.size_bytes, timeout_s)
+        raise RecordRejected(SLOW, f"no body within {FETCH_S:g} s")
 
 
 async def gather(session: Session, command: Gather) -> None:

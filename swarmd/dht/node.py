@@ -17,8 +17,9 @@ import anyio
 import msgspec
 
 from swarmd.dht import names
+from swarmd.dht.door import Door
 from swarmd.dht.hive import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
-from swarmd.dht.p2pd import START_S, Daemon, SocketDirectory, await_ports
+from swarmd.dht.p2pd import CONNECTIONS_MAX, START_S, Daemon, SocketDirectory, await_ports, limits
 from swarmd.dht.places import is_free, is_loopback, tcp_place
 from swarmd.errors import NetworkDown
 
@@ -48,6 +49,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     client_mode: bool = False
     auto_relay: bool = False
     call_s: float = 5.0
+    connections_max: int = CONNECTIONS_MAX
 
 
 class Life:
@@ -85,10 +87,18 @@ class Node:
         settings: how it listens and calls.
         validator: judges every record.
         down: called with the reason when p2pd is lost or does not start.
+        door: bounds what peers may have; one that counts nothing where none is given.
     """
 
-    def __init__(self, settings: NodeSettings, validator: RecordValidatorBase, down: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        validator: RecordValidatorBase,
+        down: Callable[[str], None],
+        door: Door | None = None,
+    ) -> None:
         self.settings = settings
+        self.door = door or Door(lambda peer, reason, detail: None)
         self.restarts = 0
         self.attendants: list[Attendant] = []  # run for as long as each life of p2pd
         self.streams: dict[str, Any] = {}  # protocol id → stream handler of hivemind's kind
@@ -178,7 +188,7 @@ class Node:
 
     async def _start_p2pd(self, listen: list[str]) -> Daemon:
         settings = self.settings
-        kind = self._sockets.daemon_class()
+        kind = self._sockets.daemon_class(**limits(settings.connections_max))
         kind.began = self._note_start
         try:
             p2p: Daemon = await kind.create(
@@ -193,6 +203,7 @@ class Node:
                 nat_port_map=not settings.announce and not all(is_loopback(address) for address in listen),
                 startup_timeout=START_S,
             )
+            p2p.control.door = self.door
             return p2p
         except BaseException:  # a cancelled or failed start must not leave a p2pd behind
             if self._p2p is not None and self._p2p._child is not None:

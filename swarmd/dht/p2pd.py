@@ -14,6 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from swarmd.dht.control import BoundedControl, install_control
+from swarmd.dht.door import Door
 from swarmd.dht.hive import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe, write_pbmsg
 from swarmd.dht.places import is_free
 from swarmd.dht.sockets import make_place, remove_short_place, socket_place
@@ -22,8 +24,20 @@ from swarmd.errors import AddressInUse
 LINES_KEPT = 20
 LINE_LENGTH_MAX = 400
 START_S = 30.0
+CONNECTIONS_MAX = 512
+CONNECTION_GRACE_S = 30  # a new connection is not taken for a useless one before
+# What this node carries between two others; by itself p2pd would take 16 MiB of memory for it, and carry 4 GiB.
+RELAY: dict[str, str | int] = {
+    "relayMaxCircuits": 8,
+    "relayMaxReservations": 64,
+    "relayBufferSize": 64 * 1024,
+    "relayDataLimit": 256 * 1024 * 1024,
+    "relayTimeLimit": "30m",
+}
+MEMORY_SHARE = 0.75  # of what p2pd may hold, from which on its garbage collector works harder
 
 log = logging.getLogger(__name__)
+install_control()
 
 
 def find_p2pd() -> Path:
@@ -52,6 +66,17 @@ class Daemon(P2P):  # type: ignore[misc]
         line = line[:LINE_LENGTH_MAX]
         self.lines.append(line)
         log.debug("p2pd: %s", line)
+
+    @property
+    def control(self) -> BoundedControl:
+        """What speaks with p2pd."""
+        control: BoundedControl = self._client.control
+        return control
+
+    @property
+    def door(self) -> Door:
+        """What every call and stream passes."""
+        return self.control.door
 
     @property
     def pid(self) -> int:
@@ -105,6 +130,13 @@ class Daemon(P2P):  # type: ignore[misc]
             writer.close()
 
 
+def limits(connections_max: int) -> dict[str, str | int]:
+    """p2pd's flags for its connection manager and its relay. Its resource manager has no limits, and no flag for any:
+    what that would bound, the door and the network worker's watch do (`swarmd.dht.door`, `swarmd.dht.room`)."""
+    low = max(connections_max * 3 // 4, 1)
+    return {"connHi": connections_max, "connLo": low, "connGrace": f"{CONNECTION_GRACE_S}s", **RELAY}
+
+
 class SocketDirectory:
     """Where p2pd's sockets lie: in the data directory, or in a short private place when that path is too long.
 
@@ -123,9 +155,10 @@ class SocketDirectory:
         self._end_leftover()
         self.clear()
 
-    def daemon_class(self) -> type[Daemon]:
-        """`Daemon` with its sockets here."""
-        return type("Daemon", (Daemon,), {"_UNIX_SOCKET_PREFIX": f"/unix{self.path}/"})
+    def daemon_class(self, **flags: str | int) -> type[Daemon]:
+        """`Daemon` with its sockets here, and with these flags."""
+        modes = {mode: {**given, **flags} for mode, given in Daemon.DHT_MODE_MAPPING.items()}
+        return type("Daemon", (Daemon,), {"_UNIX_SOCKET_PREFIX": f"/unix{self.path}/", "DHT_MODE_MAPPING": modes})
 
     def note(self, pid: int) -> None:
         """Write down which p2pd runs."""

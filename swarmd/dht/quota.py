@@ -18,18 +18,27 @@ class Quota:
     """
 
     def __init__(self, burst: float, per_s: float, now: Callable[[], float]) -> None:
-        self._burst = burst
+        self.burst = burst
         self._per_s = per_s
         self._now = now
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, sender: str, amount: float = 1.0) -> bool:
         """Charge a sender. False when it has not so much left; nothing is charged then."""
+        granted = amount <= self.left(sender)
+        self.charge(sender, amount if granted else 0.0)
+        return granted
+
+    def left(self, sender: str) -> float:
+        """What a sender may still ask for now; below zero when it was charged for more."""
         now = self._now()
-        left, at = self._buckets.pop(sender, (self._burst, now))
-        left = min(self._burst, left + (now - at) * self._per_s)
-        granted = amount <= left
-        self._buckets[sender] = (left - amount if granted else left, now)
+        left, at = self._buckets.get(sender, (self.burst, now))
+        return min(self.burst, left + (now - at) * self._per_s)
+
+    def charge(self, sender: str, amount: float) -> None:
+        """Charge a sender for what it has had already, though it had not so much left."""
+        left = self.left(sender)
+        self._buckets.pop(sender, None)
+        self._buckets[sender] = (left - amount, self._now())
         while len(self._buckets) > SENDERS_MAX:
             self._buckets.popitem(last=False)
-        return granted

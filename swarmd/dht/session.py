@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,10 +14,12 @@ import anyio
 from anyio.abc import TaskGroup
 
 from swarmd.config import Config
-from swarmd.core.events import Event
+from swarmd.core.events import Event, MemberSeen
 from swarmd.dht import names
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.bodies import BlobStore
+from swarmd.dht.connections import Connections
+from swarmd.dht.door import Door
 from swarmd.dht.fetch import BodyServer
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.identity import Identity
@@ -26,6 +29,7 @@ from swarmd.dht.peers import AddressBook, Rejoin
 from swarmd.dht.publisher import Publisher
 from swarmd.dht.records import TTL_MAX_S, Policy, Signed
 from swarmd.dht.rejections import Rejections
+from swarmd.dht.room import Marks, Room
 from swarmd.dht.shelf import Shelf
 from swarmd.dht.validator import Validator, install_guards
 from swarmd.dht.watch import Watch
@@ -70,19 +74,24 @@ class Session:
         self.nonce = secrets.token_hex(8)
         self.started_at = time.time()
         self.blobs = blobs
-        self.emit = outbox.observe
+        self._observe = outbox.observe
         self.watches: dict[str, Watch] = {}
+        self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         self.members = 1  # present, this node included; decides how much of a body goes into a record
         self.book = AddressBook(paths.peers, config.dht.bootstrap, self.peer_id)
+        self.rejections = Rejections(time.monotonic)
+        self.door = Door(self.rejections.count, self._known())
         self._build()
+        self.connections = Connections(self.node, self.door, config.dht.connections_max)
+        marks = Marks(config.dht.memory_bytes_max, config.dht.files_max, config.dht.tasks_max)
+        self.room = Room(self.node, marks, self.connections.make_room)
         self._tasks: TaskGroup | None = None
 
     def _build(self) -> None:
         dht, paths = self.config.dht, self.paths
         self.policy = Policy(self.swarm, self.coordinator, dht.members, self.peer_id)
-        self.rejections = Rejections(time.monotonic)
         validator = Validator(self.policy, self.rejections, self._accepted)
-        self.node = Node(node_settings(self.config, paths, self.peer_id), validator, self._down)
+        self.node = Node(node_settings(self.config, paths, self.peer_id), validator, self._down, self.door)
         self.node.port = self.book.port
         self.rejoin = Rejoin(self.node, self.book)
         self.gossip = Gossip(self.node, names.hints(self.swarm), self.peer_id, self.policy.admits, self._hinted)
@@ -90,6 +99,11 @@ class Session:
         self.publisher = Publisher(self.node, self.identity, shelf, dht.record_s, self.coordinating, self._told)
         self.bodies = BodyServer(self.node, self.blobs, self.policy.admits)
         self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit)
+
+    def _known(self) -> set[str]:
+        """Peers that the configuration names."""
+        named = {peer for _, peer in self.book.bootstrap} | set(self.config.dht.members) | {self.coordinator}
+        return named - {self.peer_id}
 
     def _down(self, reason: str) -> None:
         log.warning("%s", reason)
@@ -108,6 +122,12 @@ class Session:
         """An own record is out: hint at it, and look at it like everybody else."""
         self.gossip.tell(signed)
         self._accepted(signed)
+
+    def emit(self, event: Event) -> None:
+        """Hand a fact to the daemon."""
+        if isinstance(event, MemberSeen):
+            self.door.meet(event.peer)
+        self._observe(event)
 
     def start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run something for the rest of the session."""
@@ -134,10 +154,11 @@ class Session:
 
         Raises:
             AddressInUse: the node cannot listen where it should.
+        OutOfRoom: the process has grown too large.
         """
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
-            for part in self.parts():
+            for part in (*self.parts(), self.room.run):
                 tasks.start_soon(part)
             await body()
             tasks.cancel_scope.cancel()
@@ -174,6 +195,7 @@ def node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSetting
         client_mode=dht.client_mode,
         auto_relay=dht.auto_relay,
         call_s=dht.call_s,
+        connections_max=dht.connections_max,
     )
 
 

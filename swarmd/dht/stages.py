@@ -11,11 +11,15 @@ from swarmd.core.commands import CollectReports, PublishLeaderboard, PublishRepo
 from swarmd.core.events import LeaderboardPublished, ReportPublished, ReportSeen
 from swarmd.dht import names
 from swarmd.dht.bodies import deflate
+from swarmd.dht.changes import Changes
 from swarmd.dht.leaderboard import Board, encode_board
 from swarmd.dht.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRecord, RolloutsRecord, Signed
 from swarmd.dht.session import Session
 from swarmd.dht.watch import Watch
 from swarmd.errors import RecordRejected
+
+CHANGES_MAX = 4  # of one peer's report of one stage; an honest one changes when its node has lost its log
+CHANGES_APART_S = 10.0
 
 
 class Stages:
@@ -28,7 +32,7 @@ class Stages:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._collecting: CollectReports | None = None
-        self._seen: dict[str, ReportRecord] = {}  # of the stage that is collected
+        self._changes: Changes[ReportRecord] = Changes(CHANGES_MAX, CHANGES_APART_S)  # of the stage that is collected
 
     async def publish_report(self, command: PublishReport) -> None:
         """Publish a stage's rollouts, then the report that names them.
@@ -73,7 +77,7 @@ class Stages:
         if self._collecting is not None:
             self._session.unwatch(self._name_of(self._collecting))
         self._collecting = command
-        self._seen = {}
+        self._changes = Changes(CHANGES_MAX, CHANGES_APART_S)
         name = self._name_of(command)
         self._session.watch(Watch(self._session.node, name, self._session.config.dht.poll_s, self._see))
 
@@ -83,10 +87,16 @@ class Stages:
     def _see(self, records: Mapping[str, Signed]) -> None:
         for peer, signed in records.items():
             content = signed.content
-            if isinstance(content, ReportRecord) and self._seen.get(peer) != content:
-                self._seen[peer] = content
+            if isinstance(content, ReportRecord) and self._is_news(peer, content):
                 place = (peer, content.round, content.stage, content.reward, content.digest)
                 self._session.emit(ReportSeen(*place, record=signed.encode()))
+
+    def _is_news(self, peer: str, content: ReportRecord) -> bool:
+        try:
+            return self._changes.take(peer, content)
+        except RecordRejected as error:
+            self._session.rejections.count(peer, error.reason, error.message)
+            return False
 
     async def publish_leaderboard(self, command: PublishLeaderboard) -> None:
         """Publish standings and reports. Raises NetworkDown."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from swarmd.dht.answers import check_answerable
 from swarmd.dht.background import spawn
 from swarmd.dht.hive import (
     DHTID,
@@ -43,6 +44,7 @@ NEARBY_MAX = 64  # peers that one answer may name; honest ones name hivemind's b
 BATCH_BYTES_MAX = 2 * 1024 * 1024  # of one store request
 RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # one sender's
 BYTES_BURST, BYTES_PER_S = 32.0 * 1024 * 1024, 2.0 * 1024 * 1024
+REWRITES_BURST, REWRITES_PER_S = 64.0, 2.0  # of one owner's record under one key
 STALE = "stale"
 YIELD_EVERY = 16  # records checked before the loop may do something else
 
@@ -105,6 +107,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.accepted = accepted
         self.records_quota = Quota(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
         self.bytes_quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
+        self.rewrites_quota = Quota(REWRITES_BURST, REWRITES_PER_S, time.monotonic)
         self._checked_bytes = 0
         self._checked: OrderedDict[tuple[bytes, bytes, float, bytes], Signed] = OrderedDict()
 
@@ -223,14 +226,24 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             return True
         if sender == signed.owner and self.storage.has_later(key_id, signed):
             return False  # the owner's own messages may overtake one another
+        self._check_rewrite(key_id, signed)
         stored: bool = self.storage.admit(key_id, signed)
         if stored and self.record_validator.accepted is not None:
             self.record_validator.accepted(signed)
         return stored
 
+    def _check_rewrite(self, key: DHTID, signed: Signed) -> None:
+        """An owner writes its record under a key anew now and then, whoever brings it. Raises RecordRejected."""
+        item = self.storage.get(key)
+        held = item is not None and isinstance(item.value, DictionaryDHTValue) and signed.owner in item.value
+        if held and not self.record_validator.rewrites_quota.take(f"{signed.owner}/{signed.content.key}"):
+            raise RecordRejected("flood", f"{signed.owner} writes {signed.content.key} anew too often")
+
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         """A peer looks for keys; only so many at once."""
         del request.keys[KEYS_PER_FIND_MAX:]
+        sender = context.remote_id.to_base58()
+        check_answerable(self.p2p.door, sender, list(request.keys), self.storage, self.cache)
         return await super().rpc_find(request, context)
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, Any] | None:

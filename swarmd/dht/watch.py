@@ -16,6 +16,7 @@ from swarmd.errors import NetworkDown
 WANTED_MAX = 256  # owners hinted at and not yet read; more are found by the poll
 AGAIN_S = 0.05  # before a hint that came ahead of its record is tried again
 HINT_TRIES = 3
+GAP_S = 0.05  # between two reads, however many hints come
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class Watch:
                 await self._read()
             except NetworkDown as error:
                 log.debug("%s was not read: %s", self.name, error)
+            await anyio.sleep(GAP_S)
             with anyio.move_on_after(self._poll_s * random.uniform(0.8, 1.2)):
                 await self._woken.wait()
             self._woken = anyio.Event() if self._woken.is_set() else self._woken

@@ -102,6 +102,14 @@ def test_a_worker_of_which_nothing_is_heard_is_killed_and_started_again_when_its
     assert "ready/trainer" in node.waits
 
 
+def test_a_network_worker_that_makes_room_again_and_again_never_ends_the_node(node: Story) -> None:
+    node.join()
+    for attempt in range(2, 40):
+        node.tell(WorkerExited("network", "makes room for a fresh process", code=5, planned=True))
+        assert ids(node.wait("restart/network")) == [f"start/network/run1/{attempt}"]
+    assert node.state.network.exits == () and node.state.chart != "stopping"
+
+
 def test_exits_long_ago_do_not_count(node: Story) -> None:
     node.join()
     for _ in range(8):

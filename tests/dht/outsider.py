@@ -20,10 +20,12 @@ class Outsider:
 
     Args:
         root: for its sockets.
+        identity: its key file; it has a new one every time where none is given.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, identity: Path | None = None) -> None:
         self._sockets = SocketDirectory(root)
+        self._identity = identity
         self.answer: Any = None  # FindResult that it gives to whoever asks
         self.asked = 0
 
@@ -31,7 +33,10 @@ class Outsider:
         """Start p2pd and connect."""
         self._sockets.open()
         place, victim = split_address(address)
-        self.p2p: Daemon = await self._sockets.daemon_class().create(nat_port_map=False)
+        path = str(self._identity) if self._identity else None
+        self.p2p: Daemon = await self._sockets.daemon_class().create(
+            nat_port_map=False, identity_path=path, check_if_identity_free=False
+        )
         self.victim = PeerID.from_base58(victim)
         await self.p2p._client.connect(self.victim, [Multiaddr(place)])
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -23,7 +22,6 @@ from swarmd.dht.link import LinkReporter
 from swarmd.dht.node import Node
 from swarmd.dht.peers import Rejoin
 from swarmd.dht.records import Policy
-from swarmd.dht.rejections import Rejections
 from swarmd.dht.session import Session, node_settings
 from swarmd.errors import IdentityError, NetworkDown, RecordRejected
 
@@ -45,9 +43,8 @@ class LegacySession(Session):
         install_legacy()
         dht, paths = self.config.dht, self.paths
         self.policy = Policy(self.swarm, self.coordinator, dht.members, self.peer_id)
-        self.rejections = Rejections(time.monotonic)
         guard = Guard(self.rejections, self._stored)
-        self.node = Node(node_settings(self.config, paths, self.peer_id), guard, self._down)
+        self.node = Node(node_settings(self.config, paths, self.peer_id), guard, self._down, self.door)
         self.node.port = self.book.port
         self.rejoin = Rejoin(self.node, self.book)
         self.publisher = LegacyPublisher(self.node, guard, self.coordinating)
