@@ -8,7 +8,7 @@ import hivemind.dht.node as node_module
 import hivemind.dht.protocol as protocol_module
 import hivemind.utils.timed_storage as time_module
 from hivemind.dht.node import DHTNode
-from hivemind.dht.routing import DHTID
+from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import P2P, P2PContext, PeerID
@@ -39,6 +39,7 @@ __all__ = [
     "P2PHandlerError",
     "PeerID",
     "RecordValidatorBase",
+    "RoutingTable",
     "ValueWithExpiration",
     "dht_pb2",
     "node_module",

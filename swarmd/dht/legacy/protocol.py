@@ -21,6 +21,7 @@ class LegacyProtocol(GuardedProtocol):
 
     record_validator: Guard
     storage: LegacyStorage
+    ids_are_chosen = True  # at random, by v0.4
     _rpc_handlers = None
     _stub_type = None
 
