@@ -18,11 +18,11 @@ import msgspec
 from swarmd.dht import names
 from swarmd.dht.identity import Identity, is_peer_id
 from swarmd.dht.plain import DECODE_ERRORS, check_plain
-from swarmd.dht.signatures import ED25519_BYTES, signature_bytes, verify
+from swarmd.dht.signatures import signature_bytes, verify
+from swarmd.dht.sizes import VALUE_BYTES_MAX, check_payload_size
 from swarmd.errors import RecordRejected
 
 DOMAIN = b"swarmd-record-v1\x00"
-VALUE_BYTES_MAX = 64 * 1024 + ED25519_BYTES
 SUBKEY_BYTES_MAX = 120
 PAST_S = 60.0  # an expiration may lie this far back: clocks differ
 TTL_MAX_S = 3600.0  # and no further ahead
@@ -162,11 +162,9 @@ def sign(identity: Identity, content: Payload, expiration: float) -> Signed:
         RecordRejected: "oversized" when the payload is larger than a record may be.
     """
     payload = msgspec.msgpack.encode(content)
+    check_payload_size(payload, content)
     message = signed_message(names.key_id(content.key), identity.peer_id, payload, expiration)
-    signed = Signed(identity.peer_id, payload, expiration, identity.sign(message))
-    if len(signed.value) > VALUE_BYTES_MAX:
-        raise RecordRejected("oversized", f"a payload of {len(payload)} bytes fits in no record")
-    return signed
+    return Signed(identity.peer_id, payload, expiration, identity.sign(message))
 
 
 class Policy:
@@ -319,6 +317,7 @@ def check_payload(payload: bytes) -> Payload:
         content = _decoder.decode(payload)
     except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no payload: {error}") from error
+    check_payload_size(payload, content)
     _check_values(content)
     return content
 

@@ -166,7 +166,7 @@ async def test_the_records_of_one_key_have_a_bound_on_their_bytes(
 
 
 async def test_few_large_records_use_up_a_senders_bytes_before_its_records(keeper: Keeper) -> None:
-    large = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, b"x" * 60_000))
+    large = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, b"x" * 49_000))
     count = int(BYTES_BURST / len(large.value)) + 8
     keeper.validator.bytes_quota = Quota(BYTES_BURST, 0.0, time.monotonic)  # nothing comes back while this test takes
     await keeper.store(*[large] * count, key=names.key_id(large.content.key))
