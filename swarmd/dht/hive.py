@@ -23,7 +23,7 @@ from hivemind.proto import dht_pb2, p2pd_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
 from hivemind.utils.serializer import MSGPackSerializer
-from hivemind.utils.timed_storage import ValueWithExpiration
+from hivemind.utils.timed_storage import TimedStorage, ValueWithExpiration
 
 __all__ = [
     "DHTID",
@@ -40,6 +40,7 @@ __all__ = [
     "PeerID",
     "RecordValidatorBase",
     "RoutingTable",
+    "TimedStorage",
     "ValueWithExpiration",
     "dht_pb2",
     "node_module",

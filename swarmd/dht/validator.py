@@ -33,6 +33,7 @@ from swarmd.dht.hive import (
 from swarmd.dht.quota import Quota
 from swarmd.dht.records import Policy, Signed, check_admitted, check_expiration, check_record
 from swarmd.dht.rejections import Rejections
+from swarmd.dht.seniority import Seniority
 from swarmd.dht.storage import KEY_BYTES_MAX, BoundedStorage, size_of
 from swarmd.errors import RecordRejected
 
@@ -100,12 +101,20 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         policy: whose records count.
         rejections: where refusals are counted.
         accepted: called with every record that a peer stored here.
+        seniority: whose records come first where there is not room for all.
     """
 
-    def __init__(self, policy: Policy, rejections: Rejections, accepted: Accepted | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        rejections: Rejections,
+        accepted: Accepted | None = None,
+        seniority: Seniority | None = None,
+    ) -> None:
         self.policy = policy
         self.rejections = rejections
         self.accepted = accepted
+        self.seniority = seniority
         self.records_quota = Quota(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
         self.bytes_quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
         self._checked_bytes = 0
@@ -160,8 +169,11 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     async def create(cls, *args: Any, **kwargs: Any) -> GuardedProtocol:
         """As hivemind's, with the bounded storage."""
         self: GuardedProtocol = await super().create(*args, **kwargs)
-        self.storage = BoundedStorage()
+        self.storage = self._make_storage()
         return self
+
+    def _make_storage(self) -> Any:
+        return BoundedStorage(self.record_validator.seniority)
 
     @classmethod
     def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:

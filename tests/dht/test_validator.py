@@ -18,6 +18,7 @@ from swarmd.dht.identity import generate_identity
 from swarmd.dht.quota import Quota
 from swarmd.dht.records import Policy, RolloutsRecord, Signed, sign
 from swarmd.dht.rejections import Rejections
+from swarmd.dht.seniority import Seniority
 from swarmd.dht.storage import BoundedStorage
 from swarmd.dht.validator import (
     BYTES_BURST,
@@ -158,6 +159,7 @@ async def test_the_records_of_one_key_have_a_bound_on_their_bytes(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, yours = signed_by(ALICE, REPORT), signed_by(BOB, REPORT)
+    keeper.protocol.storage = BoundedStorage(Seniority(lambda peer: peer == ALICE.peer_id))
     monkeypatch.setattr(storage, "KEY_BYTES_MAX", len(mine.value) + len(yours.value) - 1)
     assert await keeper.store(mine, yours) == [True, False]
     assert keeper.refused == {"full": 1} and keeper.held(BOB.peer_id) is None

@@ -9,9 +9,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from swarmd.core.commands import Announce, CollectReports, PublishReport, Register
-from swarmd.core.events import LinkUp, MemberSeen, Registered, ReportPublished, ReportSeen, RoundAnnounced
-from tests.dht.driver import Driver
+from swarmd.core.commands import Announce, CollectReports, PublishLeaderboard, PublishReport, Register
+from swarmd.core.events import (
+    LeaderboardPublished,
+    LinkUp,
+    MemberSeen,
+    Registered,
+    ReportPublished,
+    ReportSeen,
+    RoundAnnounced,
+)
+from swarmd.core.values import Standing
+from swarmd.dht.leaderboard import read_standings
+from tests.dht.driver import SWARM, Driver, until
 from tests.dht.outsider import Outsider
 
 STAGE_S = 60.0  # that an announcement states; no test waits for it
@@ -45,6 +55,17 @@ class SmallSwarm:
         await asyncio.gather(*credited, return_exceptions=True)
         return {event.peer for event in self.coordinator.seen(ReportSeen, round=round)} & self.peers
 
+    async def credit(self, round: int) -> None:
+        """Publish standings in which all honest peers have been in every round so far, and have them read."""
+        standings = tuple(Standing(peer, "", 1.0, round + 1, round) for peer in sorted(self.peers))
+        await self.coordinator.do(PublishLeaderboard(f"leaderboard/{round}", round, standings, ()))
+        await self.coordinator.expect(LeaderboardPublished, round=round)
+
+    async def knows(self, round: int) -> None:
+        """Until every node has read the standings of a round; followers look for them when the next is announced."""
+        for driver in self.drivers:
+            await until(lambda path=driver.paths.standings: has_read(path, round))
+
     @property
     def peers(self) -> set[str]:
         """The honest ones."""
@@ -60,6 +81,12 @@ class SmallSwarm:
         rollouts = driver.put([driver.peer_id, round], 1, (round, 0))
         await driver.do(PublishReport(f"report/{round}/0", round, 0, 0.5, rollouts))
         await driver.expect(ReportPublished, round=round)
+
+
+def has_read(path: Path, round: int) -> bool:
+    """Has a node read the standings of this round?"""
+    kept = read_standings(path, SWARM)
+    return kept is not None and kept.round >= round
 
 
 @asynccontextmanager
@@ -82,4 +109,5 @@ async def small_swarm(
         for driver in swarm.drivers:
             await driver.clean()
         for attacker in attackers:
-            await attacker.close()
+            if hasattr(attacker, "p2p"):  # it has come
+                await attacker.close()

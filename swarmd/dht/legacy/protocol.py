@@ -25,13 +25,8 @@ class LegacyProtocol(GuardedProtocol):
     _rpc_handlers = None
     _stub_type = None
 
-    @classmethod
-    async def create(cls, *args: Any, **kwargs: Any) -> LegacyProtocol:
-        """As hivemind's, with the bounded storage."""
-        self = await super().create(*args, **kwargs)
-        assert isinstance(self, LegacyProtocol)
-        self.storage = LegacyStorage()
-        return self
+    def _make_storage(self) -> LegacyStorage:
+        return LegacyStorage()
 
     async def _store(self, sender: str, key: bytes, tag: bytes, value: bytes, expiration: float) -> bool:
         try:
