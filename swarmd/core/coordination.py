@@ -17,6 +17,7 @@ from swarmd.core.events import (
     ReportSeen,
     RoundPublished,
 )
+from swarmd.core.members import MAKE_ROOM_SINCE, with_room, without_gone
 from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Report, State
 from swarmd.core.turn import Turn
 from swarmd.core.values import CoordinatorSettings, Standing
@@ -152,18 +153,30 @@ def on_member_seen(turn: Turn, event: MemberSeen) -> None:
     _close_on_quorum(turn)
 
 
-def _note_member(turn: Turn, event: MemberSeen) -> None:
-    coordination = turn.coordination
-    known = member_of(coordination, event.peer)
-    if known is None and len(coordination.members) >= MEMBERS_MAX:
+def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
+    known = member_of(turn.coordination, event.peer)
+    if known is None and not _has_room(turn, reported):
         turn.count_rejections("members-full", 1)
         return
+    coordination = turn.coordination
     member = replace(known, left=False) if known else Member(event.peer, event.name, coordination.round)
     if known is None or known.left:
         member = replace(member, since_round=coordination.round)
     if member != known:
         _set_member(turn, member)
     _muster(turn)
+
+
+def _has_room(turn: Turn, reported: bool) -> bool:
+    """Whether one more member can be kept count of, where those who are gone make room."""
+    coordination = turn.coordination
+    if turn.rules < MAKE_ROOM_SINCE:
+        return len(coordination.members) < MEMBERS_MAX
+    members = with_room(coordination, reported)
+    if members is None:
+        return False
+    turn.put("coordination", replace(coordination, members=members))
+    return True
 
 
 def member_of(coordination: Coordination, peer: str) -> Member | None:
@@ -183,7 +196,11 @@ def on_member_left(turn: Turn, event: MemberLeft) -> None:
     """Expect nothing more from it; the stage may be complete without it."""
     member = member_of(turn.coordination, event.peer)
     if member is not None and not member.left:
-        _set_member(turn, replace(member, left=True))
+        left = without_gone(turn.coordination, member) if turn.rules >= MAKE_ROOM_SINCE else None
+        if left is None:
+            _set_member(turn, replace(member, left=True))
+        else:
+            turn.put("coordination", replace(turn.coordination, members=left))
         _close_on_quorum(turn)
 
 
@@ -274,7 +291,7 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     if not current or coordination.chart not in COLLECTING or event.peer in reported_by(coordination):
         return
     if member_of(coordination, event.peer) is None:
-        _note_member(turn, MemberSeen(event.peer))
+        _note_member(turn, MemberSeen(event.peer), reported=True)
         if member_of(turn.coordination, event.peer) is None:
             return
     report = Report(event.peer, event.reward, event.record)

@@ -65,7 +65,8 @@ RULES = 6  # version of this behaviour; a change that alters the outcome for any
 # tells a trainer once to stop, a pause for want of space or not, keeps the bound on settled submissions always, and
 # remembers a transaction that is signed again once; 6 leaves a stage that was given up when the trainer is through with
 # it, ignores a late answer to a cancelling, begins a coordinator's first stage when its own trainer is ready,
-# and waits for nothing longer, and forgets nothing sooner, because of a clock that was wrong.
+# and waits for nothing longer, and forgets nothing sooner, because of a clock that was wrong; of
+# the members kept, those that are gone make room for others.
 REPRODUCES = (1, 2, 3, 4, 5, 6)
 
 Rule = Callable[[Turn, Any], None]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
-
-from anyio import to_thread
 
 from swarmd.core.commands import (
     AdmitPeers,
@@ -20,14 +17,10 @@ from swarmd.core.commands import (
 )
 from swarmd.dht.clock import SwarmClock
 from swarmd.dht.gather import gather
-from swarmd.dht.leaderboard import Board, keep_standings
 from swarmd.dht.membership import Members
 from swarmd.dht.session import Session
 from swarmd.dht.stages import Stages
 from swarmd.dht.standings import Standings
-from swarmd.errors import SwarmdError
-
-log = logging.getLogger(__name__)
 
 
 class SignedActions:
@@ -40,7 +33,7 @@ class SignedActions:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._members = Members(session)
-        self._clock = SwarmClock(session, Standings(session, self._keep).reach)
+        self._clock = SwarmClock(session, Standings(session, session.learn).reach)
         stages = Stages(session)
         self.by_command: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
             Register: self._members.register,
@@ -57,15 +50,6 @@ class SignedActions:
         """Follow the clock and look for a twin from now on."""
         self._session.start(self._members.watch_for_twin)
         self._clock.follow()
-
-    def _keep(self, board: Board) -> None:
-        self._session.start(self._keep_aside, board)
-
-    async def _keep_aside(self, board: Board) -> None:
-        try:
-            await to_thread.run_sync(keep_standings, self._session.paths.standings, self._session.swarm, board)
-        except SwarmdError as error:
-            log.warning("the leaderboard of round %d is not kept: %s", board.round, error)
 
     async def leave(self) -> None:
         """Announce the leaving."""

@@ -11,9 +11,9 @@ from typing import Protocol
 
 from swarmd.dht.plain import check_plain
 from swarmd.dht.records import BODY_BYTES_MAX
+from swarmd.dht.sizes import INLINE_BYTES_MAX
 from swarmd.errors import RecordRejected
 
-INLINE_BYTES_MAX = 48 * 1024  # compressed
 INLINE_TOTAL_BYTES_MAX = 3 * 512 * 1024  # of all members under one key: the whole key is one message when read
 
 

@@ -17,6 +17,7 @@ from swarmd.dht.bodies import check_body, inflate
 from swarmd.dht.fetch import fetch_body
 from swarmd.dht.lookup import lookup
 from swarmd.dht.records import ReportRecord, RolloutsRecord, Signed
+from swarmd.dht.seniority import Places
 from swarmd.dht.session import Session
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 
@@ -26,7 +27,9 @@ YOUNG_S = 30.0  # after this worker's start its peers may have been restarted to
 SETTLE_S = 2.0  # what they get for that
 LEAST_S = 0.5  # for a command that comes too late: after a restart, for instance
 LAST_FETCH_S = 0.5  # a body whose fetch would have less time than this is not fetched
-PEERS_MAX = 256  # gathered from at most so many peers, at random
+PEERS_MAX = 256  # gathered from at most so many peers that the swarm knows, at random
+NEWCOMERS_MAX = 64  # and of newcomers from so many: those that worked most, then by lot
+IDLE_MAX = 16  # of those that have not worked
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
 FETCHES_AT_ONCE = 16
 ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger body would be refused unread
@@ -52,7 +55,11 @@ class Gathering:
         self._got: dict[str, RolloutsRef] = {}
         self._refused: set[tuple[str, str]] = set()  # (peer, digest) of bodies that were not what was announced
         self._bytes = 0
+        self._tried: dict[str, None] = {}  # peers that were chosen to be gathered from
+        self._known = 0  # of them, known ones
+        self._places = Places(0, NEWCOMERS_MAX, IDLE_MAX)
         self._expected: set[str] = set()  # peers whose reports name rollouts
+        self._awaited: set[str] = set()  # of them, those that gathering waits for
         self._limiter = anyio.CapacityLimiter(FETCHES_AT_ONCE)
         self._fetching: set[str] = set()  # peers whose bodies are being fetched, or wait for their turn
         self._settled = anyio.Event()  # set while there are none
@@ -91,7 +98,7 @@ class Gathering:
 
     def _is_complete(self) -> bool:
         """All announced rollouts are here or refused. In a swarm that was just restarted, peers get a moment first."""
-        if self._expected - self._got.keys() - {peer for peer, _ in self._refused}:
+        if self._awaited - self._got.keys() - {peer for peer, _ in self._refused}:
             return False
         now, session = time.time(), self._session
         settled = now > self._began_at + SETTLE_S or now > session.started_at + YOUNG_S
@@ -101,21 +108,24 @@ class Gathering:
         return self._command.until_at - ANSWER_S - time.time()
 
     async def _announced(self) -> set[str]:
-        """Peers whose report of the stage names rollouts."""
-        found = await self._session.node.call(lambda life: lookup(life, names.reports(*self._place)))
-        return {
-            peer
+        """Peers whose report of the stage names rollouts; it is worth waiting for those that are known or worked."""
+        name = names.reports(*self._place)
+        found = await self._session.node.call(lambda life: lookup(life, name))
+        announced = {
+            peer: signed
             for peer, signed in found.records.items()
             if isinstance(report := signed.content, ReportRecord) and report.groups and peer != self._session.peer_id
         }
+        choose, key = self._session.seniority.choose, names.key_id(name)
+        self._awaited = set(choose(announced, key, Places(PEERS_MAX, NEWCOMERS_MAX, 0).take))
+        return set(choose(announced, key, Places(PEERS_MAX, NEWCOMERS_MAX, IDLE_MAX).take))
 
     async def _begin_fetches(self, tasks: TaskGroup, records: dict[str, Signed]) -> None:
         """Take the bodies that came with their records, which wait for nobody; begin to fetch the others.
 
         Those who kept to time before come first, and among them those whom the node knows.
         """
-        peers = [peer for peer in records if peer != self._session.peer_id and peer not in self._got]
-        chosen = random.sample(peers, min(len(peers), PEERS_MAX - len(self._got)))
+        chosen = self._chosen(records)
         wanted = [(peer, content) for peer in chosen if (content := self._wanted(records[peer])) is not None]
         for peer, content in wanted:
             if content.body:
@@ -124,6 +134,18 @@ class Gathering:
         for peer, content in sorted(wanted, key=lambda each: (slow[each[0]], not door.caller(each[0]).known)):
             if not content.body:
                 self._begin_fetch(tasks, peer, content)
+
+    def _chosen(self, records: dict[str, Signed]) -> list[str]:
+        """Peers to gather from: at random of those known, and of newcomers those who come first; at most so many."""
+        seniority, own = self._session.seniority, self._session.peer_id
+        fresh = {peer: signed for peer, signed in records.items() if peer != own and peer not in self._tried}
+        known = [peer for peer in fresh if seniority.rounds_of(peer)]
+        chosen = random.sample(known, min(len(known), PEERS_MAX - self._known))
+        self._known += len(chosen)
+        others = {peer: signed for peer, signed in fresh.items() if not seniority.rounds_of(peer)}
+        chosen += seniority.choose(others, names.key_id(names.rollouts(*self._place)), self._places.take)
+        self._tried |= dict.fromkeys(chosen)
+        return [peer for peer in self._tried if peer in records and peer not in self._got]
 
     def _wanted(self, signed: Signed) -> RolloutsRecord | None:
         content = signed.content

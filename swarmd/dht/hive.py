@@ -9,7 +9,7 @@ import hivemind.dht.protocol as protocol_module
 import hivemind.p2p.p2p_daemon_bindings.p2pclient as client_module
 import hivemind.utils.timed_storage as time_module
 from hivemind.dht.node import DHTNode
-from hivemind.dht.routing import DHTID
+from hivemind.dht.routing import DHTID, RoutingTable
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.p2p import P2P, P2PContext, PeerID
@@ -26,7 +26,7 @@ from hivemind.proto import dht_pb2, p2pd_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr, protocols
 from hivemind.utils.serializer import MSGPackSerializer
-from hivemind.utils.timed_storage import ValueWithExpiration
+from hivemind.utils.timed_storage import TimedStorage, ValueWithExpiration
 
 __all__ = [
     "DHTID",
@@ -44,7 +44,9 @@ __all__ = [
     "PeerID",
     "PeerInfo",
     "RecordValidatorBase",
+    "RoutingTable",
     "StreamInfo",
+    "TimedStorage",
     "ValueWithExpiration",
     "client_module",
     "dht_pb2",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
+from typing import Annotated
 
 import msgpack  # type: ignore[import-untyped]
 import msgspec
@@ -18,11 +19,12 @@ import msgspec
 from swarmd.dht import names
 from swarmd.dht.identity import Identity, is_peer_id
 from swarmd.dht.plain import DECODE_ERRORS, check_plain
-from swarmd.dht.signatures import ED25519_BYTES, signature_bytes, verify
+from swarmd.dht.signatures import signature_bytes, verify
+from swarmd.dht.sizes import VALUE_BYTES_MAX, check_payload_size
+from swarmd.dht.work import NUMBER_MAX
 from swarmd.errors import RecordRejected
 
 DOMAIN = b"swarmd-record-v1\x00"
-VALUE_BYTES_MAX = 64 * 1024 + ED25519_BYTES
 SUBKEY_BYTES_MAX = 120
 PAST_S = 60.0  # an expiration may lie this far back: clocks differ
 TTL_MAX_S = 3600.0  # and no further ahead
@@ -35,6 +37,9 @@ BODY_BYTES_MAX = 16 * 1024 * 1024  # rollouts or leaderboard, decompressed
 NAME_LENGTH_MAX = 64
 ADDRESSES_MAX = 8
 ADDRESS_LENGTH_MAX = 256
+
+
+Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.work`
 
 
 class Content(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind"):
@@ -51,6 +56,7 @@ class Membership(Content, frozen=True, tag="membership"):
     joined_at: float
     leaving: bool = False
     addresses: tuple[str, ...] = ()
+    work: Work = 0
 
     @property
     def key(self) -> str:
@@ -80,6 +86,7 @@ class ReportRecord(Content, frozen=True, tag="report"):
     digest: str = ""
     size_bytes: int = 0
     groups: int = 0
+    work: Work = 0
 
     @property
     def key(self) -> str:
@@ -95,6 +102,7 @@ class RolloutsRecord(Content, frozen=True, tag="rollouts"):
     size_bytes: int
     groups: int
     body: bytes = b""
+    work: Work = 0
 
     @property
     def key(self) -> str:
@@ -162,11 +170,9 @@ def sign(identity: Identity, content: Payload, expiration: float) -> Signed:
         RecordRejected: "oversized" when the payload is larger than a record may be.
     """
     payload = msgspec.msgpack.encode(content)
+    check_payload_size(payload, content)
     message = signed_message(names.key_id(content.key), identity.peer_id, payload, expiration)
-    signed = Signed(identity.peer_id, payload, expiration, identity.sign(message))
-    if len(signed.value) > VALUE_BYTES_MAX:
-        raise RecordRejected("oversized", f"a payload of {len(payload)} bytes fits in no record")
-    return signed
+    return Signed(identity.peer_id, payload, expiration, identity.sign(message))
 
 
 class Policy:
@@ -214,6 +220,10 @@ class Policy:
     def reach(self, round: int) -> None:
         """This node is told to work in a round: the swarm is at least there, whether or not its clock was seen."""
         self.round = max(round, self.round or 0)
+
+    def lists(self, peer: str) -> bool:
+        """Is this peer known without having done anything: the coordinator, this node, one on the members list?"""
+        return peer in (self.coordinator, self.own) or (self._members is not None and peer in self._members)
 
     def admits(self, peer: str) -> bool:
         """May this peer write, or fetch bodies?"""
@@ -319,6 +329,7 @@ def check_payload(payload: bytes) -> Payload:
         content = _decoder.decode(payload)
     except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no payload: {error}") from error
+    check_payload_size(payload, content)
     _check_values(content)
     return content
 

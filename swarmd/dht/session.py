@@ -23,6 +23,7 @@ from swarmd.dht.door import Door
 from swarmd.dht.fetch import BodyServer
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.identity import Identity
+from swarmd.dht.leaderboard import Board, keep_standings, read_standings
 from swarmd.dht.link import LinkReporter
 from swarmd.dht.node import Node, NodeSettings
 from swarmd.dht.peers import AddressBook, Rejoin
@@ -30,10 +31,12 @@ from swarmd.dht.publisher import Publisher
 from swarmd.dht.records import TTL_MAX_S, Policy, Signed
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.room import Marks, Room
+from swarmd.dht.seniority import Seniority
 from swarmd.dht.shelf import Shelf
 from swarmd.dht.validator import Validator, install_guards
 from swarmd.dht.watch import Watch
-from swarmd.errors import ConfigError
+from swarmd.dht.work import WORK_BITS, find_work
+from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
 
 TELL_REJECTIONS_S = 2.0
@@ -86,11 +89,17 @@ class Session:
         marks = Marks(config.dht.memory_bytes_max, config.dht.files_max, config.dht.tasks_max)
         self.room = Room(self.node, marks, self.connections.make_room)
         self._tasks: TaskGroup | None = None
+        self._work: int | None = None
+        self._working = anyio.Lock()
 
     def _build(self) -> None:
         dht, paths = self.config.dht, self.paths
         self.policy = Policy(self.swarm, self.coordinator, dht.members, self.peer_id)
-        validator = Validator(self.policy, self.rejections, self._accepted)
+        self.seniority = Seniority(self.policy.lists)
+        kept = read_standings(paths.standings, self.swarm)
+        if kept is not None:
+            self.seniority.learn(kept.standings)
+        validator = Validator(self.policy, self.rejections, self._accepted, self.seniority)
         self.node = Node(node_settings(self.config, paths, self.peer_id), validator, self._down, self.door)
         self.node.port = self.book.port
         self.rejoin = Rejoin(self.node, self.book)
@@ -128,6 +137,24 @@ class Session:
         if isinstance(event, MemberSeen):
             self.door.meet(event.peer)
         self._observe(event)
+
+    def learn(self, board: Board) -> None:
+        """Take over the standings: whom the swarm knows, also after a restart."""
+        self.seniority.learn(board.standings)
+        self.start(self._keep_aside, board)
+
+    async def _keep_aside(self, board: Board) -> None:
+        try:
+            await anyio.to_thread.run_sync(keep_standings, self.paths.standings, self.swarm, board)
+        except SwarmdError as error:
+            log.warning("the leaderboard of round %d is not kept: %s", board.round, error)
+
+    async def work(self) -> int:
+        """The number that says what this identity has cost, for its records; found once."""
+        async with self._working:
+            if self._work is None:
+                self._work = await anyio.to_thread.run_sync(find_work, self.swarm, self.peer_id, WORK_BITS)
+        return self._work
 
     def start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run something for the rest of the session."""

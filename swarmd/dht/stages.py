@@ -5,18 +5,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-import anyio
+from anyio import to_thread
 
 from swarmd.core.commands import CollectReports, PublishLeaderboard, PublishReport
 from swarmd.core.events import LeaderboardPublished, ReportPublished, ReportSeen
+from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht import names
 from swarmd.dht.bodies import deflate
 from swarmd.dht.changes import Changes
 from swarmd.dht.leaderboard import Board, encode_board
 from swarmd.dht.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRecord, RolloutsRecord, Signed
+from swarmd.dht.seniority import Places
 from swarmd.dht.session import Session
 from swarmd.dht.watch import Watch
-from swarmd.errors import RecordRejected
+from swarmd.errors import NetworkDown, RecordRejected
+
+NEWCOMERS_MAX = 256  # peers without any credit whose reports count in a stage: those that worked most, then by lot
+IDLE_MAX = 16  # of those that have not worked
 
 CHANGES_MAX = 4  # of one peer's report of one stage; an honest one changes when its node has lost its log
 CHANGES_APART_S = 10.0
@@ -33,6 +38,9 @@ class Stages:
         self._session = session
         self._collecting: CollectReports | None = None
         self._changes: Changes[ReportRecord] = Changes(CHANGES_MAX, CHANGES_APART_S)  # of the stage that is collected
+        self._seen: set[str] = set()  # whose reports of it count
+        self._places = Places(0, 0, 0)
+        self._crowded: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts found no room with their body
 
     async def publish_report(self, command: PublishReport) -> None:
         """Publish a stage's rollouts, then the report that names them.
@@ -51,6 +59,7 @@ class Stages:
             digest=rollouts.digest,
             size_bytes=rollouts.size_bytes,
             groups=rollouts.groups,
+            work=await self._session.work(),
         )
         await self._session.publisher.publish(report)
         self._session.emit(ReportPublished(command.id, command.round, command.stage))
@@ -59,8 +68,10 @@ class Stages:
         rollouts = command.rollouts
         if not rollouts.groups:  # nothing to share: the report alone counts
             return
-        body = await anyio.to_thread.run_sync(self._session.blobs.get, rollouts.digest)
+        body = await to_thread.run_sync(self._session.blobs.get, rollouts.digest)
         _check_size(len(body))
+        place = (command.round, command.stage)
+        inline = b"" if place == self._crowded else await to_thread.run_sync(deflate, body, self._session.members)
         record = RolloutsRecord(
             swarm=self._session.swarm,
             round=command.round,
@@ -68,9 +79,14 @@ class Stages:
             digest=rollouts.digest,
             size_bytes=len(body),
             groups=rollouts.groups,
-            body=await anyio.to_thread.run_sync(deflate, body, self._session.members),
+            body=inline,
+            work=await self._session.work(),
         )
-        await self._session.publisher.publish(record)
+        try:
+            await self._session.publisher.publish(record)
+        except (NetworkDown, RecordRejected):
+            self._crowded = place  # a small record finds room where a large one does not, and peers fetch the body
+            raise
 
     async def collect(self, command: CollectReports) -> None:
         """Report every member's report of a stage, and those that were seen before once more."""
@@ -78,6 +94,8 @@ class Stages:
             self._session.unwatch(self._name_of(self._collecting))
         self._collecting = command
         self._changes = Changes(CHANGES_MAX, CHANGES_APART_S)
+        self._seen = set()
+        self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
         name = self._name_of(command)
         self._session.watch(Watch(self._session.node, name, self._session.config.dht.poll_s, self._see))
 
@@ -85,7 +103,8 @@ class Stages:
         return names.reports(self._session.swarm, command.round, command.stage)
 
     def _see(self, records: Mapping[str, Signed]) -> None:
-        for peer, signed in records.items():
+        for peer in self._chosen(records):
+            signed = records[peer]
             content = signed.content
             if isinstance(content, ReportRecord) and self._is_news(peer, content):
                 place = (peer, content.round, content.stage, content.reward, content.digest)
@@ -98,11 +117,22 @@ class Stages:
             self._session.rejections.count(peer, error.reason, error.message)
             return False
 
+    def _chosen(self, records: Mapping[str, Signed]) -> list[str]:
+        """Whose reports count: those of whom the swarm knows, and of a bounded number of newcomers in a stage."""
+        assert self._collecting is not None
+        fresh = {peer: signed for peer, signed in records.items() if peer not in self._seen}
+        key = names.key_id(self._name_of(self._collecting))
+        chosen = self._session.seniority.choose(fresh, key, self._places.take)
+        self._seen.update(chosen)
+        return [peer for peer in records if peer in self._seen]
+
     async def publish_leaderboard(self, command: PublishLeaderboard) -> None:
         """Publish standings and reports. Raises NetworkDown."""
-        body = encode_board(Board(command.round, command.standings, command.reports))
+        board = Board(command.round, command.standings, command.reports)
+        self._session.learn(board)
+        body = encode_board(board)
         _check_size(len(body))
-        digest = await anyio.to_thread.run_sync(self._session.blobs.put, body)
+        digest = await to_thread.run_sync(self._session.blobs.put, body)
         assert digest == hashlib.sha256(body).hexdigest()
         record = LeaderboardRecord(
             swarm=self._session.swarm,

@@ -5,21 +5,31 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from swarmd.dht.hive import DHTID, DHTLocalStorage, DictionaryDHTValue
+from swarmd.dht.hive import DHTID, DHTLocalStorage, DictionaryDHTValue, TimedStorage
+from swarmd.dht.key_room import KeyRoom
 from swarmd.dht.records import Signed, is_far
+from swarmd.dht.seniority import Seniority
 from swarmd.errors import RecordRejected
 
 KEY_BYTES_MAX = 3 * 1024 * 1024  # of all records under one key: they are read as one message of at most 4 MiB
 KEYS_MAX = 16384
 STORED_BYTES_MAX = 128 * 1024 * 1024
 RECOUNT_S = 5.0  # between two counts of all that is held, when it seems to be too much
+GHOSTS_MAX = 64  # entries of hivemind's heap for what was replaced, beyond as many as there are records
 
 
 class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
-    """hivemind's local storage that refuses what would not fit."""
+    """hivemind's local storage that refuses what would not fit.
 
-    def __init__(self) -> None:
+    Args:
+        seniority: who comes first where there is not room for all.
+    """
+
+    def __init__(self, seniority: Seniority | None = None) -> None:
         super().__init__()
+        self._seniority = seniority or Seniority()
+        self._rooms: dict[DHTID, KeyRoom] = {}
+        self._counted: dict[DHTID, tuple[int, float]] = {}  # key → version of the seniority, when
         self._bytes = 0  # an upper bound: what expires is not taken off before the next count
         self._counted_at = -RECOUNT_S
 
@@ -31,26 +41,72 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             return {}
         return {owner: (entry.value, entry.expiration_time) for owner, entry in item.value.items()}
 
+    def held(self, key: DHTID, owner: str) -> tuple[bytes, float] | None:
+        """(value, expiration) of an owner's unexpired record."""
+        self._drop_far(key)
+        item = self.get(key)
+        entry = item.value.get(owner) if item is not None and isinstance(item.value, DictionaryDHTValue) else None
+        return None if entry is None else (entry.value, entry.expiration_time)
+
     def admit(self, key: DHTID, signed: Signed) -> bool:
         """Store a checked record. True when it is stored or was there already.
 
         Raises:
             RecordRejected: "stale" when a later one of the owner is held, "full" at a bound.
         """
-        held = self.records(key)
         value = signed.value
-        before = held.get(signed.owner)
+        before = self.held(key, signed.owner)
         if before is not None and before[1] >= signed.expiration:
             if before == (value, signed.expiration):
                 return True
             raise RecordRejected("stale", "a later record of the owner is held")
-        kept = sum(len(other) for owner, (other, _) in held.items() if owner != signed.owner)
-        if kept + len(value) > KEY_BYTES_MAX:
-            raise RecordRejected("full", f"the key holds {kept} bytes already")
-        if not held and (len(self) >= KEYS_MAX or self._is_full()):
+        fresh = self.get(key) is None
+        if fresh and (len(self) >= KEYS_MAX or self._is_full()):
             raise RecordRejected("full", "this node can hold no more keys")
+        self._fit(key, signed, fresh)
         self._bytes += len(value)
-        return bool(self.store_subkey(key, signed.owner, value, signed.expiration))
+        stored = bool(self.store_subkey(key, signed.owner, value, signed.expiration))
+        self._forget_ghosts(key)
+        return stored
+
+    def _fit(self, key: DHTID, signed: Signed, fresh: bool) -> None:
+        """Note a record, and drop those that it takes the place of. Raises RecordRejected("full")."""
+        if fresh or key not in self._rooms:
+            self._forget_rooms()
+            self._rooms[key] = KeyRoom(KEY_BYTES_MAX)
+            self._count(key)
+        room, size = self._rooms[key], len(signed.value)
+        rank = self._seniority.rank_of(signed, key.to_bytes())
+        if room.size_bytes + size > KEY_BYTES_MAX:
+            room = self._recount(key)
+        gone = room.find(signed.owner, size, rank)
+        if gone is None:
+            raise RecordRejected("full", f"the key holds {room.size_bytes} bytes of those who come first")
+        for owner in gone:
+            room.drop(owner)
+            del self.data[key].value[owner]
+        room.put(signed.owner, size, rank)
+
+    def _recount(self, key: DHTID) -> KeyRoom:
+        """The room of a key, without what has expired, by who is known now; not counted anew for every record."""
+        version, at = self._counted.get(key, (-1, 0.0))
+        if version != self._seniority.version or time.monotonic() > at + RECOUNT_S:
+            self._count(key)
+        return self._rooms[key]
+
+    def _count(self, key: DHTID) -> None:
+        self._counted[key] = (self._seniority.version, time.monotonic())
+        room, held = self._rooms[key], self.records(key)
+        room.keep_only(held)
+        for owner, rank in room.ranks.items():
+            room.put(owner, len(held[owner][0]), rank._replace(rounds=self._seniority.rounds_of(owner)))
+
+    def _forget_ghosts(self, key: DHTID) -> None:
+        """hivemind's heaps keep an entry for each record that was ever replaced, until that one would have expired."""
+        item = self.get(key)
+        for kept in (self, item.value if item is not None else None):
+            if isinstance(kept, TimedStorage) and len(kept.expiration_heap) > 2 * len(kept.data) + GHOSTS_MAX:
+                kept.expiration_heap[:] = sorted(kept.key_to_heap.values())
 
     def _drop_far(self, key: DHTID) -> None:
         """Forget what was stored while this machine's clock was ahead: it would hide what is true now."""
@@ -61,6 +117,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         del self[key]
         for owner, entry in kept:
             self.store_subkey(key, owner, entry.value, entry.expiration_time)
+        self._counted[key] = (-1, 0.0)
 
     def _is_full(self) -> bool:
         if self._bytes > STORED_BYTES_MAX and time.monotonic() > self._counted_at + RECOUNT_S:
@@ -68,13 +125,19 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             self._bytes = self.size_bytes()
         return self._bytes > STORED_BYTES_MAX
 
+    def _forget_rooms(self) -> None:
+        """Forget the rooms of keys that have expired, once they are as many as those that have not."""
+        if len(self._rooms) > 2 * len(self) + GHOSTS_MAX:
+            for key in self._rooms.keys() - self.data.keys():
+                del self._rooms[key], self._counted[key]
+
     def has_exactly(self, key: DHTID, signed: Signed) -> bool:
         """Is this very record held?"""
-        return self.records(key).get(signed.owner) == (signed.value, signed.expiration)
+        return self.held(key, signed.owner) == (signed.value, signed.expiration)
 
     def has_later(self, key: DHTID, signed: Signed) -> bool:
         """Is a later record of the same owner held?"""
-        held = self.records(key).get(signed.owner)
+        held = self.held(key, signed.owner)
         return held is not None and held[1] > signed.expiration
 
     def size_bytes(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from swarmd.dht import names
 from swarmd.dht.answers import check_answerable
 from swarmd.dht.background import spawn
 from swarmd.dht.hive import (
@@ -33,6 +34,7 @@ from swarmd.dht.hive import (
 from swarmd.dht.quota import Quota
 from swarmd.dht.records import Policy, Signed, check_admitted, check_expiration, check_record
 from swarmd.dht.rejections import Rejections
+from swarmd.dht.seniority import Seniority
 from swarmd.dht.storage import KEY_BYTES_MAX, BoundedStorage, size_of
 from swarmd.errors import RecordRejected
 
@@ -41,6 +43,8 @@ CHECKED_MAX = 2048  # records whose signature need not be verified again
 CHECKED_BYTES_MAX = 16 * 1024 * 1024  # of them together
 KEYS_PER_FIND_MAX = 64
 NEARBY_MAX = 64  # peers that one answer may name; honest ones name hivemind's bucket size, 20
+PEER_ID_BYTES_MAX = 64  # an Ed25519 one has 38, an RSA one 34
+WAITING_MAX = 20  # peers kept to take the places of others in their bucket of the routing table
 BATCH_BYTES_MAX = 2 * 1024 * 1024  # of one store request
 RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # one sender's
 BYTES_BURST, BYTES_PER_S = 32.0 * 1024 * 1024, 2.0 * 1024 * 1024
@@ -99,12 +103,20 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         policy: whose records count.
         rejections: where refusals are counted.
         accepted: called with every record that a peer stored here.
+        seniority: whose records come first where there is not room for all.
     """
 
-    def __init__(self, policy: Policy, rejections: Rejections, accepted: Accepted | None = None) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        rejections: Rejections,
+        accepted: Accepted | None = None,
+        seniority: Seniority | None = None,
+    ) -> None:
         self.policy = policy
         self.rejections = rejections
         self.accepted = accepted
+        self.seniority = seniority
         self.records_quota = Quota(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
         self.bytes_quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
         self.rewrites_quota = Quota(REWRITES_BURST, REWRITES_PER_S, time.monotonic)
@@ -152,6 +164,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     """hivemind's protocol on the wire, with bounds and with every record judged by itself."""
 
     record_validator: Validator
+    ids_are_chosen = False  # a DHT id is the hash of the peer id, so that nobody can choose its place
     _rpc_handlers = None
     _stub_type = None
 
@@ -159,8 +172,11 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     async def create(cls, *args: Any, **kwargs: Any) -> GuardedProtocol:
         """As hivemind's, with the bounded storage."""
         self: GuardedProtocol = await super().create(*args, **kwargs)
-        self.storage = BoundedStorage()
+        self.storage = self._make_storage()
         return self
+
+    def _make_storage(self) -> Any:
+        return BoundedStorage(self.record_validator.seniority)
 
     @classmethod
     def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
@@ -170,6 +186,15 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
 
     def _refuse(self, sender: str, error: RecordRejected) -> None:
         self.record_validator.rejections.count(sender, error.reason, error.message)
+
+    async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
+        """As hivemind's, with one place for each peer: the one that its authenticated peer id gives it."""
+        if node_id is not None and not self.ids_are_chosen and node_id != id_of(peer_id):
+            self._refuse(peer_id.to_base58(), RecordRejected("wrong-id", f"the DHT id {node_id:040x} is not its own"))
+            return
+        await super().update_routing_table(node_id, peer_id, responded)
+        if node_id is not None and responded:
+            bound_waiting(self.routing_table, node_id)
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
         """A peer wants records to be kept here."""
@@ -268,7 +293,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         spawn(self.update_routing_table(node_id, peer, responded=responded))
 
     def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
-        nearest = read_nearby(result)
+        nearest = {id_of(peer): peer for peer in read_nearby(result).values()}
         if result.type == dht_pb2.NOT_FOUND:
             return None, nearest
         try:
@@ -322,8 +347,24 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
 def read_nearby(result: Any) -> dict[DHTID, PeerID]:
     """The peers that an answer names, the first `NEARBY_MAX`: one message has room for tens of thousands, and every
     search would go on to sort them all."""
-    ids = map(DHTID.from_bytes, result.nearest_node_ids[:NEARBY_MAX])
-    return dict(zip(ids, map(PeerID, result.nearest_peer_ids[:NEARBY_MAX]), strict=False))
+    named = zip(result.nearest_node_ids[:NEARBY_MAX], result.nearest_peer_ids[:NEARBY_MAX], strict=False)
+    return {
+        DHTID.from_bytes(node_id): PeerID(peer)
+        for node_id, peer in named
+        if len(node_id) == DHTID.HASH_NBYTES and len(peer) <= PEER_ID_BYTES_MAX  # base58 is quadratic
+    }
+
+
+def id_of(peer: PeerID) -> DHTID:
+    """The place of a peer in the DHT: it follows from the peer id, which libp2p has authenticated."""
+    return DHTID.from_bytes(names.key_id(peer.to_base58()))
+
+
+def bound_waiting(table: Any, node_id: DHTID) -> None:
+    """Forget whoever waits longest for a place in a full bucket of the routing table; hivemind keeps them all."""
+    waiting = table.buckets[table.get_bucket_index(node_id)].replacement_nodes
+    while len(waiting) > WAITING_MAX:
+        del table[next(iter(waiting))]
 
 
 def _entries(dictionary: DictionaryDHTValue) -> list[tuple[bytes, bytes, float]]:

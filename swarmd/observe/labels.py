@@ -36,8 +36,8 @@ REJECTION_REASONS = (
     "bad-signature", "config-digest", "duplicate", "empty", "far-expiration", "full", "future", "generator",
     "group-size", "held-out", "index", "malformed", "members-full", "missing", "nested", "non-finite", "not-a-member",
     "not-the-coordinator", "origin", "oversize", "oversized", "plan", "prompt-length", "quota", "quoted", "replayed",
-    "seed", "source", "stale", "swarm", "unknown-question", "unknown-task", "unowned", "unsafe-scorer", "unsigned",
-    "version", "wrong-digest", "wrong-key", "wrong-keys", "wrong-round", "wrong-swarm", OTHER,
+    "seed", "slow", "source", "stale", "swarm", "unknown-question", "unknown-task", "unowned", "unsafe-scorer",
+    "unsigned", "version", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys", "wrong-round", "wrong-swarm", OTHER,
 )  # fmt: skip
 
 

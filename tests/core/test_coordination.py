@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from swarmd.core import coordination as coordination_rules
+from swarmd.core import members
 from swarmd.core.commands import Announce, Command, PublishLeaderboard
-from swarmd.core.coordination import expected_of
+from swarmd.core.coordination import expected_of, reported_by
 from swarmd.core.events import (
     CommandFailed,
     LeaderboardPublished,
@@ -360,3 +362,46 @@ def test_whom_a_stage_waits_for_follows_round_and_members() -> None:
         ("early", "late"),
         ("early",),
     ]
+
+
+FEW = 40
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that keeps count of few members."""
+    for module in (coordination_rules, members):
+        monkeypatch.setattr(module, "MEMBERS_MAX", FEW)
+    monkeypatch.setattr(members, "GONE_KEPT", 4)
+
+
+def test_members_that_never_reported_make_room_for_one_that_does(node: Story, few: None) -> None:
+    open_first(node)
+    publish(node, announcement(node.tell(report("me", 0), report("a", 0), report("b", 0))))
+    node.tell(*(MemberSeen(f"crowd {number:04d}") for number in range(FEW + 5)))
+    assert len(coordination(node).members) == FEW
+    assert dict(node.state.rejections) == {"members-full": 8}, "a membership alone displaces nobody who just came"
+    node.tell(report("late", 1))
+    kept = {member.peer for member in coordination(node).members}
+    assert len(kept) == FEW and {"late", "me", "a", "b"} <= kept
+    assert "late" in reported_by(coordination(node))
+
+
+def test_members_that_left_without_credit_are_forgotten_where_they_are_many(node: Story, few: None) -> None:
+    open_first(node)
+    publish(node, announcement(node.tell(report("me", 0), report("a", 0), report("b", 0))))
+    crowd = [f"crowd {number:04d}" for number in range(FEW)]
+    node.tell(*map(MemberSeen, crowd))
+    node.tell(MemberLeft("a"), *map(MemberLeft, crowd))
+    kept = {member.peer: member for member in coordination(node).members}
+    assert len(kept) == 4 and kept["a"].left and kept["a"].rounds == 1
+    node.tell(MemberSeen("late"))
+    assert "late" in {member.peer for member in coordination(node).members}
+
+
+def test_under_the_rules_of_before_the_list_stays_full(node: Story, few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordination_rules, "MAKE_ROOM_SINCE", 99)
+    open_first(node)
+    crowd = [f"crowd {number:04d}" for number in range(FEW)]
+    node.tell(*map(MemberSeen, crowd), *map(MemberLeft, crowd), report("late", 0))
+    assert "late" not in reported_by(coordination(node)) and len(coordination(node).members) == FEW

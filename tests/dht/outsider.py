@@ -10,7 +10,7 @@ import msgpack
 
 from swarmd.dht import names
 from swarmd.dht.addresses import split_address
-from swarmd.dht.hive import DHTID, DictionaryDHTValue, MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
+from swarmd.dht.hive import DictionaryDHTValue, MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
 from swarmd.dht.p2pd import Daemon, SocketDirectory
 from swarmd.dht.records import Signed
 
@@ -83,7 +83,7 @@ class Outsider:
 
     async def pose_as_node(self) -> None:
         """Become part of the victim's routing table, to be asked for keys."""
-        info = dht_pb2.NodeInfo(node_id=DHTID.generate().to_bytes())
+        info = dht_pb2.NodeInfo(node_id=names.key_id(self.peer_id))
 
         async def rpc_ping(request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
             return dht_pb2.PingResponse(peer=info, dht_time=time.time(), available=True)

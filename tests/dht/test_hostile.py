@@ -270,14 +270,11 @@ async def test_a_flood_is_cut_off_by_the_quota(scene: Scene) -> None:
 async def test_a_sybil_cannot_make_a_key_unreadable(scene: Scene) -> None:
     outsider, victim = scene.outsider, scene.victim
     name = names.rollouts(SWARM, 0, 0)
-    stored = 0
     for _ in range(70):
-        record = RolloutsRecord(SWARM, 0, 0, DIGEST, 10, 1, b"x" * 60_000)
-        stored += bool(await outsider.store_signed(name, signed_by(generate_identity(), record)))
-    assert 40 < stored < 60  # 3 MiB
+        record = RolloutsRecord(SWARM, 0, 0, DIGEST, 10, 1, b"x" * 49_000)
+        await outsider.store_signed(name, signed_by(generate_identity(), record))
     held = await outsider.find(name)
-    assert victim.peer_id in held and len(held) == stored + 1
-    await until(lambda: scene.rejected().get("full", 0) > 0, 8.0)
+    assert victim.peer_id in held and 60 < len(held) < 66  # 3 MiB
 
 
 async def test_only_listed_members_may_write_or_fetch(tmp_path: Path) -> None:

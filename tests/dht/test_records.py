@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from swarmd.dht import names
 from swarmd.dht.records import (
     TTL_MAX_S,
-    VALUE_BYTES_MAX,
     ClockRecord,
+    LeaderboardRecord,
     Membership,
     Payload,
     Policy,
@@ -25,6 +25,7 @@ from swarmd.dht.records import (
     decode_signed,
     sign,
 )
+from swarmd.dht.sizes import PAYLOAD_BYTES_MAX, UNKNOWN_BYTES_MAX, VALUE_BYTES_MAX
 from swarmd.errors import RecordRejected
 from tests.dht.making import (
     ALICE,
@@ -142,6 +143,28 @@ def test_a_record_under_a_key_that_it_does_not_name_is_refused() -> None:
 def test_unknown_fields_are_left_to_later_versions() -> None:
     content = {**msgspec.to_builtins(REPORT), "kind": "report", "added_later": [1, 2]}
     assert judge(forged(ALICE, content)) == ""
+
+
+@pytest.mark.parametrize("content", (*ALL, CLOCK, LEADERBOARD), ids=lambda content: type(content).__name__)
+def test_unknown_fields_are_a_small_part_of_a_record(content: Payload) -> None:
+    owner = COORDINATOR if content in (CLOCK, LEADERBOARD) else ALICE
+    fields = {**msgspec.to_builtins(content, builtin_types=(bytes,)), "kind": type(content).__struct_config__.tag}
+    for size, reason in ((UNKNOWN_BYTES_MAX // 2, ""), (UNKNOWN_BYTES_MAX + 1, "oversized"), (40_000, "oversized")):
+        assert judge(forged(owner, fields | {"zz": bytes(size)}, key=content.key), content.key) == reason
+
+
+def test_each_kind_has_a_bound_that_its_largest_honest_record_keeps() -> None:
+    wide = "\U0001f600"
+    largest: list[Payload] = [
+        Membership("s" * 64, wide * 64, "n" * 64, 1.7e9, True, ("/" + "x" * 255,) * 8),
+        ClockRecord("s" * 64, 2**31 - 1, 1023, 1.7e9, 1.7e9, True),
+        ReportRecord("s" * 64, 2**31 - 1, 1023, 0.123456789, DIGEST, 2**24, 2**31),
+        RolloutsRecord("s" * 64, 2**31 - 1, 1023, DIGEST, 2**24, 2**31, bytes(48 * 1024)),
+        LeaderboardRecord("s" * 64, 2**31 - 1, DIGEST, 2**24, bytes(48 * 1024)),
+    ]
+    for content in largest:
+        kind = str(type(content).__struct_config__.tag)
+        assert len(signed_by(ALICE, content).payload) <= PAYLOAD_BYTES_MAX[kind]
 
 
 def test_sizes_and_missing_signatures() -> None:

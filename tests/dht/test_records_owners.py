@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from swarmd.dht import names
 from swarmd.dht.identity import Ed25519Identity, Identity
 from swarmd.dht.leaderboard import open_report
-from swarmd.dht.records import ADMITTED_MAX, VALUE_BYTES_MAX, Payload, Policy, decode_signed, sign
+from swarmd.dht.records import ADMITTED_MAX, Payload, Policy, decode_signed, sign
 from swarmd.dht.rejections import Rejections
+from swarmd.dht.sizes import PAYLOAD_BYTES_MAX
 from swarmd.dht.validator import Validator
 from swarmd.errors import RecordRejected
 from tests.dht.making import (
@@ -85,7 +86,7 @@ def test_noise_under_an_rsa_owner_is_refused(noise: bytes, cut: int) -> None:
 def test_an_rsa_payload_alone_or_at_the_size_limit() -> None:
     signed = signed_by(RSA, REPORT)
     assert judge(signed, value=signed.payload) == "unsigned"
-    room = VALUE_BYTES_MAX - len(signed_by(RSA, ROLLOUTS).value) - 8
+    room = PAYLOAD_BYTES_MAX["rollouts"] - len(signed_by(RSA, ROLLOUTS).payload) - 8
     largest = signed_by(RSA, msgspec.structs.replace(ROLLOUTS, body=bytes(room)))
     assert judge(largest, ROLLOUTS.key) == ""
     with pytest.raises(RecordRejected, match="fits in no record"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -12,12 +13,22 @@ import msgspec
 import pytest
 
 from swarmd.dht import names, storage
-from swarmd.dht.hive import DHTID, PeerID, dht_pb2
+from swarmd.dht.hive import DHTID, PeerID, RoutingTable, dht_pb2
+from swarmd.dht.identity import generate_identity
 from swarmd.dht.quota import Quota
 from swarmd.dht.records import Policy, RolloutsRecord, Signed, sign
 from swarmd.dht.rejections import Rejections
+from swarmd.dht.seniority import Seniority
 from swarmd.dht.storage import BoundedStorage
-from swarmd.dht.validator import BYTES_BURST, NEARBY_MAX, GuardedProtocol, Validator, read_nearby
+from swarmd.dht.validator import (
+    BYTES_BURST,
+    NEARBY_MAX,
+    WAITING_MAX,
+    GuardedProtocol,
+    Validator,
+    id_of,
+    read_nearby,
+)
 from swarmd.errors import RecordRejected
 from tests.dht.making import ALICE, BOB, COORDINATOR, DIGEST, POLICY, REPORT, SWARM, signed_by
 
@@ -33,6 +44,32 @@ def test_a_peer_that_names_thousands_of_others_is_heard_out_for_a_few() -> None:
         nearest_node_ids=[node_id.to_bytes() for node_id in ids], nearest_peer_ids=[peer] * len(ids)
     )
     assert list(read_nearby(answer)) == ids[:NEARBY_MAX]
+
+
+def test_ids_of_odd_lengths_are_left_out() -> None:
+    """hivemind makes base58 of a peer id at once, which takes minutes for one that fills a message."""
+    genuine, place = PeerID.from_base58(ALICE.peer_id).to_bytes(), DHTID.generate()
+    answer = dht_pb2.FindResult(
+        nearest_node_ids=[place.to_bytes(), b"x" * 21, place.to_bytes()],
+        nearest_peer_ids=[b"x" * 3_000_000, genuine, genuine],
+    )
+    assert list(read_nearby(answer).values()) == [PeerID.from_base58(ALICE.peer_id)]
+
+
+async def test_a_full_bucket_has_a_bounded_number_of_peers_that_wait(keeper: Keeper) -> None:
+    table = keeper.protocol.routing_table = RoutingTable(DHTID(0), bucket_size=20, depth_modulo=5)
+    keeper.protocol.node_id, keeper.protocol.num_replicas = DHTID(0), 5
+    keeper.protocol.rpc_semaphore = asyncio.Semaphore(0)  # whoever has a place is asked whether it is there still
+    before = asyncio.all_tasks()
+    for _ in range(2500):
+        peer = PeerID.from_base58(generate_identity().peer_id)
+        await keeper.protocol.update_routing_table(id_of(peer), peer)
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
+    for bucket in table.buckets:
+        assert len(bucket.nodes_to_peer_id) <= 20 and len(bucket.replacement_nodes) <= WAITING_MAX
+    held = sum(len(bucket.nodes_to_peer_id) + len(bucket.replacement_nodes) for bucket in table.buckets)
+    assert held == len(table.uid_to_peer_id) == len(table.peer_id_to_uid) < 2000
 
 
 class Keeper:
@@ -122,6 +159,7 @@ async def test_the_records_of_one_key_have_a_bound_on_their_bytes(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, yours = signed_by(ALICE, REPORT), signed_by(BOB, REPORT)
+    keeper.protocol.storage = BoundedStorage(Seniority(lambda peer: peer == ALICE.peer_id))
     monkeypatch.setattr(storage, "KEY_BYTES_MAX", len(mine.value) + len(yours.value) - 1)
     assert await keeper.store(mine, yours) == [True, False]
     assert keeper.refused == {"full": 1} and keeper.held(BOB.peer_id) is None
@@ -130,7 +168,7 @@ async def test_the_records_of_one_key_have_a_bound_on_their_bytes(
 
 
 async def test_few_large_records_use_up_a_senders_bytes_before_its_records(keeper: Keeper) -> None:
-    large = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, b"x" * 60_000))
+    large = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, b"x" * 49_000))
     count = int(BYTES_BURST / len(large.value)) + 8
     keeper.validator.bytes_quota = Quota(BYTES_BURST, 0.0, time.monotonic)  # nothing comes back while this test takes
     await keeper.store(*[large] * count, key=names.key_id(large.content.key))

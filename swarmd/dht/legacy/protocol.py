@@ -21,16 +21,12 @@ class LegacyProtocol(GuardedProtocol):
 
     record_validator: Guard
     storage: LegacyStorage
+    ids_are_chosen = True  # at random, by v0.4
     _rpc_handlers = None
     _stub_type = None
 
-    @classmethod
-    async def create(cls, *args: Any, **kwargs: Any) -> LegacyProtocol:
-        """As hivemind's, with the bounded storage."""
-        self = await super().create(*args, **kwargs)
-        assert isinstance(self, LegacyProtocol)
-        self.storage = LegacyStorage()
-        return self
+    def _make_storage(self) -> LegacyStorage:
+        return LegacyStorage()
 
     async def _store(self, sender: str, key: bytes, tag: bytes, value: bytes, expiration: float) -> bool:
         try:

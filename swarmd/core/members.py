@@ -1,0 +1,56 @@
+"""Which member a coordinator forgets when another wants its place: it keeps count of a bounded number."""
+
+from __future__ import annotations
+
+from swarmd.core.state import MEMBERS_MAX, Coordination, Member
+
+MAKE_ROOM_SINCE = 6  # rules under which members that are gone make room
+GONE_KEPT = 256  # members up to whose number also those are kept that left without credit
+SILENT_ROUNDS_MAX = 64  # a member with credit that is silent for longer makes room, too
+
+
+def without_gone(coordination: Coordination, member: Member) -> tuple[Member, ...] | None:
+    """The members without one that has just left and whom nothing is owed; None where it is kept."""
+    owed = member.rounds > 0 or _has_reported(coordination, member.peer)
+    if owed or len(coordination.members) <= GONE_KEPT:
+        return None
+    return tuple(other for other in coordination.members if other.peer != member.peer)
+
+
+def with_room(coordination: Coordination, reported: bool) -> tuple[Member, ...] | None:
+    """The members with room for one more; None where all take part.
+
+    First those go that never had credit, who left before who is silent; of those with credit, who left, or is silent
+    for a long time.
+
+    Args:
+        reported: whether the newcomer has reported: then it comes before members that have not done so yet.
+    """
+    if len(coordination.members) < MEMBERS_MAX:
+        return coordination.members
+    reporters = frozenset(report.peer for report in coordination.reports)
+    missed = [
+        member
+        for member in coordination.members
+        if member.peer not in reporters and _may_go(member, coordination.round, reported)
+    ]
+    if not missed:
+        return None
+    least = min(missed, key=_worth)
+    return tuple(member for member in coordination.members if member is not least)
+
+
+def _may_go(member: Member, round: int, reported: bool) -> bool:
+    if member.left:
+        return True
+    if not member.rounds:
+        return reported or member.since_round < round - 1
+    return round - member.last_round > SILENT_ROUNDS_MAX
+
+
+def _worth(member: Member) -> tuple[bool, bool, int, int, str]:
+    return (member.rounds > 0, not member.left, member.last_round, member.since_round, member.peer)
+
+
+def _has_reported(coordination: Coordination, peer: str) -> bool:
+    return any(report.peer == peer for report in coordination.reports)

@@ -1,0 +1,84 @@
+"""The room under one key, shared: three quarters for peers that the swarm knows, one for newcomers.
+
+Each side may use what the other leaves free, and gives it back when the other wants it. Within a side, who comes first
+stays (`swarmd.dht.seniority`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+
+from swarmd.dht.seniority import Rank
+
+NEWCOMERS_SHARE = 0.25
+
+
+class KeyRoom:
+    """Sizes and ranks of the records under a key.
+
+    Args:
+        bytes_max: of all of them.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._kept: dict[str, tuple[int, Rank]] = {}  # owner → size, rank
+        self._sides: dict[bool, list[tuple[Rank, str]]] = {True: [], False: []}  # known → lowest first
+        self._bytes = {True: 0, False: 0}
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all records."""
+        return sum(self._bytes.values())
+
+    @property
+    def ranks(self) -> dict[str, Rank]:
+        """owner → rank."""
+        return {owner: rank for owner, (_, rank) in self._kept.items()}
+
+    def put(self, owner: str, size: int, rank: Rank) -> None:
+        """Note a record in the place of what the owner had."""
+        self.drop(owner)
+        self._kept[owner] = (size, rank)
+        insort(self._sides[rank.known], (rank, owner))
+        self._bytes[rank.known] += size
+
+    def drop(self, owner: str) -> None:
+        """Forget a record."""
+        size, rank = self._kept.pop(owner, (0, None))
+        if rank is None:
+            return
+        side = self._sides[rank.known]
+        del side[bisect_left(side, (rank, owner))]
+        self._bytes[rank.known] -= size
+
+    def keep_only(self, owners: Iterable[str]) -> None:
+        """Forget what is gone."""
+        for owner in self._kept.keys() - set(owners):
+            self.drop(owner)
+
+    def find(self, owner: str, size: int, rank: Rank) -> list[str] | None:
+        """Owners whose records must go to make room for one of this size and rank; None when it must wait itself."""
+        own = self._kept.get(owner)
+        held = dict(self._bytes)
+        if own is not None:
+            held[own[1].known] -= own[0]
+        at, gone = {True: 0, False: 0}, list[str]()
+        while sum(held.values()) + size > self._bytes_max:
+            other = not rank.known
+            side = other if held[other] > self._share(other) else rank.known
+            if at[side] >= len(self._sides[side]):
+                return None
+            lowest, loser = self._sides[side][at[side]]
+            at[side] += 1
+            if loser == owner:
+                continue
+            if side == rank.known and lowest >= rank:
+                return None
+            gone.append(loser)
+            held[side] -= self._kept[loser][0]
+        return gone
+
+    def _share(self, known: bool) -> float:
+        return self._bytes_max * (1 - NEWCOMERS_SHARE if known else NEWCOMERS_SHARE)

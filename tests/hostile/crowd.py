@@ -1,0 +1,58 @@
+"""Any number of free identities behind one connection, which write whatever there is room for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgpack
+
+from swarmd.dht import names
+from swarmd.dht.addresses import split_address
+from swarmd.dht.hive import Multiaddr, PeerID, dht_pb2
+from swarmd.dht.identity import Identity, generate_identity
+from swarmd.dht.records import Payload, Signed
+from tests.dht.making import signed_by
+from tests.dht.outsider import Outsider
+
+BATCH_BYTES = 1024 * 1024
+EVERYBODY = slice(None)
+
+
+class Crowd(Outsider):
+    """Stores a record of each identity at all victims."""
+
+    def gather(self, count: int) -> None:
+        """Make identities."""
+        self.identities: list[Identity] = [generate_identity() for _ in range(count)]
+        self.victims = [self.victim]
+
+    async def meet(self, address: str) -> None:
+        """Connect to a further victim."""
+        place, peer = split_address(address)
+        victim = PeerID.from_base58(peer)
+        await self.p2p._client.connect(victim, [Multiaddr(place)])
+        self.victims.append(victim)
+
+    async def write(self, content: Payload, part: slice = EVERYBODY, ttl_s: float = 600.0) -> int:
+        """Store a record of each identity, or of a part of them; how many the first victim took."""
+        records = [signed_by(identity, content, ttl_s) for identity in self.identities[part]]
+        taken = await asyncio.gather(*(self._write_at(victim, content.key, records) for victim in self.victims))
+        return taken[0]
+
+    async def _write_at(self, victim: PeerID, key: str, records: list[Signed]) -> int:
+        size = max(1, BATCH_BYTES // (len(records[0].value) + 200))
+        taken = 0
+        for start in range(0, len(records), size):
+            batch = records[start : start + size]
+            request = dht_pb2.StoreRequest(
+                keys=[names.key_id(key)] * len(batch),
+                subkeys=[msgpack.packb(signed.owner) for signed in batch],
+                values=[signed.value for signed in batch],
+                expiration_time=[signed.expiration for signed in batch],
+                in_cache=[False] * len(batch),
+            )
+            answer = await self.p2p.call_protobuf_handler(
+                victim, "DHTProtocol.rpc_store", request, dht_pb2.StoreResponse
+            )
+            taken += sum(answer.store_ok)
+        return taken

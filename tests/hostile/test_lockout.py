@@ -1,0 +1,93 @@
+"""Memberships by the thousand are neither news by the thousand nor kept for ever."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from swarmd.core.events import Event, MemberLeft, MemberSeen
+from swarmd.core.values import Standing
+from swarmd.dht import membership
+from swarmd.dht.identity import Identity, generate_identity
+from swarmd.dht.membership import IDLE_BURST, NEWCOMERS_BURST, Members
+from swarmd.dht.records import PAST_S, Signed
+from swarmd.dht.seniority import Seniority
+from swarmd.dht.work import find_work
+from tests.dht.making import ALICE, BOB, MEMBERSHIP, SWARM, signed_by
+
+
+class Watcher:
+    """`Members` that reads what it is given, at a time of ours."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.told: list[Event] = []
+        self.seniority = Seniority()
+        session = SimpleNamespace(
+            swarm=SWARM,
+            peer_id="own",
+            seniority=self.seniority,
+            policy=SimpleNamespace(now=lambda: self.now),
+            book=SimpleNamespace(meet=lambda peer, addresses: None),
+            emit=self.told.append,
+            members=1,
+        )
+        monkeypatch.setattr(membership.time, "monotonic", lambda: self.now)
+        self.session = session
+        self.members = Members(cast(Any, session))
+
+    def read(self, *records: Signed) -> list[Event]:
+        """What is told when these are found."""
+        before = len(self.told)
+        self.members._see({signed.owner: signed for signed in records})
+        return self.told[before:]
+
+
+def of(identity: Identity, until: float, work: int = 0, leaving: bool = False) -> Signed:
+    content = msgspec.structs.replace(MEMBERSHIP, name="", work=work, leaving=leaving)
+    return msgspec.structs.replace(signed_by(identity, content), expiration=until)
+
+
+@pytest.fixture
+def watcher(monkeypatch: pytest.MonkeyPatch) -> Watcher:
+    return Watcher(monkeypatch)
+
+
+def test_who_writes_no_more_is_gone_when_its_record_is(watcher: Watcher) -> None:
+    seen = watcher.read(of(ALICE, 1030.0), of(BOB, 1900.0))  # in the order of a lot
+    assert len(seen) == 2 and MemberSeen(ALICE.peer_id) in seen and MemberSeen(BOB.peer_id) in seen
+    watcher.now = 1030.0 + PAST_S - 1
+    assert watcher.read() == [] and watcher.session.members == 2
+    watcher.now += 2
+    assert watcher.read() == [MemberLeft(ALICE.peer_id)] and watcher.session.members == 1
+    watcher.now += 100
+    assert watcher.read(of(ALICE, 2500.0)) == [MemberSeen(ALICE.peer_id)]
+    assert watcher.read(of(ALICE, 2501.0, leaving=True)) == [MemberLeft(ALICE.peer_id)]
+    watcher.now = 9000.0
+    assert watcher.read() == [MemberLeft(BOB.peer_id)], "it is told once that a member is gone"
+
+
+def test_a_crowd_is_news_slowly_and_keeps_nobody_waiting_that_has_worked_or_is_known(watcher: Watcher) -> None:
+    crowd = [of(generate_identity(), 5000.0) for _ in range(int(2 * NEWCOMERS_BURST))]
+    assert len(watcher.read(*crowd)) == IDLE_BURST
+    watcher.now += 60
+    assert 0 < len(watcher.read(*crowd)) < IDLE_BURST
+    worker, elder = generate_identity(), generate_identity()
+    watcher.seniority.learn([Standing(elder.peer_id, "", 1.0, 1, 0)])
+    worked = of(worker, 5000.0, find_work(SWARM, worker.peer_id, 16))
+    assert {cast(MemberSeen, event).peer for event in watcher.read(*crowd, worked, of(elder, 5000.0))} == {
+        worker.peer_id,
+        elder.peer_id,
+    }
+
+
+def test_where_the_list_is_full_those_who_left_make_room(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "MEMBERS_MAX", 2)
+    watcher.read(of(ALICE, 5000.0), of(BOB, 5000.0))
+    third = generate_identity()
+    assert watcher.read(of(third, 5000.0)) == []
+    watcher.read(of(BOB, 5001.0, leaving=True))
+    assert watcher.read(of(third, 5000.0)) == [MemberSeen(third.peer_id)]
