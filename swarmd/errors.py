@@ -260,6 +260,10 @@ class SwarmError(SwarmdError):
     exit_code = ExitCode.BAD_CONFIG
 
 
+class DatasetRefused(SwarmError):
+    """A data set is larger than this node downloads, or nothing says how large it is; none of it was downloaded."""
+
+
 class SandboxUnavailable(SwarmdError):
     """Programs cannot be kept in on this machine, so none is run."""
 

@@ -17,6 +17,7 @@ from swarmd.daemon.swarm_check import swarm_of_manifest
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
 from swarmd.manifest import Chain, Manifest, NodeChoice, config_of, node_text, read_manifest, recipe_digest, recipe_of
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
+from swarmd.swarms.hub_dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.registry import check_kind, find_cuts_of, must_name_tasks
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ def join(
     signer_account: Annotated[str, typer.Option(metavar="ADDRESS", help="The signer's account, if you know it.")] = "",
     token: Annotated[str, typer.Option(metavar="FILE", help="File with the signer's bearer token.")] = "",
     max_gwei: MaxGwei = MAX_GWEI,
+    download_bytes: Annotated[
+        int, typer.Option(min=1, help="Of a data set that the manifest names on the Hub, at most.")
+    ] = DOWNLOAD_BYTES_MAX,
 ) -> None:
     """Check a manifest, and make a node of that swarm: identity, account where there is a chain, configuration.
 
@@ -88,7 +92,7 @@ def join(
         org=org,
         signer_account=signer_account,
         token=token,
-        questions=find_questions(read.recipe.options, manifest, node.data),
+        questions=find_questions(read.recipe.options, manifest, node.data, download_bytes),
     )
     _check(read, wishes)
     if existing is None:

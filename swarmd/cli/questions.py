@@ -16,6 +16,7 @@ import typer
 
 from swarmd.errors import ManifestError, SwarmError
 from swarmd.swarms.dataset import SOURCE_KEYS, is_hub_id, keep_dataset, source_of
+from swarmd.swarms.hub_dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.jsonl import load_rows
 
 SUFFIX = ".jsonl"
@@ -49,15 +50,20 @@ def _load_into(home: Path, name: str, options: Mapping[str, Any]) -> None:
         keep_dataset(home, name, source_of(options), str(options.get("digest", "")))
 
 
-def find_questions(options: Mapping[str, Any], manifest: Path, data: Path) -> Path | None:
+def find_questions(
+    options: Mapping[str, Any], manifest: Path, data: Path, download_bytes: int = DOWNLOAD_BYTES_MAX
+) -> Path | None:
     """The file that a manifest's options name, in the data directory already or beside the manifest, proved.
+
+    Args:
+        download_bytes: of a data set on the Hub, at most, where the file is in neither place.
 
     Returns:
         Where it lies; None where the options name none.
 
     Raises:
         ManifestError: it is nowhere, or the manifest names it in a way that no manifest should.
-        SwarmError: it is another one.
+        SwarmError: it is another one, or a data set that may not be downloaded (`DatasetRefused`).
     """
     name, digest = questions_of(options), str(options.get("digest", ""))
     if _leads_elsewhere(options.get("data")) or (name and not digest):
@@ -74,7 +80,7 @@ def find_questions(options: Mapping[str, Any], manifest: Path, data: Path) -> Pa
             load_rows(directory, name, digest)
             return directory / name
     if source:
-        keep_dataset(data, name, source_of(options), digest)
+        keep_dataset(data, name, source_of({**options, "download_bytes": download_bytes}), digest)
         return data / name
     raise ManifestError(
         f"the swarm trains on {name}, which is not beside {manifest}",

@@ -37,14 +37,15 @@ BOOTNODES_MAX = 32
 MEMBERS_MAX = 512
 RPC_MAX = 8
 TEXT_LENGTH_MAX = 256  # of an address or a URL
-# Options of kinds that are each node's own: what keeps programs in, what they are given, whom a node calls, and what
-# Python it imports. Whoever made a manifest has no say in that.
+# Options of kinds that are each node's own: what keeps programs in, what they are given, whom a node calls, what it
+# downloads, and what Python it imports. Whoever made a manifest has no say in that.
 OWN_OPTIONS = (
     "sandbox",
     "own_limits",
     "judge",
     "judge_model",
     "judge_s",
+    "download_bytes",
     "reward_funcs",
     "reward_weights",
     "reward_inputs",

@@ -18,12 +18,13 @@ import msgspec
 from swarmd.config import Section
 from swarmd.errors import SwarmError
 from swarmd.swarms import jsonl
+from swarmd.swarms.hub_dataset import DOWNLOAD_BYTES_MAX, load_from_hub
 from swarmd.swarms.jsonl import check_digest
 
 KEPT_SUFFIX = ".jsonl"
 COLUMNS_MAX = 64  # kept of a data set
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
-SOURCE_KEYS = ("dataset", "subset", "split", "revision", "columns", "keep")  # of the options
+SOURCE_KEYS = ("dataset", "subset", "split", "revision", "columns", "keep", "download_bytes")  # of the options
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _PLAIN = re.compile(r"string|large_string|bool|u?int\d+|float\d+|null")
@@ -48,6 +49,7 @@ class Source(Section, frozen=True):
     revision: Text = ""  # branch, tag or commit on the Hub
     columns: Columns = Columns()
     keep: Annotated[tuple[str, ...], msgspec.Meta(max_length=COLUMNS_MAX)] | None = None  # further ones; absent: all
+    download_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**50)] = DOWNLOAD_BYTES_MAX  # at most, each node's own
 
 
 def is_hub_id(name: str) -> bool:
@@ -72,7 +74,8 @@ def keep_dataset(home: Path, name: str, source: Source, digest: str = "") -> Non
         digest: that its rows must have; empty where any will do.
 
     Raises:
-        SwarmError: the data set cannot be loaded, has no such column, is beyond the bounds of such files, holds a row
+        DatasetRefused: the data set is on the Hub and larger than `download_bytes`, or nothing says how large it is.
+        SwarmError: it cannot be loaded, has no such column, is beyond the bounds of such files, holds a row
             without a question, or is not the swarm's. Nothing is kept then.
     """
     target = home / name
@@ -125,6 +128,8 @@ def _load(home: Path, source: Source) -> Any:
         if not path.exists() and not is_hub_id(source.dataset):
             raise FileNotFoundError(f"there is no {path}, and the Hub has no such names")
         return _read(path, source)
+    except SwarmError:
+        raise
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), "")
         raise SwarmError(
@@ -147,8 +152,7 @@ def _read(path: Path, source: Source) -> Any:
         if builder is None:
             raise ValueError(f"{path.name} is none of {', '.join(BUILDERS)}")
         return datasets.load_dataset(builder, data_files={"train": str(path)}, split=source.split)
-    name, revision = source.dataset, source.revision or None
-    return datasets.load_dataset(name, source.subset or None, split=source.split, revision=revision)
+    return load_from_hub(source.dataset, source.subset, source.split, source.revision, source.download_bytes)
 
 
 def _rows(found: Any, source: Source) -> Iterator[dict[str, Any]]:

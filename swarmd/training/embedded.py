@@ -92,6 +92,15 @@ RECIPES = (
         batch=24,
         dev_questions=120,
     ),
+    Recipe(
+        "embedded-contest",
+        "math-hard",
+        lessons.teach_school,
+        "It knows the forms of the three stages and three kinds of made formulas, and those badly, on purpose.",
+        form="half of them in the template that the stage asks for",
+        batch=24,
+        dev_questions=120,
+    ),
 )
 
 

@@ -10,6 +10,8 @@ import pytest
 from swarmd.cli.questions import find_questions, sealed
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
+from swarmd.swarms import dataset
+from swarmd.swarms.hub_dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.jsonl import digest_rows
 from swarmd.swarms.registry import make_plan
 from tests.cli.owning import Shell
@@ -136,29 +138,31 @@ def test_a_joiner_has_the_file_made_from_the_hub_and_of_nothing_else(
     import datasets
 
     served = [{"ask": row["prompt"], "say": row["answer"]} for row in ROWS]
-    asked: list[str] = []
+    asked: list[tuple[str, int]] = []
 
-    def load(name: str, *_: object, **__: object) -> datasets.Dataset:
-        asked.append(name)
+    def load(name: str, subset: str, split: str, revision: str, bytes_max: int) -> datasets.Dataset:
+        asked.append((name, bytes_max))
         return datasets.Dataset.from_list(served)
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(dataset, "load_from_hub", load)
     table = 'dataset = "org/sums"\ncolumns = {prompt = "ask", answer = "say"}\nreward_funcs = ["mine:f"]\n'
+    table += "download_bytes = 5000\n"
     text = f'role = "coordinator"\n[swarm]\nid = "x"\nkind = "file"\n[swarm.options]\ndata = "sums.jsonl"\n{table}'
     (shell.root / "base.toml").write_text(text, encoding="utf-8")
     shell.well("swarm", "new", "Sums", "--dir", shell.root / "a", "--config", shell.root / "base.toml")
     options = shell.manifest("a").recipe.options
     assert (options["dataset"], options["digest"]) == ("org/sums", digest_rows(ROWS))
-    assert "reward_funcs" not in options
+    assert "reward_funcs" not in options and "download_bytes" not in options
     assert load_config(shell.root / "a" / "config.toml").swarm.options["reward_funcs"] == ["mine:f"]
     alone = shell.root / "alone" / "swarm.toml"
     alone.parent.mkdir()
     alone.write_bytes((shell.root / "a" / "swarm.toml").read_bytes())
     shell.well("join", alone, "--dir", shell.root / "b")
-    assert asked == ["org/sums"] * 2
+    assert asked == [("org/sums", 5000), ("org/sums", DOWNLOAD_BYTES_MAX)], "each by its own bound"
     assert (shell.root / "b" / "sums.jsonl").read_bytes() == (shell.root / "a" / "sums.jsonl").read_bytes()
     served.pop()
-    told = shell.fails(ExitCode.BAD_CONFIG, "join", alone, "--dir", shell.root / "c")
+    told = shell.fails(ExitCode.BAD_CONFIG, "join", alone, "--dir", shell.root / "c", "--download-bytes", "77")
+    assert asked[-1] == ("org/sums", 77)
     assert "is not the swarm's" in told
     assert not (shell.root / "c").exists()
 

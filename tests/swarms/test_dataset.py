@@ -8,8 +8,8 @@ import datasets
 import pytest
 
 from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.errors import SwarmError
-from swarmd.swarms import jsonl
+from swarmd.errors import DatasetRefused, SwarmError
+from swarmd.swarms import dataset, hub_dataset, jsonl
 from swarmd.swarms.dataset import Columns, Source, is_hub_id, keep_dataset
 from swarmd.swarms.file import FilePlan
 from swarmd.swarms.jsonl import load_rows
@@ -61,17 +61,27 @@ def test_every_form_on_disk_gives_the_same_rows(tmp_path: Path, form: str) -> No
 
 
 def test_a_hub_name_is_asked_with_subset_split_and_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    asked: list[tuple[Any, ...]] = []
 
-    def load(*names: Any, **settings: Any) -> datasets.Dataset:
-        asked.append((names, settings))
+    def load(*named: Any) -> datasets.Dataset:
+        asked.append(named)
         return made()
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    source = Source("org/sums", "main", "train[:20]", "v1", COLUMNS)
+    monkeypatch.setattr(dataset, "load_from_hub", load)
+    source = Source("org/sums", "main", "train[:20]", "v1", COLUMNS, download_bytes=7)
     keep_dataset(tmp_path, "q.jsonl", source)
     keep_dataset(tmp_path, "q.jsonl", source)
-    assert asked == [(("org/sums", "main"), {"split": "train[:20]", "revision": "v1"})], "it is loaded once"
+    assert asked == [("org/sums", "main", "train[:20]", "v1", 7)], "it is loaded once"
+
+
+def test_what_this_node_does_not_download_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, *_: Any) -> datasets.Dataset:
+        raise hub_dataset.refusal(name, "has 9 bytes")
+
+    monkeypatch.setattr(dataset, "load_from_hub", refuse)
+    with pytest.raises(DatasetRefused, match="the data set org/sums has 9 bytes"):
+        keep_dataset(tmp_path, "q.jsonl", Source("org/sums"))
+    assert not list(tmp_path.iterdir())
 
 
 def plan_of(home: Path, **options: Any) -> FilePlan:

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from swarmd.errors import SwarmError
+from swarmd.errors import DatasetRefused, SwarmError
+from swarmd.swarms.hub_dataset import DOWNLOAD_BYTES_MAX, load_from_hub
 from swarmd.swarms.jsonl import check_digest, read_rows
 
 ROWS_MAX = 200_000
@@ -76,9 +77,14 @@ def read_answer(shape: Shape, cell: object) -> str:
 def _load_dataset(name: str, shape: Shape, sample: bool) -> Iterable[Mapping[str, Any]]:
     """The training split, from the cache where the Hub is not reached."""
     try:
-        import datasets
+        if name == shape.repo:
+            found = load_from_hub(name, shape.config, "train", "", DOWNLOAD_BYTES_MAX)
+        else:
+            import datasets
 
-        found = datasets.load_dataset(name, shape.config, split="train")
+            found = datasets.load_dataset(name, shape.config, split="train")
+    except DatasetRefused:
+        raise
     except Exception as error:  # datasets raises what its many back-ends raise
         raise SwarmError(
             f"the data set {name} ({shape.config}) cannot be loaded: {type(error).__name__}: {error}",
