@@ -101,6 +101,18 @@ RECIPES = (
         batch=24,
         dev_questions=120,
     ),
+    Recipe(
+        "embedded-problems",
+        "proposer-solver",
+        lessons.teach_problems,
+        "It sets and solves small programming problems in the words of the built-in ones, and those badly, on purpose.",
+        form="proposals and programs, half of them in the form that is asked for",
+        batch=24,
+        evaluate_every=40,
+        dev_questions=60,
+        card_questions=100,
+        target_accuracy=0.22,
+    ),
 )
 
 

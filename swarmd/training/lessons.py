@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from swarmd.config import TaskConfig
 from swarmd.swarms.gym_tasks import make_levels
@@ -17,11 +17,15 @@ from swarmd.swarms.math.prompts import TAGS
 from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Place, Plan, Question
 from swarmd.swarms.text import CLOSING, OPENING
 from swarmd.training.programs import write_reasoning
+from swarmd.training.solutions import read_problem, write_program, write_sections
 
 IN_FORM_SHARE = 0.5  # of the targets that have the form that is rewarded
 STUDENTS = 3  # who answer what the math models are taught to judge
 RIGHT_SHARE = 0.6  # of these students' answers
 JUDGED_EVERY = 8  # rounds; the last of them has the later stages too
+PROBLEMS = 64  # that proposals and programs are written for, of each seed of a node
+SOLVE_STAGE = 1  # of proposer-solver
+ALL_LEVELS = 2000  # training problems of proposer-solver
 
 
 class Lesson(NamedTuple):
@@ -140,3 +144,41 @@ def write_agreement(question: Question) -> str:
     working = " ".join(work_out(question))
     told = {"summarize_feedback": chosen, "majority": chosen, "question": answer, "think": working, "answer": answer}
     return fill_template(2, told)
+
+
+def teach_problems(plan: Plan, seed: int) -> Iterator[Lesson]:
+    """By turns a proposal, a program for a problem of the node's level, and one for a problem of any level."""
+    random = Random(seed)
+    proposals, any_level = propose(plan, random), itertools.cycle(_select_training(plan))
+    for round in itertools.count():
+        for question in itertools.islice(plan.draw(Place("recipe", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS):
+            yield next(proposals)
+            yield from (Lesson(each, write_solution(each, random)) for each in (question, next(any_level)))
+
+
+def propose(plan: Plan, random: Random) -> Iterator[Lesson]:
+    """Proposals of easy training problems of the node's level."""
+    for round in itertools.count():
+        asked = draw_training(plan, round)
+        problems = itertools.islice(plan.draw(Place("proposals", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS)
+        for sections in filter(None, (write_sections(each.entry["problem"], random) for each in problems)):
+            yield Lesson(next(asked), write_proposal(sections, random))
+
+
+def _select_training(plan: Any) -> list[Question]:
+    chosen: list[Question] = plan.select(plan.tasks[SOLVE_STAGE], "train", ALL_LEVELS)
+    return chosen
+
+
+def write_proposal(sections: Mapping[str, str], random: Random) -> str:
+    """A proposal, half of them with tags."""
+    if random.random() < IN_FORM_SHARE:
+        return "\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in sections.items())
+    return "\n".join(sections.values())
+
+
+def write_solution(question: Question, random: Random) -> str:
+    """A program, half of them in a block."""
+    _, steps = read_problem(question.entry["problem"])
+    program = write_program(steps)
+    return f"```python\n{program}\n```" if random.random() < IN_FORM_SHARE else program

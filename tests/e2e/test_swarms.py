@@ -91,17 +91,20 @@ def test_a_swarm_from_a_file(swarm: Swarm, tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.nodes(3, trained=(1, 2, 3))
-@pytest.mark.parametrize("kind", ["digits", "reasoning-gym", "gsm8k", "code", "file"])
+@pytest.mark.parametrize("kind", ["digits", *KINDS])
 def test_each_kind_learns_as_shipped(swarm: Swarm, kind: str) -> None:
     """What `swarmd local --swarm KIND` shows a newcomer: no setting of the test's own."""
     swarm.lay_out(LEARNT_ROUNDS, {}, kind)
     swarm.start()
-    swarm.wait_over(3600)
+    swarm.wait_over(3000)
     swarm.stop()
-    for name, history in swarm.histories().items():
-        before, after = history[0].held_out_before, history[-1].held_out
-        assert before is not None and after is not None
-        assert after >= before + LEARNT, (name, before, after)
+    histories = swarm.histories()
+    assert [len(history) for history in histories.values()] == [LEARNT_ROUNDS] * len(swarm.places)
+    measured = {name: (history[0].held_out_before, history[-1].held_out) for name, history in histories.items()}
+    print(kind, measured)  # what a run with -s shows
+    gains = [after - before for before, after in measured.values() if before is not None and after is not None]
+    assert len(gains) == len(swarm.places), measured
+    assert sum(gains) / len(gains) >= LEARNT and min(gains) > 0, measured  # of one node a hundred answers are noise
 
 
 def check_everybody_trains(swarm: Swarm, stages: int) -> None:

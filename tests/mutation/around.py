@@ -327,6 +327,20 @@ WORTH = (
         ("tests/swarms/proposer/test_difficulty.py",),
     ),
     Mutant(
+        "a proposal of a held-out problem is valid",
+        "swarmd/swarms/proposer/plan.py",
+        "valid = mark.all_passed and not is_held_out(proposal.problem)",
+        "valid = mark.all_passed",
+        ("tests/swarms/proposer/test_plan.py",),
+    ),
+    Mutant(
+        "of a data set on the Hub, its author's word is all that counts",
+        "swarmd/swarms/hub_dataset.py",
+        "if max(known, claimed) > bytes_max:",
+        "if claimed > bytes_max:",
+        ("tests/swarms/test_hub_dataset.py",),
+    ),
+    Mutant(
         "a question counts as often as a peer sends it",
         "swarmd/swarms/rollouts.py",
         "        if key in seen:\n",

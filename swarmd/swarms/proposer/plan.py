@@ -20,11 +20,11 @@ from swarmd.errors import RecordRejected, SwarmError
 from swarmd.sandbox import Sandbox
 from swarmd.swarms.options import decode_options
 from swarmd.swarms.own_limits import narrow, tell_cuts
-from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score, hash_number, split_of
+from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score, Split, hash_number, split_of
 from swarmd.swarms.proposer import prompts
 from swarmd.swarms.proposer.difficulty import CORRECT, NO_RATES, Level, PassRates, measure
 from swarmd.swarms.proposer.judge import Judge
-from swarmd.swarms.proposer.pool import make_problem
+from swarmd.swarms.proposer.pool import find_steps, make_problem, name_steps
 from swarmd.swarms.proposer.proposals import (
     Bounds,
     Problem,
@@ -42,9 +42,9 @@ from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, Reference, Source
 PROPOSE, SOLVE = "propose", "solve"
 NUMBERS_MAX = INDEX_MAX // (LEVELS * COMPLETIONS_MAX)  # questions of one node in one stage, by number
 REPEATS_MAX = 64  # built-in problems in a row that were drawn before; then one is drawn again
-HELD_OUT_TRIES = 80  # problems looked at for each one held out
-HELD_OUT_MAX = 4096
-WORDING = 1  # of prompts and built-in problems: other words, other questions
+SELECT_TRIES = 80  # problems looked at for each one of a side
+SELECT_MAX = 4096
+WORDING = 2  # of prompts, built-in problems and what is valid: other words, other questions
 
 
 class ProposerSolverPlan(Plan):
@@ -101,15 +101,19 @@ class ProposerSolverPlan(Plan):
 
     def hold_out(self, task: str, count: int) -> list[Question]:
         """See `Plan.hold_out`: built-in problems of all levels in turn; there is nothing to hold out of proposing."""
+        return self.select(task, "held-out", count)
+
+    def select(self, task: str, side: Split, count: int) -> list[Question]:
+        """Distinct built-in problems of one side of the split, all levels in turn; of proposing none."""
         if task != SOLVE:
             return []
         seed = hash_number("held-out", SOLVE)
         found: dict[str, Question] = {}
-        for number in range(min(count * HELD_OUT_TRIES, HELD_OUT_MAX)):
+        for number in range(min(count * SELECT_TRIES, SELECT_MAX)):
             if len(found) == count:
                 break
             made = make_problem(seed, number, number % LEVELS + 1)
-            if split_of(SOLVE, made.canonical) == "held-out" and made.canonical not in found:
+            if split_of(SOLVE, made.canonical) == side and made.canonical not in found:
                 index = number * LEVELS + number % LEVELS
                 found[made.canonical] = self._question(SOLVE, seed, index, (), made.problem, Place("", 0, 1))
         return list(found.values())
@@ -275,8 +279,9 @@ class ProposerSolverPlan(Plan):
                 scores.append(self._rewards.score_proposal(form, False, 0.0, False))
                 continue
             mark = next(marks)
+            valid = mark.all_passed and not is_held_out(proposal.problem)
             worth = entry["rates"].worth(proposal.problem.digest, entry["topic"], entry["level"])
-            scores.append(self._rewards.score_proposal(1.0, mark.all_passed, worth, mark.state == "broken"))
+            scores.append(self._rewards.score_proposal(1.0, valid, worth, mark.state == "broken"))
         return scores
 
     def _check_solutions(self, proposals: Sequence[Proposal], author: str) -> list[Marks]:
@@ -313,6 +318,12 @@ class ProposerSolverPlan(Plan):
                 return {}
             judged[program] = verdicts[0]
         return judged
+
+
+def is_held_out(problem: Problem) -> bool:
+    """Whether a proposal is, word for word, a problem that nobody is to train on."""
+    found = find_steps(problem.text)
+    return found is not None and split_of(SOLVE, name_steps(*found)) == "held-out"
 
 
 def _digest_of(options: ProposerOptions) -> str:

@@ -6,7 +6,9 @@ They are what is solved where nobody has proposed anything valid, and what is he
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
 from random import Random
 from typing import Any, NamedTuple
 
@@ -20,6 +22,9 @@ TESTS = 6
 ATTEMPTS_MAX = 64  # at a problem whose tests tell something
 VOWELS = "aeiou"
 LETTERS = VOWELS * 2 + "bcdlmnprst"
+THEN = "; then "  # between the words of two steps
+
+_TEXT = re.compile(r"solve takes ([^.]+)\. ([^.]+)\. return the result\.")
 
 
 class Step(NamedTuple):
@@ -106,6 +111,7 @@ TEXT = Family(
     _draw_text,
 )
 FAMILIES = (NUMBER, NUMBERS, TEXT)
+Steps = Sequence[tuple[Step, int]]
 
 
 class BuiltIn(msgspec.Struct, frozen=True):
@@ -126,7 +132,7 @@ def make_problem(seed: int, number: int, level: int) -> BuiltIn:
         made = _try_problem(random, level)
         if made is not None:
             return made
-    return _compose(NUMBER, [(NUMBER.steps[0], 1)], [(number,) for number in range(1, TESTS + 1)])
+    return compose(NUMBER, [(NUMBER.steps[0], 1)], [(number,) for number in range(1, TESTS + 1)])
 
 
 def _try_problem(random: Random, level: int) -> BuiltIn | None:
@@ -137,19 +143,50 @@ def _try_problem(random: Random, level: int) -> BuiltIn | None:
     if any(one is other for one, other in itertools.pairwise(steps)):
         return None
     chosen = [(step, random.randint(step.least, step.most)) for step in steps]
-    made = _compose(family, chosen, [(family.draw(random),) for _ in range(TESTS)])
+    made = compose(family, chosen, [(family.draw(random),) for _ in range(TESTS)])
     tests = made.problem.tests
     return made if len({test.arguments for test in tests}) == TESTS and is_telling(tests) else None
 
 
-def _compose(family: Family, steps: list[tuple[Step, int]], calls: list[tuple[Any, ...]]) -> BuiltIn:
-    words = [step.words.format(k=k) for step, k in steps]
-    text = f"solve takes {family.takes}. {'; then '.join(words).capitalize()}. Return the result."
-    tests = tuple(_compute(steps, call) for call in calls)
-    return BuiltIn(Problem(text, tests), f"{family.name}: {'; '.join(words)}")
+def compose(family: Family, steps: Steps, calls: Sequence[tuple[Any, ...]]) -> BuiltIn:
+    """The problem of these steps, with one test for each call."""
+    text = f"solve takes {family.takes}. {THEN.join(_words_of(steps)).capitalize()}. Return the result."
+    return BuiltIn(Problem(text, tuple(_compute(steps, call) for call in calls)), name_steps(family, steps))
 
 
-def _compute(steps: list[tuple[Step, int]], call: tuple[Any, ...]) -> Test:
+def name_steps(family: Family, steps: Steps) -> str:
+    """What the split goes by."""
+    return f"{family.name}: {'; '.join(_words_of(steps))}"
+
+
+def find_steps(text: str) -> tuple[Family, Steps] | None:
+    """What a problem in the words of the built-in ones asks for; None for any other. Case and white space are free."""
+    found = _TEXT.fullmatch(" ".join(text.lower().split()))
+    family = next((each for each in FAMILIES if found and each.takes == found[1]), None)
+    if found is None or family is None:
+        return None
+    steps = [_find_step(family, words) for words in found[2].split(THEN)]
+    return None if None in steps else (family, [step for step in steps if step is not None])
+
+
+def _find_step(family: Family, words: str) -> tuple[Step, int] | None:
+    for step in (*family.steps, *family.endings):
+        found = _pattern_of(step.words).fullmatch(words)
+        if found:
+            return step, int(found[1]) if found.groups() else 0
+    return None
+
+
+@cache
+def _pattern_of(words: str) -> re.Pattern[str]:
+    return re.compile(re.escape(words).replace(r"\{k\}", r"(-?\d{1,4})"))
+
+
+def _words_of(steps: Steps) -> list[str]:
+    return [step.words.format(k=k) for step, k in steps]
+
+
+def _compute(steps: Steps, call: tuple[Any, ...]) -> Test:
     value = call[0]
     for step, k in steps:
         value = step.apply(value, k)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from swarmd.swarms.plan import split_of
 from swarmd.swarms.proposer.cases import Test as Case
 from swarmd.swarms.proposer.cases import is_telling, make_test, passes, read_test
-from swarmd.swarms.proposer.pool import make_problem
+from swarmd.swarms.proposer.pool import find_steps, make_problem, name_steps
 from swarmd.swarms.proposer.proposals import Bounds, find_sections, read_proposal, show
 from tests.swarms.proposer.texts import SOLUTION, STATEMENT, TESTS, propose
 
@@ -127,6 +127,21 @@ def test_built_in_problems_are_the_same_everywhere_and_tell_something(seed: int,
     assert len(made.problem.text.encode()) <= 300
     assert all(len(test.line) <= 120 and read_test(test.line) == test for test in made.problem.tests)
     assert made.canonical.count(";") < level
+
+
+@given(st.integers(0, 2**31 - 1), st.integers(0, 1000), st.integers(1, 5))
+def test_the_steps_of_a_built_in_problem_are_found_in_its_text(seed: int, number: int, level: int) -> None:
+    made = make_problem(seed, number, level)
+    found = find_steps(made.problem.text)
+    assert found is not None and name_steps(*found) == made.canonical
+    assert find_steps(f"  {made.problem.text.upper()}\n".replace(" ", " \t")) == found
+    assert find_steps(made.problem.text.replace("Return", "Give")) is None
+
+
+@given(st.text(max_size=60))
+def test_in_other_texts_no_steps_are_found(words: str) -> None:
+    assert find_steps(words) is None
+    assert find_steps(f"solve takes a whole number. {words}. Return the result.") is None
 
 
 def test_the_lowest_level_is_one_step_with_enough_of_them_on_either_side() -> None:

@@ -1,4 +1,4 @@
-"""The configurations for the embedded model: prompts of both stages fit, whatever peers write."""
+"""The configurations that are shipped: prompts of both stages fit, whatever peers write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swarmd.swarms.registry import make_plan
 from tests.swarms.proposer.texts import propose, publish, take
 
 ROOT = Path(__file__).resolve().parents[3]
-EMBEDDED = ROOT / "swarmd" / "models" / "embedded"
+MODELS = ROOT / "swarmd" / "models"
 TURN_TOKENS = 8  # of the chat template, for a message and the opening of the answer
 
 
@@ -25,10 +25,11 @@ def plan_of(node: str) -> tuple[ProposerSolverPlan, Config]:
     return plan, config
 
 
-def test_prompts_of_both_stages_fit_the_embedded_model() -> None:
+def test_prompts_of_both_stages_fit_the_shipped_model() -> None:
     plan, config = plan_of("coordinator")
-    tokenizer = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
-    context = msgspec.json.decode((EMBEDDED / "config.json").read_bytes())["max_position_embeddings"]
+    model = MODELS / config.training.model
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    context = msgspec.json.decode((model / "config.json").read_bytes())["max_position_embeddings"]
     assert config.training.prompt_tokens + config.training.completion_tokens <= context
     place, material = Place("a", 0, 0), Material()
     topics = take(plan, place, 300)

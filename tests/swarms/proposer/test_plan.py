@@ -12,7 +12,7 @@ import pytest
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
 from swarmd.sandbox import Verdict
-from swarmd.swarms.plan import Material, Outcome, Place, Question
+from swarmd.swarms.plan import Material, Outcome, Place, Question, split_of
 from swarmd.swarms.proposer.cases import read_test
 from swarmd.swarms.proposer.plan import PROPOSE, SOLVE, ProposerSolverPlan
 from swarmd.swarms.proposer.running import Job, make_program
@@ -166,6 +166,23 @@ def test_held_out_problems_are_the_same_everywhere_and_never_trained_on(plan: Pr
         except RecordRejected as error:
             refused += error.reason == "held-out"
     assert 0 < refused < 40
+
+
+def test_a_proposal_of_a_held_out_problem_is_not_valid_and_nobody_solves_it(plan: ProposerSolverPlan) -> None:
+    steps = [(k, f"solve takes a whole number. Add {k}. Return the result.") for k in range(1, 10)]
+    texts = [
+        propose(f"def solve(x):\n    return x + {k}", [f"assert solve({n}) == {n + k}" for n in range(4)], words)
+        for k, words in steps
+    ]
+    sides = [split_of(SOLVE, f"number: add {k}") for k, _ in steps]
+    known = Material()
+    outcome = publish(plan, ANNA, take(plan, ANNA, 1)[0], texts, known)
+    assert [score.accuracy for score in outcome.scores] == [float(side != "held-out") for side in sides]
+    assert {score.format for score in outcome.scores} == {1.0}, "each can be read"
+    solved = {question.entry["problem"].text for question in solving(plan, known, 40)}
+    for (_, words), side in zip(steps, sides, strict=True):
+        assert (words in solved) == (side != "held-out")
+    assert 0 < sides.count("held-out") < len(sides)
 
 
 def test_a_level_with_few_problems_repeats_them_and_goes_on() -> None:
