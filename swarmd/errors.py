@@ -6,24 +6,26 @@ follows it. Codes of 64 and more are permanent: a restart cannot help.
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class ExitCode:
     """Exit codes of all commands (sysexits.h where it has one)."""
 
     OK = 0
-    FAILURE = 1  # unexpected; a restart may help
+    FAILURE = 1  # unexpected, or it may pass; a restart may help
     UNFIT = 2  # the doctor found errors
     DIFFERENCE = 3  # replay --verify or log verify found a difference
     NEVER_STARTED = 4  # there is a node, and it has no log yet
     USAGE = 64
-    BAD_DATA = 65  # event log damaged, foreign or newer
-    NO_INPUT = 66  # a named file does not exist
+    BAD_DATA = 65  # what was read is damaged, another's, or of a newer version
+    NO_INPUT = 66  # what is named is not there
     UNAVAILABLE = 69  # a worker's restart budget is spent
     CANNOT_CREATE = 73  # no space left, read-only
     IO_ERROR = 74  # a failed fsync: what is on disk is unknown
     IN_USE = 75  # another daemon holds the data directory; a restart may help later
-    NO_PERMISSION = 77
-    BAD_CONFIG = 78
+    NO_PERMISSION = 77  # a secret that others may read, that is another user's, or that does not open
+    BAD_CONFIG = 78  # wrong, or asks for what this machine has not
     IDENTITY_CONFLICT = 79  # the same identity runs elsewhere
     CHAIN_CONFLICT = 80  # the chain is another one, was reset, or knows this peer under another account
     INTERRUPTED = 130  # Ctrl-C
@@ -46,6 +48,11 @@ class SwarmdError(Exception):
         super().__init__(message)
         self.message = message
         self.fix = fix
+
+    def ending(self, exit_code: int) -> Self:
+        """The same error with another exit code: the code says of which kind it is, the class who knows of it."""
+        self.exit_code = exit_code
+        return self
 
     def __str__(self) -> str:
         return f"{self.message}. {self.fix}" if self.fix else self.message
@@ -119,6 +126,12 @@ class IdentityError(SwarmdError):
     exit_code = ExitCode.NO_PERMISSION
 
 
+class IdentityDamaged(IdentityError):
+    """A key, a backup of one or what belongs to it is damaged, or another's."""
+
+    exit_code = ExitCode.BAD_DATA
+
+
 class IdentityInUse(SwarmdError):
     exit_code = ExitCode.IDENTITY_CONFLICT
 
@@ -127,6 +140,12 @@ class BackupError(SwarmdError):
     """A backup of a node cannot be made as asked for, or is damaged, or must not be restored so."""
 
     exit_code = ExitCode.BAD_DATA
+
+
+class BackupUnwritable(BackupError):
+    """A backup, or the node that one is restored to, cannot be put where it was asked for."""
+
+    exit_code = ExitCode.CANNOT_CREATE
 
 
 class UnitError(SwarmdError):
@@ -225,6 +244,12 @@ class KeystoreError(SwarmdError):
     exit_code = ExitCode.NO_PERMISSION
 
 
+class KeystoreDamaged(KeystoreError):
+    """A keystore, or what belongs to it, is damaged, or another account's."""
+
+    exit_code = ExitCode.BAD_DATA
+
+
 class SignerError(ChainError):
     """The signer proxy did not do as asked; `status` is its HTTP status, 0 where there was none."""
 
@@ -241,9 +266,15 @@ class ManifestError(SwarmdError):
 
 
 class ModelError(SwarmdError):
-    """A model or tokenizer cannot be loaded."""
+    """A model or tokenizer is not there, or cannot be had."""
 
     exit_code = ExitCode.NO_INPUT
+
+
+class ModelUnfit(ModelError):
+    """A model is there, and this machine or this configuration cannot do with it what was asked for."""
+
+    exit_code = ExitCode.BAD_CONFIG
 
 
 class ReferenceFailed(SwarmdError):
@@ -294,6 +325,12 @@ class BundleError(SwarmdError):
     """A support bundle cannot be made or opened, was altered, or replays to another state."""
 
     exit_code = ExitCode.BAD_DATA
+
+
+class BundleUnwritable(BundleError):
+    """A support bundle, or what is in one, cannot be put where it was asked for."""
+
+    exit_code = ExitCode.CANNOT_CREATE
 
 
 class BundleHoldsSecret(BundleError):

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from swarmd.errors import SwarmdError
+from swarmd.errors import ExitCode, SwarmdError
 from swarmd.eventlog.files import sync_directory
 
 CREDENTIAL = "credential:"
@@ -52,7 +52,7 @@ def locate_secret(named: str, root: Path, kind: Kind) -> Secret:
         raise kind.error(
             f"the {kind.noun} is to be the credential {name}, but the service manager has passed none",
             f"Put `LoadCredential={name}:FILE` into the unit, or name a file instead",
-        )
+        ).ending(ExitCode.NO_INPUT)
     return Secret(Path(directory) / name, guarded=True)
 
 
@@ -66,9 +66,9 @@ def read_secret(secret: Secret, kind: Kind) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise kind.error(f"there is no {kind.noun} {path}", kind.make) from None
+        raise kind.error(f"there is no {kind.noun} {path}", kind.make).ending(ExitCode.NO_INPUT) from None
     except OSError as error:
-        raise kind.error(f"the {kind.noun} {path} cannot be opened: {error.strerror}") from None
+        raise _shut(kind, f"the {kind.noun} {path} cannot be opened: {error.strerror}") from None
     try:
         _check(secret, os.fstat(descriptor), kind)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -76,21 +76,28 @@ def read_secret(secret: Secret, kind: Kind) -> bytes:
     finally:
         os.close(descriptor)
     if len(content) > kind.bytes_max:
-        raise kind.error(f"the {kind.noun} {path} is larger than {kind.bytes_max} bytes: it is something else")
+        raise kind.error(f"the {kind.noun} {path} is larger than {kind.bytes_max} bytes: it is something else").ending(
+            ExitCode.BAD_DATA
+        )
     return content
 
 
 def _check(secret: Secret, status: os.stat_result, kind: Kind) -> None:
     path, mode = secret.path, stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
-        raise kind.error(f"the {kind.noun} {path} is not a regular file")
+        raise _shut(kind, f"the {kind.noun} {path} is not a regular file")
     if secret.guarded:
         return
     if status.st_uid != os.geteuid():
         fix = f"Run as that user, or give the file away with `chown {os.geteuid()} {path}`"
-        raise kind.error(f"the {kind.noun} {path} belongs to user {status.st_uid}, not to {os.geteuid()}", fix)
+        raise _shut(kind, f"the {kind.noun} {path} belongs to user {status.st_uid}, not to {os.geteuid()}", fix)
     if mode & 0o077:
-        raise kind.error(f"the {kind.noun} {path} has mode {mode:04o}: others may read it", f"Run `chmod 600 {path}`")
+        fix = f"Run `chmod 600 {path}`"
+        raise _shut(kind, f"the {kind.noun} {path} has mode {mode:04o}: others may read it", fix)
+
+
+def _shut(kind: Kind, message: str, fix: str = "") -> SwarmdError:
+    return kind.error(message, fix).ending(ExitCode.NO_PERMISSION)
 
 
 def write_secret(path: Path, content: bytes, kind: Kind) -> None:
@@ -103,10 +110,10 @@ def write_secret(path: Path, content: bytes, kind: Kind) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         fix = f"Move it away first, or choose another name: a {kind.noun} is never overwritten"
-        raise kind.error(f"{path} exists already", fix) from None
+        raise kind.error(f"{path} exists already", fix).ending(ExitCode.CANNOT_CREATE) from None
     except OSError as error:
         fix = "" if path.parent.is_dir() else f"Make its directory first: `mkdir -m 700 -p {path.parent}`"
-        raise kind.error(f"{path} cannot be created: {error.strerror}", fix) from None
+        raise kind.error(f"{path} cannot be created: {error.strerror}", fix).ending(ExitCode.CANNOT_CREATE) from None
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, 0o600)
@@ -116,4 +123,4 @@ def write_secret(path: Path, content: bytes, kind: Kind) -> None:
         sync_directory(path.parent)
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise kind.error(f"{path} cannot be written: {error.strerror}") from None
+        raise kind.error(f"{path} cannot be written: {error.strerror}").ending(ExitCode.CANNOT_CREATE) from None

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from swarmd.errors import AddressInUse, ConfigError
+from swarmd.errors import AddressInUse, ConfigError, ExitCode
 from swarmd.private import Kind, locate_secret, read_secret
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def load_token(named: str, root: Path, kind: Kind = TOKEN) -> str:
     if len(token) < TOKEN_CHARS_MIN or not re.fullmatch(r"[!-~]+", token):
         raise kind.error(
             f"there is no token in {secret.path}", f"One of {TOKEN_CHARS_MIN} or more letters and digits, on one line"
-        )
+        ).ending(ExitCode.BAD_DATA)
     return token
 
 

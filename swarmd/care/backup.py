@@ -23,7 +23,7 @@ from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note
 from swarmd.daemon.service import digests_in_use
 from swarmd.daemon.upgrade import read_layout
 from swarmd.dht.backup import marks_of
-from swarmd.errors import BackupError
+from swarmd.errors import BackupError, BackupUnwritable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.commit import decode_commit
 from swarmd.eventlog.files import sync_directory
@@ -78,11 +78,11 @@ def make_backup(data: DataPaths, out: Path, plan: Plan) -> Manifest:
     """
     mode = mode_of(out)
     if out.exists() or out.resolve().is_relative_to(data.root.resolve()):
-        raise BackupError(
+        raise BackupUnwritable(
             f"{out} exists already or lies in {data.root}", "Name a new file elsewhere, best another disk"
         )
     if not out.absolute().parent.is_dir():
-        raise BackupError(f"there is no directory {out.absolute().parent}", "Make it first, or name another file")
+        raise BackupUnwritable(f"there is no directory {out.absolute().parent}", "Make it first, or name another file")
     list_segments(data.events)
     with _leaving(data) if plan.for_move else contextlib.nullcontext():
         return _write(data, out, mode, plan)
@@ -113,7 +113,7 @@ def _write(data: DataPaths, out: Path, mode: str, plan: Plan) -> Manifest:
             os.link(unfinished, out)  # never over a file that came meanwhile
         sync_directory(out.parent)
     except OSError as error:
-        raise BackupError(
+        raise BackupUnwritable(
             f"the backup {out} cannot be written: {error.strerror or error}",
             f"See that there is room in {out.absolute().parent} and that this user may write there, or name another",
         ) from error

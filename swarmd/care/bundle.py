@@ -23,7 +23,7 @@ from swarmd import __version__
 from swarmd.care.headers import Header, each_member
 from swarmd.core.state import State
 from swarmd.core.step import RULES
-from swarmd.errors import BundleError, BundleHoldsSecret
+from swarmd.errors import BundleError, BundleHoldsSecret, BundleUnwritable, NotFoundError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.replay import verify
 from swarmd.eventlog.retention import disk_bytes
@@ -106,7 +106,7 @@ def write_bundle(
         LogDamaged, NotFoundError: there is no sound log.
     """
     if out.exists():
-        raise BundleError(f"{out} exists already", "Name another file with --out: a bundle never overwrites one")
+        raise BundleUnwritable(f"{out} exists already", "Name another file with --out: a bundle never overwrites one")
     with tempfile.TemporaryDirectory(prefix=".bundle-", dir=_parent(out)) as scratch:
         root = Path(scratch)
         part = slice_of(log, log_bytes_max)
@@ -136,7 +136,7 @@ def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> Mani
         CommitDiffers, LogDamaged, LogNewer: as `verify` raises them.
     """
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
-        raise BundleError(f"{into} is not an empty directory", "Name a new one with --to")
+        raise BundleUnwritable(f"{into} is not an empty directory", "Name a new one with --to")
     there = into.exists()
     try:
         return _open_into(file, into, report)
@@ -163,7 +163,7 @@ def _open_into(file: Path, into: Path, report: Report) -> Manifest:
             into.mkdir(parents=True, exist_ok=True)
             _unpack(archive, file, into)
     except FileNotFoundError:
-        raise BundleError(f"there is no bundle {file}", "Name the file that `swarmd bundle` has made") from None
+        raise NotFoundError(f"there is no bundle {file}", "Name the file that `swarmd bundle` has made") from None
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise BundleError(f"{file} cannot be unpacked: {error}", "Ask for it again") from error
     manifest = read_manifest(into / MANIFEST, file)
@@ -233,7 +233,7 @@ def read_manifest(path: Path, file: Path) -> Manifest:
 def _parent(out: Path) -> Path:
     parent = out.absolute().parent
     if not parent.is_dir():
-        raise BundleError(f"there is no directory {parent}", "Make it first, or name another file with --out")
+        raise BundleUnwritable(f"there is no directory {parent}", "Make it first, or name another file with --out")
     return parent
 
 
@@ -304,7 +304,7 @@ def _pack(root: Path, out: Path) -> None:
                 archive.add(path, path.relative_to(root).as_posix(), recursive=False, filter=_anonymous)
         scratch.rename(out)
     except OSError as error:
-        raise BundleError(f"{out} cannot be written: {error.strerror}") from error
+        raise BundleUnwritable(f"{out} cannot be written: {error.strerror}") from error
     finally:
         scratch.unlink(missing_ok=True)
 

@@ -32,7 +32,7 @@ from swarmd.care.unpacking import unpacking
 from swarmd.daemon.notes import Restored, write_note
 from swarmd.daemon.upgrade import LAYOUT
 from swarmd.dht.identity import parse_identity, write_private
-from swarmd.errors import BackupError, LogDamaged, LogNewer, NoSpaceLeft, SwarmdError
+from swarmd.errors import BackupError, BackupUnwritable, LogDamaged, LogNewer, NoSpaceLeft, SwarmdError
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.replay import Verified, verify
 from swarmd.paths import DataPaths
@@ -130,7 +130,7 @@ def restore_backup(
 def _write_failure(error: OSError, root: Path) -> SwarmdError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpaceLeft(f"no space left to restore {root}", "Free some space there")
-    return BackupError(f"{root} cannot be made: {error}", "See that this user may write there, or name another")
+    return BackupUnwritable(f"{root} cannot be made: {error}", "See that this user may write there, or name another")
 
 
 def _mark(making: DataPaths, manifest: Manifest, moved: bool, from_round: int) -> None:

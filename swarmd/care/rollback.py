@@ -6,7 +6,7 @@ import time
 
 from swarmd.daemon.notes import Restored, read_restored, write_note
 from swarmd.daemon.upgrade import Copied, hold_log, put_back, read_copied
-from swarmd.errors import NotFoundError, SwarmdError
+from swarmd.errors import NotFoundError
 from swarmd.paths import DataPaths
 
 
@@ -26,7 +26,7 @@ def roll_back(data: DataPaths) -> Copied:
         raise NotFoundError(f"there is no event log in {data.root}", "Name a node's data directory")
     with hold_log(data):
         if copied is None:
-            raise SwarmdError(f"there is no copy from before an upgrade in {data.before_upgrade}", "Restore a backup")
+            raise NotFoundError(f"there is no copy from before an upgrade in {data.before_upgrade}", "Restore a backup")
         before = read_restored(data)
         write_note(data.restored, Restored(time.time(), copied.made_at, before.from_round if before else 0))
         return put_back(data)

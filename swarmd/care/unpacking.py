@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.errors import BackupError
+from swarmd.errors import BackupError, BackupUnwritable, ExitCode
 from swarmd.eventlog.files import sync_directory, write_durably
 from swarmd.paths import DataPaths
 
@@ -49,7 +49,7 @@ def unpacking(root: Path) -> Iterator[DataPaths]:
 def _inside(root: Path) -> Iterator[DataPaths]:
     """A mount point cannot be renamed over, so what is unpacked moves up, entry by entry."""
     if not root.is_dir():
-        raise BackupError(f"{root} is no directory", "Name a new directory")
+        raise BackupUnwritable(f"{root} is no directory", "Name a new directory")
     with _alone(root):
         yield from _fill(root)
 
@@ -69,7 +69,7 @@ def _lock(descriptor: int, root: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise BackupError(f"another restore into {root} goes on", "Let it end") from error
+        raise BackupError(f"another restore into {root} goes on", "Let it end").ending(ExitCode.IN_USE) from error
     except OSError as error:
         if error.errno not in WITHOUT_LOCKS:
             raise
@@ -78,7 +78,7 @@ def _lock(descriptor: int, root: Path) -> None:
 def _fill(root: Path) -> Iterator[DataPaths]:
     _clear(root)
     if any(path.name != FOREIGN for path in root.iterdir()):
-        raise BackupError(f"{root} is not empty, and nothing is overwritten", "Name a new directory")
+        raise BackupUnwritable(f"{root} is not empty, and nothing is overwritten", "Name a new directory")
     making = DataPaths(root).restoring
     making.mkdir(mode=0o700)
     sync_directory(root)

@@ -18,7 +18,7 @@ from eth_utils.address import to_checksum_address
 
 from swarmd import private
 from swarmd.config import ChainConfig
-from swarmd.errors import KeystoreError
+from swarmd.errors import ExitCode, KeystoreDamaged, KeystoreError
 from swarmd.paths import DataPaths
 from swarmd.private import Kind, Secret, locate_secret, read_secret, write_secret
 
@@ -95,10 +95,10 @@ def load_passphrase(named: str, root: Path) -> str:
     try:
         text = read_secret(secret, PASSPHRASE).decode("utf-8")
     except UnicodeDecodeError:
-        raise KeystoreError(f"the passphrase file {secret.path} is no UTF-8 text") from None
+        raise KeystoreDamaged(f"the passphrase file {secret.path} is no UTF-8 text") from None
     passphrase = text.removesuffix("\n").removesuffix("\r")
     if not passphrase:
-        raise KeystoreError(f"the passphrase file {secret.path} is empty")
+        raise KeystoreDamaged(f"the passphrase file {secret.path} is empty")
     return passphrase
 
 
@@ -132,11 +132,11 @@ def create_keystore(path: Path, passphrase: str, work: int | None = None) -> Loc
 def import_key(path: Path, key: str, passphrase: str, work: int | None = None) -> LocalAccount:
     """The account of a key (64 hex digits) in a new file. Raises KeystoreError as `create_keystore` does."""
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", key):
-        raise KeystoreError("this is no private key: 64 hex digits expected")
+        raise KeystoreDamaged("this is no private key: 64 hex digits expected")
     try:
         account: LocalAccount = Account.from_key(key)
     except Exception:  # whatever the libraries raise may hold the key
-        raise KeystoreError("this is no private key: the number is out of range") from None
+        raise KeystoreDamaged("this is no private key: the number is out of range") from None
     _store(path, account, passphrase, work)
     return account
 
@@ -144,7 +144,8 @@ def import_key(path: Path, key: str, passphrase: str, work: int | None = None) -
 def _store(path: Path, account: LocalAccount, passphrase: str, work: int | None) -> None:
     check_passphrase(passphrase)
     if path.exists():  # said before the slow part; `write_secret` holds to it
-        raise KeystoreError(f"{path} exists already", "Move it away first: a keystore is never overwritten")
+        fix = "Move it away first: a keystore is never overwritten"
+        raise KeystoreError(f"{path} exists already", fix).ending(ExitCode.CANNOT_CREATE)
     encrypted = Account.encrypt(account.key, passphrase, kdf="scrypt", iterations=work or 1 << private.SCRYPT_COST)
     write_secret(path, msgspec.json.encode(encrypted) + b"\n", KEYSTORE)
 
@@ -163,7 +164,7 @@ def address_of(path: Path) -> str:
     """The account's address as the keystore says it, checksummed; no passphrase is needed. Raises KeystoreError."""
     address = _parse(read_secret(Secret(path), KEYSTORE), path).address
     if not address:
-        raise KeystoreError(
+        raise KeystoreDamaged(
             f"the keystore {path} does not say its address", "Give its passphrase with --passphrase-file"
         )
     return to_checksum_address("0x" + address.removeprefix("0x"))
@@ -180,7 +181,7 @@ def _unlock(secret: Secret, passphrase: str) -> LocalAccount:
             "Check the passphrase; restore a damaged file from a copy",
         ) from None
     if said and account.address.lower() != "0x" + said.removeprefix("0x").lower():
-        raise KeystoreError(
+        raise KeystoreDamaged(
             f"the keystore {secret.path} says that it is of {said}, but its key is of {account.address}",
             "Find out which account is meant, and import its key again",
         )
@@ -192,13 +193,13 @@ def _parse(content: bytes, path: Path) -> Keystore:
     try:
         keystore = msgspec.convert(_lowered(msgspec.json.decode(content)), Keystore)
     except msgspec.ValidationError as error:
-        raise KeystoreError(
+        raise KeystoreDamaged(
             f"{path} is no keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", KEYSTORE.make
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise KeystoreError(f"{path} is no keystore: it is no JSON", KEYSTORE.make) from None
+        raise KeystoreDamaged(f"{path} is no keystore: it is no JSON", KEYSTORE.make) from None
     if keystore.version != 3:
-        raise KeystoreError(f"the keystore {path} has version {keystore.version}; swarmd reads version 3")
+        raise KeystoreDamaged(f"the keystore {path} has version {keystore.version}; swarmd reads version 3")
     _check_work(keystore.crypto, path)
     return keystore
 
@@ -215,8 +216,8 @@ def _check_work(crypto: Crypto, path: Path) -> None:
             return
         scrypt = msgspec.convert(crypto.kdfparams, Scrypt)
     except msgspec.ValidationError as error:
-        raise KeystoreError(
+        raise KeystoreDamaged(
             f"{path} is no keystore that swarmd can read: kdfparams: {str(error)[:REASON_CHARS_MAX]}"
         ) from None
     if scrypt.n * scrypt.r > SCRYPT_WORK_MAX:
-        raise KeystoreError(f"the keystore {path} asks for more memory than swarmd gives: 1 GiB")
+        raise KeystoreDamaged(f"the keystore {path} asks for more memory than swarmd gives: 1 GiB")

@@ -22,7 +22,7 @@ from swarmd.chain.urls import name_of
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared
-from swarmd.errors import ConfigError, ContractRefused, EndpointFailed, KeystoreError, RpcRefused, SignerError
+from swarmd.errors import ConfigError, ContractRefused, EndpointFailed, ExitCode, KeystoreError, RpcRefused, SignerError
 from swarmd.paths import DataPaths
 from swarmd.private import Kind, locate_secret, read_secret
 
@@ -82,7 +82,7 @@ def read_token(named: str, root: Path) -> str:
     if not token or not all(0x21 <= byte < 0x7F for byte in token):
         raise KeystoreError(
             f"there is no bearer token in {secret.path}", "Write it there, on one line and nothing else"
-        )
+        ).ending(ExitCode.BAD_DATA)
     return token.decode("ascii")
 
 

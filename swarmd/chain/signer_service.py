@@ -23,7 +23,7 @@ from swarmd.chain.signer_http import STOP_S, Access, Door
 from swarmd.chain.urls import read_urls
 from swarmd.chain.wallet import Wallet
 from swarmd.config import ChainConfig
-from swarmd.errors import ChainError, KeystoreError, PathUnusable
+from swarmd.errors import ChainError, KeystoreDamaged, KeystoreError, PathUnusable
 from swarmd.paths import DataPaths
 
 TOKEN = serving.TOKEN._replace(error=KeystoreError)
@@ -76,7 +76,7 @@ async def _opened(order: Order, rpc: Rpc, account: LocalAccount) -> AsyncIterato
     try:
         for line in audit.lines:
             if line.account and line.account != account.address:
-                raise KeystoreError(
+                raise KeystoreDamaged(
                     f"the audit log {order.audit} is of the account {line.account}, the key is of {account.address}",
                     "Give each account an audit log of its own with --audit",
                 )

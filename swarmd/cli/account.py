@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from swarmd.errors import KeystoreError
+from swarmd.errors import KeystoreError, PathUnusable
 from swarmd.gas import COIN_WEI
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make, show or import the account that submits.")
@@ -132,7 +132,7 @@ def _take_key() -> str:
 def _refuse_existing(path: Path) -> None:
     """Say so before anything is asked for; writing refuses it again. Raises KeystoreError."""
     if path.exists() or path.is_symlink():
-        raise KeystoreError(f"{path} exists already", "Move it away first: a keystore is never overwritten")
+        raise PathUnusable(f"{path} exists already", "Move it away first: a keystore is never overwritten")
 
 
 def _tell(line: str) -> None:

@@ -20,7 +20,7 @@ from swarmd.dht.identity import (
     parse_identity,
     write_private,
 )
-from swarmd.errors import IdentityError, NotFoundError, SwarmdError
+from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, PathUnusable, SwarmdError
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def import_key(
     words = _words_of(source, names)
     identity = parse_identity(_read_foreign(source), str(source))
     if not identity.is_whole():
-        raise IdentityError(f"{source} is damaged: its public key does not belong to its secret")
+        raise IdentityDamaged(f"{source} is damaged: its public key does not belong to its secret")
     write_private(path, identity.encode())
     typer.echo(identity.peer_id)
     _warn(f"do not run RL Swarm with {source} any more: one identity runs one node")
@@ -181,7 +181,9 @@ def _words_of(source: Path, names: Path | None) -> Words | None:
         if words is not None:
             return words
     if names:
-        raise IdentityError(f"{names} does not hold RL Swarm's words for names", f"Name its {' or '.join(NAME_FILES)}")
+        raise IdentityDamaged(
+            f"{names} does not hold RL Swarm's words for names", f"Name its {' or '.join(NAME_FILES)}"
+        )
     return None
 
 
@@ -210,7 +212,7 @@ def _read_foreign(path: Path) -> bytes:
 def _refuse_existing(path: Path) -> None:
     """Say so before a passphrase is asked for; writing refuses it again. Raises IdentityError."""
     if path.exists() or path.is_symlink():
-        raise IdentityError(f"{path} exists already", "Move it away first: it is never overwritten")
+        raise PathUnusable(f"{path} exists already", "Move it away first: it is never overwritten")
 
 
 def _marks_for_backup(path: Path, data: Path | None, peer: str) -> Marks | None:
@@ -287,7 +289,7 @@ def _examine_backup(path: Path, identity: Identity, passphrase_file: Path | None
     raw = read_backup(path)
     opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(path))
     if opened.identity.encode() != identity.encode():
-        raise IdentityError(
+        raise IdentityDamaged(
             f"{path} is the backup of {opened.peer}, the key is that of {identity.peer_id}",
             "Make a new one with `swarmd identity backup`",
         )

@@ -46,6 +46,8 @@ def locate(directory: Path | None, config: Path | None = None) -> Located:
         NotFoundError, ConfigError: the configuration is needed, and is not there or cannot be used.
     """
     if config is not None:
+        if directory is not None and not config.exists():
+            raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node with one")
         return Located(config, directory or config.parent / load_config(config).data)
     place = place_of(directory)
     own = place / CONFIG

@@ -46,6 +46,8 @@ def check(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the draws.")] = 0,
 ) -> None:
     """Print a model's accuracy on the held-out questions of the tasks that it was made for."""
+    if directory is not None and not (directory / "config.json").is_file():
+        raise ModelError(f"there is no model in {directory}", "Name a directory that `swarmd model build` wrote")
     from swarmd.training.embedded import find_recipe
     from swarmd.training.evaluation import mean_accuracy
     from swarmd.training.quiet import quieten
@@ -55,8 +57,6 @@ def check(
     quieten()
     recipe = find_recipe(model)
     place = directory or MODELS_DIR / recipe.model
-    if not (place / "config.json").is_file():
-        raise ModelError(f"there is no model in {place}", "Name a directory that `swarmd model build` wrote")
     result = check_model(place, recipe.make_plan(), recipe.answer_tokens, questions, seed)
     for task, accuracy in result.items():
         typer.echo(

@@ -32,13 +32,13 @@ _RESULTS = {
     "resources": "the service manager could not start it",
 }
 _CODES = {
-    ExitCode.BAD_DATA: "the event log is damaged, another node's or newer",
-    ExitCode.NO_INPUT: "a named file, or the model, is missing or does not fit",
+    ExitCode.BAD_DATA: "what it read is damaged, another node's or newer",
+    ExitCode.NO_INPUT: "a named file, or the model, is missing",
     ExitCode.UNAVAILABLE: "a worker ended too often",
-    ExitCode.CANNOT_CREATE: "no space is left",
+    ExitCode.CANNOT_CREATE: "no space is left, or something cannot be written",
     ExitCode.IO_ERROR: "a write to the event log failed",
     ExitCode.IN_USE: "another daemon holds the data directory",
-    ExitCode.NO_PERMISSION: "a secret is missing or others may read it",
+    ExitCode.NO_PERMISSION: "others may read a secret, or it does not open",
     ExitCode.BAD_CONFIG: "the configuration is wrong, or asks for what this machine has not",
     ExitCode.IDENTITY_CONFLICT: "the same identity runs elsewhere",
     ExitCode.CHAIN_CONFLICT: "the chain is another one, was reset, or knows this peer under another account",

@@ -15,7 +15,7 @@ import typer
 from swarmd.config import ChainConfig, Config, load_config
 from swarmd.daemon.swarm_check import SwarmName, advise_other_directory, refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity import Identity, create_identity, load_identity
-from swarmd.errors import KeystoreError, OtherSwarm, PathUnusable
+from swarmd.errors import NotFoundError, OtherSwarm, PathUnusable
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def open_keystore(keystore: Path, passphrase: Path | None) -> LocalAccount:
     from swarmd.chain.keystore import load_passphrase, read_keystore
 
     if not keystore.exists():
-        raise KeystoreError(f"there is no keystore {keystore}", f"Make one with `swarmd account new {keystore}`")
+        raise NotFoundError(f"there is no keystore {keystore}", f"Make one with `swarmd account new {keystore}`")
     secret = passphrase or passphrase_beside(keystore)
     return read_keystore(keystore, load_passphrase(secret.name, secret.parent))
 

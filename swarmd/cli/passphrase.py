@@ -8,7 +8,7 @@ import stat
 import sys
 from pathlib import Path
 
-from swarmd.errors import IdentityError, NotFoundError
+from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError
 
 FILE_BYTES_MAX = 4096
 
@@ -49,7 +49,7 @@ def _line_in(raw: bytes, path: Path) -> str:
     try:
         line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise IdentityError(f"the passphrase file {path} is no UTF-8 text") from error
+        raise IdentityDamaged(f"the passphrase file {path} is no UTF-8 text") from error
     if not line or "\n" in line or len(raw) > FILE_BYTES_MAX:
-        raise IdentityError(f"the passphrase file {path} does not hold one line of text")
+        raise IdentityDamaged(f"the passphrase file {path} does not hold one line of text")
     return line

@@ -153,7 +153,7 @@ def uninstall(
     others = other_instances(place) | (_active_instances(place) if reload else set())
     paths = [path for path in _written(place, others) if path.exists()]
     if not paths:
-        raise UnitError(f"{place.unit} is not installed in {place.units}")
+        raise NotFoundError(f"{place.unit} is not installed in {place.units}")
     if reload and not dry_run:
         _systemctl(place, "disable", "--now", place.unit)
     for path in paths:
@@ -203,7 +203,7 @@ def show(
     place = find_place(instance, user)
     lines = effective(place)
     if not lines:
-        raise UnitError(f"{place.unit} is not installed in {place.units}", "Run `swarmd service install --dry-run`")
+        raise NotFoundError(f"{place.unit} is not installed in {place.units}", "Run `swarmd service install --dry-run`")
     told = reasons()
     for line in lines:
         why = told.get((line.key, line.value)) or told.get((line.key, ""), "")

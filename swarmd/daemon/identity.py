@@ -8,7 +8,7 @@ import structlog
 
 from swarmd.config import Config
 from swarmd.dht.identity import Identity, create_identity, load_identity, read_identity
-from swarmd.errors import IdentityError, NotFoundError
+from swarmd.errors import IdentityDamaged, NotFoundError
 from swarmd.eventlog.segment import list_segments
 from swarmd.paths import DataPaths
 
@@ -53,7 +53,7 @@ def _make(config: Config, path: Path) -> Identity:
 
 def _check_pin(pin: str, identity: Identity, path: Path) -> None:
     if pin and identity.peer_id != pin:
-        raise IdentityError(
+        raise IdentityDamaged(
             f"the identity {path} is that of {identity.peer_id}, but dht.peer pins {pin}",
             f"Put the key of {pin} there (`swarmd identity restore`), or change dht.peer if the other is meant",
         )

@@ -23,7 +23,7 @@ import structlog
 from swarmd import __version__
 from swarmd.config import Config
 from swarmd.core.step import RULES
-from swarmd.errors import LogDamaged, LogNewer, SwarmdError
+from swarmd.errors import LogDamaged, LogNewer, NotFoundError
 from swarmd.eventlog.files import sync_directory, write_durably
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import LOCK_NAME, take_lock
@@ -316,7 +316,7 @@ def put_back(data: DataPaths) -> Copied:
     """
     copied = read_copied(data)
     if copied is None:
-        raise SwarmdError(f"there is no copy from before an upgrade in {data.before_upgrade}", "Restore a backup")
+        raise NotFoundError(f"there is no copy from before an upgrade in {data.before_upgrade}", "Restore a backup")
     with _locked(data.before_upgrade / LOG):  # which is the log of the directory once it lies there
         held = _begin_undoing(data, copied)
         for path in copied.paths:

@@ -18,7 +18,7 @@ import msgspec
 from swarmd import private
 from swarmd.core.state import State
 from swarmd.dht.identity import Identity, parse_identity
-from swarmd.errors import IdentityError, NotFoundError
+from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError
 from swarmd.eventlog.fold import load, node_of
 from swarmd.eventlog.segment import list_segments
 from swarmd.paths import DataPaths
@@ -60,7 +60,7 @@ class Backup(msgspec.Struct, frozen=True):
         """The key. Raises IdentityError when it is not whole, which a backup that opens never is."""
         identity = parse_identity(self.key, "the backup's key")
         if identity.peer_id != self.peer or not identity.is_whole():
-            raise IdentityError(f"the backup of {self.peer} holds another key or a damaged one", _AGAIN)
+            raise IdentityDamaged(f"the backup of {self.peer} holds another key or a damaged one", _AGAIN)
         return identity
 
 
@@ -116,18 +116,20 @@ def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
     try:
         return msgspec.msgpack.decode(plain, type=Backup)
     except msgspec.DecodeError as error:
-        raise IdentityError(f"{origin} opens, but holds no backup that this swarmd knows") from error
+        raise IdentityDamaged(f"{origin} opens, but holds no backup that this swarmd knows") from error
 
 
 def _read_header(raw: bytes, origin: str) -> tuple[int, bytes, bytes]:
     """(cost, salt, nonce), in bounds."""
     if not HEADER.size < len(raw) <= FILE_BYTES_MAX or not raw.startswith(MAGIC):
-        raise IdentityError(f"{origin} is no backup of an identity", "Name a file that `swarmd identity backup` wrote")
+        raise IdentityDamaged(
+            f"{origin} is no backup of an identity", "Name a file that `swarmd identity backup` wrote"
+        )
     _, version, cost, salt, nonce = HEADER.unpack_from(raw)
     if version != VERSION:
-        raise IdentityError(f"{origin} is a backup of version {version}, this swarmd reads version {VERSION}")
+        raise IdentityDamaged(f"{origin} is a backup of version {version}, this swarmd reads version {VERSION}")
     if not COST_MIN <= cost <= COST_MAX:
-        raise IdentityError(f"{origin} is damaged: it asks for a cost of 2^{cost}", _AGAIN)
+        raise IdentityDamaged(f"{origin} is damaged: it asks for a cost of 2^{cost}", _AGAIN)
     return cost, salt, nonce
 
 
@@ -161,7 +163,7 @@ def read_marks(data: DataPaths, peer: str) -> Marks | None:
     owner = node_of(data.events)
     if owner and owner != peer:
         fix = "Name the file or directory of that node, or another directory"
-        raise IdentityError(f"{data.events} holds the log of {owner}, the identity is {peer}", fix)
+        raise IdentityDamaged(f"{data.events} holds the log of {owner}, the identity is {peer}", fix)
     return marks_of(load(data.events)[0])
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import base58
 
-from swarmd.errors import IdentityError, IdentityInUse, NotFoundError
+from swarmd.errors import IdentityDamaged, IdentityError, IdentityInUse, NotFoundError
 from swarmd.private import Kind, write_secret
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def load_identity(path: Path) -> Identity:
     """
     identity = read_identity(path)
     if not identity.is_whole():
-        raise IdentityError(f"{path} is damaged: its public key does not belong to its secret", _RESTORE)
+        raise IdentityDamaged(f"{path} is damaged: its public key does not belong to its secret", _RESTORE)
     return identity
 
 
@@ -225,7 +225,9 @@ def parse_identity(raw: bytes, origin: str) -> Identity:
 
         return parse_rsa(raw, origin)
     if len(raw) != FILE_BYTES or not raw.startswith(FILE_PREFIX):
-        raise IdentityError(f"{origin} is no identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected", _RESTORE)
+        raise IdentityDamaged(
+            f"{origin} is no identity: a libp2p key of {FILE_BYTES} bytes (Ed25519) expected", _RESTORE
+        )
     return Ed25519Identity(raw[4:36], raw[36:68])
 
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from swarmd.dht.identity import RSA_PEER_PREFIX, RSA_PREFIX, Identity, key_digest_of, write_private
-from swarmd.errors import IdentityError
+from swarmd.errors import IdentityDamaged
 
 BITS_MIN, BITS_MAX = 2048, 4096
 EXPONENT = 65537  # the one that everybody uses; large ones make verifying slow
@@ -82,12 +82,14 @@ def parse_rsa(raw: bytes, origin: str) -> RsaIdentity:
     try:
         key = serialization.load_der_private_key(_der_in(raw), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise IdentityError(f"{origin} is damaged: it begins as an RSA identity and holds no RSA key", _FIX) from error
+        raise IdentityDamaged(
+            f"{origin} is damaged: it begins as an RSA identity and holds no RSA key", _FIX
+        ) from error
     if not isinstance(key, rsa.RSAPrivateKey) or _protobuf(_encode_private(key)) != raw:
-        raise IdentityError(f"{origin} is damaged: what it holds is not an RSA key in PKCS#1 form alone", _FIX)
+        raise IdentityDamaged(f"{origin} is damaged: what it holds is not an RSA key in PKCS#1 form alone", _FIX)
     problem = _problem_of(key.public_key())
     if problem:
-        raise IdentityError(f"{origin} cannot be used: {problem}")
+        raise IdentityDamaged(f"{origin} cannot be used: {problem}")
     return RsaIdentity(key)
 
 

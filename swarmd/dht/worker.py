@@ -31,7 +31,7 @@ from swarmd.dht.p2pd import MEMORY_SHARE, find_p2pd
 from swarmd.dht.room import bound_files
 from swarmd.dht.session import Session, identity_path
 from swarmd.dht.sockets import make_place
-from swarmd.errors import IdentityError, IdentityInUse, SwarmdError, single_error
+from swarmd.errors import IdentityDamaged, IdentityInUse, SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.sandbox.confinement import Bounds, confine
@@ -140,7 +140,7 @@ async def _take_identity(path: Path, peer: str, held: ExitStack) -> Identity:
     identity = load_identity(path)
     if peer and identity.peer_id != peer:
         fix = f"Restore the key of {peer}; a key is not exchanged while its node runs"
-        raise IdentityError(f"the identity {path} is that of {identity.peer_id}, the node runs as {peer}", fix)
+        raise IdentityDamaged(f"the identity {path} is that of {identity.peer_id}, the node runs as {peer}", fix)
     deadline = anyio.current_time() + HOLD_S
     while True:
         try:

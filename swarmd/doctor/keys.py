@@ -64,7 +64,7 @@ KEY_DAMAGED = Kind(
     "identity.damaged",
     "error",
     "The identity is damaged or no key",
-    "The node ends with code 77.",
+    "The node ends with code 65.",
     "Bring it back with `swarmd identity restore BACKUP FILE`",
 )
 KEY_OTHER = Kind(

@@ -80,7 +80,7 @@ ACCOUNT_CLOSED = Kind(
     "account.keystore",
     "error",
     "The account's key cannot be used",
-    "Nothing can be submitted; the chain worker ends with code 77.",
+    "Nothing can be submitted; the node ends with code 65, 66 or 77.",
     "Correct chain.keystore and chain.passphrase, or restore the files from a copy",
 )
 ACCOUNT_POOR = Kind(

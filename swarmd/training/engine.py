@@ -16,7 +16,7 @@ from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import Train
 from swarmd.core.events import OutputsMade, StageTrained
 from swarmd.core.values import RolloutsRef
-from swarmd.errors import CheckpointFailed, ModelError, SwarmError
+from swarmd.errors import CheckpointFailed, ModelUnfit, SwarmError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.results.trackers import Trackers
@@ -439,7 +439,7 @@ def check_context(policy: Policy, prompt_tokens: int, completion_tokens: int) ->
     """Raise ModelError when the model cannot hold a prompt and a completion of the configured lengths."""
     context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
     if context is not None and prompt_tokens + completion_tokens > context:
-        raise ModelError(
+        raise ModelUnfit(
             f"{policy.name} reads {context} tokens, training.prompt_tokens + training.completion_tokens is "
             f"{prompt_tokens + completion_tokens}",
             "Lower one of the two",

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, ModelError
+from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
 from swarmd.training.adapters import add_adapters, load_with_unsloth, quantize_by, trained_parameters
@@ -175,7 +175,7 @@ def load_policy(training: TrainingConfig) -> Policy:
                 return loaded
             reason = loaded
             _log.info("does not work here", numbers=numbers.text, attention=attention, device=device, reason=reason)
-    raise ModelError(
+    raise ModelUnfit(
         f"{training.model} does not work on {device}: {reason}",
         "Set training.device, training.dtype, training.attention or training.quantization to others",
     )
@@ -267,11 +267,11 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     pinned = revision or MAIN
     tokenizer = _guard(name, lambda: load(source, revision=pinned, padding_side="left"), "the tokenizer of ")
     if not tokenizer.chat_template:
-        raise ModelError(
+        raise ModelUnfit(
             f"the tokenizer of {name} has no chat template", "Use an instruction-tuned model or add chat_template.jinja"
         )
     if tokenizer.eos_token_id is None:
-        raise ModelError(f"the tokenizer of {name} has no end token", "Set eos_token in its tokenizer_config.json")
+        raise ModelUnfit(f"the tokenizer of {name} has no end token", "Set eos_token in its tokenizer_config.json")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

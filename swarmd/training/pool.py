@@ -10,7 +10,7 @@ import msgspec
 import structlog
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, ModelError
+from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.paths import DataPaths
 from swarmd.training.device import Numbers, choose_device, choose_numbers
 from swarmd.training.known import KINDS, TABLE, PooledModel, find_model
@@ -101,7 +101,7 @@ def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers:
     if possible:
         return max(possible, key=lambda fit: fit.model.shape.parameters)  # max keeps the first of equals
     smallest = min(fits, key=lambda fit: fit.need.total)
-    raise ModelError(
+    raise ModelUnfit(
         f"no model of the pool can be trained on {room.device} with {room.free / GIB:.1f} GiB free; the least, "
         f"{smallest.model.name}, takes {smallest.need.total / GIB:.1f} GiB",
         'Free memory, lower training.questions or the token counts, or set training.model = "embedded"; '
@@ -116,7 +116,7 @@ def check_fit(name: str, shape: Shape, training: TrainingConfig, numbers: Number
     if need <= room.free:
         return
     fitting = [row.name for row in TABLE if weigh(row, training, numbers, room).fits]
-    raise ModelError(
+    raise ModelUnfit(
         f"training {name} takes about {need / GIB:.1f} GiB on {device}, {room.free / GIB:.1f} GiB are free",
         (f"Of the models swarmd knows these fit: {', '.join(fitting)}. " if fitting else "")
         + "Choose a smaller model, adapters or quantisation, or free memory; `swarmd model fit` shows the terms",

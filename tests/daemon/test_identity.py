@@ -107,7 +107,7 @@ def test_run_with_a_pin_begins_nothing(tmp_path: Path, key: str, capsys: pytest.
         data.root.mkdir()
         create_identity(data.root / "identity.key")
     code = run_command(["run", "--config", str(tmp_path / "node.toml")])
-    assert code == (ExitCode.NO_INPUT if key == "missing" else ExitCode.NO_PERMISSION)
+    assert code == (ExitCode.NO_INPUT if key == "missing" else ExitCode.BAD_DATA)
     said = "".join(capsys.readouterr())
     assert OTHER.peer_id in said and "swarmd identity restore" in said
     assert not data.events.exists()

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ModelError
+from swarmd.errors import ModelError, ModelUnfit
 from swarmd.training.device import choose_device, choose_numbers, choose_threads
 from swarmd.training.memory import measure_room
 from swarmd.training.model import digest_weights, inspect_model
@@ -55,7 +55,7 @@ def load_frozen(training: TrainingConfig) -> Frozen:
     needed = inspect_model(source, training.model, training.revision).parameters * numbers.dtype.itemsize
     free = measure_room(device).free
     if needed > free:
-        raise ModelError(
+        raise ModelUnfit(
             f"the weights of {training.model} take {needed / 2**30:.1f} GiB in {numbers.weights} on {device}, "
             f"{free / 2**30:.1f} GiB are free",
             "Choose a smaller model, shorter numbers or another device, or free memory",
