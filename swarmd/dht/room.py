@@ -25,8 +25,9 @@ from swarmd.errors import MakingRoom
 
 LOOK_S = 1.0
 PRESSED = 0.75  # share of a mark from which on strangers have to go
+P2PD_SHARE = 0.5  # of the worker's mark; quiet, p2pd has some 60 MiB, with 512 connections 150
 PATIENCE_S = 10.0  # above a mark, after strangers were disconnected
-EASE_S = 10.0  # between two attempts to make room
+EASE_S = 3.0  # between two attempts to make room
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 DESCRIPTORS_KEPT = 64  # below the limit of open files, for logs, sockets of our own, and the disk
 
@@ -36,9 +37,13 @@ log = logging.getLogger(__name__)
 class Marks(NamedTuple):
     """Above these a process has to be replaced."""
 
-    memory_bytes: int  # resident, of the worker and of p2pd, each
+    memory_bytes: int  # resident, of the worker; p2pd has half of it
     files: int
     tasks: int
+
+    def of_p2pd(self) -> Marks:
+        """p2pd's own."""
+        return self._replace(memory_bytes=int(self.memory_bytes * P2PD_SHARE))
 
 
 class Usage(NamedTuple):
@@ -116,12 +121,13 @@ class Room:
     async def look(self, own: Usage, p2pd: Usage) -> None:
         """Do what is due. Raises MakingRoom."""
         marks, now = self._current_marks(), anyio.current_time()
-        if max(own.share(marks), p2pd.share(marks)) >= PRESSED and now - self._eased_at >= EASE_S:
+        share, share_of_p2pd = own.share(marks), p2pd.share(marks.of_p2pd())
+        if max(share, share_of_p2pd) >= PRESSED and now - self._eased_at >= EASE_S:
             self._eased_at = now
             await self._ease(own, p2pd)
-        if self._is_lasting("p2pd", p2pd.share(marks), now):
+        if self._is_lasting("p2pd", share_of_p2pd, now):
             self._end_p2pd(p2pd)
-        if self._is_lasting("worker", own.share(marks), now):
+        if self._is_lasting("worker", share, now):
             raise MakingRoom(f"the network worker makes room for a fresh process: it holds {own}")
 
     def _is_lasting(self, whose: str, share: float, now: float) -> bool:
