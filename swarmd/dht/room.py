@@ -27,6 +27,7 @@ LOOK_S = 1.0
 PRESSED = 0.75  # share of a mark from which on strangers have to go
 P2PD_SHARE = 0.5  # of the worker's mark; quiet, p2pd has some 60 MiB, with 512 connections 150
 PATIENCE_S = 10.0  # above a mark, after strangers were disconnected
+HANDSHAKES_S = 60.0  # p2pd's files may be handshakes that nobody goes on with, which it gives up after 15 s
 EASE_S = 3.0  # between two attempts to make room
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 DESCRIPTORS_KEPT = 64  # below the limit of open files, for logs, sockets of our own, and the disk
@@ -125,17 +126,19 @@ class Room:
         if max(share, share_of_p2pd) >= PRESSED and now - self._eased_at >= EASE_S:
             self._eased_at = now
             await self._ease(own, p2pd)
-        if self._is_lasting("p2pd", share_of_p2pd, now):
+        memory_share = p2pd.memory_bytes / marks.of_p2pd().memory_bytes
+        if self._is_lasting("p2pd", memory_share, now) or self._is_lasting("files", share_of_p2pd, now, HANDSHAKES_S):
             self._end_p2pd(p2pd)
         if self._is_lasting("worker", share, now):
             raise MakingRoom(f"the network worker makes room for a fresh process: it holds {own}")
 
-    def _is_lasting(self, whose: str, share: float, now: float) -> bool:
-        """Above the mark for a while although room was made; at once when far above it."""
+    def _is_lasting(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
+        """Above the mark for a while although room was made; at once when far above what may be waited for."""
         if share < 1.0:
             self._over_since.pop(whose, None)
             return False
-        return share >= 1.0 / PRESSED or now - self._over_since.setdefault(whose, now) >= PATIENCE_S
+        at_once = share >= 1.0 / PRESSED and patience_s == PATIENCE_S
+        return at_once or now - self._over_since.setdefault(whose, now) >= patience_s
 
     async def _ease(self, own: Usage, p2pd: Usage) -> None:
         life = self._node.life
@@ -150,7 +153,7 @@ class Room:
 
     def _end_p2pd(self, p2pd: Usage) -> None:
         life = self._node.life
-        self._over_since.pop("p2pd", None)
+        self._over_since.clear()
         if life is not None and life.p2p.returncode is None:
             log.warning("p2pd holds %s and is started again", p2pd)
             life.p2p._child.kill()

@@ -14,7 +14,7 @@ import pytest
 
 from swarmd.dht.connections import Connections
 from swarmd.dht.door import Door
-from swarmd.dht.room import DESCRIPTORS_KEPT, PATIENCE_S, Marks, Room, Usage, usage_of
+from swarmd.dht.room import DESCRIPTORS_KEPT, HANDSHAKES_S, PATIENCE_S, Marks, Room, Usage, usage_of
 from swarmd.errors import EXIT_FOR_ROOM, ExitCode, MakingRoom
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +108,13 @@ async def test_far_above_the_mark_nothing_is_waited_for(scene: Scene) -> None:
 async def test_files_and_tasks_count_like_memory(scene: Scene, usage: Usage) -> None:
     with pytest.raises(MakingRoom):
         await scene.room.look(usage, P2PD[0])
+
+
+async def test_files_of_p2pd_are_waited_for_longer(scene: Scene, clock: Any) -> None:
+    for at, ended in ((0.0, None), (HANDSHAKES_S - 1.0, None), (HANDSHAKES_S, -9)):
+        clock(at)
+        await scene.room.look(QUIET, Usage(1, 5000))
+        assert scene.p2pd.returncode == ended
 
 
 async def test_fewer_files_than_configured_may_be_what_the_machine_allows() -> None:
