@@ -77,7 +77,7 @@ class DhtConfig(Section, frozen=True):
     poll_s: Positive = 5.0  # slow fall-back poll; hints are pushed
     record_s: Positive = 900.0  # how long records live; the owner republishes three times as often
     connections_max: Annotated[int, msgspec.Meta(ge=16, le=65536)] = 512  # open at once; half of them from one address
-    memory_bytes_max: Annotated[int, msgspec.Meta(ge=2**25, le=2**40)] = 2**29  # of the network worker, and of p2pd
+    memory_bytes_max: Annotated[int, msgspec.Meta(ge=2**25, le=2**40)] = 2**29  # of the network worker; p2pd: half
     files_max: Annotated[int, msgspec.Meta(ge=128, le=2**20)] = 4096  # open in either
     tasks_max: Annotated[int, msgspec.Meta(ge=256, le=2**20)] = 4096  # in the network worker
     members: tuple[str, ...] = ()  # peer ids allowed to write; empty admits all

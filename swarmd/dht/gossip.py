@@ -17,10 +17,11 @@ from swarmd.dht.node import Life, Node
 from swarmd.dht.plain import DECODE_ERRORS
 from swarmd.dht.quota import Quota
 from swarmd.dht.records import Signed
-from swarmd.errors import NetworkDown
+from swarmd.errors import NetworkDown, RecordRejected
 
 HINT_BYTES_MAX = 512
 HINTS_BURST, HINTS_PER_S = 20.0, 5.0  # one sender's
+ALL_BURST, ALL_PER_S = 4096.0, 256.0  # of all senders together
 PUBLISH_S = 2.0
 MEMBERSHIP = "membership"
 
@@ -61,6 +62,7 @@ class Gossip:
         self._admits = admits
         self._hinted = hinted
         self._quota = Quota(HINTS_BURST, HINTS_PER_S, time.monotonic)
+        self._all = Quota(ALL_BURST, ALL_PER_S, time.monotonic)
         node.attendants.append(self.listen)
 
     async def listen(self, life: Life) -> None:
@@ -71,15 +73,26 @@ class Gossip:
     def _take(self, sender: str, message: bytes) -> None:
         if not self._admits(sender):
             return
-        if len(message) > HINT_BYTES_MAX or not self._quota.take(sender):
-            return
         try:
-            hint = msgspec.msgpack.decode(message, type=Hint)
-        except DECODE_ERRORS:
+            hint = self._check(sender, message)
+        except RecordRejected:
+            return
+        if not self._all.take(""):  # nobody's fault; the keys are read every few seconds in any case
             return
         echo = sender == self._peer_id and hint.kind != MEMBERSHIP
         if hint.sender == sender and not echo:
             self._hinted(hint.key, sender, hint.expiration)
+
+    def _check(self, sender: str, message: bytes) -> Hint:
+        """The hint of a message. Raises RecordRejected, counted."""
+        if len(message) > HINT_BYTES_MAX:
+            raise self._node.door.refusal(sender, "oversized", f"a hint of {len(message)} bytes")
+        if not self._quota.take(sender):
+            raise self._node.door.refusal(sender, "hints", "too many hints a second")
+        try:
+            return msgspec.msgpack.decode(message, type=Hint)
+        except DECODE_ERRORS as error:
+            raise self._node.door.refusal(sender, "malformed", f"no hint: {error}") from error
 
     def tell(self, signed: Signed) -> None:
         """Hint at an own record, in the background; a lost hint costs time, nothing else."""

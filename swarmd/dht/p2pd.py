@@ -34,7 +34,6 @@ RELAY: dict[str, str | int] = {
     "relayDataLimit": 256 * 1024 * 1024,
     "relayTimeLimit": "30m",
 }
-MEMORY_SHARE = 0.75  # of what p2pd may hold, from which on its garbage collector works harder
 
 log = logging.getLogger(__name__)
 install_control()

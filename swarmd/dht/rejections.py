@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Callable
 
 from swarmd.core.events import RecordsRejected
+from swarmd.dht.quota import Quota
 
 COUNTERS_MAX = 256  # distinct (peer, reason); the rest is counted under no peer
 REPEAT_S = 60.0  # between two events about the same peer and reason
+NAMED_BURST, NAMED_PER_S = 32.0, 0.5  # events that name a peer: ids cost nothing, and the log keeps every event
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,7 @@ class Rejections:
         self._now = now
         self._counts: Counter[tuple[str, str]] = Counter()
         self._told_at: dict[tuple[str, str], float] = {}
+        self._named = Quota(NAMED_BURST, NAMED_PER_S, now)
         self.total: Counter[str] = Counter()
 
     def count(self, peer: str, reason: str, detail: str = "") -> None:
@@ -37,9 +40,15 @@ class Rejections:
         log.debug("refused a record from %s: %s: %s", peer or "an unknown peer", reason, detail)
 
     def due(self) -> list[RecordsRejected]:
-        """Events to report now: each (peer, reason) at once when new, then once a minute with what has gathered."""
+        """Events to report now: each (peer, reason) at once when new, then once a minute with what has gathered.
+
+        Where too many peers are refused, the rest is told under no peer.
+        """
         now = self._now()
         self._told_at = {place: at for place, at in self._told_at.items() if now - at < REPEAT_S}
+        for place in [place for place in self._counts if place[0] and place not in self._told_at]:
+            if not self._named.take(""):
+                self._counts["", place[1]] += self._counts.pop(place)
         ready = [place for place in self._counts if place not in self._told_at]
         return [self._take(place, now) for place in ready]
 

@@ -25,8 +25,10 @@ from swarmd.errors import OutOfRoom
 
 LOOK_S = 1.0
 PRESSED = 0.75  # share of a mark from which on strangers have to go
+P2PD_SHARE = 0.5  # of the worker's mark; quiet, p2pd has some 60 MiB, with 512 connections 150
 PATIENCE_S = 10.0  # above a mark, after strangers were disconnected
-EASE_S = 10.0  # between two attempts to make room
+HANDSHAKES_S = 60.0  # p2pd's files may be handshakes that nobody goes on with, which it gives up after 15 s
+EASE_S = 3.0  # between two attempts to make room
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 DESCRIPTORS_KEPT = 64  # below the limit of open files, for logs, sockets of our own, and the disk
 
@@ -36,9 +38,13 @@ log = logging.getLogger(__name__)
 class Marks(NamedTuple):
     """Above these a process has to be replaced."""
 
-    memory_bytes: int  # resident, of the worker and of p2pd, each
+    memory_bytes: int  # resident, of the worker; p2pd has half of it
     files: int
     tasks: int
+
+    def of_p2pd(self) -> Marks:
+        """p2pd's own."""
+        return self._replace(memory_bytes=int(self.memory_bytes * P2PD_SHARE))
 
 
 class Usage(NamedTuple):
@@ -116,20 +122,23 @@ class Room:
     async def look(self, own: Usage, p2pd: Usage) -> None:
         """Do what is due. Raises OutOfRoom."""
         marks, now = self._current_marks(), anyio.current_time()
-        if max(own.share(marks), p2pd.share(marks)) >= PRESSED and now - self._eased_at >= EASE_S:
+        share, share_of_p2pd = own.share(marks), p2pd.share(marks.of_p2pd())
+        if max(share, share_of_p2pd) >= PRESSED and now - self._eased_at >= EASE_S:
             self._eased_at = now
             await self._ease(own, p2pd)
-        if self._is_lasting("p2pd", p2pd.share(marks), now):
+        memory_share = p2pd.memory_bytes / marks.of_p2pd().memory_bytes
+        if self._is_lasting("p2pd", memory_share, now) or self._is_lasting("files", share_of_p2pd, now, HANDSHAKES_S):
             self._end_p2pd(p2pd)
-        if self._is_lasting("worker", own.share(marks), now):
+        if self._is_lasting("worker", share, now):
             raise OutOfRoom(f"the network worker makes room for a fresh process: it holds {own}")
 
-    def _is_lasting(self, whose: str, share: float, now: float) -> bool:
-        """Above the mark for a while although room was made; at once when far above it."""
+    def _is_lasting(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
+        """Above the mark for a while although room was made; at once when far above what may be waited for."""
         if share < 1.0:
             self._over_since.pop(whose, None)
             return False
-        return share >= 1.0 / PRESSED or now - self._over_since.setdefault(whose, now) >= PATIENCE_S
+        at_once = share >= 1.0 / PRESSED and patience_s == PATIENCE_S
+        return at_once or now - self._over_since.setdefault(whose, now) >= patience_s
 
     async def _ease(self, own: Usage, p2pd: Usage) -> None:
         life = self._node.life
@@ -144,7 +153,7 @@ class Room:
 
     def _end_p2pd(self, p2pd: Usage) -> None:
         life = self._node.life
-        self._over_since.pop("p2pd", None)
+        self._over_since.clear()
         if life is not None and life.p2p.returncode is None:
             log.warning("p2pd holds %s and is started again", p2pd)
             life.p2p._child.kill()

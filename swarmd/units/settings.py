@@ -53,6 +53,8 @@ LIFE = (
     Setting("TimeoutStopSec", str(STOP_S), "Longer than the daemon takes: twice workers.stop_s (10 s) and 5 s."),
     Setting("OOMPolicy", "continue", "The kernel takes the trainer first, and the daemon starts it again."),
     Setting("OOMScoreAdjust", "-500", "The daemon goes last: no peer that fills a worker uses up its starts.", False),
+    Setting("MemoryMax", "95%", "Of the machine's: what is over is taken from the node, and from nobody beside it."),
+    Setting("TasksMax", "16384", "Threads and processes; a trainer has some for each core."),
     Setting("LimitNOFILE", "16384", "Sockets of peers."),
     Setting("LimitCORE", "0", "No image of the memory, with the keys in it, on the disk."),
     Setting("LogRateLimitIntervalSec", "30s", "A node under stress explains itself; journald would drop it.", False),
@@ -106,7 +108,6 @@ PROGRAMS = (
 ABSENT = (
     ("MemoryDenyWriteExecute", "p2pd, which is packed, unpacks itself into memory and does not start; torch compiles"),
     ("ProcSubset", "the trainer reads /proc/meminfo"),
-    ("MemoryMax", "how much a model takes is the configuration's: training.memory recycles the trainer before"),
     ("RootDirectory", "the interpreter and its libraries are the machine's"),
     ("IPAddressDeny", "peers are anywhere"),
 )

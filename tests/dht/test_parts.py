@@ -23,7 +23,7 @@ from swarmd.dht.peers import PEERS_KEPT, AddressBook, answers
 from swarmd.dht.places import is_free, tcp_place
 from swarmd.dht.quota import SENDERS_MAX, Quota
 from swarmd.dht.records import ReportRecord
-from swarmd.dht.rejections import COUNTERS_MAX, REPEAT_S, Rejections
+from swarmd.dht.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S, REPEAT_S, Rejections
 from swarmd.dht.shelf import Shelf
 from swarmd.dht.sockets import (
     SOCKET_NAME_BYTES,
@@ -121,7 +121,7 @@ def test_a_flood_of_peers_is_counted_together() -> None:
     for number in range(3 * COUNTERS_MAX):
         rejections.count(f"peer{number}", "unsigned")
     due = rejections.due()
-    assert len(due) == COUNTERS_MAX + 1
+    assert len(due) == NAMED_BURST + 1
     assert sum(event.count for event in due) == 3 * COUNTERS_MAX
 
 
@@ -322,3 +322,17 @@ def test_the_lean_hivemind_has_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] True"
+
+
+def test_refusals_of_ever_new_peers_fill_no_log() -> None:
+    now = 0.0
+    rejections = Rejections(lambda: now)
+    told = []
+    for step in range(600):
+        now = step * 0.1
+        rejections.count(f"peer-{step}", "calls")
+        told += rejections.due()
+    named = [event for event in told if event.peer]
+    assert len(named) <= NAMED_BURST + NAMED_PER_S * 60 and len(told) - len(named) <= 2
+    now = 200.0
+    assert sum(event.count for event in told + rejections.due()) == 600

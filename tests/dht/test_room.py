@@ -14,7 +14,7 @@ import pytest
 
 from swarmd.dht.connections import Connections
 from swarmd.dht.door import Door
-from swarmd.dht.room import DESCRIPTORS_KEPT, PATIENCE_S, Marks, Room, Usage, usage_of
+from swarmd.dht.room import DESCRIPTORS_KEPT, HANDSHAKES_S, PATIENCE_S, Marks, Room, Usage, usage_of
 from swarmd.errors import OutOfRoom
 
 pytestmark = pytest.mark.anyio
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.anyio
 MIB = 1 << 20
 MARKS = Marks(100 * MIB, 1000, 1000)
 QUIET, PRESSED, OVER, FAR = (Usage(size * MIB, 10, 10) for size in (50, 80, 110, 200))
+P2PD = Usage(25 * MIB, 10), Usage(40 * MIB, 10), Usage(55 * MIB, 10)  # quiet, pressed, over
 
 
 class Child:
@@ -65,11 +66,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def test_while_there_is_room_nobody_is_disconnected(scene: Scene) -> None:
-    await scene.room.look(QUIET, QUIET)
+    await scene.room.look(QUIET, P2PD[0])
     assert scene.disconnected == 0
 
 
-@pytest.mark.parametrize(("own", "p2pd"), [(PRESSED, QUIET), (QUIET, PRESSED)])
+@pytest.mark.parametrize(("own", "p2pd"), [(PRESSED, P2PD[0]), (QUIET, P2PD[1])])
 async def test_strangers_go_first_and_not_with_every_look(scene: Scene, own: Usage, p2pd: Usage) -> None:
     await scene.room.look(own, p2pd)
     await scene.room.look(own, p2pd)
@@ -79,34 +80,41 @@ async def test_strangers_go_first_and_not_with_every_look(scene: Scene, own: Usa
 async def test_what_passes_replaces_nothing(scene: Scene, clock: Any) -> None:
     for at in range(int(3 * PATIENCE_S)):
         clock(float(at))
-        await scene.room.look(OVER if at % 5 else QUIET, OVER if at % 5 else QUIET)
+        await scene.room.look(OVER if at % 5 else QUIET, P2PD[2] if at % 5 else P2PD[0])
     assert scene.p2pd.returncode is None
 
 
 async def test_a_p2pd_that_stays_too_large_is_ended(scene: Scene, clock: Any) -> None:
-    await scene.room.look(QUIET, OVER)
+    await scene.room.look(QUIET, P2PD[2])
     assert scene.p2pd.returncode is None
     clock(PATIENCE_S)
-    await scene.room.look(QUIET, OVER)
+    await scene.room.look(QUIET, P2PD[2])
     assert scene.p2pd.returncode == -9
 
 
 async def test_a_worker_that_stays_too_large_makes_room(scene: Scene, clock: Any) -> None:
-    await scene.room.look(OVER, QUIET)
+    await scene.room.look(OVER, P2PD[0])
     clock(PATIENCE_S)
     with pytest.raises(OutOfRoom, match="110 MiB"):
-        await scene.room.look(OVER, QUIET)
+        await scene.room.look(OVER, P2PD[0])
 
 
 async def test_far_above_the_mark_nothing_is_waited_for(scene: Scene) -> None:
     with pytest.raises(OutOfRoom):
-        await scene.room.look(FAR, QUIET)
+        await scene.room.look(FAR, P2PD[0])
 
 
 @pytest.mark.parametrize("usage", [Usage(1, 2000, 10), Usage(1, 10, 2000)])
 async def test_files_and_tasks_count_like_memory(scene: Scene, usage: Usage) -> None:
     with pytest.raises(OutOfRoom):
-        await scene.room.look(usage, QUIET)
+        await scene.room.look(usage, P2PD[0])
+
+
+async def test_files_of_p2pd_are_waited_for_longer(scene: Scene, clock: Any) -> None:
+    for at, ended in ((0.0, None), (HANDSHAKES_S - 1.0, None), (HANDSHAKES_S, -9)):
+        clock(at)
+        await scene.room.look(QUIET, Usage(1, 5000))
+        assert scene.p2pd.returncode == ended
 
 
 async def test_fewer_files_than_configured_may_be_what_the_machine_allows() -> None:
@@ -114,7 +122,7 @@ async def test_fewer_files_than_configured_may_be_what_the_machine_allows() -> N
     scene = Scene()
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
     try:
-        await scene.room.look(Usage(1, 512 - DESCRIPTORS_KEPT, 1), QUIET)
+        await scene.room.look(Usage(1, 512 - DESCRIPTORS_KEPT, 1), P2PD[0])
         assert scene.disconnected == 1
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

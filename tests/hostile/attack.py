@@ -110,3 +110,12 @@ async def besieged(root: Path, **dht: Any) -> AsyncIterator[Siege]:
         for outsider in (stranger, honest):
             if hasattr(outsider, "p2p"):
                 await outsider.close()
+
+
+def varint(number: int) -> bytes:
+    """As protobuf writes lengths."""
+    encoded = b""
+    while number > 0x7F:
+        encoded += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return encoded + bytes([number])

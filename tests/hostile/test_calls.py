@@ -9,7 +9,7 @@ import pytest
 
 from swarmd.dht.hive import dht_pb2
 from tests.dht.driver import until
-from tests.hostile.attack import GROWTH_MIB_MAX, Siege, besieged
+from tests.hostile.attack import GROWTH_MIB_MAX, Siege, besieged, varint
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ async def test_a_thousand_calls_that_are_taken_back_leave_nothing_behind(tmp_pat
 
 async def take_back_calls(siege: Siege, calls: int) -> None:
     """Ping with a megabyte that the node does not know, and to be pinged back, which is not answered; then hang up."""
-    padding = UNKNOWN_FIELD + _varint(1 << 20) + bytes(1 << 20)
+    padding = UNKNOWN_FIELD + varint(1 << 20) + bytes(1 << 20)
     request = dht_pb2.PingRequest(peer=dht_pb2.NodeInfo(node_id=bytes(20)), validate=True)
     request.MergeFromString(request.SerializeToString() + padding)
 
@@ -69,11 +69,3 @@ async def take_back_calls(siege: Siege, calls: int) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _varint(number: int) -> bytes:
-    encoded = b""
-    while number > 0x7F:
-        encoded += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return encoded + bytes([number])
