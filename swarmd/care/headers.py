@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 HEADER_BYTES_MAX = 64 * 1024
+MTIME_MAX = 253_402_300_799  # the last second of the year 9999; file systems and clocks take no more
 
 _EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 _REFUSED = (tarfile.XGLTYPE, tarfile.GNUTYPE_SPARSE)  # swarmd writes none; they would add up, or be read without end
@@ -26,13 +27,20 @@ class Header(tarfile.TarInfo):
         if self.type in _REFUSED:
             raise tarfile.ReadError(f"a header of type {self.type!r}")
         try:
-            return super()._proc_member(archive)  # type: ignore[misc]
+            return _sane(super()._proc_member(archive))  # type: ignore[misc]
         except (ValueError, OverflowError, RecursionError) as error:
             raise tarfile.ReadError(f"a header that makes no sense: {error}") from error
 
     def _proc_gnusparse_10(self, *_: object) -> None:
         """A map of holes, which would be read from the contents without end."""
         raise tarfile.ReadError("a member with holes")
+
+
+def _sane(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """The member, with all that its extended header says. Raises ReadError for a time that no file can have."""
+    if not 0 <= member.mtime <= MTIME_MAX:  # nor is it a number, then
+        raise tarfile.ReadError(f"a modification time of {member.mtime:g}")
+    return member
 
 
 def each_member(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

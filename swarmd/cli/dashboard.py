@@ -11,7 +11,7 @@ import typer
 
 from swarmd.cli.locate import RULE, locate, log_in
 from swarmd.config import WebConfig, load_config
-from swarmd.errors import ConfigError
+from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
@@ -75,9 +75,17 @@ def dashboard(
         listen or web.listen or LISTEN,
         token_named(token_file, web.token),
         (*(hosts or ()), *web.hosts),
-        config=config,
+        config=config or usable(node.config),
         open_page=open_page,
     )
+
+
+def usable(found: Path | None) -> Path | None:
+    """A node's own configuration, where it can be read; the page shows its log all the same where it cannot."""
+    try:
+        return found if found is not None and load_config(found) else None
+    except SwarmdError:
+        return None
 
 
 def token_named(file: Path | None, configured: str) -> str:

@@ -239,6 +239,7 @@ class StageTrained(Fact, frozen=True, tag="stage_trained"):
     rejected: tuple[tuple[str, int], ...] = ()  # peers' groups refused by the trainer: (reason, count)
     held_out_before: float | None = None  # accuracy before the node's very first step; in its first stage only
     judged: tuple[Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
+    scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.scored`), for people to read
 
 
 class OutputsMade(Fact, frozen=True, tag="outputs_made"):

@@ -178,6 +178,11 @@ class Plan(abc.ABC):
         """The question in words, as a legacy network publishes it (`dht.records = "legacy"`)."""
         return Quoted(question.messages[-1].content)
 
+    def truth(self, question: Question) -> str:
+        """The answer expected, for people to read on this node's page; empty where there is none to compare with."""
+        answer = question.entry.get("answer")
+        return "" if answer is None else str(answer)
+
     def shorten(self, question: Question) -> Question | None:
         """The same question, showing less of what peers wrote; None where it shows nothing that could be cut.
 

@@ -22,6 +22,7 @@ from swarmd.paths import DataPaths
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question, hash_number
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
+from swarmd.swarms.scored import encode_scored, of_peers
 from swarmd.training.batch import count_rows
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoint import Checkpoint, Checkpoints
@@ -286,6 +287,7 @@ class Engine:
             held_out_before=before,
             rejected=tuple(sorted(collected.rejected.items())),
             judged=judge_peers(self._plan, collected.judged),
+            scored=self._keep_scored(stage, collected),
         )
         self._report_scorers()
         saved = self._progress.save(event, body)
@@ -299,6 +301,18 @@ class Engine:
         shared = len(decode_rollouts(body).groups)
         digest = self._blobs.put(body)
         return RolloutsRef(self._peer, order.round, order.stage, digest, len(body), shared), body
+
+    def _keep_scored(self, stage: Stage, collected: Collected) -> str:
+        """Put what was asked, expected and rewarded into the blob store, for views. Returns the digest.
+
+        A stage is not lost over it: where it cannot be told or kept, nothing is, and the digest is empty.
+        """
+        try:
+            groups = [*stage.describe_published(), *of_peers(self._plan, collected.judged.values())]
+            return self._blobs.put(encode_scored(groups))
+        except Exception:  # a plan's own code is asked for the truth
+            _log.warning("questions and rewards of this stage are not kept in words", exc_info=True)
+            return ""
 
     @property
     def _quotes(self) -> bool:

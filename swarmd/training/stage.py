@@ -16,6 +16,7 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Quoted, Rollouts
+from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.deal import Deal
 from swarmd.training.generation import Sampler
@@ -235,6 +236,14 @@ class Stage:
         groups = tuple(self._to_wire(group) for group in self._publication.choose())
         place = (self.key.swarm, self.key.peer, self.key.round, self.key.stage)
         return Rollouts(VERSION, *place, groups, self._reward_sum)
+
+    def describe_published(self) -> list[ScoredGroup]:
+        """The same groups in words, with truth and rewards."""
+        key, plan = self.key, self._plan
+        return [
+            score_group(plan, group.question, key.peer, key.round, key.stage, group.scores)
+            for group in self._publication.choose()
+        ]
 
     def _to_wire(self, group: TrainingGroup) -> Group:
         stops = self._policy.stop_ids

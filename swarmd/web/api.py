@@ -10,6 +10,7 @@ from starlette.responses import Response
 from swarmd.errors import SwarmdError
 from swarmd.observe.health import Health, live, productive, ready
 from swarmd.observe.status import Status
+from swarmd.observe.story import Story
 from swarmd.web import upstream
 from swarmd.web.answers import JsonAnswer
 from swarmd.web.endpoints import SEQ_MAX, Endpoint, Parameter
@@ -26,8 +27,10 @@ from swarmd.web.shapes import (
     Here,
     Moment,
     Overview,
+    RecipeView,
     StagesView,
     SwarmView,
+    TrainingView,
 )
 from swarmd.web.sources import PEERS_ANSWERED_MAX, SwarmSource
 from swarmd.web.stream import Stream
@@ -39,6 +42,7 @@ METRICS = "text/plain"
 _FIRST = Parameter("first", "integer", "The first event; negative: counted from the end.", -SEQ_MAX, default=-100)
 _COUNT = Parameter("count", "integer", "How many events.", 1, EVENTS_PAGE_MAX, default=100)
 _SEQ = Parameter("seq", "integer", "The event's number.", required=True, in_path=True)
+_ROUND = Parameter("round", "integer", "The round's number.", required=True, in_path=True)
 _PEER = Parameter("peer", "string", "A peer's id; by default the first ten.", 1, 128, many=CURVES_MAX)
 _LIMIT = Parameter("limit", "integer", "How many peers.", 1, PEERS_ANSWERED_MAX, default=PEERS_ANSWERED_MAX)
 _SINCE = Parameter("since", "number", "POSIX seconds; by default where the log begins.", -TIME_MAX, TIME_MAX)
@@ -110,6 +114,15 @@ def node_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
     async def stages(given: dict[str, Any]) -> StagesView:
         return node.stages()
 
+    async def training(given: dict[str, Any]) -> TrainingView:
+        return node.training()
+
+    async def recipe(given: dict[str, Any]) -> RecipeView:
+        return node.recipe()
+
+    async def story(given: dict[str, Any]) -> JsonAnswer:
+        return JsonAnswer(await node.story(given["round"]))
+
     async def status(given: dict[str, Any]) -> JsonAnswer:
         return JsonAnswer(await node.shown_status())
 
@@ -122,6 +135,11 @@ def node_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
         Endpoint("/api/v1/node/moments/{seq}", "An event and all that came of it.", Moment, moment, parameters=(_SEQ,)),
         Endpoint("/api/v1/node/charts", "The statecharts and where they are.", ChartsView, charts),
         Endpoint("/api/v1/node/stages", "What was done of each stage.", StagesView, stages),
+        Endpoint("/api/v1/node/training", "What each trained stage gave.", TrainingView, training),
+        Endpoint("/api/v1/node/recipe", "What is trained, and how.", RecipeView, recipe),
+        Endpoint(
+            "/api/v1/node/rounds/{round}", "What became of a round, in sentences.", Story, story, parameters=(_ROUND,)
+        ),
     )
 
 

@@ -29,7 +29,7 @@ from swarmd.web.app import make_app
 from swarmd.web.background import Background, keep_up
 from swarmd.web.guard import Doors
 from swarmd.web.moments import cover_also
-from swarmd.web.node import Facts, LogNode
+from swarmd.web.node import LogNode, facts_of
 from swarmd.web.server import Server, bind, configure_logging, url_of
 
 ORDER_BYTES_MAX = 4 * 1024 * 1024
@@ -66,7 +66,7 @@ def run(config: Config, root: Path) -> int:
     paths = DataPaths(root)
     cover_also(known_secrets(config, root))
     metrics = Metrics(paths, limits_of(config))
-    node = LogNode(paths, Facts(config.swarm.kind, config.web.explorer), metrics=metrics)
+    node = LogNode(paths, facts_of(config), metrics=metrics)
     background = tasks_of(config, root, node)
     linger_s = min(config.notify.after_s + LINGER_SLACK_S, LINGER_S_MAX) if config.notify != NotifyConfig() else 0.0
     if not config.web.listen:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from swarmd import __version__
+from swarmd.config import Config
 from swarmd.core.events import Envelope
 from swarmd.core.state import State
 from swarmd.dht.leaderboard import read_standings
@@ -31,6 +32,7 @@ from swarmd.web.history import History
 from swarmd.web.ledger import Ledger
 from swarmd.web.moments import event_row, moment_of, plain
 from swarmd.web.overview import Timeline
+from swarmd.web.recipe import recipe_view
 from swarmd.web.shapes import (
     CURVES_MAX,
     ChartsView,
@@ -42,13 +44,17 @@ from swarmd.web.shapes import (
     Message,
     Moment,
     Overview,
+    RecipeView,
     StagesView,
     SwarmView,
+    TrainingView,
 )
 from swarmd.web.sources import PEERS_ANSWERED_MAX, Beacon, Unavailable
 from swarmd.web.stages import Stages
+from swarmd.web.stories import Stories
 from swarmd.web.swarm import Circumstances, peer_rows, swarm_view
 from swarmd.web.tail import LogTail
+from swarmd.web.trained import Trained
 
 THREADS = 2  # that fold and read files for answers
 CURVES_SHOWN = 10  # where none are asked for
@@ -63,6 +69,12 @@ class Facts(NamedTuple):
 
     kind: str = ""
     explorer: str = ""
+    config: Config | None = None
+
+
+def facts_of(config: Config | None) -> Facts:
+    """What a configuration adds, where there is one."""
+    return Facts(config.swarm.kind, config.web.explorer, config) if config is not None else Facts()
 
 
 class _Counting:
@@ -102,8 +114,10 @@ class LogNode:
         self._directory = archive or paths.events
         self._ledger, self._stages, self._timeline = Ledger(), Stages(), Timeline()
         self._feed = GossipFeed(Blobs(paths.blobs), self._ledger)
-        followers = (self._ledger, self._stages, self._timeline, self._feed, _Counting(self.metrics))
+        self._trained = Trained()
+        followers = (self._ledger, self._stages, self._timeline, self._feed, self._trained, _Counting(self.metrics))
         self._history = History(self._directory, followers)
+        self._stories = Stories(self._history, self._stages, self._timeline)
         self._tail = LogTail(self._history, self._tell, grows=self._live)
         self._pool = ThreadPoolExecutor(THREADS, "answers")
         self._standings_stamp = 0
@@ -241,6 +255,23 @@ class LogNode:
         """What was done of each stage."""
         with self._history.lock:
             return self._stages.view()
+
+    def training(self) -> TrainingView:
+        """What each trained stage gave."""
+        with self._history.lock:
+            return self._trained.view()
+
+    def recipe(self) -> RecipeView:
+        """What is trained, and how."""
+        return recipe_view(self.state, self._trained.trainer, self._facts.config)
+
+    async def story(self, round_: int) -> dict[str, Any]:
+        """What became of a round, as `swarmd explain` tells it. Raises NotFoundError, LogDamaged."""
+        status = await self.status()
+        now = time.time() if status.source == "daemon" or status.process.state == "mute" else None
+        shown = plain(await self._aside(self._stories.story, round_, now))
+        assert isinstance(shown, dict)
+        return shown
 
     async def overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
         """The log in time."""

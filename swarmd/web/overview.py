@@ -87,6 +87,11 @@ class Timeline:
         if len(self._rounds) > ROUNDS_MAX:
             del self._rounds[: ROUNDS_MAX // DROP_SHARE]
 
+    def opening_of(self, round_: int) -> int | None:
+        """The event with which the swarm was first seen at a round or beyond it; None: it has not come so far."""
+        index = bisect_left(self._rounds, round_, key=lambda mark: mark.round)
+        return self._rounds[index].seq if index < len(self._rounds) else None
+
     def overview(self, since: float | None, until: float | None, buckets: int, begin: int) -> Overview:
         """The part between two times, in so many buckets.
 

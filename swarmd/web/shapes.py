@@ -106,7 +106,7 @@ class Curves(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One completion that a peer shared."""
+    """One completion that a peer shared. What this node's trainer alone knows of it is there once it has scored it."""
 
     id: str
     peer: str
@@ -117,6 +117,12 @@ class Message(msgspec.Struct, frozen=True):
     question: str  # empty where only its reference is known
     text: str
     at: float
+    seq: int | None = None  # event of the node's log that brought it
+    completions: int = 1  # of the same peer to the same question; this is one of them
+    truth: str | None = None  # the answer expected; empty: there is none to compare with; null: not known here
+    reward: float | None = None  # of this completion, as this node scores it; null: not scored here
+    right: bool | None = None  # whether its answer counts as correct
+    mean_reward: float | None = None  # of all its `completions`
 
 
 class Gossip(msgspec.Struct, frozen=True):
@@ -269,6 +275,56 @@ class StagesView(msgspec.Struct, frozen=True):
 
     stages: tuple[StageRow, ...]
     skips: tuple[SkipRow, ...]
+
+
+class TrainedStage(msgspec.Struct, frozen=True):
+    """One trained stage, as `swarmd report` has it."""
+
+    round: int
+    stage: int
+    seq: int  # of the event that reports it
+    at: float
+    reward: float | None  # mean of the node's own completions
+    held_out: float | None  # accuracy on held-out questions, where measured
+    steps: int
+    tokens: int
+    seconds: float
+    peer_groups: int  # peers' groups trained on
+    refused: int  # peers' groups refused
+
+
+class TrainingView(msgspec.Struct, frozen=True):
+    """`GET /api/v1/node/training`: what each stage gave, oldest first; of many, the older half is thinned."""
+
+    stages: tuple[TrainedStage, ...]
+    total: int  # stages trained, as far as the log reaches back
+    held_out_before: float | None = None  # accuracy before the node's very first step
+
+
+class TaskRow(msgspec.Struct, frozen=True):
+    """One task of the mixture."""
+
+    name: str
+    weight: float
+    settings: dict[str, Any]
+
+
+class RecipeView(msgspec.Struct, frozen=True):
+    """`GET /api/v1/node/recipe`: what this node trains and how. From the log; tasks and settings from its
+    configuration."""
+
+    swarm: str
+    kind: str  # empty: neither log nor configuration says
+    role: str
+    stages: int  # in a round
+    model: str  # as the trainer loaded it; before that as configured
+    revision: str
+    device: str
+    parameters: int
+    numbers: str  # that the model is held and trained in
+    configured: bool  # whether the configuration is known here
+    tasks: tuple[TaskRow, ...] = ()  # none: the kind's own mixture
+    settings: tuple[tuple[str, Any], ...] = ()  # (key of [training], value)
 
 
 class Here(msgspec.Struct, frozen=True):

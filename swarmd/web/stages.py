@@ -49,6 +49,12 @@ class Stages:
         """For an answer."""
         return StagesView(tuple(self._rows), tuple(self._skips))
 
+    def joined_before(self, round_: int, count: int) -> int | None:
+        """The event with which the node joined the `count`-th last stage that it trained before a round; None where
+        fewer are known."""
+        trained = [row.first_seq for row in self._rows if row.round < round_ and row.reward is not None]
+        return trained[-count] if len(trained) >= count else None
+
     def _change(self, before: State, after: State, applied: Applied) -> None:
         """The stage in hand is another one now, or none."""
         if before.work is not None and self._rows and self._rows[-1].outcome == "open":

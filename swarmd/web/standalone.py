@@ -20,7 +20,7 @@ from swarmd.serving import Address, load_token
 from swarmd.web.app import make_app
 from swarmd.web.guard import Doors
 from swarmd.web.moments import cover_also
-from swarmd.web.node import Facts, LogNode
+from swarmd.web.node import LogNode, facts_of
 from swarmd.web.server import serve, url_of
 
 
@@ -75,9 +75,8 @@ def _serve(show: Show) -> None:
     config = load_config(Path(show.config)) if show.config else None
     if config is not None:
         cover_also(known_secrets(config, paths.root))
-    facts = Facts(config.swarm.kind, config.web.explorer) if config else Facts()
     metrics = Metrics(paths, limits_of(config) if config else None)
-    node = LogNode(paths, facts, metrics, Path(show.archive) if show.archive else None)
+    node = LogNode(paths, facts_of(config), metrics, Path(show.archive) if show.archive else None)
     doors = Doors(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
     endpoint = socket.socket(fileno=show.descriptor)
     url = url_of(endpoint)

@@ -158,3 +158,32 @@ def test_a_bundle_that_does_not_open_leaves_nothing(make: Callable[[Path], Path]
             open_bundle(make(tmp_path / "b.tar.gz"), into)
         assert "not an empty directory" not in str(told.value)
     assert into.exists() == there and not (there and list(into.iterdir()))
+
+
+# --- numbers that no file has ---
+
+
+@pytest.mark.parametrize("mtime", ["-1e300", "1e300", "nan", "inf", "-1", "1e18", "253402300800"])
+def test_a_time_that_no_file_has_is_refused_as_a_damaged_archive(mtime: str, tmp_path: Path) -> None:
+    path = tmp_path / "odd.tar.gz"
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("manifest.json")
+        info.size, info.pax_headers = 1, {"mtime": mtime}
+        tar.addfile(info, io.BytesIO(b"x"))
+    with pytest.raises(BundleError, match="modification time"):
+        open_bundle(path, tmp_path / "opened")
+    assert not (tmp_path / "opened").exists()
+    with pytest.raises(BackupError):
+        check_backup(path)
+
+
+@pytest.mark.parametrize("field", ["mode", "uid", "gid"])
+def test_owners_and_modes_beyond_all_numbers_raise_nothing_else(field: str, tmp_path: Path) -> None:
+    path = tmp_path / "odd.tar.gz"
+    with tarfile.open(path, "w:gz", format=tarfile.GNU_FORMAT) as tar:
+        info = tarfile.TarInfo("manifest.json")
+        info.size = 1
+        setattr(info, field, 2**50)
+        tar.addfile(info, io.BytesIO(b"x"))
+    with pytest.raises(BundleError):
+        open_bundle(path, tmp_path / "opened")

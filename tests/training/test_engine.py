@@ -18,6 +18,7 @@ from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointFailed, SwarmError
 from swarmd.swarms.plan import Question, Score
 from swarmd.swarms.rollouts import decode_rollouts
+from swarmd.swarms.scored import decode_scored
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoint import Checkpoints
 from swarmd.training.engine import Engine
@@ -94,6 +95,34 @@ def test_peers_groups_are_trained_on(make_engine: Maker) -> None:
     assert event.rejected == ()
     missing = msgspec.structs.replace(published, digest="0" * 64, round=1)
     assert train(one, 2, rollouts=(missing,)).rejected == (("missing", published.groups),)
+
+
+def test_what_was_asked_expected_and_rewarded_is_kept_in_words(make_engine: Maker) -> None:
+    one, other = make_engine("a", questions=3), make_engine("b", questions=3)
+    published = train(other, 0).rollouts
+    body = other._blobs.get(published.digest)
+    one._blobs.put(body)
+    train(one, 0)
+    event = train(one, 1, rollouts=(published,))
+    scored = decode_scored(one._blobs.get(event.scored))
+    theirs = [group for group in scored if group.peer == "b"]
+    assert {group.index for group in theirs} <= {group.index for group in decode_rollouts(body).groups}
+    assert len(theirs) == published.groups
+    assert {(group.round, group.stage) for group in theirs} == {(0, 0)}
+    own = decode_rollouts(one._blobs.get(event.rollouts.digest)).groups
+    assert [(each.task, each.index) for each in scored if each.peer == "a"] == [(each.task, each.index) for each in own]
+    for group in scored:
+        assert group.question and group.truth and len(group.rewards) == len(group.right) == 4
+        assert all(right == (reward >= 1.0) for reward, right in zip(group.rewards, group.right, strict=True))
+
+
+def test_a_stage_is_not_lost_over_words_that_cannot_be_made(
+    make_engine: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    monkeypatch.setattr(engine._plan, "truth", lambda question: question.entry["no such thing"])
+    event = train(engine, 0)
+    assert event.scored == "" and event.rollouts.groups > 0
 
 
 def test_cancelled_in_the_middle_of_generation(make_engine: Maker) -> None:

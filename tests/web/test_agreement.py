@@ -22,6 +22,7 @@ from swarmd.observe.status import Status
 from swarmd.observe.story import Story, reached
 from swarmd.paths import DataPaths
 from swarmd.results.history import History, read_history
+from swarmd.web.moments import plain
 from tests.daemon.node import fake_node
 from tests.golden.test_golden import LOGS
 from tests.web.serving import Served, copy_of, served, until
@@ -39,6 +40,9 @@ class Views(NamedTuple):
     swarm: dict[str, Any]
     stages: dict[str, Any]
     shown_status: dict[str, Any]
+    shown_stories: dict[int, dict[str, Any]]
+    training: dict[str, Any]
+    recipe: dict[str, Any]
 
     @property
     def own(self) -> dict[str, Any]:
@@ -58,6 +62,9 @@ def look(directory: Path, server: Served) -> Views:
         server.json("/api/v1/swarm"),
         server.json("/api/v1/node/stages"),
         server.json("/api/v1/node/status"),
+        {round: server.json(f"/api/v1/node/rounds/{round}") for round in (*rounds, len(rounds))},
+        server.json("/api/v1/node/training"),
+        server.json("/api/v1/node/recipe"),
     )
 
 
@@ -86,6 +93,30 @@ def test_a_round_is_explained_as_trained_where_the_report_has_it(views: Views) -
     for row in views.report.rounds:
         if row.stages == 1 and row.round in told:
             assert f"{row.reward:.3f}" in views.stories[row.round].verdict
+
+
+def test_the_page_tells_each_round_as_explain_does(views: Views) -> None:
+    for round, story in views.stories.items():
+        assert views.shown_stories[round] == plain(story)
+    assert views.shown_stories[len(views.stories)]["outcome"] == "ahead"
+
+
+def test_training_is_what_the_report_has(views: Views) -> None:
+    shown, report = views.training, views.report
+    fields = ("round", "stage", "at", "reward", "held_out", "steps", "tokens", "seconds", "peer_groups", "refused")
+    assert [tuple(row[name] for name in fields) for row in shown["stages"]] == [
+        tuple(getattr(row, name) for name in fields) for row in report.stages
+    ]
+    assert (shown["total"], shown["held_out_before"]) == (len(report.stages), report.held_out_before)
+    recipe = views.recipe
+    assert (recipe["swarm"], recipe["model"], recipe["device"], recipe["parameters"]) == (
+        report.swarm,
+        report.model,
+        report.device,
+        report.parameters,
+    )
+    shown_training = views.shown_status["training"]
+    assert (shown_training["model"], shown_training["device"]) in ((recipe["model"], recipe["device"]), ("", ""))
 
 
 def first_round(views: Views) -> int:

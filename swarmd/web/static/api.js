@@ -15,7 +15,7 @@ class Problem extends Error {
 
 /** Go and ask for the token; where the page is left, nothing further happens on it. */
 export function login() {
-  location.assign(`/login?next=${encodeURIComponent(location.pathname)}`);
+  location.assign(`/login?next=${encodeURIComponent(location.pathname + location.hash)}`);
 }
 
 /**

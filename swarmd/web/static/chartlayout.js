@@ -5,7 +5,7 @@
 import { plan } from "./chartplan.js";
 import { BOX_HEAD, GAP_Y, LANE, NOTE_ARROW, labelWidth, pin, right, route } from "./chartroutes.js";
 
-const NODE_HEIGHT = 28;
+const NODE_HEIGHT = 21;
 const GAP_X = 30;
 const PAD = 12;
 

@@ -3,8 +3,8 @@
  * everywhere else. Pixels, from the top left.
  */
 
-export const GAP_Y = 32; // between layers; holds the label of a straight arrow
-export const BOX_HEAD = 24;
+export const GAP_Y = 17; // between layers; holds the label of a straight arrow
+export const BOX_HEAD = 20;
 export const LANE = 13; // between two gutters
 export const NOTE_ARROW = 16;
 const BENT = 50; // an arrow that goes aside so far has its label on the way
@@ -71,7 +71,7 @@ function down(arrow, shapes) {
           [x2, y2],
         ]
   );
-  if (Math.abs(x1 - x2) >= BENT) return { arrow, points, x: (x1 + x2) / 2, y: half - 4, anchor: "middle" };
+  if (Math.abs(x1 - x2) >= BENT) return { arrow, points, x: (x1 + x2) / 2, y: half + 3.5, anchor: "middle" };
   return { arrow, points, x: x2 + 5, y: y2 - (Math.abs(x1 - x2) < 2 ? GAP_Y / 2 - 4 : 6), anchor: "start" };
 }
 

@@ -2,6 +2,7 @@
 
 import { byId, el, fill, say, svg } from "./dom.js";
 import { layOut } from "./chartlayout.js";
+import { legend } from "./patches.js";
 
 /** @typedef {import("./chartplan.js").ChartView} ChartView */
 
@@ -13,14 +14,28 @@ const TITLES = /** @type {Record<string, string>} */ ({
   coordinator: "Coordinator: who opens and closes rounds",
 });
 
-const CELL = 282; // pixels; a wider drawing gets a row of its own
+// Side by side, so that all lit states are in sight at once; on a narrow screen one below the other.
+const COLUMNS = [["round"], ["coordinator", "chain", "submission"], ["link", "trainer"]];
+const WIDEST = 560; // pixels of one drawing, where there is room
+const CAPTION = 24;
+const MARGIN = 8; // between the time line, which stays at the top, and what is brought into sight
 
 export class Charts {
   /** @param {any} view ChartsView */
   constructor(view) {
     this.views = view.charts.filter((/** @type {ChartView} */ chart) => chart.name in view.now || chart.name in TITLES);
     this.figures = new Map(this.views.map((/** @type {ChartView} */ chart) => [chart.name, figure(chart)]));
-    fill(byId("charts"), ...[...this.figures.values()].map((each) => each.node));
+    const columns = COLUMNS.map((names) => names.map((name) => this.figures.get(name)?.node).filter(Boolean));
+    fill(
+      byId("charts"),
+      ...columns.filter((nodes) => nodes.length).map((nodes) => el("div", { class: "chart-column" }, ...nodes)),
+    );
+    legend("charts-key", [
+      ["chart-on", "here"],
+      ["chart-was", "left with this event"],
+      ["chart-way", "way that was taken"],
+      ["chart-box", "states within"],
+    ]);
     this.width = 0;
     new ResizeObserver(() => this.draw()).observe(byId("charts"));
     this.now = view.now;
@@ -43,10 +58,32 @@ export class Charts {
     if (width === this.width) return;
     this.width = width;
     for (const chart of this.views) {
-      const { node, drawing } = this.figures.get(chart.name) ?? {};
-      node.classList.toggle("wide", drawChart(drawing, chart, width) > CELL);
+      const { drawing } = this.figures.get(chart.name) ?? {};
+      drawChart(drawing, chart, Math.min(width, WIDEST));
     }
     this.light(this.now, this.before);
+  }
+
+  /**
+   * Have the lit states in sight below the time line: of the chart that moved, and of the node's round. Where a person
+   * has scrolled past the charts, nothing moves.
+   */
+  reveal() {
+    const panel = byId("charts").parentElement.getBoundingClientRect();
+    const bar = byId("time").getBoundingClientRect();
+    const sticks = getComputedStyle(byId("time")).position === "sticky";
+    const top = (sticks ? bar.height : 0) + MARGIN;
+    if (panel.bottom < bar.bottom) return;
+    const moved = Object.keys(this.now).filter((name) => this.now[name] !== this.before[name]);
+    const lit = [...moved, "round"].map((name) => this.figures.get(name)?.drawing.querySelector(".state.on"));
+    const places = lit.filter(Boolean).map((state) => state.getBoundingClientRect());
+    const end = innerHeight - MARGIN;
+    if (places.every((place) => place.top >= bar.bottom && place.bottom <= end)) return;
+    const above = Math.min(...places.map((place) => place.top));
+    const below = Math.max(...places.map((place) => place.bottom));
+    const fits = below - above <= end - top; // else the one that moved
+    const [from, to] = fits ? [above, below] : [places[0].top, places[0].bottom];
+    scrollBy({ top: from < bar.bottom ? from - top - CAPTION : to - end, behavior: "instant" });
   }
 }
 
@@ -91,7 +128,7 @@ function table(chart) {
   );
 }
 
-/** @param {any} drawing @param {ChartView} chart @param {number} available @returns {number} its width */
+/** @param {any} drawing @param {ChartView} chart @param {number} available */
 function drawChart(drawing, chart, available) {
   const { shapes, routes, pins, width, height } = layOut(chart, available);
   drawing.setAttribute("viewBox", `-2 -2 ${width + 4} ${height + 4}`);
@@ -115,7 +152,6 @@ function drawChart(drawing, chart, available) {
     ...pins.map((pin) => drawPin(pin, chart.name)),
     ...labels,
   );
-  return width;
 }
 
 /** Arrow heads: still, and taken. */
@@ -141,8 +177,8 @@ function heads(/** @type {string} */ chart) {
 /** @param {import("./chartroutes.js").Shape} shape */
 function drawShape(shape) {
   const text = shape.box
-    ? { x: shape.x + 10, y: shape.y + 16 }
-    : { x: shape.x + shape.width / 2, y: shape.y + shape.height / 2 + 4.5, "text-anchor": "middle" };
+    ? { x: shape.x + 10, y: shape.y + 15 }
+    : { x: shape.x + shape.width / 2, y: shape.y + shape.height / 2 + 4.2, "text-anchor": "middle" };
   return svg(
     "g",
     { class: shape.box ? "box" : "state", "data-state": shape.name },

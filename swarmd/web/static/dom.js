@@ -92,13 +92,18 @@ export function setCopy(button, id) {
   button.textContent = shortId(id);
 }
 
+/** Put a text into the clipboard. @param {string} text */
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    select(text); // without a secure context there is no clipboard to write to
+  }
+}
+
 /** @param {any} button */
 async function copy(button) {
-  try {
-    await navigator.clipboard.writeText(button.dataset.id);
-  } catch {
-    select(button.dataset.id); // without a secure context there is no clipboard to write to
-  }
+  await copyText(button.dataset.id);
   button.dataset.copied = "";
   setTimeout(() => delete button.dataset.copied, 1500);
 }

@@ -2,10 +2,12 @@
 
 import { byId, el, fill, say } from "./dom.js";
 import { clock, count, shortIds } from "./format.js";
+import { legend } from "./patches.js";
 import { report } from "./top.js";
 import { VirtualRows } from "./virtual.js";
 
-const ROW_HEIGHT = 26;
+const NARROW = matchMedia("(max-width: 700px)"); // the text gets lines of its own
+const rowHeight = () => (NARROW.matches ? 60 : 26);
 const STEP = 500; // events read at once while filtering
 const FOUND_MAX = 5000;
 const SETTLE_MS = 150;
@@ -24,7 +26,7 @@ export class EventList {
     this.rows = new VirtualRows({
       scroller: this.scroller,
       body: this.scroller,
-      height: ROW_HEIGHT,
+      height: rowHeight(),
       spacer: "div",
       keyOf: (index) => String(this.seqOf(index)),
       make: () =>
@@ -39,12 +41,22 @@ export class EventList {
       onRange: (first, end) => this.fetch(first, end),
       onDrawn: () => this.tellActive(),
     });
+    NARROW.addEventListener("change", () => {
+      this.rows.plan.height = rowHeight();
+      this.rows.later();
+    });
     this.scroller.addEventListener("click", (/** @type {any} */ event) => {
       const row = event.target.closest("[data-key]");
       if (row) this.onChoose(Number(row.dataset.key));
     });
     this.scroller.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
     for (const id of ["by-type", "by-round", "by-text"]) byId(id).addEventListener("input", () => this.filterSoon());
+    legend("events-key", [
+      ["row-chosen", "chosen"],
+      ["row-debug", "routine"],
+      ["bar-warns", "warning"],
+      ["row-error", "error"],
+    ]);
     byId("filters").addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
   }
 
@@ -123,7 +135,7 @@ export class EventList {
 
   /** @param {KeyboardEvent} event */
   key(event) {
-    const page = Math.max(1, Math.floor(this.scroller.clientHeight / ROW_HEIGHT) - 1);
+    const page = Math.max(1, Math.floor(this.scroller.clientHeight / rowHeight()) - 1);
     const now = this.indexOf(this.chosen);
     const to = {
       ArrowUp: now - 1,

@@ -1,7 +1,9 @@
 /** What peers wrote, newest first: text and nothing but text, whatever they made of it. */
 
+import { linkTo } from "./address.js";
 import { byId, copyButton, el, fill, say } from "./dom.js";
-import { clock, plural } from "./format.js";
+import { clock, count, plural, reward } from "./format.js";
+import { legend } from "./patches.js";
 
 const SHOWN_MAX = 200;
 const SEEN_MAX = 2000; // ids remembered, so that none comes twice
@@ -9,13 +11,15 @@ const LONG = 320; // characters beyond which a message is folded
 
 /**
  * @typedef {{id: string, peer: string, name: string, round: number, stage: number, task: string,
- *   question: string, text: string, at: number}} Message
+ *   question: string, text: string, at: number, seq: number | null, completions: number, truth: string | null,
+ *   reward: number | null, right: boolean | null, mean_reward: number | null}} Message
  */
 
 export class Gossip {
   constructor() {
     this.list = byId("gossip");
     this.seen = /** @type {Set<string>} */ (new Set());
+    this.items = /** @type {Map<string, any>} */ (new Map()); // those in the list, by the message's id
     this.waiting = /** @type {Message[]} */ ([]);
     this.held = new Set(); // reasons why nothing moves: "pointer", "focus"
     const scroller = byId("gossip-scroller");
@@ -25,6 +29,10 @@ export class Gossip {
     scroller.addEventListener("focusin", hold("focus", true));
     scroller.addEventListener("focusout", hold("focus", false));
     this.tell();
+    legend("gossip-key", [
+      ["said-right", "right"],
+      ["said-wrong", "wrong, or in another form"],
+    ]);
   }
 
   /** @param {Message[]} messages newest first */
@@ -34,13 +42,27 @@ export class Gossip {
 
   /** @param {Message} message */
   add(message) {
-    if (this.seen.has(message.id)) return;
+    if (this.seen.has(message.id)) {
+      this.renew(message);
+      return;
+    }
     this.seen.add(message.id);
     if (this.seen.size > SEEN_MAX) this.seen.delete(this.seen.values().next().value ?? "");
     this.waiting.push(message);
     this.waiting = this.waiting.slice(-SHOWN_MAX);
     if (!this.held.size) this.flush();
     this.tell();
+  }
+
+  /** It was scored since it came. @param {Message} message */
+  renew(message) {
+    const shown = this.items.get(message.id);
+    const [head, ...rest] = shown?.children ?? [];
+    if (shown && message.reward !== null && !rest.some((each) => each.matches(".scored"))) {
+      const unfolded = shown.querySelector("[aria-expanded=true]") !== null;
+      fill(shown, head, ...parts(message, unfolded));
+    }
+    this.waiting = this.waiting.map((each) => (each.id === message.id ? message : each));
   }
 
   /** @param {string} why @param {boolean} on */
@@ -53,8 +75,14 @@ export class Gossip {
 
   flush() {
     if (this.waiting.length) this.list.querySelector(".empty")?.remove();
-    this.list.prepend(...this.waiting.splice(0).reverse().map(item));
+    const fresh = this.waiting.splice(0).map((message) => {
+      const made = item(message);
+      this.items.set(message.id, made);
+      return made;
+    });
+    this.list.prepend(...fresh.reverse());
     while (this.list.childElementCount > SHOWN_MAX) this.list.lastElementChild.remove();
+    for (const [id, made] of this.items) if (!made.isConnected) this.items.delete(id);
   }
 
   tell() {
@@ -73,32 +101,54 @@ function item(message) {
     { class: "said-by" },
     el("strong", {}, message.name || "no name"),
     copyButton(message.peer),
-    el("span", { class: "muted" }, `round ${message.round}.${message.stage}`),
-    message.task ? el("span", { class: "muted task" }, message.task) : null,
-    el("time", { class: "muted" }, clock(message.at)),
+    el("span", { class: "muted" }, `round ${message.round} · stage ${message.stage}`),
+    message.task ? el("span", { class: "muted" }, message.task) : null,
+    el(
+      "span",
+      { class: "when muted" },
+      el("time", {}, clock(message.at)),
+      message.seq === null ? null : el("a", { href: linkTo(message.seq) }, `#${count(message.seq)}`),
+    ),
   );
-  const question = message.question ? el("p", { class: "question" }, message.question) : null;
-  return el("li", {}, head, question, ...body(message.text));
+  return el("li", {}, head, ...parts(message, false));
 }
 
-/** @param {string} text */
-function body(text) {
+/** What is below the head. @param {Message} message @param {boolean} unfolded */
+function parts(message, unfolded) {
+  const question = message.question ? el("p", { class: "question" }, message.question) : null;
+  return [question, ...body(message.text, unfolded), message.reward === null ? null : scored(message)];
+}
+
+/** What it was worth to this node. @param {Message} message */
+function scored(message) {
+  const others = message.completions > 1 ? ` (mean of ${message.completions}: ${reward(message.mean_reward)})` : "";
+  return el(
+    "p",
+    { class: `scored ${message.right ? "right" : "wrong"}` },
+    el("strong", {}, message.right ? "right" : "wrong"),
+    el("span", {}, `reward ${reward(message.reward)}${others}`),
+    message.truth ? el("span", { class: "truth" }, "expected ", el("b", {}, message.truth)) : null,
+  );
+}
+
+/** @param {string} text @param {boolean} unfolded */
+function body(text, unfolded) {
   const words = el("p", { class: "words" }, text);
   if (text.length <= LONG && text.split("\n").length <= 5) return [words];
-  words.classList.add("folded");
+  words.classList.toggle("folded", !unfolded);
   const more = el(
     "button",
     {
       type: "button",
       class: "plain",
-      "aria-expanded": "false",
+      "aria-expanded": String(unfolded),
       onclick: () => {
         const folded = words.classList.toggle("folded");
         more.setAttribute("aria-expanded", String(!folded));
         say(more, folded ? "More" : "Less");
       },
     },
-    "More",
+    unfolded ? "Less" : "More",
   );
   return [words, more];
 }

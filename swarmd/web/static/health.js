@@ -1,6 +1,7 @@
 /** The layers of a node's health, each with its state, age and reason. */
 
 import { byId, copyButton, el, fill, say } from "./dom.js";
+import { legend } from "./patches.js";
 import { age, count, duration, place, plural, reward } from "./format.js";
 
 const LAYERS = [
@@ -42,6 +43,12 @@ const DETAILS = /** @type {Record<string, (layer: any) => (string | false)[]>} *
   ],
 });
 
+legend("layers-key", [
+  ["health-good", "healthy"],
+  ["health-bad", "not healthy"],
+  ["health-off", "not running"],
+]);
+
 let before = "";
 
 /** @param {any} status Status */
@@ -76,8 +83,13 @@ function card(title) {
   return el(
     "li",
     { class: "layer panel" },
-    el("div", { class: "layer-head" }, el("h2", {}, title), el("span", { class: "layer-age muted" })),
-    el("p", { class: "layer-state" }),
+    el(
+      "div",
+      { class: "layer-head" },
+      el("h2", {}, title),
+      el("span", { class: "layer-state" }),
+      el("span", { class: "layer-age muted" }),
+    ),
     el("p", { class: "layer-reason" }),
     el("p", { class: "layer-details muted" }),
     el("p", { class: "layer-worker muted" }),
@@ -86,10 +98,10 @@ function card(title) {
 
 /** @param {any} node @param {string} key @param {any} layer @param {boolean} running */
 function paint(node, key, layer, running) {
-  const [head, state, reason, details, worker] = node.children;
+  const [head, reason, details, worker] = node.children;
   node.dataset.health = layer.healthy ? "good" : running ? "bad" : "off";
-  say(head.children[1], layer.age_s > 0 ? `for ${age(layer.age_s)}` : "");
-  fill(state, layer.state, el("span", { class: "unseen" }, layer.healthy ? ", healthy" : ", not healthy"));
+  say(head.children[2], layer.age_s > 0 ? `for ${age(layer.age_s)}` : "");
+  fill(head.children[1], layer.state, el("span", { class: "unseen" }, layer.healthy ? ", healthy" : ", not healthy"));
   say(reason, layer.reason);
   say(details, DETAILS[key](layer).filter(Boolean).join(" · "));
   say(worker, layer.worker ? workerWords(layer.worker) : "");

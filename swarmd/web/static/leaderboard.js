@@ -3,6 +3,7 @@
 import { now } from "./clock.js";
 import { byId, copyButton, el, fill, say, setCopy } from "./dom.js";
 import { age, count, plural, reward } from "./format.js";
+import { legend } from "./patches.js";
 import { VirtualRows } from "./virtual.js";
 
 const FEW = 8; // with so few peers the messages get the whole width
@@ -42,20 +43,24 @@ export class Board {
     this.rows = this.build();
     this.bindSearch();
     this.head();
+    legend("board-key", [
+      ["share-key", "share of the highest reward"],
+      ["gone-key", "has left"],
+    ]);
   }
 
   build() {
     const rows = new VirtualRows({
       scroller: byId("board-scroller"),
       body: byId("board-body"),
-      height: TALL.matches ? 48 : 34,
+      height: TALL.matches ? 90 : 46,
       spacer: "tr",
       keyOf: (index) => this.peers[index].id,
       make: () => this.make(),
       paint: (row, index) => this.paint(row, this.peers[index], index),
     });
     TALL.addEventListener("change", () => {
-      rows.plan.height = TALL.matches ? 48 : 34;
+      rows.plan.height = TALL.matches ? 90 : 46;
       rows.later();
     });
     return rows;
@@ -111,7 +116,8 @@ export class Board {
   make() {
     const cells = COLUMNS.map((column) => el("td", { class: column.class }));
     const swatch = el("button", { type: "button", class: "swatch", onclick: () => this.onCurve(swatch.dataset.id) });
-    cells[1].append(el("div", { class: "peer-line" }, swatch, el("span", { class: "name" }), copyButton()));
+    const more = [el("span", { class: "own-tag" }, "this node"), el("span", { class: "figures muted" })];
+    cells[1].append(el("div", { class: "peer-line" }, swatch, el("span", { class: "name" }), copyButton(), ...more));
     cells[2].append(el("span", { class: "share" }), el("span", { class: "value" }));
     return el("tr", {}, ...cells);
   }
@@ -122,9 +128,12 @@ export class Board {
     row.setAttribute("aria-rowindex", index + 2);
     row.className = this.rowClass(peer);
     say(rank, count(peer.rank));
-    const [swatch, called, copy] = name.firstElementChild.children;
+    const [swatch, called, copy, own, figures] = name.firstElementChild.children;
     this.paintSwatch(swatch, peer);
     say(called, peer.name || "no name");
+    called.title = peer.name;
+    own.hidden = peer.id !== this.own;
+    say(figures, this.figures(peer));
     setCopy(copy, peer.id);
     sum.children[0].style.transform = `scaleX(${this.top > 0 && peer.known ? Math.max(0, peer.reward / this.top) : 0})`;
     say(sum.children[1], peer.known ? reward(peer.reward) : "—");
@@ -133,6 +142,14 @@ export class Board {
     say(rounds, count(peer.rounds));
     say(votes, peer.votes === null ? "—" : count(peer.votes));
     say(seen, peer.present ? this.seen(peer) : "left");
+  }
+
+  /** What a narrow screen has no columns for. @param {PeerRow} peer */
+  figures(peer) {
+    const last = peer.last_reward === null ? "" : `last ${reward(peer.last_reward)}`;
+    const votes = peer.votes === null ? "" : plural(peer.votes, "vote");
+    const seen = peer.present ? (peer.seen_at === null ? "" : `seen ${this.seen(peer)} ago`) : "left";
+    return [last, plural(peer.rounds, "round"), votes, seen].filter(Boolean).join(" · ");
   }
 
   /** @param {PeerRow} peer */

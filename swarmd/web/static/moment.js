@@ -1,6 +1,7 @@
 /** The chosen event: its words and fields, what it changed and caused, and what was open then. */
 
-import { byId, copyButton, el, fill, say } from "./dom.js";
+import { linkTo } from "./address.js";
+import { byId, copyButton, copyText, el, fill, say } from "./dom.js";
 import { clock, count, dayAndClock, duration, plural, shortIds } from "./format.js";
 import { plain, tree } from "./tree.js";
 
@@ -10,6 +11,13 @@ export class MomentPanel {
   constructor() {
     this.open = /** @type {Set<string>} */ (new Set());
     this.seq = -1;
+    byId("moment-copy").addEventListener("click", () => this.copyLink());
+  }
+
+  async copyLink() {
+    await copyText(new URL(linkTo(this.seq), location.href).href);
+    say(byId("moment-copy"), "Copied");
+    setTimeout(() => say(byId("moment-copy"), "Copy link"), 1500);
   }
 
   /** @param {any} moment Moment */
@@ -18,6 +26,7 @@ export class MomentPanel {
     this.seq = moment.event.seq;
     const { event } = moment;
     say(byId("moment-seq"), `#${count(event.seq)}`);
+    byId("moment-seq").href = linkTo(event.seq);
     say(byId("moment-at"), dayAndClock(event.at));
     fill(
       byId("moment"),

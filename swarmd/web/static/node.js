@@ -5,11 +5,15 @@ import { byId, say } from "./dom.js";
 import { Charts } from "./charts.js";
 import { EventList } from "./eventlist.js";
 import { Log } from "./log.js";
+import { legend } from "./patches.js";
+import { showRecipe } from "./recipe.js";
 import { MomentPanel } from "./moment.js";
 import { Stages } from "./stages.js";
+import { StoryPanel } from "./story.js";
 import { showStatus } from "./health.js";
 import { Stream } from "./stream.js";
 import { Timeline } from "./timeline.js";
+import { Training } from "./training.js";
 import { bindTheme, here, notice, report, showCondition } from "./top.js";
 
 const STAGES_EVERY_MS = 1500; // at most so often are the stages asked for again
@@ -21,11 +25,13 @@ class NodePage {
     this.log = new Log();
     this.panel = new MomentPanel();
     this.stages = new Stages((seq) => this.line.choose(seq));
+    this.training = new Training((seq) => this.line.choose(seq));
+    this.story = new StoryPanel();
     this.list = new EventList(this.log, (seq) => this.line.choose(seq));
     this.line = new Timeline(
       this.log,
       live,
-      (moment) => this.showMoment(moment),
+      (moment, scrubbed) => this.showMoment(moment, scrubbed),
       (seq) => this.choose(seq),
     );
     this.charts = /** @type {Charts | null} */ (null);
@@ -42,6 +48,7 @@ class NodePage {
         else this.charts.light(view.now);
       }),
       this.loadStages(),
+      this.part("node/recipe", showRecipe),
       this.line.open().catch(report),
     ]);
     this.list.showTypes(Object.keys(this.line.overviews.whole?.types ?? {}));
@@ -62,19 +69,26 @@ class NodePage {
       this.line.skips = view.skips;
       this.line.draw();
     });
+    await this.part("node/training", (view) => {
+      this.training.show(view);
+      this.training.light(this.line.seq);
+    });
   }
 
   /** @param {number} seq */
   choose(seq) {
     this.list.choose(seq);
     this.stages.light(seq);
+    this.training.light(seq);
   }
 
-  /** @param {any} moment */
-  showMoment(moment) {
+  /** @param {any} moment @param {boolean} [scrubbed] on the time line, which the charts then stay beside */
+  showMoment(moment, scrubbed = false) {
     this.moment = moment;
     this.panel.show(moment);
     this.charts?.light(moment.charts, moment.before);
+    if (scrubbed) this.charts?.reveal();
+    this.story.choose(StoryPanel.roundOf(moment));
     say(byId("charts-when"), this.line.following ? "now" : `after event ${moment.event.seq}`);
   }
 
@@ -83,6 +97,7 @@ class NodePage {
     if (!this.log.append(row)) return;
     this.list.append(row);
     this.line.append(row);
+    this.story.again();
     this.stagesDue ||= setTimeout(() => {
       this.stagesDue = 0;
       this.loadStages();
@@ -115,6 +130,7 @@ class NodePage {
 }
 
 bindTheme();
+legend("story-key", [["bar-warns", "something went wrong"]]);
 const found = await here();
 if (found.node) {
   const page = new NodePage(found.live);

@@ -35,7 +35,9 @@ export class Stages {
     fill(
       byId("stages-key"),
       ...PARTS.map(([, name], index) => el("li", {}, el("span", { class: `patch part-${index}` }), name)),
-      el("li", {}, el("span", { class: "patch skipped" }), "skipped"),
+      el("li", {}, el("span", { class: "patch part-1 paler" }), "abandoned"),
+      el("li", {}, el("span", { class: "patch skipped" }), "rounds skipped, and how many"),
+      el("li", {}, el("span", { class: "patch stage-on" }), "the chosen event’s stage"),
     );
     byId("stages-details").addEventListener("toggle", () => this.table());
   }

@@ -4,7 +4,7 @@
 
 import { clock, day, dayAndClock } from "./format.js";
 
-const LANE_HEIGHT = 20;
+const LANE_HEIGHT = 16;
 const HEAD = 22; // with the numbers of rounds
 const FOOT = 20; // with times
 const BUCKET = 3; // pixels
@@ -218,7 +218,7 @@ function drawBuckets(context, scene, toX, paint) {
  * @param {number} share
  */
 function bar(context, x, lane, width, share) {
-  const height = 6 + (LANE_HEIGHT - 10) * Math.log2(1 + share);
+  const height = 5 + (LANE_HEIGHT - 8) * Math.log2(1 + share);
   context.fillRect(x, HEAD + (lane + 1) * LANE_HEIGHT - 2 - height, width, height);
 }
 

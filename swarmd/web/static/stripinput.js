@@ -3,6 +3,7 @@
 import { scale } from "./strip.js";
 
 const WHEEL_STEP = 0.0016;
+const UPRIGHT = new Set(["ArrowUp", "ArrowDown", "PageUp", "PageDown", "Home", "End"]);
 
 /**
  * @typedef {import("./timeline.js").Timeline} Timeline
@@ -12,8 +13,8 @@ const WHEEL_STEP = 0.0016;
 export function bindInput(line, strip, range) {
   bindScrub(line, strip);
   strip.addEventListener("wheel", (event) => wheel(line, strip, event), { passive: false });
-  strip.addEventListener("keydown", (event) => {
-    if (key(line, event)) event.preventDefault();
+  addEventListener("keydown", (event) => {
+    if (!isTaken(event, strip) && key(line, event, event.target === strip)) event.preventDefault();
   });
   bindRange(line, range);
 }
@@ -75,17 +76,34 @@ function wheel(line, strip, event) {
   );
 }
 
-/** @param {Timeline} line @param {KeyboardEvent} event @returns {boolean} whether it meant something */
-function key(line, event) {
+/**
+ * Whether a key is meant for what has the focus: a field, a list, or a part of the page that scrolls by itself.
+ * @param {KeyboardEvent} event @param {HTMLElement} strip
+ */
+function isTaken(event, strip) {
+  const target = /** @type {any} */ (event.target);
+  if (event.defaultPrevented || target === strip || !target.closest) return event.defaultPrevented;
+  if (target.closest("input, select, textarea, [contenteditable], [role=listbox]")) return true;
+  if (event.key === " ") return target.closest("button, summary, a, .scroller") !== null;
+  return UPRIGHT.has(event.key) && target.closest(".scroller") !== null;
+}
+
+/**
+ * @param {Timeline} line @param {KeyboardEvent} event
+ * @param {boolean} focused whether the strip has the focus: else up and down scroll the page
+ * @returns {boolean} whether it meant something
+ */
+function key(line, event, focused) {
   if (event.ctrlKey || event.metaKey || event.altKey) return false;
+  if (!focused && (event.key === "ArrowUp" || event.key === "ArrowDown")) return false;
   if (event.shiftKey && event.key === "ArrowLeft") line.pan(-0.2);
   else if (event.shiftKey && event.key === "ArrowRight") line.pan(0.2);
   else if (event.key === "ArrowLeft" || event.key === "ArrowDown") line.step(-1);
   else if (event.key === "ArrowRight" || event.key === "ArrowUp") line.step(1);
-  else if (event.key === "PageUp") line.stepRound(1);
-  else if (event.key === "PageDown") line.stepRound(-1);
-  else if (event.key === "Home") line.choose(line.log.begin);
-  else if (event.key === "End") line.choose(line.log.end - 1);
+  else if (event.key === "PageUp") line.stepRound(-1);
+  else if (event.key === "PageDown") line.stepRound(1);
+  else if (event.key === "Home") line.scrub(line.log.begin);
+  else if (event.key === "End") line.scrub(line.log.end - 1);
   else if (event.key === "+" || event.key === "=") line.zoom(0.5);
   else if (event.key === "-") line.zoom(2);
   else if (event.key === "0") line.showAll();

@@ -1,8 +1,9 @@
 /** The time line of the node page: which event is chosen, which part of the log is in sight, and what moves them. */
 
 import { get, givenUp } from "./api.js";
+import * as address from "./address.js";
 import { byId, say } from "./dom.js";
-import { clock, count } from "./format.js";
+import { explainColours, showChosen, showPlaying, tellAbsent } from "./chosen.js";
 import { Overviews } from "./overview.js";
 import { Player } from "./player.js";
 import { bucketsIn, colours, drawRange, drawStrip, scale, spanWords } from "./strip.js";
@@ -19,7 +20,8 @@ const RECENT_ROUNDS = 8; // in sight at first, in a log that grows
 export class Timeline {
   /**
    * @param {import("./log.js").Log} log @param {boolean} live
-   * @param {(moment: any) => void} onMoment @param {(seq: number) => void} onChoose
+   * @param {(moment: any, scrubbed: boolean) => void} onMoment and whether the time line itself was moved on
+   * @param {(seq: number) => void} onChoose
    */
   constructor(log, live, onMoment, onChoose) {
     this.log = log;
@@ -29,6 +31,7 @@ export class Timeline {
     this.overviews = new Overviews();
     this.seq = 0;
     this.following = live;
+    this.scrubbed = false;
     this.all = true; // the whole log is in sight, and stays so while it grows
     this.span = { since: 0, until: 1 };
     this.fresh = /** @type {{seq: number, at: number, lane: number, warns: boolean}[]} */ ([]);
@@ -37,17 +40,14 @@ export class Timeline {
     this.moments = new Map();
     this.loading = false;
     this.strip = byId("strip");
-    this.player = new Player(
-      () => this.playOn(),
-      (playing) => this.showPlaying(playing),
-    );
+    this.player = new Player(() => this.playOn(), showPlaying);
     this.bind();
   }
 
   bind() {
     bindInput(this, this.strip, byId("range"));
     const clicks = {
-      first: () => this.choose(this.log.begin),
+      first: () => this.scrub(this.log.begin),
       previous: () => this.step(-1),
       next: () => this.step(1),
       play: () => this.player.flip(),
@@ -59,6 +59,8 @@ export class Timeline {
     for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener("click", act);
     byId("pace").addEventListener("change", () => this.player.setPace(Number(byId("pace").value)));
     byId("live").hidden = !this.live;
+    address.onNamed((seq) => seq !== this.seq && this.choose(seq));
+    explainColours();
     this.paint = colours(this.strip);
     addEventListener("themechange", () => {
       this.paint = colours(this.strip);
@@ -77,7 +79,15 @@ export class Timeline {
     this.log.end = Math.max(this.log.end, this.overviews.whole?.end ?? 0);
     this.showAll();
     if (this.live) this.showRecent();
-    if (this.log.end > this.log.begin) this.go(this.log.end - 1);
+    const named = address.named();
+    if (named !== null && this.log.end > this.log.begin) this.openAt(named);
+    else if (this.log.end > this.log.begin) this.go(this.log.end - 1);
+  }
+
+  /** The address names an event. @param {number} seq */
+  openAt(seq) {
+    if (seq < this.log.begin || seq >= this.log.end) tellAbsent(this.log, seq);
+    this.choose(seq);
   }
 
   /** Events came. @param {import("./log.js").EventRow} row */
@@ -118,21 +128,27 @@ export class Timeline {
     this.go(seq);
   }
 
+  /** The same, on the time line itself. @param {number} seq */
+  scrub(seq) {
+    this.scrubbed = true;
+    this.choose(seq);
+  }
+
   /** @param {number} x pixels from the strip's left edge */
   chooseAt(x) {
-    this.choose(this.overviews.seqAt(scale(this.span, this.strip.clientWidth).toTime(x)));
+    this.scrub(this.overviews.seqAt(scale(this.span, this.strip.clientWidth).toTime(x)));
   }
 
   /** @param {number} by */
   step(by) {
-    this.choose(this.seq + by);
+    this.scrub(this.seq + by);
   }
 
   /** @param {1 | -1} by */
   async stepRound(by) {
     try {
       const seq = await this.overviews.round(this.seq, this.timeOf(this.seq), by);
-      if (seq !== null) this.choose(seq);
+      if (seq !== null) this.scrub(seq);
     } catch (error) {
       report(error);
     }
@@ -140,6 +156,7 @@ export class Timeline {
 
   playOn() {
     this.setFollowing(false);
+    this.scrubbed = true;
     this.go(this.seq + 1);
     return this.seq < this.log.end - 1;
   }
@@ -153,6 +170,7 @@ export class Timeline {
   /** @param {boolean} following */
   setFollowing(following) {
     this.following = following && this.live;
+    this.scrubbed &&= !following;
     byId("live").setAttribute("aria-pressed", String(this.following));
   }
 
@@ -161,6 +179,7 @@ export class Timeline {
     this.seq = Math.min(this.log.end - 1, Math.max(this.log.begin, seq));
     this.keepInSight();
     this.onChoose(this.seq);
+    address.show(this.following || (!this.live && this.seq === this.log.end - 1) ? null : this.seq);
     this.showAria();
     this.draw();
     this.load();
@@ -181,7 +200,8 @@ export class Timeline {
         const moment = this.moments.get(shown) ?? (await get(`node/moments/${shown}`));
         this.moments.set(shown, moment);
         while (this.moments.size > MOMENTS_KEPT) this.moments.delete(this.moments.keys().next().value ?? 0);
-        this.onMoment(moment);
+        this.onMoment(moment, this.scrubbed && shown === this.seq);
+        if (shown === this.seq) this.scrubbed = false;
         this.draw();
         this.showAria();
       }
@@ -273,17 +293,6 @@ export class Timeline {
   }
 
   showAria() {
-    const event = this.moments.get(this.seq)?.event ?? this.log.row(this.seq);
-    const place = `event ${count(this.seq)} of ${count(this.log.end - 1)}`;
-    this.strip.setAttribute("aria-valuemin", String(this.log.begin));
-    this.strip.setAttribute("aria-valuemax", String(Math.max(this.log.begin, this.log.end - 1)));
-    this.strip.setAttribute("aria-valuenow", String(this.seq));
-    this.strip.setAttribute("aria-valuetext", event ? `${place}, ${clock(event.at)}: ${event.text}` : place);
-  }
-
-  /** @param {boolean} playing */
-  showPlaying(playing) {
-    byId("play").setAttribute("aria-pressed", String(playing));
-    say(byId("play"), playing ? "Pause" : "Play");
+    showChosen(this.strip, this.log, this.seq, this.moments.get(this.seq)?.event ?? this.log.row(this.seq));
   }
 }

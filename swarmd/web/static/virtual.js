@@ -30,12 +30,22 @@ export class VirtualRows {
     plan.body.replaceChildren(this.above, this.below);
     this.asked = 0;
     plan.scroller.addEventListener("scroll", () => this.later(), { passive: true });
-    new ResizeObserver(() => this.later()).observe(plan.scroller);
+    this.room = plan.scroller.clientHeight;
+    new ResizeObserver(() => this.fit()).observe(plan.scroller);
   }
 
   /** @param {number} length */
   show(length) {
     this.length = length;
+    this.later();
+  }
+
+  /** The scroller has another height: where the end was in sight, it stays so. */
+  fit() {
+    const { scroller } = this.plan;
+    if (scroller.scrollTop && scroller.scrollTop + this.room >= scroller.scrollHeight - 1)
+      scroller.scrollTop = scroller.scrollHeight;
+    this.room = scroller.clientHeight;
     this.later();
   }
 

@@ -23,6 +23,7 @@ from starlette.staticfiles import StaticFiles
 from swarmd.core.chart import load_charts
 from swarmd.eventlog.fold import load
 from swarmd.observe.status import LogStatus, status_of
+from swarmd.observe.story import Story
 from swarmd.web import shapes
 
 STATIC = Path(shapes.__file__).parent / "static"
@@ -194,6 +195,24 @@ def stages() -> shapes.StagesView:
     )
 
 
+def training() -> shapes.TrainingView:
+    rows = tuple(
+        shapes.TrainedStage(
+            round_, 0, round_ * EVENTS_A_ROUND + 16, time_of(round_ * EVENTS_A_ROUND), 0.7, 0.5, *counts
+        )
+        for round_, counts in ((each, (40, 4000, 31.0, 4, 0)) for each in range(EVENTS // EVENTS_A_ROUND)[-1000:])
+    )
+    return shapes.TrainingView(rows, EVENTS // EVENTS_A_ROUND, 0.1)
+
+
+def recipe() -> shapes.RecipeView:
+    return shapes.RecipeView("crowd", "digits", "follower", 1, "embedded", "", "cpu", 500_000, "float32", False)
+
+
+def story(round_: int) -> Story:
+    return Story(round_, "trained", f"Round {round_} was trained by this node: reward 0.700.")
+
+
 def answer(value: object) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
@@ -230,6 +249,8 @@ def application(live: bool) -> Starlette:
         "node/charts": charts(),
         "node/status": status(),
         "node/stages": stages(),
+        "node/training": training(),
+        "node/recipe": recipe(),
     }
 
     def give(value: object) -> Any:
@@ -248,6 +269,7 @@ def application(live: bool) -> Starlette:
             Route("/api/v1/node/events", events),
             Route("/api/v1/node/overview", overview_of),
             Route("/api/v1/node/moments/{seq:int}", lambda request: answer(moment(request.path_params["seq"]))),
+            Route("/api/v1/node/rounds/{round:int}", lambda request: answer(story(request.path_params["round"]))),
             Route("/api/v1/stream", stream),
             Route("/api/{rest:path}", lambda _: JSONResponse({"detail": "not-found", "message": "No such path."}, 404)),
             Mount("/static", StaticFiles(directory=STATIC)),

@@ -29,6 +29,7 @@ from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
 from swarmd.paths import DataPaths
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
+from swarmd.swarms.scored import ScoredGroup, encode_scored
 from tests.core.story import Story
 
 SWARM = "played"
@@ -105,12 +106,42 @@ class PlayedNode:
             self.tell(RolloutsGathered(self.pending(Gather), round_, 0, refs), after_s=2)
         reward = 0.4 + 0.1 * round_
         own = self.share(NODE, round_)
-        train = self.pending(Train)
-        self.tell(StageTrained(train, round_, 0, reward, own, steps=40, tokens=4000, seconds=30.0), after_s=30)
+        train, scored = self.pending(Train), self.score(round_)
+        refused = (("quoted", 2),) if round_ % 3 == 1 else ()
+        self.tell(
+            StageTrained(
+                *(train, round_, 0, reward, own),
+                steps=40,
+                tokens=4000 + 300 * round_,
+                seconds=30.0,
+                peer_groups=3,
+                held_out=min(1.0, 0.2 + 0.15 * round_),
+                rejected=refused,
+                held_out_before=0.1 if round_ == 0 else None,
+                scored=scored,
+            ),
+            after_s=30,
+        )
         self.tell(ReportPublished(self.pending(PublishReport), round_, 0))
         self.tell(RecordsRejected(peer_id(2), "signature", 3))
         for number, peer in enumerate(NAMES):
             self.tell(ReportSeen(peer, round_, 0, reward + number / 20, "d" * 64))
+
+    def score(self, round_: int) -> str:
+        """What the node made of its own completions of a round, and of peers' of the one before."""
+        places = [(NODE, round_)] + [(peer, round_ - 1) for peer in NAMES if peer != NODE and round_ > 0]
+        return self.blobs.put(
+            encode_scored(
+                ScoredGroup(
+                    *(peer, of, 0, "sums", 1, of),
+                    question=f"What is {of} + 1? {HOSTILE}",
+                    truth=str(of + 1),
+                    rewards=(1.2, 0.2) if peer == NODE else (0.2, 0.0),
+                    right=(peer == NODE, False),
+                )
+                for peer, of in places
+            )
+        )
 
     def share(self, peer: str, round_: int) -> RolloutsRef:
         """Rollouts of a peer in the node's store."""

@@ -73,6 +73,8 @@ def test_what_peers_wrote_stays_text(server: Served, tab: Tab) -> None:
     page.locator("#search").fill(HOSTILE)
     expect(page.locator("#found")).to_contain_text(HOSTILE)
     page.goto("/node")
+    expect(page.locator(".event-text")).to_be_visible()
+    page.locator("#by-text").fill("img src")
     page.locator("#events-scroller .event", has_text=HOSTILE).first.click()
     expect(page.locator(".event-text")).to_contain_text(HOSTILE)
     assert page.evaluate("window.harmed") is None
@@ -163,13 +165,232 @@ def test_keys_scrub_through_the_log(server: Served, tab: Tab) -> None:
     expect_moment(page, server, 3)
     rounds = ask(server, "node/overview")["rounds"]
     for round_, seq, _ in rounds[:2]:
-        strip.press("PageUp")
+        strip.press("PageDown")
         expect(page.locator("#moment-seq")).to_have_text(f"#{seq:,}")
         assert f"round {round_} " in (strip.get_attribute("aria-valuetext") or "")
-    strip.press("PageDown")
+    strip.press("PageUp")
     expect_moment(page, server, rounds[0][1])
     strip.press("End")
     expect_moment(page, server, ask(server, "node/events?first=-1&count=1")["end"] - 1)
+
+
+def test_keys_work_wherever_the_focus_is_but_in_fields_and_what_scrolls(server: Served, tab: Tab) -> None:
+    page = tab(server.url).open("/node")
+    end = chosen(page)
+    rounds = ask(server, "node/overview")["rounds"]
+    assert page.evaluate("document.activeElement === document.body")
+    page.keyboard.press("ArrowLeft")
+    expect_moment(page, server, end - 1)
+    page.keyboard.press("Home")
+    expect_moment(page, server, 0)
+    for round_ in (0, 1):
+        page.keyboard.press("PageDown")
+        expect_moment(page, server, rounds[round_][1])
+    page.keyboard.press("PageUp")
+    expect_moment(page, server, rounds[0][1])
+    span = page.locator("#time-span").text_content() or ""
+    page.keyboard.press("+")
+    expect(page.locator("#time-span")).not_to_have_text(span)
+    page.locator("#by-text").focus()
+    for key in ("ArrowRight", "Home", "PageDown", " "):
+        page.keyboard.press(key)
+    page.locator(".moment-scroller").focus()
+    for key in ("Home", "End", "PageDown", "ArrowDown"):
+        page.keyboard.press(key)
+    expect_moment(page, server, rounds[0][1])
+    page.locator(".moment-scroller").press("ArrowRight")
+    expect_moment(page, server, rounds[0][1] + 1)
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press(" ")
+    expect(page.locator("#play")).to_have_text("Pause")
+    page.keyboard.press(" ")
+    expect(page.locator("#play")).to_have_text("Play")
+
+
+IN_SIGHT = """
+new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))).then(() => {
+  const bar = document.getElementById("time").getBoundingClientRect();
+  const lit = CHARTS.map(name => document.querySelector(`[data-chart=${name}] .state.on`).getBoundingClientRect());
+  const seen = place => place.top >= bar.bottom && place.bottom <= innerHeight && place.right <= innerWidth;
+  return bar.top >= 0 && bar.bottom < innerHeight && lit.every(seen);
+})
+"""
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
+def test_the_lit_states_stay_in_sight_beside_the_time_line(server: Served, tab: Tab, size: tuple[int, int]) -> None:
+    """All of them at 1280 by 800; on a phone that of the chart that moved, else that of the round."""
+    watched = tab(server.url)
+    watched.page.set_viewport_size({"width": size[0], "height": size[1]})
+    page = watched.open("/node")
+    page.keyboard.press("Home")
+    for seq in range(30):
+        expect(page.locator("#moment-seq")).to_have_text(f"#{seq}")
+        moment = ask(server, f"node/moments/{seq}")
+        charts, before = moment["charts"], moment["before"]
+        moved = [name for name in charts if charts[name] != before.get(name, charts[name])]
+        names = list(charts) if size[0] > 1000 else moved if len(moved) == 1 else [] if moved else ["round"]
+        assert page.evaluate(IN_SIGHT.replace("CHARTS", json.dumps(names))), (seq, names)
+        page.keyboard.press("ArrowRight")
+
+
+def test_whoever_reads_further_below_is_left_there(server: Served, tab: Tab) -> None:
+    page = tab(server.url).open("/node")
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    expect(page.locator("#recipe-title")).to_be_in_viewport()
+    expect(page.locator("#strip")).to_be_in_viewport()
+    page.keyboard.press("Home")
+    expect(page.locator("#moment-seq")).to_have_text("#0")
+    page.evaluate(SETTLED)
+    expect(page.locator("#recipe-title")).to_be_in_viewport()
+
+
+def test_every_event_has_an_address(server: Served, tab: Tab) -> None:
+    watched = tab(server.url)
+    page = watched.page
+    page.goto("/node#event=17")
+    expect_moment(page, server, 17)
+    expect(page.locator("#live")).to_have_attribute("aria-pressed", "false")
+    page.locator("#strip").press("ArrowRight")
+    expect(page).to_have_url(f"{server.url}/node#event=18")
+    expect(page.locator("#moment-seq")).to_have_attribute("href", "/node#event=18")
+    link = page.locator("#story a").last
+    seq = int(link.text_content() or -1)
+    link.click()
+    expect_moment(page, server, seq)
+    page.go_back()
+    expect_moment(page, server, 18)
+    page.locator("#live").click()
+    expect(page).to_have_url(f"{server.url}/node")
+    page.goto("/")
+    said = page.locator("#gossip .when a").first
+    seq = int((said.text_content() or "").lstrip("#"))
+    said.click()
+    expect_moment(page, server, seq)
+    page.goto("about:blank")
+    page.goto("/node#event=999999999")
+    expect(page.locator("#notice")).to_contain_text("this log has events 0 to")
+    assert watched.complaints == []
+
+
+def test_a_round_is_told_as_explain_tells_it(server: Served, tab: Tab) -> None:
+    page = tab(server.url).open("/node")
+    for round_, seq, _ in ask(server, "node/overview")["rounds"][:2]:
+        page.evaluate(f"location.hash = 'event={seq}'")
+        expect(page.locator("#story-title")).to_have_text(f"Round {round_}")
+        story = ask(server, f"node/rounds/{round_}")
+        expect(page.locator("#story .verdict")).to_have_text(story["verdict"])
+        told = [int(text) for text in page.locator("#story .sentences a").all_text_contents()]
+        assert told == [each["seq"] for each in story["sentences"]]
+        assert page.locator("#story .trouble").count() == sum(each["trouble"] for each in story["sentences"])
+
+
+def test_training_is_drawn_and_leads_to_its_event(server: Served, tab: Tab) -> None:
+    page = tab(server.url).open("/node")
+    stages = ask(server, "node/training")["stages"]
+    expect(page.locator("#training .t0 circle")).to_have_count(len(stages) + 1)  # and before the first step
+    expect(page.locator("#training .t1 circle")).to_have_count(len(stages))
+    expect(page.locator("#training-sum")).to_contain_text("held-out accuracy 10.0 % → 50.0 %")
+    page.locator("#training .t1 circle").nth(1).click(force=True)
+    expect_moment(page, server, stages[1]["seq"])
+    page.mouse.move(5, 5)
+    expect(page.locator("#training-at")).to_have_text("at round 1 · stage 0:")
+    page.locator("#training-details summary").click()
+    expect(page.locator("#training-table tbody tr")).to_have_count(len(stages))
+    page.locator("#training-table tbody a").last.click()
+    expect_moment(page, server, stages[0]["seq"])
+
+
+def pairs(texts: list[str]) -> dict[str, str]:
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def test_recipe_and_model_are_those_of_log_and_configuration(node: PlayedNode, tmp_path: Path, tab: Tab) -> None:
+    config = tmp_path / "node.toml"
+    config.write_text(
+        'name = "a"\nrole = "coordinator"\n[swarm]\nid = "played"\nkind = "reasoning-gym"\n'
+        '[[swarm.tasks]]\nname = "chain_sum"\nweight = 2.0\nconfig = { max_terms = 3 }\n'
+        "[training]\nlearning_rate = 5e-5\ngenerations = 4\n"
+    )
+    served = Served(node.paths.root, "--config", str(config))
+    try:
+        page = tab(served.url).open("/node")
+        expect(page.locator("#recipe-from")).to_have_text("from the node’s log and configuration")
+        facts = pairs(page.locator("#recipe-facts > *").all_text_contents())
+        assert (facts["kind of swarm"], facts["model"], facts["device"]) == ("reasoning-gym", "tiny", "cpu")
+        assert page.locator("#recipe-tasks tbody tr").all_text_contents() == ["chain_sum2max_terms = 3"]
+        settings = pairs(page.locator("#recipe-settings dl > *").all_text_contents())
+        assert (settings["learning_rate"], settings["generations"]) == ("0.00005", "4")
+    finally:
+        served.end()
+
+
+def test_what_was_written_stands_beside_question_truth_and_reward(server: Served, tab: Tab) -> None:
+    page = tab(server.url).open("/")
+    messages = ask(server, "swarm/gossip")["messages"]
+    shown = page.locator("#gossip > li")
+    expect(shown).to_have_count(len(messages))
+    scored = [(index, message) for index, message in enumerate(messages) if message["reward"] is not None]
+    assert {message["right"] for _, message in scored} == {True, False}
+    for index, message in scored[:5]:
+        item = shown.nth(index)
+        expect(item.locator(".question")).to_have_text(message["question"])
+        expect(item.locator(".truth")).to_have_text(f"expected {message['truth']}")
+        expect(item.locator(".scored strong")).to_have_text("right" if message["right"] else "wrong")
+        expect(item.locator(".scored")).to_contain_text(f"reward {message['reward']:.3f}")
+
+
+LEGENDS = {
+    "/": {"board-key", "gossip-key"},
+    "/node": {"layers-key", "strip-key", "charts-key", "story-key", "events-key", "training-key", "stages-key"},
+}
+PAINT = """
+key => [...document.querySelectorAll(`#${key} .patch`)].map(each => {
+  const style = getComputedStyle(each);
+  const border = style.borderTopStyle + style.borderTopColor;
+  return [style.backgroundColor, style.backgroundImage, border, style.opacity, style.height].join();
+})
+"""
+
+
+@pytest.mark.parametrize("path", ["/", "/node"])
+def test_every_panel_says_what_its_colours_mean(server: Served, tab: Tab, path: str) -> None:
+    page = tab(server.url).open(path)
+    keys = set(page.locator("ul.patches").evaluate_all("all => all.map(each => each.id)"))
+    assert keys == LEGENDS[path]
+    clear = "rgba(0, 0, 0, 0),none,none"
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        for key in keys:
+            painted = page.evaluate(PAINT, key)
+            assert painted and len(set(painted)) == len(painted), (key, painted)
+            assert not any(each.startswith(clear) for each in painted), (key, painted)
+
+
+CUT = """
+[...document.querySelectorAll("main *, header *")].filter(each => {
+  const style = getComputedStyle(each);
+  if (!each.textContent.trim() || !each.checkVisibility()) return false;
+  if (each.closest(".unseen, svg, select, .folded")) return false;
+  const hides = ["hidden", "clip"].includes(style.overflowX);
+  const place = each.getBoundingClientRect();
+  const cut = each.scrollWidth > each.clientWidth + 1 || each.scrollHeight > each.clientHeight + 2;
+  const outside = place.right > innerWidth + 1 || place.left < -1;
+  return hides && cut || outside && !each.closest(".scroller");
+}).map(each => each.outerHTML.slice(0, 160))
+"""
+
+
+@pytest.mark.parametrize("path", ["/", "/node"])
+def test_nothing_is_cut_on_a_phone(server: Served, tab: Tab, path: str) -> None:
+    watched = tab(server.url)
+    watched.page.set_viewport_size({"width": 390, "height": 844})
+    page = watched.open(path)
+    page.evaluate(SETTLED)
+    assert [each for each in page.evaluate(CUT) if "onerror" not in each] == [], "but a name without end"
+    for chart in page.locator(".chart svg:visible").all():
+        box = chart.bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
 
 
 def test_the_mouse_scrubs_zooms_and_pans(server: Served, tab: Tab) -> None:
@@ -179,6 +400,8 @@ def test_the_mouse_scrubs_zooms_and_pans(server: Served, tab: Tab) -> None:
     assert box is not None
     y = box["y"] + 60
     page.mouse.click(box["x"] + 90, y)
+    box = page.locator("#strip").bounding_box() or box
+    y = box["y"] + 60
     expect(page.locator("#live")).to_have_attribute("aria-pressed", "false")
     early = chosen(page)
     page.mouse.move(box["x"] + 90, y)
@@ -189,6 +412,7 @@ def test_the_mouse_scrubs_zooms_and_pans(server: Served, tab: Tab) -> None:
     assert chosen(page) > early
     expect_moment(page, server, chosen(page))
     span = page.locator("#time-span").text_content() or ""
+    page.locator("#lanes").hover()  # it may have moved, to have the charts in sight
     page.mouse.wheel(0, -400)
     expect(page.locator("#time-span")).not_to_have_text(span)
     closer = page.locator("#time-span").text_content() or ""

@@ -1,0 +1,237 @@
+/** How training goes, stage by stage: held-out accuracy, reward, speed, peers' groups; plots read together. */
+
+import { steps } from "./curves.js";
+import { linkTo } from "./address.js";
+import { byId, el, fill, say, svg } from "./dom.js";
+import { count, dayAndClock, duration, place, plural, reward } from "./format.js";
+import { legend } from "./patches.js";
+
+const HEIGHT = 132;
+const EDGE = { left: 44, right: 10, top: 8, bottom: 20 };
+const DOTS_MAX = 60; // beyond, a line without dots
+
+/**
+ * @typedef {{round: number, stage: number, seq: number, at: number, reward: number | null, held_out: number | null,
+ *   steps: number, tokens: number, seconds: number, peer_groups: number, refused: number}} Trained
+ * @typedef {{stages: Trained[], total: number, held_out_before: number | null}} View
+ * @typedef {{name: string, line: string, of: (stage: Trained) => number | null,
+ *   words: (value: number | null) => string}} Series
+ */
+
+const percent = (/** @type {number | null} */ value) => (value === null ? "—" : `${(100 * value).toFixed(1)} %`);
+const whole = (/** @type {number | null} */ value) => (value === null ? "—" : count(Math.round(value)));
+const rate = (/** @type {Trained} */ stage) => (stage.seconds > 0 ? stage.tokens / stage.seconds : null);
+
+/** @type {{title: string, least: number | null, series: Series[]}[]} */
+const PLOTS = [
+  {
+    title: "Held-out accuracy",
+    least: 0,
+    series: [{ name: "held-out accuracy", line: "t0", of: (stage) => stage.held_out, words: percent }],
+  },
+  {
+    title: "Reward",
+    least: null,
+    series: [{ name: "mean reward", line: "t1", of: (stage) => stage.reward, words: reward }],
+  },
+  {
+    title: "Tokens a second",
+    least: 0,
+    series: [{ name: "tokens a second", line: "t2", of: rate, words: whole }],
+  },
+  {
+    title: "Peers’ groups",
+    least: 0,
+    series: [
+      { name: "peers’ groups trained on", line: "t3", of: (stage) => stage.peer_groups, words: whole },
+      { name: "refused", line: "t4", of: (stage) => stage.refused, words: whole },
+    ],
+  },
+];
+
+export class Training {
+  /** @param {(seq: number) => void} onChoose */
+  constructor(onChoose) {
+    this.onChoose = onChoose;
+    this.view = /** @type {View} */ ({ stages: [], total: 0, held_out_before: null });
+    this.chosen = -1;
+    this.cursor = -1; // into the stages
+    this.plots = PLOTS.map((plot) => this.make(plot));
+    fill(byId("training"), ...this.plots.map(({ figure }) => figure));
+    legend("training-key", [
+      ...PLOTS.flatMap(({ series }) => series.map(({ line, name }) => /** @type {[string, string]} */ ([line, name]))),
+      ["here", "the chosen event’s stage"],
+    ]);
+    new ResizeObserver(() => this.draw()).observe(byId("training"));
+    byId("training-details").addEventListener("toggle", () => this.table());
+  }
+
+  /** @param {typeof PLOTS[number]} plot */
+  make(plot) {
+    const value = el("span", { class: "value" });
+    const drawing = svg("svg", {
+      height: HEIGHT,
+      role: "img",
+      "aria-label": `${plot.title} by stage; the same stands in the table below`,
+      onpointermove: (/** @type {PointerEvent} */ event) => this.point(drawing, event),
+      onpointerleave: () => this.moveTo(-1),
+      onclick: () => this.cursor >= 0 && this.onChoose(this.view.stages[this.cursor].seq),
+    });
+    const figure = el("figure", { class: "trained" }, el("figcaption", {}, el("span", {}, plot.title), value), drawing);
+    return { ...plot, figure, drawing, value };
+  }
+
+  /** @param {View} view */
+  show(view) {
+    this.view = view;
+    const held = view.stages.map((stage) => stage.held_out).filter((value) => value !== null);
+    const [first, last] = [view.held_out_before ?? held[0], held[held.length - 1]];
+    const gain = held.length ? `held-out accuracy ${percent(first)} → ${percent(last)}` : "";
+    say(byId("training-sum"), [view.total ? plural(view.total, "stage") : "", gain].filter(Boolean).join(" · "));
+    this.draw();
+    this.table();
+  }
+
+  draw() {
+    const { stages } = this.view;
+    const deep = 1 + Math.max(0, ...stages.map((stage) => stage.stage));
+    this.xs = stages.map((stage) => stage.round + stage.stage / deep);
+    const width = Math.max(160, this.plots[0].figure.clientWidth);
+    for (const plot of this.plots) this.drawPlot(plot, width);
+    this.tell();
+  }
+
+  /** @param {any} plot @param {number} width */
+  drawPlot(plot, width) {
+    const { drawing, series } = plot;
+    drawing.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    drawing.setAttribute("width", String(width));
+    const lines = series.map((/** @type {Series} */ each) => ({ ...each, points: this.points(each) }));
+    const values = lines.flatMap((/** @type {any} */ line) => line.points.map((/** @type {number[]} */ [, y]) => y));
+    if (!values.length) {
+      const words = this.view.stages.length ? "Not measured" : "No stage has been trained yet";
+      fill(drawing, svg("text", { x: width / 2, y: HEIGHT / 2, "text-anchor": "middle", class: "tick" }, words));
+      return;
+    }
+    const ticks = steps(Math.min(plot.least ?? Infinity, ...values), Math.max(...values), 3);
+    const [low, high] = [ticks[0], ticks[ticks.length - 1]];
+    const xs = lines.flatMap((/** @type {any} */ line) => line.points.map((/** @type {number[]} */ [x]) => x));
+    const from = Math.min(...xs, ...this.xs);
+    const to = Math.max(...this.xs, from + 1);
+    const toX = (/** @type {number} */ x) => EDGE.left + ((x - from) / (to - from)) * (width - EDGE.left - EDGE.right);
+    const toY = (/** @type {number} */ y) =>
+      EDGE.top + (1 - (y - low) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom);
+    plot.toX = toX;
+    plot.marks = svg("g", {});
+    fill(
+      drawing,
+      grid(ticks, toY, width, from, to, toX),
+      plot.marks,
+      ...lines.map((/** @type {any} */ line) => curve(line, plot.toX, toY)),
+    );
+  }
+
+  /** What is known of one line, with what was measured before the first step. @param {Series} series */
+  points({ name, of }) {
+    const found = this.view.stages.map((stage, index) => [this.xs[index], of(stage)]).filter(([, y]) => y !== null);
+    const before = name === "held-out accuracy" ? this.view.held_out_before : null;
+    return before !== null && this.xs.length ? [[this.xs[0] - 1, before], ...found] : found;
+  }
+
+  // --- which stage ---
+
+  /** @param {any} drawing @param {PointerEvent} event */
+  point(drawing, event) {
+    const plot = this.plots.find((each) => each.drawing === drawing);
+    if (!this.xs.length || !plot.toX) return;
+    const x = event.clientX - drawing.getBoundingClientRect().left;
+    const gaps = this.xs.map((value) => Math.abs(plot.toX(value) - x));
+    this.moveTo(gaps.indexOf(Math.min(...gaps)));
+  }
+
+  /** @param {number} index */
+  moveTo(index) {
+    this.cursor = index;
+    this.tell();
+  }
+
+  /** The stage that an event comes after, or ends. @param {number} seq */
+  light(seq) {
+    this.chosen = this.view.stages.findLastIndex((stage) => stage.seq <= seq);
+    this.tell();
+  }
+
+  /** Values of the stage pointed at, else of the chosen one. */
+  tell() {
+    const index = this.cursor >= 0 ? this.cursor : this.chosen;
+    const stage = this.view.stages[index];
+    say(byId("training-at"), stage ? `at ${place(stage.round, stage.stage)}:` : "");
+    for (const { marks, toX, series, value } of this.plots) {
+      say(value, stage ? series.map((each) => each.words(each.of(stage))).join(" / ") : "");
+      const line = (/** @type {number} */ at, /** @type {string} */ name) => {
+        if (!this.view.stages[at]) return null;
+        const x = toX(this.xs[at]);
+        return svg("line", { x1: x, x2: x, y1: EDGE.top, y2: HEIGHT - EDGE.bottom, class: name });
+      };
+      if (marks) fill(marks, line(this.chosen, "here"), line(this.cursor, "pointed"));
+    }
+  }
+
+  table() {
+    if (!byId("training-details").open) return;
+    const titles = ["Round", "Stage", "Reward", "Held out", "Steps", "Tokens", "Time", "Groups", "Refused", "Event"];
+    const rows = [...this.view.stages].reverse().map((stage) =>
+      el(
+        "tr",
+        { title: dayAndClock(stage.at) },
+        el("th", { scope: "row" }, stage.round),
+        ...[stage.stage, reward(stage.reward), percent(stage.held_out)].map(cell),
+        ...[count(stage.steps), count(stage.tokens), duration(stage.seconds)].map(cell),
+        ...[count(stage.peer_groups), count(stage.refused)].map(cell),
+        el("td", { class: "number" }, el("a", { href: linkTo(stage.seq) }, stage.seq)),
+      ),
+    );
+    const head = titles.map((title, index) => el("th", { scope: "col", class: index ? "number" : "" }, title));
+    fill(byId("training-table"), el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
+  }
+}
+
+/** @param {string | number} content */
+function cell(content) {
+  return el("td", { class: "number" }, content);
+}
+
+/**
+ * @param {number[]} ticks @param {(y: number) => number} toY @param {number} width
+ * @param {number} from @param {number} to @param {(x: number) => number} toX
+ */
+function grid(ticks, toY, width, from, to, toX) {
+  const digits = Math.max(0, Math.min(4, Math.ceil(-Math.log10(ticks[1] - ticks[0]) - 1e-9)));
+  const across = ticks.map((value) =>
+    svg(
+      "g",
+      {},
+      svg("line", { x1: EDGE.left, x2: width - EDGE.right, y1: toY(value), y2: toY(value), class: "grid" }),
+      svg("text", { x: EDGE.left - 6, y: toY(value) + 4, "text-anchor": "end", class: "tick" }, value.toFixed(digits)),
+    ),
+  );
+  const rounds = steps(Math.max(0, from), to, Math.max(2, Math.floor(width / 90))).filter(
+    (x) => x >= from && x <= to && Number.isInteger(x),
+  );
+  const along = rounds.map((x) =>
+    svg(
+      "text",
+      { x: toX(x), y: HEIGHT - 5, "text-anchor": "middle", class: "tick" },
+      x === rounds[0] ? `round ${x}` : x,
+    ),
+  );
+  return svg("g", { "aria-hidden": "true" }, ...across, ...along);
+}
+
+/** @param {any} line @param {(x: number) => number} toX @param {(y: number) => number} toY */
+function curve({ line, points }, toX, toY) {
+  const at = points.map((/** @type {number[]} */ [x, y]) => [toX(x).toFixed(1), toY(y).toFixed(1)]);
+  const dots = at.length > DOTS_MAX ? [] : at.map(([cx, cy]) => svg("circle", { cx, cy, r: 2.4 }));
+  const drawn = svg("polyline", { points: at.map((/** @type {string[]} */ pair) => pair.join(",")).join(" ") });
+  return svg("g", { class: `line ${line}` }, drawn, ...dots);
+}
