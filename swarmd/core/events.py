@@ -107,6 +107,7 @@ class LinkUp(Fact, frozen=True, tag="link_up"):
 
     peers: int
     addresses: tuple[str, ...] = ()
+    isolated: str = ""  # why the node counts as cut off from its coordinator, or this from its members, all the same
 
 
 class LinkDegraded(Fact, frozen=True, tag="link_degraded"):

@@ -51,6 +51,7 @@ class Link(Value, frozen=True):
     reason: str = ""
     peers: int = 0
     addresses: tuple[str, ...] = ()
+    isolated: str = ""  # why the node counts as cut off though it is connected
 
 
 class Trainer(Value, frozen=True):

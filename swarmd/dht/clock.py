@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import anyio
 
 from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
 from swarmd.dht import names
+from swarmd.dht.hive import DHTID, MSGPackSerializer, PeerID
 from swarmd.dht.lookup import lookup
 from swarmd.dht.records import ClockRecord, Signed, is_far
 from swarmd.dht.session import Session
 from swarmd.dht.watch import Watch
-from swarmd.errors import NetworkDown
+from swarmd.errors import NetworkDown, RecordRejected
+
+CALL_EVERY_S = 10.0
 
 
 class SwarmClock:
@@ -30,9 +36,34 @@ class SwarmClock:
         self._told: ClockRecord | None = None
 
     def follow(self) -> None:
-        """Watch the clock for the rest of the session."""
+        """Watch the clock for the rest of the session, and listen for the coordinator."""
         session = self._session
+        session.heard_clock = self._hear
         session.watch(Watch(session.node, self._name, session.config.dht.poll_s, self._see))
+        if not session.coordinating and session.coordinator:
+            session.start(self._call_coordinator)
+
+    async def _call_coordinator(self) -> None:
+        """See now and then whether the coordinator itself answers: some node of the swarm may be all that one hears."""
+        session = self._session
+        while True:
+            await anyio.sleep(CALL_EVERY_S)
+            try:
+                answer = await session.node.call(
+                    lambda life: life.dht.protocol.call_ping(PeerID.from_base58(session.coordinator))
+                )
+            except NetworkDown:
+                continue
+            if answer is not None:
+                session.hearing.answered()
+
+    def _hear(self, signed: Signed) -> None:
+        """A record that was gossiped. Raises RecordRejected where it does not count."""
+        session = self._session
+        key, owner = names.key_id(self._name), MSGPackSerializer.dumps(signed.owner)
+        if signed.owner != session.coordinator:
+            raise RecordRejected("not-the-coordinator", f"{signed.owner} is not the coordinator")
+        self._see({signed.owner: session.validator.judge(key, owner, signed.value, signed.expiration)})
 
     async def announce(self, command: Announce) -> None:
         """Publish where the swarm is. Raises NetworkDown."""
@@ -77,7 +108,19 @@ class SwarmClock:
         if signed is None or (known is not None and signed.expiration <= known.expiration):
             return False
         self._latest = signed
+        self._pass_on(signed)
         return True
+
+    def _pass_on(self, signed: Signed) -> None:
+        """Hold it for whoever asks, and gossip it where it came by another way."""
+        session, life = self._session, self._session.node.life
+        content = signed.content
+        if isinstance(content, ClockRecord):
+            session.hearing.announced(content.deadline_at, content.final)
+        if life is not None:
+            with suppress(RecordRejected):
+                life.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(self._name)), signed)
+        session.herald.pass_on(signed)
 
     def _tell(self, signed: Signed) -> None:
         content = signed.content

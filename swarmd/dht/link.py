@@ -23,13 +23,22 @@ class LinkReporter:
         rejoin: tells whether peers have been looked for at all.
         alone: the coordinator's link is up without peers.
         emit: takes the events.
+        isolation: why a node with so many peers counts as cut off, empty when it does not.
     """
 
-    def __init__(self, node: Node, rejoin: Rejoin, alone: bool, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        rejoin: Rejoin,
+        alone: bool,
+        emit: Callable[[Event], None],
+        isolation: Callable[[int], str] = lambda peers: "",
+    ) -> None:
         self._node = node
         self._rejoin = rejoin
         self._alone = alone
         self._emit = emit
+        self._isolation = isolation
         self._told: LinkUp | LinkDegraded | LinkDown | None = None
         self._told_at = 0.0
         self._up_at = 0.0  # when the link last came up
@@ -55,10 +64,11 @@ class LinkReporter:
             self._seen_at, self._life = now, self._node.life
         up = self._told if isinstance(self._told, LinkUp) else None
         if peers or self._alone:
-            if up is None or self._is_news(up.peers, peers, now):
+            why = self._isolation(peers)
+            if up is None or bool(why) != bool(up.isolated) or self._is_news(up.peers, peers, now):
                 addresses = await self._node.addresses()
                 if self._node.life is not None:
-                    self._tell(LinkUp(self._node.peers, addresses))
+                    self._tell(LinkUp(self._node.peers, addresses, why))
         elif self._is_lonely(now):
             self._tell(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
 

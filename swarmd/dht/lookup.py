@@ -7,7 +7,9 @@ are asked at once, what they know of nearer ones is followed, and the answers of
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from swarmd.dht import names
@@ -15,11 +17,15 @@ from swarmd.dht.background import spawn
 from swarmd.dht.hive import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID
 from swarmd.dht.node import Life
 from swarmd.dht.records import Signed
+from swarmd.dht.validator import id_of
 from swarmd.errors import RecordRejected
 
 BREADTH = 8  # nearest peers that are asked
 ASKED_MAX = 32  # in all, while nearer ones keep turning up
+NAMED_MAX = 3  # of those that are asked, so many at most were named first by one and the same peer
+OWNERS_MAX = 8  # whose records are searched for and who are asked themselves
 REPLICAS = 5  # peers that keep a record
+INDEPENDENT = 2  # of them that must show it, where none is trusted
 PATIENCE_S = 0.4  # for further answers once there is one
 SILENCE_S = 3.5  # when there is none
 
@@ -36,6 +42,7 @@ class Found:
         self.answered = False
         self.known: dict[DHTID, PeerID] = {}
         self.asked: set[DHTID] = set()
+        self.named_by: dict[DHTID, DHTID] = {}  # peer → who named it; not for those of the own table
         self._life = life
         self._validator = life.dht.protocol.record_validator
         self._own_id = life.dht.node_id
@@ -45,10 +52,33 @@ class Found:
         ranked = sorted(self.known, key=self.key.xor_distance)
         return [(node_id, self.known[node_id]) for node_id in ranked[:count]]
 
-    def learn(self, nearby: Mapping[DHTID, PeerID] | Iterable[tuple[DHTID, PeerID]]) -> None:
-        """Take note of peers."""
-        self.known.update(nearby)
+    def learn(
+        self, nearby: Mapping[DHTID, PeerID] | Iterable[tuple[DHTID, PeerID]], named_by: DHTID | None = None
+    ) -> None:
+        """Take note of peers, and of who named them."""
+        for node_id, peer in dict(nearby).items():
+            if named_by is not None and node_id not in self.known:
+                self.named_by[node_id] = named_by
+            self.known[node_id] = peer
         self.known.pop(self._own_id, None)
+
+    def guides(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
+        """Peers to ask first, wherever they are: owners of what is wanted, and those that this node trusts most."""
+        names_ = dict.fromkeys([*islice(wanted, OWNERS_MAX), *self._validator.guides()])
+        peers = [PeerID.from_base58(name) for name in names_]
+        return [(id_of(peer), peer) for peer in peers if id_of(peer) != self._own_id]
+
+    def next(self) -> list[tuple[DHTID, PeerID]]:
+        """The nearest that have not been asked, on paths of their own: few of them were named by the same peer."""
+        fresh, paths = [], Counter(self.named_by.get(node_id) for node_id in self.asked)
+        for node_id, peer in self.nearest(BREADTH):
+            path = self.named_by.get(node_id)
+            if node_id in self.asked or len(self.asked) >= ASKED_MAX or (path is not None and paths[path] >= NAMED_MAX):
+                continue
+            paths[path] += 1
+            self.asked.add(node_id)
+            fresh.append((node_id, peer))
+        return fresh
 
     def take(self, dictionary: DictionaryDHTValue | None) -> None:
         """Merge records; the later one of an owner counts."""
@@ -88,11 +118,13 @@ async def lookup(life: Life, name: str, wanted: Mapping[str, float] | None = Non
     """
     found = local(life, name)
     wanted = wanted or {}
-    pending: set[asyncio.Task[Any]] = set()
+    guides = found.guides(wanted)
+    found.asked.update(node_id for node_id, _ in guides)
+    pending: set[asyncio.Task[Any]] = {spawn(_ask(life, found, *peer)) for peer in guides if not found.has(wanted)}
     loop = asyncio.get_running_loop()
     deadline = loop.time() + SILENCE_S
     while not found.has(wanted):
-        pending |= {spawn(_ask(life, found, *peer)) for peer in _next(found)}
+        pending |= {spawn(_ask(life, found, *peer)) for peer in found.next()}
         remaining_s = deadline - loop.time()
         if not pending or remaining_s <= 0:
             break
@@ -100,14 +132,6 @@ async def lookup(life: Life, name: str, wanted: Mapping[str, float] | None = Non
         if any(task.result() for task in done):
             deadline = min(deadline, loop.time() + PATIENCE_S)
     return found
-
-
-def _next(found: Found) -> list[tuple[DHTID, PeerID]]:
-    """Peers among the nearest that have not been asked."""
-    fresh = [(node_id, peer) for node_id, peer in found.nearest(BREADTH) if node_id not in found.asked]
-    fresh = fresh[: ASKED_MAX - len(found.asked)]
-    found.asked.update(node_id for node_id, _ in fresh)
-    return fresh
 
 
 async def _ask(life: Life, found: Found, node_id: DHTID, peer: PeerID) -> bool:
@@ -119,22 +143,29 @@ async def _ask(life: Life, found: Found, node_id: DHTID, peer: PeerID) -> bool:
     held, nearby = answer[found.key]
     found.answered = True
     found.take(held.value if held is not None else None)
-    found.learn(nearby)
+    found.learn(nearby, node_id)
     return True
 
 
-async def spread(life: Life, name: str, signed: Signed, peers: Iterable[PeerID]) -> list[PeerID]:
+async def spread(
+    life: Life, name: str, signed: Signed, peers: Iterable[PeerID], enough: int = INDEPENDENT
+) -> list[PeerID]:
     """Store a record at peers, all at once.
 
     Returns:
-        The peers that have taken it by the time the first of them has; empty when all refused or were silent.
+        The peers that have taken it by the time `enough` of them have, or a moment after the first; empty when all
+        refused or were silent.
     """
     key = DHTID.from_bytes(names.key_id(name))
     pending = {spawn(_store_at(life, peer, key, signed)) for peer in peers}
     took: list[PeerID] = []
-    while pending and not took:
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        took = [peer for peer in (task.result() for task in done) if peer is not None]
+    while pending and len(took) < enough:
+        done, pending = await asyncio.wait(
+            pending, timeout=PATIENCE_S if took else None, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not done:
+            break
+        took += [peer for peer in (task.result() for task in done) if peer is not None]
     return took
 
 

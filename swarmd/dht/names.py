@@ -40,6 +40,11 @@ def hints(swarm: str) -> str:
     return f"swarmd/{swarm}/hints"
 
 
+def clock_topic(swarm: str) -> str:
+    """The gossip topic on which the clock's signed record itself travels."""
+    return f"swarmd/{swarm}/clock"
+
+
 def key_id(name: str) -> bytes:
     """The 20-byte id under which hivemind stores a name."""
     return hashlib.sha1(msgpack.packb(name), usedforsecurity=False).digest()

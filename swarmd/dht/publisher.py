@@ -11,9 +11,9 @@ import anyio
 
 from swarmd.dht.background import spawn
 from swarmd.dht.clock_watch import ClockWatch
-from swarmd.dht.hive import DHTID
+from swarmd.dht.hive import DHTID, PeerID
 from swarmd.dht.identity import Identity
-from swarmd.dht.lookup import REPLICAS, holds, local, lookup, spread
+from swarmd.dht.lookup import INDEPENDENT, REPLICAS, holds, local, lookup, spread
 from swarmd.dht.node import Life, Node
 from swarmd.dht.records import Membership, Payload, Signed, is_far, sign
 from swarmd.dht.shelf import Shelf
@@ -66,7 +66,7 @@ class Publisher:
         """Publish a record and prove that it is there.
 
         Raises:
-            NetworkDown: the network is down, or no peer could show the record; it may be published again.
+            NetworkDown: the network is down, or too few peers could show the record; it may be published again.
             RecordRejected: the record itself cannot count.
         """
         async with self._lock_of(content.key):
@@ -112,23 +112,46 @@ class Publisher:
             if held is not None:
                 return held
             raise
-        near = local(life, key).nearest(REPLICAS)
+        found = local(life, key)
+        near = found.nearest(REPLICAS)
         if not near:
             await self._prove_alone(life)
             self._told(signed)  # clients are in nobody's table, and listen
             return None
-        peers = [peer for _, peer in near]
-        took = await spread(life, key, signed, peers)
+        guides = dict(found.guides(()))
+        peers = {**dict(near), **guides}
+        took = await spread(life, key, signed, peers.values())
         if took:
             self._told(signed)
-        for peer in took or peers:
-            shown, later = await holds(life, peer, key, signed)
+        later = await self._prove(life, key, signed, took or list(peers.values()), list(guides.values()))
+        if later is None:
+            self._settle(life, key, signed, set(peers))
+        return later
+
+    async def _prove(
+        self, life: Life, key: str, signed: Signed, peers: list[PeerID], guides: list[PeerID]
+    ) -> Signed | None:
+        """Read the record back: one that this node trusts shows it, or as many others as there are, up to two.
+
+        A single stranger might show it to its writer only.
+
+        Returns:
+            A later record of this node's own that a peer has instead, if there is one.
+
+        Raises:
+            NetworkDown: too few show it.
+        """
+        peers = sorted(peers, key=lambda peer: peer not in guides)
+        shown = 0
+        for peer in peers:
+            seen, later = await holds(life, peer, key, signed)
             if later is not None:
                 return later
-            if shown:
-                self._settle(life, key, signed, {node_id for node_id, _ in near})
+            shown += seen
+            if shown >= INDEPENDENT or (seen and (peer in guides or len(peers) == 1)):
                 return None
-        raise NetworkDown(f"no peer could show {key} after it was stored")
+        who = f"only one of {len(peers)} peers" if shown else "no peer"
+        raise NetworkDown(f"{who} could show {key} after it was stored")
 
     async def _prove_alone(self, life: Life) -> None:
         if not self._alone:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import secrets
 import time
 from collections import Counter
@@ -22,13 +23,15 @@ from swarmd.dht.connections import Connections
 from swarmd.dht.door import Door
 from swarmd.dht.fetch import BodyServer
 from swarmd.dht.gossip import Gossip
+from swarmd.dht.hearing import Hearing
+from swarmd.dht.herald import Herald
 from swarmd.dht.identity import Identity
 from swarmd.dht.leaderboard import Board, keep_standings, read_standings
 from swarmd.dht.link import LinkReporter
 from swarmd.dht.node import Node, NodeSettings
 from swarmd.dht.peers import AddressBook, Rejoin
 from swarmd.dht.publisher import Publisher
-from swarmd.dht.records import TTL_MAX_S, Policy, Signed
+from swarmd.dht.records import TTL_MAX_S, ClockRecord, Policy, Signed
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.room import Marks, Room
 from swarmd.dht.seniority import Seniority
@@ -41,6 +44,8 @@ from swarmd.paths import DataPaths
 
 TELL_REJECTIONS_S = 2.0
 RECORD_MIN_S = 5.0
+GUIDES = 3  # peers asked in each search besides those nearest to the key
+ELDEST = 16  # of those that were credited longest, some are asked
 WATCHED_SLOWLY = 6  # polls left out between two reads of what only the coordinator needs promptly
 
 log = logging.getLogger(__name__)
@@ -84,6 +89,7 @@ class Session:
         self.book = AddressBook(paths.peers, config.dht.bootstrap, self.peer_id)
         self.rejections = Rejections(time.monotonic)
         self.door = Door(self.rejections.count, self._known())
+        self.hearing = Hearing(follows=bool(self.coordinator) and not self.coordinating)
         self._build()
         self.connections = Connections(self.node, self.door, config.dht.connections_max)
         marks = Marks(config.dht.memory_bytes_max, config.dht.files_max, config.dht.tasks_max)
@@ -99,15 +105,30 @@ class Session:
         kept = read_standings(paths.standings, self.swarm)
         if kept is not None:
             self.seniority.learn(kept.standings)
-        validator = Validator(self.policy, self.rejections, self._accepted, self.seniority)
-        self.node = Node(node_settings(self.config, paths, self.peer_id), validator, self._down, self.door)
+        self.validator = Validator(self.policy, self.rejections, self._accepted, self.seniority)
+        self.validator.guides = self._guides
+        self.node = Node(node_settings(self.config, paths, self.peer_id), self.validator, self._down, self.door)
         self.node.port = self.book.port
         self.rejoin = Rejoin(self.node, self.book)
         self.gossip = Gossip(self.node, names.hints(self.swarm), self.peer_id, self.policy.admits, self._hinted)
+        self.heard_clock: Callable[[Signed], None] = lambda signed: None
+        self.herald = Herald(
+            self.node,
+            names.clock_topic(self.swarm),
+            lambda signed: self.heard_clock(signed),
+            lambda sender, error: self.rejections.count(sender, error.reason, error.message),
+        )
         shelf = Shelf(paths.records, self.swarm)
         self.publisher = Publisher(self.node, self.identity, shelf, dht.record_s, self.coordinating, self._told)
         self.bodies = BodyServer(self.node, self.blobs, self.policy.admits)
-        self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit)
+        self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit, self.hearing.isolation)
+
+    def _guides(self) -> list[str]:
+        """Peers that are asked whatever lies near a key: the coordinator, and of those known the longest, by chance."""
+        trusted = [peer for _, peer in self.book.bootstrap] + self.seniority.eldest[:ELDEST]
+        others = [peer for peer in trusted if peer not in (self.peer_id, self.coordinator)]
+        chosen = random.sample(others, min(len(others), GUIDES - 1))
+        return chosen if self.coordinating or not self.coordinator else [self.coordinator, *chosen]
 
     def _known(self) -> set[str]:
         """Peers that the configuration names."""
@@ -130,6 +151,8 @@ class Session:
     def _told(self, signed: Signed) -> None:
         """An own record is out: hint at it, and look at it like everybody else."""
         self.gossip.tell(signed)
+        if isinstance(signed.content, ClockRecord):
+            self.herald.tell(signed)
         self._accepted(signed)
 
     def emit(self, event: Event) -> None:

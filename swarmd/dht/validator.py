@@ -117,6 +117,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.rejections = rejections
         self.accepted = accepted
         self.seniority = seniority
+        self.guides: Callable[[], Iterable[str]] = tuple  # peers to ask in each search, whoever is nearest to the key
         self.records_quota = Quota(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
         self.bytes_quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
         self.rewrites_quota = Quota(REWRITES_BURST, REWRITES_PER_S, time.monotonic)

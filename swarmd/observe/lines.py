@@ -131,7 +131,9 @@ def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
     if turn:
         words = f"{words}; {turn}"
         level = "warning" if holding(after) else "info"
-    if isinstance(event, RoundAnnounced) and event.final:
+    if isinstance(event, LinkUp) and event.isolated:
+        level, words = ("debug" if before.link.isolated else "warning"), "isolated: {isolated}"
+    elif isinstance(event, RoundAnnounced) and event.final:
         words = "the swarm has run its {round} rounds"
     elif isinstance(event, ChainBlock | MembershipRead):
         return EventLine(_quiet(event), _chain_words(event, after), _fields(envelope, before, after))

@@ -201,7 +201,12 @@ def _ready(envelope: Envelope, before: State, after: State, last_at: float) -> S
     return _fact(envelope, f"the trainer was ready with {after.trainer.model} on {after.trainer.device}")
 
 
+HEARD_AGAIN = "the node was no longer isolated"
+
+
 def _linked(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    if bool(before.link.isolated) != bool(after.link.isolated):
+        return _fact(envelope, f"the node was isolated: {after.link.isolated}" if after.link.isolated else HEARD_AGAIN)
     if before.link.chart == after.link.chart:
         return None
     return _fact(envelope, f"the DHT answered, {_peers(after.link.peers)}")

@@ -44,6 +44,7 @@ GAUGES: dict[str, Gauge] = {
     "health": Gauge("1 where the node is well to this depth: live, ready, productive.", ("depth",)),
     "layer_healthy": Gauge("1 where a layer of the status is well.", ("layer",)),
     "peers": Gauge("Peers that the network worker is connected to."),
+    "isolated": Gauge("1 where the node is connected and cut off from its coordinator, or this from its members."),
     "members": Gauge("Members of the swarm that are present, as the coordinator counts; on a coordinator only."),
     "reports": Gauge("Reports in for the open stage; on a coordinator only."),
     "reports_expected": Gauge("Reports that the open stage waits for; on a coordinator only."),
@@ -109,6 +110,7 @@ def read_status(status: Status) -> Iterator[Reading]:
     yield from _layers(status)
     yield "daemon_resident_memory_bytes", (), status.process.rss_bytes
     yield "peers", (), status.network.peers
+    yield "isolated", (), status.network.state == "isolated"
     yield from _round(status)
     yield from _rewards(status)
     if status.training.doing:

@@ -266,11 +266,12 @@ def _network(state: State, now: float, live: Live | None, absent: str) -> Networ
     if link.chart == "down" and state.network.reason:
         reason = f"the network worker is down: {first_line(state.network.reason)}"
     mute = silence(process)
+    isolated = link.isolated if live and link.chart == "up" else ""
     return NetworkStatus(
-        state=link.chart if live else "down",
-        healthy=live is not None and link.chart == "up" and process is not None and not mute,
+        state=("isolated" if isolated else link.chart) if live else "down",
+        healthy=live is not None and link.chart == "up" and process is not None and not mute and not isolated,
         age_s=now - link.since if link.since else 0.0,
-        reason=(mute or reason) if live else absent,
+        reason=(mute or isolated or reason) if live else absent,
         peers=link.peers if live else 0,
         addresses=link.addresses,
         worker=worker_status(state.network, live, process),

@@ -16,6 +16,7 @@ import pytest
 
 from swarmd.dht import clock_watch, names, peers, publisher, storage
 from swarmd.dht.clock import SwarmClock
+from swarmd.dht.hearing import Hearing
 from swarmd.dht.identity import Identity, create_identity
 from swarmd.dht.lookup import lookup
 from swarmd.dht.node import Life, Node, NodeSettings
@@ -215,7 +216,15 @@ async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_on
     one = await start()
     heard: list[Any] = []
     policy = Policy(SWARM, one.identity.peer_id)
-    session = SimpleNamespace(swarm=SWARM, coordinator=one.identity.peer_id, policy=policy, emit=heard.append)
+    session = SimpleNamespace(
+        swarm=SWARM,
+        coordinator=one.identity.peer_id,
+        policy=policy,
+        emit=heard.append,
+        node=one.node,
+        hearing=Hearing(follows=True),
+        herald=SimpleNamespace(pass_on=lambda signed: None),
+    )
     clock = SwarmClock(session)  # type: ignore[arg-type]
     for ahead_s, round in ((3600.0, 1), (0.0, 2)):
         signed = sign(one.identity, ClockRecord(SWARM, round, 0, 1.0, 2.0), time.time() + ahead_s + 900.0)

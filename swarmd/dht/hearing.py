@@ -1,0 +1,60 @@
+"""Whether a node hears its coordinator: one may be connected to many peers, and all of them keep it in the dark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+SILENT_S = 30.0  # without a word of the coordinator, and a stage that should be over, before it is said
+
+
+class Hearing:
+    """What was heard, and when.
+
+    Args:
+        follows: has the node a coordinator, other than itself?
+        wall: the clock that deadlines are in, POSIX seconds.
+        steady: one that nobody sets, seconds.
+    """
+
+    def __init__(
+        self, follows: bool, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._follows = follows
+        self._wall = wall
+        self._steady = steady
+        self._heard_at = steady()
+        self._deadline_at = 0.0  # of the stage that was announced last
+        self._final = False
+        self._unanswered = 0  # stages of this coordinator that nobody else reported in, one after another
+
+    def answered(self) -> None:
+        """The coordinator itself answered."""
+        self._heard_at = self._steady()
+
+    def announced(self, deadline_at: float, final: bool) -> None:
+        """A newer announcement came, by whatever way: its signature says whose it is."""
+        self.answered()
+        self._deadline_at, self._final = deadline_at, final
+
+    def closed(self, others_reported: bool, others: int) -> None:
+        """A stage of this coordinator is over, in a swarm with so many other members."""
+        self._unanswered = 0 if others_reported or not others else self._unanswered + 1
+
+    def isolation(self, peers: int) -> str:
+        """Why this node counts as cut off although it is connected; empty when it does not."""
+        if not peers:
+            return ""
+        if self._unanswered:
+            return (
+                f"connected to {peers} peers, and no member's report came in the last {self._unanswered} stages: "
+                "the members are away, or this node is cut off from them"
+            )
+        silent_s = self._steady() - self._heard_at
+        waits = self._final or not self._follows or silent_s < SILENT_S
+        if waits or self._wall() < self._deadline_at + SILENT_S / 2:
+            return ""
+        return (
+            f"connected to {peers} peers, but nothing was heard of the coordinator for {silent_s:.0f} s, neither from "
+            "it nor through others: it is away, or this node is cut off from it"
+        )

@@ -1,0 +1,141 @@
+"""The clock reaches whoever hears any peer, and who hears nothing of the coordinator says so."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swarmd.core.events import LinkUp, RecordsRejected, RoundAnnounced
+from swarmd.core.state import Link, State
+from swarmd.dht import names
+from swarmd.dht.hearing import SILENT_S, Hearing
+from swarmd.dht.identity import load_identity
+from swarmd.dht.records import ClockRecord, sign
+from swarmd.observe.live import Live
+from swarmd.observe.status import LogStatus, status_of
+from tests.core.story import Story, settings
+from tests.dht.driver import SWARM, Driver, until
+from tests.dht.making import ALICE, signed_by
+from tests.dht.outsider import Outsider
+from tests.hostile.swarm import small_swarm
+
+
+@pytest.mark.anyio
+async def test_a_stranger_may_carry_the_clock_and_cannot_make_one(tmp_path: Path) -> None:
+    stranger = Outsider(tmp_path / "o")
+    async with small_swarm(tmp_path, followers=1, attackers=(stranger,), poll_s=60.0) as swarm:
+        (follower,) = swarm.followers
+        await stranger.open(await follower.address())
+        listening = asyncio.ensure_future(_drain(stranger))
+        topic, now = names.clock_topic(SWARM), time.time()
+        identity = load_identity(swarm.coordinator.paths.root / "identity.key")
+        genuine = sign(identity, ClockRecord(SWARM, 7, 0, now, now + 60.0), now + 600.0)
+        others = [
+            signed_by(ALICE, ClockRecord(SWARM, 9, 0, now, now + 60.0), 800.0),
+            msgspec.structs.replace(genuine, payload=genuine.payload.replace(b"\x07", b"\x08"), expiration=now + 700.0),
+        ]
+        messages = [b"", b"\x94", b"x" * 3000, *(each.encode() for each in (*others, genuine))]
+
+        async def carried() -> bool:
+            for message in messages:  # again and again, until gossip knows of its subscription
+                await stranger.p2p.publish(topic, message)
+            await asyncio.sleep(1.0)
+            refused = follower.seen(RecordsRejected, peer=stranger.peer_id, reason="not-the-coordinator")
+            return bool(refused and follower.seen(RoundAnnounced))
+
+        async with asyncio.timeout(40):
+            while not await carried():
+                pass
+        assert {event.round for event in follower.seen(RoundAnnounced)} == {7}
+        assert swarm.coordinator.peer_id in await stranger.find(names.clock(SWARM)), "it holds it for whoever asks"
+        listening.cancel()
+        with suppress(asyncio.CancelledError):
+            await listening
+
+
+async def _drain(outsider: Outsider) -> None:
+    async for _ in outsider.p2p.subscribe(names.clock_topic(SWARM)):
+        continue
+
+
+class Times:
+    """A clock of ours."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_who_hears_nothing_when_a_stage_should_be_over_is_isolated() -> None:
+    times = Times()
+    hearing = Hearing(True, times, times)
+    hearing.announced(deadline_at=1300.0, final=False)
+    times.now = 1299.0
+    assert hearing.isolation(5) == "", "it may be a long stage"
+    times.now = 1300.0 + SILENT_S
+    assert "connected to 5 peers" in hearing.isolation(5)
+    assert hearing.isolation(0) == "", "that is another trouble"
+    hearing.answered()
+    assert hearing.isolation(5) == "", "the coordinator itself answers: it is slow"
+    times.now += 2 * SILENT_S
+    assert hearing.isolation(5)
+    hearing.announced(deadline_at=math.inf, final=True)
+    times.now += 1e6
+    assert hearing.isolation(5) == "", "nothing more will come"
+    alone = Hearing(False, times, times)
+    times.now += 1e6
+    assert alone.isolation(5) == "", "it has no coordinator to hear of"
+
+
+def test_a_coordinator_that_no_member_reports_to_is_isolated() -> None:
+    hearing = Hearing(False)
+    hearing.closed(others_reported=False, others=0)
+    assert hearing.isolation(3) == "", "there are no members"
+    hearing.closed(others_reported=False, others=2)
+    hearing.closed(others_reported=False, others=2)
+    assert "last 2 stages" in hearing.isolation(3)
+    hearing.closed(others_reported=True, others=2)
+    assert hearing.isolation(3) == ""
+
+
+def test_an_isolated_node_is_not_well_and_says_why() -> None:
+    node = Story(settings())
+    node.join()
+    node.tell(LinkUp(4, (), "connected to 4 peers, but nothing was heard"))
+    assert node.state.link.chart == "up", "it goes on as it did"
+    assert _network(node.state) == ("isolated", False, "connected to 4 peers, but nothing was heard")
+    node.tell(LinkUp(4))
+    assert _network(node.state)[0] == "up"
+    assert (
+        node.state.link
+        == msgspec.structs.replace(node.state.link, isolated="")
+        == Link("up", node.state.link.since, "", 4)
+    )
+
+
+def _network(state: State) -> tuple[str, bool, str]:
+    network = status_of(state, 10.0, LogStatus("", 0, 0), Live(pid=1, rss_bytes=0)).network
+    return network.state, network.healthy, network.reason
+
+
+@pytest.mark.soak
+@pytest.mark.anyio
+async def test_followers_whose_coordinator_is_gone_say_so_and_hear_it_when_it_is_back(tmp_path: Path) -> None:
+    async with small_swarm(tmp_path) as swarm:
+        assert await swarm.run_round(0) == swarm.peers
+        await swarm.coordinator.kill()
+        for follower in swarm.followers:
+            await until(lambda follower=follower: any(event.isolated for event in follower.seen(LinkUp)), 150.0)
+        again = Driver(swarm.coordinator.paths.root, bootstrap=(await swarm.followers[0].address(),), poll_s=1.0)
+        swarm.coordinator = again
+        await again.start()
+        for follower in swarm.followers:
+            await until(lambda follower=follower: not follower.seen(LinkUp)[-1].isolated, 60.0)
