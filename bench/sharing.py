@@ -66,6 +66,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "no replay": {"replay_questions": 0},
     "kl": {"beta": 0.02},
     "faster": {"learning_rate": FASTER_RATE},
+    "all tokens": {"peer_tokens": "all"},
+    "truth": {"peer_tokens": "truth"},
+    "floor .01": {"peer_floor": 0.01},
 }
 
 
@@ -145,6 +148,7 @@ class Swarm:
         wordings: Mapping[str, str] = SECOND,
     ) -> None:
         self._swarm = SwarmConfig(id=f"sharing-{seed}", tasks=make_tasks(wordings))
+        self._tokens = {**COMMON, **settings}["completion_tokens"]
         self._nodes = []
         for place, model in enumerate(models):
             training = TrainingConfig(**{**COMMON, **settings, "model": str(model)})
@@ -172,7 +176,7 @@ class Swarm:
 
     def measure(self) -> list[list[float]]:
         """Held-out accuracy by node and skill."""
-        return [measure(engine, self._swarm) for engine, _ in self._nodes]
+        return [measure(engine, self._swarm, self._tokens) for engine, _ in self._nodes]
 
 
 def deliver(published: Sequence[RolloutsRef], stores: Sequence[Blobs]) -> None:
@@ -184,18 +188,20 @@ def deliver(published: Sequence[RolloutsRef], stores: Sequence[Blobs]) -> None:
                 other.put(body)
 
 
-def measure(engine: Engine, swarm: SwarmConfig) -> list[float]:
+def measure(engine: Engine, swarm: SwarmConfig, tokens: int = ANSWER_TOKENS) -> list[float]:
     """Accuracy of a node's model on held-out questions of each skill, one sampled completion each."""
     plan = DigitsPlan(swarm)
     questions = {skill: plan.hold_out(skill, HELD_OUT) for skill in SKILLS}
-    result = examine(engine.policy, plan, questions)
+    result = examine(engine.policy, plan, questions, tokens)
     return [result[skill].correct for skill in SKILLS]
 
 
-def run_arm(directory: Path, models: Sequence[Path], arm: str, seed: int, rounds: int) -> Outcome:
+def run_arm(
+    directory: Path, models: Sequence[Path], arm: str, seed: int, rounds: int, answer_tokens: int = ANSWER_TOKENS
+) -> Outcome:
     """One swarm from its specialists to the end; its data is removed."""
     began = time.process_time()
-    swarm = Swarm(directory, models, seed, make_arms()[arm])
+    swarm = Swarm(directory, models, seed, {**make_arms()[arm], "completion_tokens": answer_tokens})
     gc.freeze()  # every stage ends with a collection, which would walk through all that was imported and loaded
     try:
         before = swarm.measure()
@@ -215,6 +221,8 @@ def run(
     rounds: int = ROUNDS,
     tell: Callable[[Outcome], None] = lambda outcome: None,
     known: Sequence[Outcome] = (),
+    build: Callable[[Path, int], Sequence[Path]] = lambda place, seed: build_specialists(place / "specialists", seed),
+    answer_tokens: int = ANSWER_TOKENS,
 ) -> Iterable[Row]:
     """Rows of every arm but the loner's, which all are compared with.
 
@@ -225,6 +233,8 @@ def run(
         rounds: of `STEPS` steps.
         tell: is given every outcome as it comes.
         known: outcomes of an earlier run, which are not run again.
+        build: makes the specialists of a seed, in a directory.
+        answer_tokens: of a completion at most.
     """
     outcomes: dict[str, list[Outcome]] = {arm: [] for arm in dict.fromkeys((LONER, *arms))}
     there = {(outcome.arm, outcome.seed, len(outcome.rounds)): outcome for outcome in known}
@@ -233,8 +243,9 @@ def run(
             if (arm, seed, rounds) in there:
                 found.append(there[arm, seed, rounds])
                 continue
-            models = build_specialists(directory.parent / "specialists", seed)
-            found.append(run_arm(directory / f"{seed}-{arm.replace('/', '-')}", models, arm, seed, rounds))
+            models = build(directory.parent, seed)
+            place = directory / f"{seed}-{arm.replace('/', '-')}"
+            found.append(run_arm(place, models, arm, seed, rounds, answer_tokens))
             tell(found[-1])
     for arm, found in outcomes.items():
         yield from make_rows(arm, found, outcomes[LONER])

@@ -24,6 +24,15 @@ def extract_answer(completion: str) -> str | None:
     return completion[begin:end].strip() if end - begin <= ANSWER_CHARACTERS_MAX else None
 
 
+def span_answer(completion: str, answer: str) -> tuple[tuple[int, int], ...]:
+    """Where the last pair of answer tags stands, in characters, if just this answer stands in it, with no blank."""
+    pair = f"{OPENING}{answer}{CLOSING}"
+    begin = completion.rfind(pair)
+    if begin < 0 or OPENING in answer or completion.rfind(CLOSING) != begin + len(pair) - len(CLOSING):
+        return ()
+    return ((begin, begin + len(pair)),)
+
+
 def is_well_formed(completion: str) -> bool:
     """Whether the completion holds exactly one pair of answer tags and ends with it."""
     text = completion.rstrip()

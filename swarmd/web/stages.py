@@ -88,7 +88,9 @@ class Stages:
         for index in range(len(self._rows) - 1, max(-1, len(self._rows) - 4), -1):
             row = self._rows[index]
             if (row.round, row.stage) == (event.round, event.stage):
-                self._rows[index] = replace(row, reward=event.reward, held_out=event.held_out)
+                self._rows[index] = replace(
+                    row, reward=event.reward, held_out=event.held_out, set_aside=event.set_aside
+                )
                 return
 
 
