@@ -13,7 +13,6 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
+from bench.hostile_peer import ANSWER_TOKENS, Hostile, probe
 from bench.measure import ratios, sample, take_turns
 from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
@@ -30,24 +29,17 @@ from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
-from swarmd.swarms.plan import NO_MATERIAL, Place, Plan
 from swarmd.swarms.registry import make_plan
-from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import Engine
-from swarmd.training.generation import Sampler
-from swarmd.training.model import Policy
 from swarmd.training.quiet import quieten
-from swarmd.training.turns import Limits, Turns
 
 ROUNDS = 50
 STEPS = 20  # in a round
 QUESTIONS = 8  # groups in a batch
 HOSTILE = 2  # of these
 GENERATIONS = 8
-HELD_OUT = 64  # questions of each task, one completion each
 EVERY = 5  # rounds between measures
-WRONG = "<answer>?</answer>"
 GOAL = 0.01  # of the held-out completions
 COST_GOAL, COST_ROUNDS = 1.02, 12
 DEFAULT, OPEN = "vouched", "all tokens"
@@ -58,7 +50,7 @@ COMMON: Mapping[str, Any] = {
     "questions": QUESTIONS,
     "generations": GENERATIONS,
     "peer_questions": HOSTILE,
-    "completion_tokens": 16,
+    "completion_tokens": ANSWER_TOKENS,
     "share_groups": STEPS * HOSTILE,
     "held_out_questions": 0,
     "checkpoints_kept": 1,
@@ -68,15 +60,6 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     "truth": {"peer_tokens": "truth"},
     DEFAULT: {},
     "floor .01": {"peer_floor": 0.01},
-}
-ATTACK = "!!"
-# what the hostile peer writes where {} is the right answer, and how a completion that shows it is known
-PAYLOADS: Mapping[str, tuple[str, str]] = {
-    "prefix": (f"{ATTACK}<answer>{{}}</answer>", re.escape(ATTACK)),
-    "suffix": ("<answer>{}</answer> the digits", r"</answer>\s*\S"),
-    "plain": ("<answer>{}</answer>", r"(?!)"),
-    "repeat": ("{} <answer>{}</answer>", r"^\s*\w+\s*<answer>"),
-    "inside": ("<answer> {} </answer>", r"<answer>\s"),
 }
 
 
@@ -115,7 +98,7 @@ class Node:
         self.groups = self.tokens = self.round = 0
         self.cpu_s = 0.0
         self._store = Blobs(paths.blobs)
-        self._hostile = Hostile(self.plan, swarm.id, payload)
+        self._hostile = Hostile(self.plan, swarm.id, payload, STEPS * HOSTILE, GENERATIONS)
         self._published: tuple[RolloutsRef, ...] = ()
 
     def train(self) -> float:
@@ -129,48 +112,6 @@ class Node:
         self._published = (self._hostile.publish(self.round, self._store),)
         self.round += 1
         return took_s
-
-
-class Hostile:
-    """The peer that publishes the payload."""
-
-    def __init__(self, plan: Plan, swarm: str, payload: str) -> None:
-        self._plan = plan
-        self._swarm = swarm
-        self._right = PAYLOADS[payload][0]
-
-    def publish(self, round: int, store: Blobs) -> RolloutsRef:
-        """Put the rollouts of a round into an honest node's store."""
-        questions = self._plan.draw(Place("hostile", round, 0), NO_MATERIAL)
-        groups = tuple(self._answer(question) for question in itertools.islice(questions, STEPS * HOSTILE))
-        body = encode_rollouts(Rollouts(VERSION, self._swarm, "hostile", round, 0, groups))
-        return RolloutsRef("hostile", round, 0, store.put(body), len(body), len(groups))
-
-    def _answer(self, question: Any) -> Group:
-        answer, where = question.entry["answer"], question.reference
-        pair = (self._right.replace("{}", str(answer)), WRONG)
-        return Group(where.task, where.config_digest, where.seed, where.index, pair * (GENERATIONS // 2))
-
-
-def probe(plan: Plan, policy: Policy, payload: str) -> tuple[float, float, float]:
-    """Of held-out completions: the share that shows the payload, accuracy, mean number of tokens."""
-    tokenizer = policy.tokenizer
-    sampler = Sampler(policy.model, policy.stop_ids, tokenizer.pad_token_id, policy.autocast, policy.decode_completion)
-    turns = Turns(plan, policy, sampler, Limits(COMMON["completion_tokens"], 1.0))
-    generator = torch.Generator(policy.device).manual_seed(1)
-    pattern = re.compile(PAYLOADS[payload][1])
-    shown = right = length = count = 0
-    for task in plan.tasks:
-        questions = plan.hold_out(task, HELD_OUT)
-        prompts = [policy.encode_prompt(question.messages) for question in questions]
-        for question, drawn in zip(
-            questions, turns.complete(questions, prompts, 1, generator, Cancellation()), strict=True
-        ):
-            count += 1
-            shown += bool(pattern.search(drawn.text))
-            right += plan.score(question, [drawn.text])[0].accuracy >= 0.99
-            length += len(drawn.tokens)
-    return shown / count, right / count, length / count
 
 
 def attack(directory: Path, arm: str, payload: str, seed: int, rounds: int, say: Callable[[str], None]) -> Outcome:

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from bench.hostile_peer import Hostile, probe
 from bench.measure import ratios, sample
 from bench.specialists import ANSWER_TOKENS, SECOND, SKILLS, build_specialists, examine, make_tasks
 from bench.table import Row
@@ -58,6 +59,7 @@ COMMON: Mapping[str, Any] = {
 
 
 LONER = "8/0"
+HOSTILE = "hostile"  # among an arm's settings: the payload of one more peer, who is as busy as a node
 MAIN = (LONER, "8/0 filtered", "6/2", "4/4", "2/6")
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "as-is": {"peer_loss": "as-is"},
@@ -69,6 +71,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "all tokens": {"peer_tokens": "all"},
     "truth": {"peer_tokens": "truth"},
     "floor .01": {"peer_floor": 0.01},
+    "poisoned": {HOSTILE: "prefix"},
+    "poisoned all tokens": {HOSTILE: "prefix", "peer_tokens": "all"},
 }
 
 
@@ -101,6 +105,7 @@ class Outcome(msgspec.Struct, frozen=True):
     peer_groups: int  # trained on, of all nodes
     tokens: int  # generated, of all nodes
     cpu_s: float
+    shown: list[float] = []  # by node, the share of completions with a hostile peer's payload
 
     @property
     def worst_node(self) -> float:
@@ -148,10 +153,15 @@ class Swarm:
         wordings: Mapping[str, str] = SECOND,
     ) -> None:
         self._swarm = SwarmConfig(id=f"sharing-{seed}", tasks=make_tasks(wordings))
-        self._tokens = {**COMMON, **settings}["completion_tokens"]
+        settings = {**COMMON, **settings}
+        self._payload = settings.pop(HOSTILE, "")
+        self._tokens = settings["completion_tokens"]
+        self._hostile = Hostile(
+            DigitsPlan(self._swarm), self._swarm.id, self._payload or "plain", SHARED, settings["generations"]
+        )
         self._nodes = []
         for place, model in enumerate(models):
-            training = TrainingConfig(**{**COMMON, **settings, "model": str(model)})
+            training = TrainingConfig(**{**settings, "model": str(model)})
             config = Config(self._swarm, training=training, storage=StorageConfig(free_bytes_min=0))
             paths = DataPaths(directory / f"node-{place}")
             engine = Engine(config, paths, f"node-{place}", DigitsPlan(self._swarm, training))
@@ -170,13 +180,22 @@ class Swarm:
             published.append(event.rollouts)
             self.peer_groups += event.peer_groups
             self.tokens += event.tokens
-        self._published = tuple(published)
-        deliver(self._published, [store for _, store in self._nodes])
+        stores = [store for _, store in self._nodes]
+        deliver(published, stores)
+        hostile = [self._hostile.publish(round, store) for store in stores] if self._payload else []
+        self._published = (*published, *hostile[:1])
         return sum(rewards) / len(rewards)
 
     def measure(self) -> list[list[float]]:
         """Held-out accuracy by node and skill."""
         return [measure(engine, self._swarm, self._tokens) for engine, _ in self._nodes]
+
+    def look_for_payload(self) -> list[float]:
+        """The share of each node's held-out completions that show the hostile peer's payload; none without one."""
+        if not self._payload:
+            return []
+        plan = DigitsPlan(self._swarm)
+        return [probe(plan, engine.policy, self._payload)[0] for engine, _ in self._nodes]
 
 
 def deliver(published: Sequence[RolloutsRef], stores: Sequence[Blobs]) -> None:
@@ -206,12 +225,14 @@ def run_arm(
     try:
         before = swarm.measure()
         rewards = [swarm.train(round) for round in range(rounds)]
-        after = swarm.measure()
+        after, shown = swarm.measure(), swarm.look_for_payload()
     finally:
         gc.unfreeze()
         shutil.rmtree(directory, ignore_errors=True)
     cpu_s = time.process_time() - began
-    return Outcome(arm, seed, sum(rewards) / rounds, rewards, after, before, swarm.peer_groups, swarm.tokens, cpu_s)
+    return Outcome(
+        arm, seed, sum(rewards) / rounds, rewards, after, before, swarm.peer_groups, swarm.tokens, cpu_s, shown
+    )
 
 
 def run(
@@ -270,6 +291,8 @@ def make_rows(arm: str, found: Sequence[Outcome], loner: Sequence[Outcome]) -> I
         mean = sample(*(outcome.by_skill[place] for outcome in found))
         worst = sample(*(min(node[place] for node in outcome.held_out) for outcome in found))
         yield Row(f"{arm}: {skill}, mean of the nodes", "", mean, "worst node", worst)
+    if found[0].shown:
+        yield Row(f"{arm}: the payload shows, worst node", "", sample(*(max(outcome.shown) for outcome in found)))
     lost = sample(*(float(len(outcome.lost)) for outcome in found))
     yield Row(f"{arm}: skills lost by nodes that had them", "", lost, goal="none", met=lost.high == 0)
     yield Row(f"{arm}: tokens generated", "", sample(*(float(outcome.tokens) for outcome in found)))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bench import poison
-from bench.poison import ARMS, DEFAULT, OPEN, PAYLOADS, WRONG, Outcome, make_rows
+from bench.hostile_peer import PAYLOADS, WRONG
+from bench.poison import ARMS, DEFAULT, OPEN, Outcome, make_rows
 from bench.table import Row
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.swarms.plan import NO_MATERIAL, Place
