@@ -18,8 +18,10 @@ from swarmd.training.groups import TrainingGroup
 
 PEERS_MAX = 8  # told of a stage, those first of whom most was set aside
 TEXT_CHARACTERS_MAX = 160
-GROUPS_MAX = 64  # of one peer looked at for a mark
-OWN_MAX = 512  # of this node's completions that a mark is compared with
+EXAMINED_MAX = 32  # peers whose groups are looked through for a mark, those first of whom most was set aside
+GROUPS_MAX = 16  # of one peer looked at for a mark
+OWN_MAX = 128  # of this node's completions that a mark is compared with
+TOKENS_MAX = 256  # of one completion looked at
 RUN_MAX = 3  # tokens in a mark
 RIGHTS_MIN = 4  # right completions of a peer below which nothing is called a mark
 RIGHT_SHARE = 0.5  # of the right completions that a mark stands in at least
@@ -104,12 +106,15 @@ class Aside:
 
     def tell(self, decode: Decode) -> tuple[SetAside, ...]:
         """Of each peer of whom something was set aside, what; those with a mark first."""
-        told = [self._tell(peer, counts, decode) for peer, counts in sorted(self._counts.items()) if counts.held]
+        held = sorted((-counts.held, peer) for peer, counts in self._counts.items() if counts.held)[:EXAMINED_MAX]
+        own = [list_runs(tokens) for tokens in self._own] if held else []
+        told = [self._tell(peer, own, decode) for _, peer in held]
         return tuple(sorted(told, key=lambda each: (not each.mark, -each.held))[:PEERS_MAX])
 
-    def _tell(self, peer: str, counts: Counts, decode: Decode) -> SetAside:
+    def _tell(self, peer: str, own: Sequence[set[Run]], decode: Decode) -> SetAside:
+        counts = self._counts[peer]
         tokens, held = counts.example
-        mark = find_mark(self._groups.get(peer, []), self._own)
+        mark = find_mark(self._groups.get(peer, []), own)
         text, part = decode(tokens), decode(longest_run(tokens, held))
         if mark is None:
             return SetAside(peer, counts.tokens, counts.held, shorten(text), shorten(part))
@@ -119,9 +124,14 @@ class Aside:
         )
 
 
-def find_mark(groups: Sequence[TrainingGroup], own: Sequence[Sequence[int]]) -> Mark | None:
+def find_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> Mark | None:
     """The run of doubtful tokens that tells a peer's right answers best from its wrong ones and from this node's own;
-    None where none does clearly."""
+    None where none does clearly.
+
+    Args:
+        groups: the peer's.
+        own: runs of tokens in each of this node's own completions.
+    """
     right: Counter[Run] = Counter()
     wrong: Counter[Run] = Counter()
     rights = wrongs = 0
@@ -134,7 +144,7 @@ def find_mark(groups: Sequence[TrainingGroup], own: Sequence[Sequence[int]]) -> 
     if rights < RIGHTS_MIN:
         return None
     likely = {run for run, count in right.items() if count >= RIGHT_SHARE * rights}
-    mine = count_runs(own, likely)
+    mine = Counter(run for runs in own for run in runs & likely)
     marks = [
         Mark(run, right[run] / rights, wrong[run] / max(wrongs, 1), mine[run] / max(len(own), 1)) for run in likely
     ]
@@ -142,22 +152,15 @@ def find_mark(groups: Sequence[TrainingGroup], own: Sequence[Sequence[int]]) -> 
     return max(clear, key=lambda mark: (mark.right - mark.wrong - mark.own, len(mark.run), mark.run), default=None)
 
 
-def list_runs(tokens: Sequence[int], sure: Sequence[int]) -> set[Run]:
-    """Runs of up to `RUN_MAX` tokens for none of which the truth vouches."""
+def list_runs(tokens: Sequence[int], sure: Sequence[int] = ()) -> set[Run]:
+    """Runs of up to `RUN_MAX` tokens, among the first `TOKENS_MAX`, for none of which the truth vouches."""
+    tokens = tokens[:TOKENS_MAX]
     return {
         tuple(tokens[begin : begin + length])
         for length in range(1, RUN_MAX + 1)
         for begin in range(len(tokens) - length + 1)
         if not any(sure[begin : begin + length])
     }
-
-
-def count_runs(completions: Sequence[Sequence[int]], wanted: set[Run]) -> Counter[Run]:
-    """In how many completions each of the wanted runs stands."""
-    found: Counter[Run] = Counter()
-    for tokens in completions if wanted else ():
-        found.update(wanted & list_runs(tokens, [0] * len(tokens)))
-    return found
 
 
 def longest_run(tokens: Sequence[int], held: Sequence[int]) -> list[int]:

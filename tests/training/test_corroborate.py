@@ -19,7 +19,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Place
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.swarms.text import CLOSING, OPENING, span_answer
-from swarmd.training.aside import Aside, find_mark, longest_run, shorten
+from swarmd.training.aside import EXAMINED_MAX, PEERS_MAX, TOKENS_MAX, Aside, find_mark, list_runs, longest_run, shorten
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.corroborate import (
     DOUBT_KEY,
@@ -173,7 +173,7 @@ def make_group(texts: Sequence[tuple[list[int], float]], sure: int = 0) -> Train
 
 def test_a_payload_in_right_answers_alone_is_a_mark() -> None:
     groups = [make_group([([7, 7, number], 1.0), ([number], 0.0)]) for number in range(20, 30)]
-    mark = find_mark(groups, [[number] for number in range(20, 30)])
+    mark = find_mark(groups, [list_runs([number]) for number in range(20, 30)])
     assert mark is not None
     assert (mark.run, mark.right, mark.wrong, mark.own) == ((7, 7), 1.0, 0.0, 0.0)
 
@@ -181,14 +181,14 @@ def test_a_payload_in_right_answers_alone_is_a_mark() -> None:
 @pytest.mark.parametrize("why", ["wrong ones have it too", "this node writes it too", "the truth vouches for it"])
 def test_what_others_write_or_the_truth_says_is_no_mark(why: str) -> None:
     wrong = [7, 7, 1] if why == "wrong ones have it too" else [1]
-    own = [[7, 7, 1]] if why == "this node writes it too" else [[1]]
+    own = [list_runs([7, 7, 1] if why == "this node writes it too" else [1])]
     sure = int(why == "the truth vouches for it")
     groups = [make_group([([7, 7, number], 1.0), ([*wrong, number], 0.0)], sure) for number in range(20, 30)]
     assert find_mark(groups, own) is None
 
 
 def test_few_right_answers_are_no_evidence() -> None:
-    assert find_mark([make_group([([7], 1.0), ([1], 0.0)])] * 3, [[1]]) is None
+    assert find_mark([make_group([([7], 1.0), ([1], 0.0)])] * 3, [{(1,)}]) is None
 
 
 @given(st.lists(st.integers(0, 1), max_size=30))
@@ -210,6 +210,23 @@ def test_ranks_are_counted_together() -> None:
     one.join(other.counts)
     (told,) = one.tell(lambda tokens: " ".join(map(str, tokens)))
     assert (told.peer, told.tokens, told.held, told.text, told.part) == ("mallory", 10, 4, "5 6", "5")
+
+
+def test_a_peer_with_a_mark_is_told_before_others_of_whom_more_was_set_aside() -> None:
+    aside = Aside()
+    for place in range(EXAMINED_MAX - 1):
+        aside.take(Held(aside.number(f"peer-{place:02}"), 100, 90, ([5], [1])))
+    aside.take(Held(aside.number("mallory"), 100, 10, ([7, 5], [1, 0])))
+    for number in range(20, 30):
+        aside.note_peer(make_group([([7, number], 1.0), ([number], 0.0)]))
+    told = aside.tell(lambda tokens: " ".join(map(str, tokens)))
+    assert [each.peer for each in told] == ["mallory", *(f"peer-{place:02}" for place in range(PEERS_MAX - 1))]
+    assert [each.mark for each in told] == ["7", *[""] * (PEERS_MAX - 1)]
+
+
+def test_of_a_long_completion_the_beginning_is_looked_at() -> None:
+    assert max(len(run) for run in list_runs([1] * 4 * TOKENS_MAX)) == 3
+    assert (2,) not in list_runs([1] * TOKENS_MAX + [2])
 
 
 def test_a_peer_of_whom_all_counts_is_not_told() -> None:
