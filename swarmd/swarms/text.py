@@ -28,9 +28,7 @@ def span_answer(completion: str, answer: str) -> tuple[tuple[int, int], ...]:
     """Where the last pair of answer tags stands, in characters, if just this answer stands in it, with no blank."""
     pair = f"{OPENING}{answer}{CLOSING}"
     begin = completion.rfind(pair)
-    if begin < 0 or OPENING in answer or completion.rfind(CLOSING) != begin + len(pair) - len(CLOSING):
-        return ()
-    return ((begin, begin + len(pair)),)
+    return ((begin, begin + len(pair)),) if begin >= 0 and extract_answer(completion) == answer else ()
 
 
 def is_well_formed(completion: str) -> bool:

@@ -68,7 +68,6 @@ def test_only_the_answer_in_its_tags_is_vouched_for(before: str, answer: str, af
         "<answer> 12</answer>",
         "<answer>012</answer>",
         "<answer>12</answer><answer>13</answer>",
-        "<answer>12</answer> </answer>",
         "12",
         "",
     ],
