@@ -39,7 +39,10 @@ LONG = {  # only by name
     "trainer-kinds": "what a KL term and adapters cost the trainer",
     "learning": "held-out accuracy of the embedded model over eight rounds, one node and three; a quarter of an hour",
     "sharing": "specialists that exchange groups against loners; half an hour of processor time",
+    "worked": "sharing, with answers that are worked out before they stand in their tags; as long",
+    "poison": "a hostile peer's right answers with a payload, and what is made of them; an hour of processor time",
 }
+RESUMED = ("sharing", "worked", "poison")  # their outcomes are kept, and they go on where they were cut off
 
 
 def main() -> int:
@@ -68,11 +71,12 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m bench", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but the last four")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but the last six")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
-    sharing = parser.add_argument_group("sharing")
+    sharing = parser.add_argument_group("sharing, poison")
     sharing.add_argument("--arms", type=lambda text: text.split(","), metavar="A,B", help='such as "4/4,2/6"')
+    sharing.add_argument("--payloads", type=lambda text: text.split(","), metavar="A,B", help="of poison")
     sharing.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], metavar="0,1")
     sharing.add_argument("--rounds", type=int, metavar="N")
     sharing.add_argument(
@@ -86,7 +90,7 @@ def parse() -> argparse.Namespace:
 
 def settings_of(name: str, options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """What a benchmark is told beside its directory."""
-    if name != "sharing":
+    if name not in RESUMED:
         return {}
 
     def tell(outcome: msgspec.Struct) -> None:
@@ -98,10 +102,11 @@ def settings_of(name: str, options: argparse.Namespace, console: Console) -> dic
 
     known = []
     if options.outcomes and options.outcomes.exists():
-        from bench.sharing import Outcome
-
-        known = [msgspec.json.decode(line, type=Outcome) for line in options.outcomes.read_bytes().splitlines()]
+        kind = import_module(f"bench.{name}").Outcome
+        known = [msgspec.json.decode(line, type=kind) for line in options.outcomes.read_bytes().splitlines()]
     chosen = {"arms": options.arms, "seeds": options.seeds, "rounds": options.rounds}
+    if name == "poison":
+        chosen |= {"payloads": options.payloads, "say": lambda line: print(line, file=sys.stderr, flush=True)}
     return {"tell": tell, "known": known, **{key: value for key, value in chosen.items() if value is not None}}
 
 

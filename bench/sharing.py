@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from bench.hostile_peer import Hostile, probe
 from bench.measure import ratios, sample
 from bench.specialists import ANSWER_TOKENS, SECOND, SKILLS, build_specialists, examine, make_tasks
 from bench.table import Row
@@ -58,6 +59,7 @@ COMMON: Mapping[str, Any] = {
 
 
 LONER = "8/0"
+HOSTILE = "hostile"  # among an arm's settings: the payload of one more peer, who is as busy as a node
 MAIN = (LONER, "8/0 filtered", "6/2", "4/4", "2/6")
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "as-is": {"peer_loss": "as-is"},
@@ -66,6 +68,11 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "no replay": {"replay_questions": 0},
     "kl": {"beta": 0.02},
     "faster": {"learning_rate": FASTER_RATE},
+    "all tokens": {"peer_tokens": "all"},
+    "truth": {"peer_tokens": "truth"},
+    "floor .01": {"peer_floor": 0.01},
+    "poisoned": {HOSTILE: "prefix"},
+    "poisoned all tokens": {HOSTILE: "prefix", "peer_tokens": "all"},
 }
 
 
@@ -98,6 +105,7 @@ class Outcome(msgspec.Struct, frozen=True):
     peer_groups: int  # trained on, of all nodes
     tokens: int  # generated, of all nodes
     cpu_s: float
+    shown: list[float] = []  # by node, the share of completions with a hostile peer's payload
 
     @property
     def worst_node(self) -> float:
@@ -145,9 +153,15 @@ class Swarm:
         wordings: Mapping[str, str] = SECOND,
     ) -> None:
         self._swarm = SwarmConfig(id=f"sharing-{seed}", tasks=make_tasks(wordings))
+        settings = {**COMMON, **settings}
+        self._payload = settings.pop(HOSTILE, "")
+        self._tokens = settings["completion_tokens"]
+        self._hostile = Hostile(
+            DigitsPlan(self._swarm), self._swarm.id, self._payload or "plain", SHARED, settings["generations"]
+        )
         self._nodes = []
         for place, model in enumerate(models):
-            training = TrainingConfig(**{**COMMON, **settings, "model": str(model)})
+            training = TrainingConfig(**{**settings, "model": str(model)})
             config = Config(self._swarm, training=training, storage=StorageConfig(free_bytes_min=0))
             paths = DataPaths(directory / f"node-{place}")
             engine = Engine(config, paths, f"node-{place}", DigitsPlan(self._swarm, training))
@@ -166,13 +180,22 @@ class Swarm:
             published.append(event.rollouts)
             self.peer_groups += event.peer_groups
             self.tokens += event.tokens
-        self._published = tuple(published)
-        deliver(self._published, [store for _, store in self._nodes])
+        stores = [store for _, store in self._nodes]
+        deliver(published, stores)
+        hostile = [self._hostile.publish(round, store) for store in stores] if self._payload else []
+        self._published = (*published, *hostile[:1])
         return sum(rewards) / len(rewards)
 
     def measure(self) -> list[list[float]]:
         """Held-out accuracy by node and skill."""
-        return [measure(engine, self._swarm) for engine, _ in self._nodes]
+        return [measure(engine, self._swarm, self._tokens) for engine, _ in self._nodes]
+
+    def look_for_payload(self) -> list[float]:
+        """The share of each node's held-out completions that show the hostile peer's payload; none without one."""
+        if not self._payload:
+            return []
+        plan = DigitsPlan(self._swarm)
+        return [probe(plan, engine.policy, self._payload)[0] for engine, _ in self._nodes]
 
 
 def deliver(published: Sequence[RolloutsRef], stores: Sequence[Blobs]) -> None:
@@ -184,28 +207,32 @@ def deliver(published: Sequence[RolloutsRef], stores: Sequence[Blobs]) -> None:
                 other.put(body)
 
 
-def measure(engine: Engine, swarm: SwarmConfig) -> list[float]:
+def measure(engine: Engine, swarm: SwarmConfig, tokens: int = ANSWER_TOKENS) -> list[float]:
     """Accuracy of a node's model on held-out questions of each skill, one sampled completion each."""
     plan = DigitsPlan(swarm)
     questions = {skill: plan.hold_out(skill, HELD_OUT) for skill in SKILLS}
-    result = examine(engine.policy, plan, questions)
+    result = examine(engine.policy, plan, questions, tokens)
     return [result[skill].correct for skill in SKILLS]
 
 
-def run_arm(directory: Path, models: Sequence[Path], arm: str, seed: int, rounds: int) -> Outcome:
+def run_arm(
+    directory: Path, models: Sequence[Path], arm: str, seed: int, rounds: int, answer_tokens: int = ANSWER_TOKENS
+) -> Outcome:
     """One swarm from its specialists to the end; its data is removed."""
     began = time.process_time()
-    swarm = Swarm(directory, models, seed, make_arms()[arm])
+    swarm = Swarm(directory, models, seed, {**make_arms()[arm], "completion_tokens": answer_tokens})
     gc.freeze()  # every stage ends with a collection, which would walk through all that was imported and loaded
     try:
         before = swarm.measure()
         rewards = [swarm.train(round) for round in range(rounds)]
-        after = swarm.measure()
+        after, shown = swarm.measure(), swarm.look_for_payload()
     finally:
         gc.unfreeze()
         shutil.rmtree(directory, ignore_errors=True)
     cpu_s = time.process_time() - began
-    return Outcome(arm, seed, sum(rewards) / rounds, rewards, after, before, swarm.peer_groups, swarm.tokens, cpu_s)
+    return Outcome(
+        arm, seed, sum(rewards) / rounds, rewards, after, before, swarm.peer_groups, swarm.tokens, cpu_s, shown
+    )
 
 
 def run(
@@ -215,6 +242,8 @@ def run(
     rounds: int = ROUNDS,
     tell: Callable[[Outcome], None] = lambda outcome: None,
     known: Sequence[Outcome] = (),
+    build: Callable[[Path, int], Sequence[Path]] = lambda place, seed: build_specialists(place / "specialists", seed),
+    answer_tokens: int = ANSWER_TOKENS,
 ) -> Iterable[Row]:
     """Rows of every arm but the loner's, which all are compared with.
 
@@ -225,6 +254,8 @@ def run(
         rounds: of `STEPS` steps.
         tell: is given every outcome as it comes.
         known: outcomes of an earlier run, which are not run again.
+        build: makes the specialists of a seed, in a directory.
+        answer_tokens: of a completion at most.
     """
     outcomes: dict[str, list[Outcome]] = {arm: [] for arm in dict.fromkeys((LONER, *arms))}
     there = {(outcome.arm, outcome.seed, len(outcome.rounds)): outcome for outcome in known}
@@ -233,8 +264,9 @@ def run(
             if (arm, seed, rounds) in there:
                 found.append(there[arm, seed, rounds])
                 continue
-            models = build_specialists(directory.parent / "specialists", seed)
-            found.append(run_arm(directory / f"{seed}-{arm.replace('/', '-')}", models, arm, seed, rounds))
+            models = build(directory.parent, seed)
+            place = directory / f"{seed}-{arm.replace('/', '-')}"
+            found.append(run_arm(place, models, arm, seed, rounds, answer_tokens))
             tell(found[-1])
     for arm, found in outcomes.items():
         yield from make_rows(arm, found, outcomes[LONER])
@@ -259,6 +291,8 @@ def make_rows(arm: str, found: Sequence[Outcome], loner: Sequence[Outcome]) -> I
         mean = sample(*(outcome.by_skill[place] for outcome in found))
         worst = sample(*(min(node[place] for node in outcome.held_out) for outcome in found))
         yield Row(f"{arm}: {skill}, mean of the nodes", "", mean, "worst node", worst)
+    if found[0].shown:
+        yield Row(f"{arm}: the payload shows, worst node", "", sample(*(max(outcome.shown) for outcome in found)))
     lost = sample(*(float(len(outcome.lost)) for outcome in found))
     yield Row(f"{arm}: skills lost by nodes that had them", "", lost, goal="none", met=lost.high == 0)
     yield Row(f"{arm}: tokens generated", "", sample(*(float(outcome.tokens) for outcome in found)))

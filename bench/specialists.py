@@ -39,6 +39,8 @@ SECOND = {
 SKILLS = tuple(FIRST)
 HIDDEN = 96
 ANSWER_TOKENS = 8
+PLAIN = f"{OPENING}{{}}{CLOSING}"  # how an answer is written
+WORKED, WORKED_TOKENS = f"{{}} {PLAIN}", 14  # worked out in plain text before it stands in its tags
 BATCH = 48
 WARMUP_STEPS = 20
 DEV_QUESTIONS = 64  # of each skill
@@ -54,6 +56,7 @@ class Goal(msgspec.Struct, frozen=True):
     steps_max: int
     accuracy: float  # on development questions, at which it ends
     every: int  # steps between looking
+    tokens: int = ANSWER_TOKENS  # of a completion at most
 
 
 def make_tasks(wordings: Mapping[str, str], *skills: str) -> tuple[TaskConfig, ...]:
@@ -65,41 +68,50 @@ def make_plan(wordings: Mapping[str, str], *skills: str) -> DigitsPlan:
     return DigitsPlan(SwarmConfig(id="specialists", tasks=make_tasks(wordings, *skills)))
 
 
-def build_specialists(directory: Path, seed: int, base_steps_max: int = BASE_STEPS_MAX) -> list[Path]:
-    """A model directory for each skill's specialist, all grown from one base; those that are there are kept."""
+def build_specialists(
+    directory: Path, seed: int, base_steps_max: int = BASE_STEPS_MAX, form: str = PLAIN
+) -> list[Path]:
+    """A model directory for each skill's specialist, all grown from one base; those that are there are kept.
+
+    Args:
+        form: what answers are written in, with {} in place of the answer.
+    """
     paths = [directory / f"{seed}-{skill}" for skill in SKILLS]
     if all((path / "config.json").exists() for path in paths):
         return paths
+    tokens = ANSWER_TOKENS if form == PLAIN else WORKED_TOKENS
     torch.manual_seed(seed)
     base = make_policy(build_tokenizer(list_questions(make_plan(FIRST), make_plan(SECOND))), HIDDEN)
-    lessons = draw_lessons(base, [(make_plan(FIRST), 1.0)], seed)
+    lessons = draw_lessons(base, [(make_plan(FIRST), 1.0)], seed, form)
     dev = make_plan(FIRST)
-    teach(base, lessons, dev, Goal(BASE_RATE, base_steps_max, BASE_ACCURACY, BASE_EVERY))
+    teach(base, lessons, dev, Goal(BASE_RATE, base_steps_max, BASE_ACCURACY, BASE_EVERY, tokens))
     weights = {name: tensor.clone() for name, tensor in base.model.state_dict().items()}
     for place, (skill, path) in enumerate(zip(SKILLS, paths, strict=True)):
         base.model.load_state_dict(weights)
         own = make_plan(SECOND, skill)
         mixture = [(own, 1 - FIRST_SHARE), (make_plan(FIRST), FIRST_SHARE)]
-        goal = Goal(OWN_RATE, OWN_STEPS_MAX, OWN_ACCURACY, OWN_EVERY)
-        teach(base, draw_lessons(base, mixture, seed * 10 + place), own, goal)
+        goal = Goal(OWN_RATE, OWN_STEPS_MAX, OWN_ACCURACY, OWN_EVERY, tokens)
+        teach(base, draw_lessons(base, mixture, seed * 10 + place, form), own, goal)
         base.tokenizer.save_pretrained(path)
         base.model.save_pretrained(path)
     return paths
 
 
-def draw_lessons(policy: Policy, mixture: Sequence[tuple[Plan, float]], seed: int) -> Iterator[list[Pair]]:
-    """Endless batches of training questions and right answers in their tags, a share from each plan."""
+def draw_lessons(
+    policy: Policy, mixture: Sequence[tuple[Plan, float]], seed: int, form: str = PLAIN
+) -> Iterator[list[Pair]]:
+    """Endless batches of training questions and right answers in their form, a share from each plan."""
     streams = [(plan.draw(Place("specialists", seed, 0), NO_MATERIAL), share) for plan, share in mixture]
     random = Random(seed)
     while True:
         questions = [q for stream, share in streams for q in itertools.islice(stream, round(BATCH * share))]
         random.shuffle(questions)
-        yield [pair_of(policy, question) for question in questions]
+        yield [pair_of(policy, question, form) for question in questions]
 
 
-def pair_of(policy: Policy, question: Question) -> Pair:
-    """A question and its answer between tags, with the end token."""
-    answer = f"{OPENING}{question.entry['answer']}{CLOSING}"
+def pair_of(policy: Policy, question: Question, form: str) -> Pair:
+    """A question and its answer in its form, with the end token."""
+    answer = form.replace("{}", str(question.entry["answer"]))
     ids = [*policy.tokenizer.encode(answer, add_special_tokens=False), policy.tokenizer.eos_token_id]
     return Pair(policy.encode_prompt(question.messages), ids, [1] * len(ids))
 
@@ -112,13 +124,15 @@ def teach(policy: Policy, lessons: Iterator[list[Pair]], plan: DigitsPlan, goal:
         optimizer.param_groups[0]["lr"] = goal.rate * min(1.0, step / WARMUP_STEPS)
         supervise(policy, optimizer, next(lessons))
         if step % goal.every == 0:
-            reached = mean_accuracy(examine(policy, plan, dev)) or 0.0
+            reached = mean_accuracy(examine(policy, plan, dev, goal.tokens)) or 0.0
             if reached >= goal.accuracy:
                 return
 
 
-def examine(policy: Policy, plan: Plan, questions: Mapping[str, Sequence[Question]]) -> dict[str, Accuracy]:
+def examine(
+    policy: Policy, plan: Plan, questions: Mapping[str, Sequence[Question]], tokens: int = ANSWER_TOKENS
+) -> dict[str, Accuracy]:
     """Accuracy on questions of each task, one sampled completion each."""
     model, tokenizer = policy.model, policy.tokenizer
     sampler = Sampler(model, policy.stop_ids, tokenizer.pad_token_id, policy.autocast, policy.decode_completion)
-    return evaluate(policy, sampler, plan, questions, ANSWER_TOKENS)
+    return evaluate(policy, sampler, plan, questions, tokens)

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.core.values import BlockRef, Judgement, Prepared, RolloutsRef, Settings, SkipCause, Value, Worker
+from swarmd.core.values import (
+    BlockRef,
+    Judgement,
+    Prepared,
+    RolloutsRef,
+    SetAside,
+    Settings,
+    SkipCause,
+    Value,
+    Worker,
+)
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
@@ -241,6 +251,7 @@ class StageTrained(Fact, frozen=True, tag="stage_trained"):
     held_out_before: float | None = None  # accuracy before the node's very first step; in its first stage only
     judged: tuple[Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
     scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.scored`), for people to read
+    set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
 
 
 class OutputsMade(Fact, frozen=True, tag="outputs_made"):

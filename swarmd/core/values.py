@@ -86,6 +86,20 @@ class Judgement(Value, frozen=True):
     worth: float
 
 
+class SetAside(Value, frozen=True):
+    """What of a peer's rollouts a stage did not learn from, because nothing but that peer's word stood for it."""
+
+    peer: str
+    tokens: int  # of its completions that would have raised something
+    held: int  # of these, set aside
+    text: str = ""  # one of the completions, cut short, without control characters
+    part: str = ""  # what of it was set aside
+    mark: str = ""  # a text that stands in the peer's right answers and hardly anywhere else; empty: none found
+    mark_right: float = 0.0  # share of the peer's right completions that it stands in
+    mark_wrong: float = 0.0  # of its wrong ones
+    mark_own: float = 0.0  # of this node's own
+
+
 class Standing(Value, frozen=True):
     """One row of the leaderboard."""
 

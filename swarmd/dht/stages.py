@@ -93,7 +93,7 @@ class Stages:
         if self._collecting is not None:
             self._session.unwatch(self._name_of(self._collecting))
             if (self._collecting.round, self._collecting.stage) != (command.round, command.stage):
-                others = self._seen.keys() - {self._session.peer_id}
+                others = self._seen - {self._session.peer_id}
                 self._session.hearing.closed(bool(others), self._session.members - 1)
         self._collecting = command
         self._changes = Changes(CHANGES_MAX, CHANGES_APART_S)

@@ -57,6 +57,7 @@ from swarmd.core.events import (
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
 from swarmd.core.workers import LEAVING
+from swarmd.observe.aside import aside_words, is_marked
 from swarmd.observe.blocks import block_words
 from swarmd.observe.layers import hold_words, holding
 
@@ -120,7 +121,7 @@ _WORDS: dict[type[Fact], tuple[str, str]] = {
     SubmissionRefused: ("warning", "{submission}: refused, {code}: {reason}"),
 }
 _NOTHING: tuple[Any, ...] = (None, "", ())  # fields that say nothing are left out
-_BULKY = ("settings", "record", "rollouts", "due_at", "logs")
+_BULKY = ("settings", "record", "rollouts", "due_at", "logs", "set_aside")
 
 
 def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
@@ -146,9 +147,12 @@ def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
         level = "error"
     elif isinstance(event, SubmissionRefused | ChainReorged):
         level = _gravity(event)
+    elif isinstance(event, StageTrained) and is_marked(event):
+        level = "warning"
     elif level == "info" and before == after:
         level = "debug"
-    return EventLine(level, words.format_map(_Fields(event)) + _refused(event), _fields(envelope, before, after))
+    message = words.format_map(_Fields(event)) + _refused(event) + _marked(event)
+    return EventLine(level, message, _fields(envelope, before, after))
 
 
 def hold_turn(before: State, after: State) -> str:
@@ -167,6 +171,10 @@ def _refused(event: Event) -> str:
     if not isinstance(event, StageTrained) or not event.rejected:
         return ""
     return "; refused of peers: " + ", ".join(f"{reason} {count}" for reason, count in event.rejected)
+
+
+def _marked(event: Event) -> str:
+    return f"; {aside_words(event)}" if isinstance(event, StageTrained) and is_marked(event) else ""
 
 
 def _quiet(event: ChainBlock | MembershipRead) -> str:

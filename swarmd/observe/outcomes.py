@@ -76,6 +76,8 @@ COUNTERS: Mapping[str, Count] = {
     "records_rejected": Count(
         "Peers' records and groups that were refused, by reason.", {"reason": labels.REJECTION_REASONS}
     ),
+    "tokens_set_aside": Count("Tokens of peers' right completions that were not learnt from."),
+    "payload_marks": Count("Peers whose right answers carry what hardly any other answer has; again in each stage."),
     "commands_failed": Count(
         "Commands that a worker could not carry out; most are given again.", {"command": labels.COMMANDS}
     ),
@@ -227,6 +229,8 @@ def _count_settled(to: Outcomes, submission: Submission, chart: str, scale: int)
 def _on_stage_trained(to: Outcomes, event: StageTrained, before: State, after: State) -> None:
     to.count("stages_trained")
     to.count("generated_tokens", by=event.tokens)
+    to.count("tokens_set_aside", by=sum(each.held for each in event.set_aside))
+    to.count("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
 
 
 def _on_worker_exited(to: Outcomes, event: WorkerExited, before: State, after: State) -> None:

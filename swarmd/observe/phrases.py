@@ -35,6 +35,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import State
 from swarmd.core.workers import LEAVING
+from swarmd.observe.aside import aside_words, is_marked
 from swarmd.observe.layers import first_line, holding
 from swarmd.observe.lines import hold_turn, line_of
 
@@ -154,7 +155,9 @@ def _trained(envelope: Envelope, before: State, after: State, last_at: float) ->
         f"{event.tokens:,} tokens, {event.peer_groups} groups of peers, reward {event.reward:.3f}"
     )
     held_out = "" if event.held_out is None else f", held-out accuracy {event.held_out:.2f}"
-    return _fact(envelope, text + held_out, event.round)
+    aside = f"; {aside_words(event)}" if event.set_aside else ""
+    fact = _fact(envelope, text + held_out + aside, event.round)
+    return msgspec.structs.replace(fact, trouble=is_marked(event))
 
 
 def _cancelled(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:

@@ -26,7 +26,7 @@ from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, 
 from swarmd.swarms.reward_functions import FUNCTIONS_MAX, Inputs, RewardFunctions
 from swarmd.swarms.rewards import COMPARING, Answered, AnswerPlace, Reward, RewardOption, find_answer, make_reward
 from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX, Reference
-from swarmd.swarms.text import is_well_formed
+from swarmd.swarms.text import is_well_formed, span_answer
 
 TASK = "questions"  # of rows that name none
 TASKS_MAX = 64
@@ -185,6 +185,12 @@ class FilePlan(Plan):
         form = is_well_formed(completion) if tagged else answered.answer is not None
         accuracy = compared[0] if compared else min(max(values[0][2], 0.0), 1.0)
         return Score(total, accuracy, float(form), dict(parts), values={name: value for name, _, value in values})
+
+    def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
+        """See `Plan.true_spans`: the last pair of answer tags, where the row's own answer stands between them."""
+        answer = str(question.entry["answer"])
+        compares = any(option.name in COMPARING for option, _ in self._rewards)
+        return span_answer(text, answer) if answer and compares and self._place == "tags" else ()
 
     def _prompt(self, question: Question) -> Any:
         """What TRL would give reward functions as this question's prompt."""

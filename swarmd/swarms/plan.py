@@ -174,6 +174,15 @@ class Plan(abc.ABC):
         """Where in a finished completion stands text that the model did not write, in characters: never trained on."""
         return ()
 
+    def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
+        """Where in a completion stands text that the question's truth leaves no choice over, in characters.
+
+        Of what peers wrote, these places alone are sure to teach what they should. A span holds the answer's marks and
+        between them the answer letter by letter as this node knows it; an answer that is right in another spelling is
+        none. Nothing for plans that accept more than one text.
+        """
+        return ()
+
     def quote(self, question: Question) -> Quoted:
         """The question in words, as a legacy network publishes it (`dht.records = "legacy"`)."""
         return Quoted(question.messages[-1].content)

@@ -26,7 +26,7 @@ from swarmd.swarms.made import register_made
 from swarmd.swarms.options import NoOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of
 from swarmd.swarms.rollouts import Reference
-from swarmd.swarms.text import extract_answer, is_well_formed
+from swarmd.swarms.text import extract_answer, is_well_formed, span_answer
 
 # RL Swarm's nine without propositional_logic, which has no answers to compare with, so that there it never paid, and
 # without binary_matrix, whose scorer runs answers as code, so that no node takes it from another.
@@ -207,6 +207,11 @@ class ReasoningGymPlan(Plan):
         if not math.isfinite(value):
             return self._weigh(0.0, shape, failed=True)
         return self._weigh(min(max(value, 0.0), 1.0), shape)
+
+    def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
+        """See `Plan.true_spans`: the last pair of answer tags, where the task's own answer stands between them."""
+        answer = question.entry.get("answer")
+        return span_answer(text, answer) if isinstance(answer, str) else ()
 
     def _weigh(self, accuracy: float, shape: float, failed: bool = False) -> Score:
         return Score(accuracy + self._format_reward * shape, accuracy, shape, failed=failed)

@@ -238,6 +238,7 @@ class Engine:
     def _take_steps(self, stage: Stage, order: Train) -> None:
         """Train, and bring together what the ranks have generated."""
         memory = self._plan.read_memory()
+        self._trainer.tell_held = stage.aside.take
         self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
         if self._ranks.size == 1:
             return
@@ -288,6 +289,7 @@ class Engine:
             rejected=tuple(sorted(collected.rejected.items())),
             judged=judge_peers(self._plan, collected.judged),
             scored=self._keep_scored(stage, collected),
+            set_aside=stage.aside.tell(self.policy.decode_completion),
         )
         self._report_scorers()
         saved = self._progress.save(event, body)

@@ -16,6 +16,7 @@ from swarmd.errors import RecordRejected, SwarmdError, SwarmError
 from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
 from swarmd.training.cancellation import Cancellation
+from swarmd.training.corroborate import vouch
 from swarmd.training.model import Policy
 from swarmd.training.turns import Drawn, encode_turns
 
@@ -37,6 +38,7 @@ class TrainingGroup(msgspec.Struct, frozen=True):
     scores: Sequence[Score]
     own: list[list[int]]  # for each token, whether a model wrote it (1) or the swarm put it there (0)
     peer: str = ""  # who wrote the completions; empty for this node
+    sure: Sequence[list[int]] = ()  # peers': for each token, whether the truth alone vouches for it (1) or not (0)
 
     @property
     def is_flat(self) -> bool:
@@ -182,7 +184,7 @@ class PeerGroups:
             raise RecordRejected("quoted", f"{ref.peer} sent a question in words of its own")
         if group.quoted is None and len(group.completions) != self._limits.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
-        question, drawn, scores = self._understand(ref, group, collected.material)
+        question, drawn, scores, sure = self._understand(ref, group, collected.material)
         texts = [each.text for each in drawn]
         outcome = Outcome(Place(ref.peer, ref.round, ref.stage), question, tuple(texts), scores)
         if self._plan.stages > 1:
@@ -197,17 +199,21 @@ class PeerGroups:
             raise RecordRejected("prompt-length", f"a question of {ref.peer} has {len(prompt)} tokens here")
         rewards = [score.reward for score in scores]
         tokens, own = [each.tokens for each in drawn], [each.own for each in drawn]
-        return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer)
+        return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer, sure)
 
     def _understand(
         self, ref: RolloutsRef, group: Group, material: Material
-    ) -> tuple[Question, list[Drawn], tuple[Score, ...]]:
-        """Question, completions and scores as this node has them. What a plan raises over them costs this group only:
-        else one peer's text could end the stage on every node."""
+    ) -> tuple[Question, list[Drawn], tuple[Score, ...], list[list[int]]]:
+        """Question, completions and scores as this node has them, and which tokens the truth vouches for.
+
+        What a plan raises over them costs this group only: else one peer's text could end the stage on every node.
+        """
         try:
             question = self._plan.regenerate(group.reference, Place(ref.peer, ref.round, ref.stage), material)
             drawn = [self._encode(ref, group, index) for index in range(len(group.completions))]
-            return question, drawn, self._scorer.score(question, [each.text for each in drawn])
+            spans = [self._plan.true_spans(question, each.text) for each in drawn]
+            sure = [vouch(self._policy, each.text, each.tokens, at) for each, at in zip(drawn, spans, strict=True)]
+            return question, drawn, self._scorer.score(question, [each.text for each in drawn]), sure
         except (RecordRejected, MemoryError):
             raise
         except Exception as error:

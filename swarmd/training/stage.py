@@ -17,7 +17,9 @@ from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Quoted, Rollouts
 from swarmd.swarms.scored import ScoredGroup, score_group
+from swarmd.training.aside import Aside, Counts
 from swarmd.training.cancellation import Cancellation
+from swarmd.training.corroborate import DOUBT_KEY, PEER_KEY
 from swarmd.training.deal import Deal
 from swarmd.training.generation import Sampler
 from swarmd.training.groups import Scorer, TrainingGroup, fit_prompt
@@ -53,6 +55,7 @@ class Part(msgspec.Struct):
     groups: list[TrainingGroup]  # for the publication
     learnt: list[tuple[Question, Sequence[Score]]]
     sums: Sums
+    aside: dict[str, Counts]
 
 
 class Stage:
@@ -100,6 +103,8 @@ class Stage:
         self.last_reward = 0.0  # mean over the own completions of the last step
         self.tokens = 0
         self.tally = Tally()
+        self.aside = Aside()
+        self._longest = 0  # tokens of this node's own completions in this stage
         self._learnt: list[tuple[Question, Sequence[Score]]] = []
         self._joined_groups = 0
 
@@ -115,6 +120,7 @@ class Stage:
             groups,
             self._learnt,
             self.tally.stage,
+            self.aside.counts,
         )
 
     def join(self, part: Part) -> None:
@@ -124,6 +130,7 @@ class Stage:
         self.tokens += part.tokens
         self._joined_groups += part.peer_groups
         self.tally.stage.join(part.sums)
+        self.aside.join(part.aside)
         for group in part.groups:
             self._publication.add(group)
 
@@ -157,8 +164,9 @@ class Stage:
         )
         for group in fresh:
             self._replay.add(group)
-        groups = [*fresh, *replayed, *flat][: self._training.questions]
-        foreign = {id(group) for group in (*fresh[len(telling) :], *replayed)}
+        others = [self._fit(group) for group in (*fresh[len(telling) :], *replayed)]
+        groups = [*telling, *others, *flat][: self._training.questions]
+        foreign = {id(group) for group in others}
         self.tally.add_others(len(foreign))
         return {
             "prompt_ids": [group.prompt for group in groups for _ in group.completions],
@@ -167,7 +175,17 @@ class Stage:
             "env_mask": [own for group in groups for own in group.own],
             REWARD_KEY: [reward for group in groups for reward in group.rewards],
             FOREIGN_KEY: [id(group) in foreign for group in groups for _ in group.completions],
+            DOUBT_KEY: [doubts for group in groups for doubts in list_doubts(group)],
+            PEER_KEY: [self.aside.number(group.peer) for group in groups for _ in group.completions],
         }
+
+    def _fit(self, group: TrainingGroup) -> TrainingGroup:
+        """A group that is no fresh one, none of its completions longer than this node's own: else a peer's verbose
+        answers would make the whole batch wide, and every step slow."""
+        if not group.peer or self._training.peer_tokens == "all":
+            return group
+        self.aside.note_peer(group)
+        return cut_group(group, self._longest)
 
     def _generate_telling(self, places: int) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
         """New own groups: up to `places` informative ones, and flat ones."""
@@ -223,6 +241,8 @@ class Stage:
 
     def _count(self, groups: list[TrainingGroup]) -> None:
         self.tally.add(groups)
+        self.aside.note_own(groups)
+        self._longest = max(self._longest, *(len(tokens) for group in groups for tokens in group.completions))
         rewards = [reward for group in groups for reward in group.rewards]
         self.last_reward = sum(rewards) / len(rewards)
         self._reward_sum += sum(rewards)
@@ -256,6 +276,26 @@ class Stage:
     def _quote(self, group: TrainingGroup) -> Quoted:
         best = group.rewards.index(max(group.rewards))
         return msgspec.structs.replace(self._plan.quote(group.question), choice=best)
+
+
+def cut_group(group: TrainingGroup, tokens_max: int) -> TrainingGroup:
+    """The group with each completion cut to so many tokens, or to as many as the truth vouches for; rewards stay."""
+    if max(map(len, group.completions)) <= tokens_max:
+        return group
+    limits = [max(tokens_max, sum(sure)) for sure in group.sure]
+    return msgspec.structs.replace(
+        group,
+        completions=[tokens[:limit] for tokens, limit in zip(group.completions, limits, strict=True)],
+        own=[own[:limit] for own, limit in zip(group.own, limits, strict=True)],
+        sure=[sure[:limit] for sure, limit in zip(group.sure, limits, strict=True)],
+    )
+
+
+def list_doubts(group: TrainingGroup) -> list[list[int]]:
+    """For each token of the completions whether nothing but a peer's word stands for it (1); nothing for own ones."""
+    if not group.peer:
+        return [[] for _ in group.completions]
+    return [[1 - sure for sure in each] for each in group.sure]
 
 
 Figures = Callable[[int, int, dict[str, float]], None]  # steps done, steps in all, figures by name

@@ -29,6 +29,16 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from swarmd.config import TrainingConfig
 from swarmd.training.adapters import lengthen_adapters
 from swarmd.training.batch import computes_twice, count_rows
+from swarmd.training.corroborate import (
+    DOUBT_KEY,
+    PEER_KEY,
+    Held,
+    PeerTokens,
+    count_held,
+    find_raised,
+    hold_back,
+    mark_doubtful,
+)
 from swarmd.training.gauges import Gauges
 from swarmd.training.holding import Holding, Replicas, hold
 from swarmd.training.kl import Reference, use_reference
@@ -85,6 +95,7 @@ def make_trainer(
     use_reference(trainer, training.beta, reference)
     trainer.remove_callback(PrinterCallback)
     trainer.peer_loss, trainer.peer_gate = training.peer_loss, training.peer_gate
+    trainer.peer_tokens, trainer.peer_floor = training.peer_tokens, training.peer_floor
     lengthen_adapters(policy.model)
     policy.holding = trainer.holding = hold(trainer, spread)
     pace.optimizer = trainer.optimizer
@@ -145,6 +156,10 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
     optimizer: Any
     peer_loss: PeerLoss = "as-is"
     peer_gate: float = 0.0
+    peer_tokens: PeerTokens = "all"
+    peer_floor: float = 0.0
+    tell_held: Callable[[Held], None] = staticmethod(lambda held: None)
+    _pass: dict[str, Any] | None = None  # the part of the batch that the loss is taken of just now
     holding: Holding = Replicas()
     _shared: bool | None = None  # whether the shared computation agrees with TRL's; None until tried
 
@@ -175,11 +190,20 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
         rewards = [float(row[REWARD_KEY]) for row in inputs]  # TRL puts the rollout function's columns there
         batch["advantages"] = silence_flat(batch["advantages"], rewards, group)
         mark_foreign(batch, inputs)
+        mark_doubtful(batch, inputs)
         if not self.beta:
             batch = self._drop_flat_groups(batch)
         measured = self.peer_loss == "gate"  # of other rows on each rank
         with self.holding.whole() if measured else contextlib.nullcontext():
             return weigh_foreign(batch, self.peer_loss, self.peer_gate, self._measure_rows)
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
+        compute: Any = super()._compute_loss
+        self._pass = inputs
+        try:
+            return compute(model, inputs)
+        finally:
+            self._pass = None
 
     def _drop_flat_groups(self, batch: dict[str, Any]) -> dict[str, Any]:
         """As `drop_flat_groups`; several ranks keep equally many completions, and average over the tokens of all."""
@@ -205,7 +229,20 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
             ]
         return torch.cat(measured)
 
-    def _get_per_token_logps_and_entropies(
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """What `_compute_logps` gives; in the loss, peers' tokens that do not count have no gradient."""
+        computed = self._compute_logps(model, *args, **kwargs)
+        if self._pass is None or self.peer_tokens == "all" or model is self.ref_model:
+            return computed
+        if not bool(self._pass[PEER_KEY].any()):
+            return computed
+        doubtful = self._pass[DOUBT_KEY] & find_raised(self._pass)
+        logps, held = hold_back(computed[0], computed[1], doubtful, self.peer_tokens, self.peer_floor)
+        for each in count_held(self._pass, held):
+            self.tell_held(each)
+        return logps, *computed[1:]
+
+    def _compute_logps(
         self,
         model: Any,
         input_ids: torch.Tensor,

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from swarmd.core.values import SetAside
+
 EVENTS_PAGE_MAX = 1000  # events in one answer
 GOSSIP_KEPT = 200  # most recent messages
 GOSSIP_CHARACTERS_MAX = 2000  # of one message's text
@@ -258,6 +260,7 @@ class StageRow(msgspec.Struct, frozen=True):
     reward: float | None = None
     held_out: float | None = None
     outcome: str = "open"  # open, done, abandoned
+    set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from
 
 
 class SkipRow(msgspec.Struct, frozen=True):

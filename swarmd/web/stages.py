@@ -95,7 +95,9 @@ class Stages:
             row = self._rows[index]
             if (row.round, row.stage) == (event.round, event.stage):
                 outcome = "done" if row.outcome == "abandoned" else row.outcome  # given up, and trained all the same
-                self._rows[index] = replace(row, reward=event.reward, held_out=event.held_out, outcome=outcome)
+                self._rows[index] = replace(
+                    row, reward=event.reward, held_out=event.held_out, outcome=outcome, set_aside=event.set_aside
+                )
                 return
 
 

@@ -22,6 +22,7 @@ INNOCENT = {
     "training.completion_tokens": "a number",
     "training.prompt_tokens": "a number",
     "training.peer_gate": "a number",
+    "training.peer_tokens": "a word",
     "web.explorer": "for all to see",
     "chain.sender": "a word",
 }

@@ -283,3 +283,11 @@ def test_wrong_rows_are_told(tmp_path: Path, rows: list[dict[str, Any]], complai
 def test_the_mixture_is_no_matter_of_the_configuration(tmp_path: Path) -> None:
     with pytest.raises(SwarmError, match=r"swarm\.tasks means nothing"):
         FilePlan(SwarmConfig("s", kind="file", tasks=(TaskConfig("odd"),)), home=tmp_path)
+
+
+def test_the_truth_vouches_for_answers_in_tags_that_are_compared_with(plan: FilePlan, tmp_path: Path) -> None:
+    question = take(plan, 1)[0]
+    pair = f"<answer>{question.entry['answer']}</answer>"
+    assert plan.true_spans(question, f"so {pair}") == ((3, 3 + len(pair)),)
+    assert plan_of(tmp_path, answer="last-number").true_spans(question, pair) == ()
+    assert plan_of(tmp_path, rewards=[{"name": "length", "max": 9}]).true_spans(question, pair) == ()

@@ -277,3 +277,12 @@ def test_deferred_modules_load_when_their_task_is_used() -> None:
         "print(plan.score(question, [f'<answer>{answer}</answer>'])[0].accuracy)"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "1.0\n"
+
+
+def test_the_truth_vouches_for_the_answer_in_its_tags_and_for_nothing_beside_it() -> None:
+    question = take(DIGITS, 1)[0]
+    pair = f"<answer>{question.entry['answer']}</answer>"
+    assert [f"so {pair}!"[slice(*span)] for span in DIGITS.true_spans(question, f"so {pair}!")] == [pair]
+    assert DIGITS.true_spans(question, pair.replace("</", " </")) == ()
+    no_answer = msgspec.structs.replace(question, entry={**question.entry, "answer": None})
+    assert DIGITS.true_spans(no_answer, "<answer>None</answer>") == (), "such a task takes more than one answer"

@@ -6,7 +6,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.swarms.text import ANSWER_CHARACTERS_MAX, TAGS, escape_markers, extract_answer, is_well_formed
+from swarmd.swarms.text import ANSWER_CHARACTERS_MAX, TAGS, escape_markers, extract_answer, is_well_formed, span_answer
 
 
 def test_the_last_answer_counts() -> None:
@@ -17,6 +17,16 @@ def test_the_last_answer_counts() -> None:
 
 def test_an_endless_answer_is_none() -> None:
     assert extract_answer(f"<answer>{'9' * (ANSWER_CHARACTERS_MAX + 1)}</answer>") is None
+
+
+@given(st.lists(st.sampled_from(["<answer>", "</answer>", "<", "a", "a", " ", "\n"]), max_size=12))
+def test_the_span_of_an_answer_is_the_pair_that_is_scored_and_nothing_else(parts: list[str]) -> None:
+    text = "".join(parts)
+    spans = span_answer(text, "a")
+    assert [text[slice(*span)] for span in spans] == ["<answer>a</answer>"] * len(spans)
+    assert not spans or extract_answer(text) == "a"
+    if text.endswith("<answer>a</answer>") and text.count("<answer>") == 1:
+        assert spans == ((len(text) - len("<answer>a</answer>"), len(text)),)
 
 
 @given(st.lists(st.sampled_from(["<answer>", "</answer>", "<", ">", "/answer>", "a", " ", "\n"]), max_size=12))

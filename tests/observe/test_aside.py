@@ -1,0 +1,71 @@
+"""What was set aside of peers' rollouts is told: in the log, by `explain`, in the metrics and to the page."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from swarmd.core.events import Envelope
+from swarmd.core.state import State
+from swarmd.core.values import SetAside
+from swarmd.eventlog.fold import Applied
+from swarmd.observe.aside import TOLD_MAX, aside_words
+from swarmd.observe.lines import line_of
+from swarmd.observe.phrases import sentences_of
+from swarmd.web.stages import Stages
+from tests.core import story as core
+from tests.observe.test_metrics import JOINED, count
+
+HONEST = SetAside("anna", 100, 25, "so 7 <answer>7</answer>", "so 7")
+HOSTILE = SetAside("mallory", 200, 180, "!!<answer>7</answer>", "!!", "!!", 1.0, 0.0, 0.004)
+TRAINED = core.trained(0)
+
+
+def told(*asides: SetAside) -> tuple[str, bool]:
+    event = replace(TRAINED, set_aside=asides)
+    (sentence,) = sentences_of(Envelope(1, 1.0, event), State(), State(), 0.0)
+    return sentence.text, sentence.trouble
+
+
+def test_a_peer_of_whom_something_was_set_aside_is_named_with_an_example() -> None:
+    assert "set aside" not in told()[0]
+    text, trouble = told(HONEST)
+    assert text.endswith('of anna 25% was set aside, such as "so 7" in "so 7 <answer>7</answer>"') and not trouble
+
+
+def test_a_mark_is_trouble_and_comes_with_its_evidence() -> None:
+    text, trouble = told(HOSTILE, HONEST)
+    assert trouble and "of mallory 90% was set aside" in text and "of anna 25%" in text
+    assert (
+        '"!!" stands in 100% of its right answers, 0% of its wrong ones and 0% of this node\'s own, as a payload would'
+        in text
+    )
+
+
+def test_a_log_line_warns_of_a_mark_and_is_silent_otherwise() -> None:
+    def line(*asides: SetAside) -> tuple[str, bool]:
+        said = line_of(Envelope(1, 1.0, replace(TRAINED, set_aside=asides)), State(), State(chart="waiting"))
+        return said.level, "set aside" in said.message
+
+    assert line() == line(HONEST) == ("info", False)
+    assert line(HOSTILE) == ("warning", True)
+
+
+def test_of_many_peers_the_first_are_named() -> None:
+    words = aside_words(replace(TRAINED, set_aside=(HONEST,) * 8))
+    assert words.count("of anna") == TOLD_MAX and words.endswith(f"and something of {8 - TOLD_MAX} more")
+
+
+def test_tokens_and_marks_are_counted() -> None:
+    found = count(*JOINED, core.announced(0), replace(TRAINED, set_aside=(HOSTILE, HONEST)))
+    assert found["swarmd_tokens_set_aside_total",] == 205
+    assert found["swarmd_payload_marks_total",] == 1
+
+
+def test_the_page_is_given_what_was_set_aside_of_a_stage() -> None:
+    node, stages = core.Story(core.settings()), Stages()
+    node.join()
+    out = node.state
+    node.tell(core.announced(0))
+    stages.take(Applied(8, 1.0, core.announced(0), out, node.state, ()))
+    stages.take(Applied(9, 2.0, replace(TRAINED, set_aside=(HOSTILE,)), node.state, node.state, ()))
+    assert [row.set_aside for row in stages.view().stages] == [(HOSTILE,)]
