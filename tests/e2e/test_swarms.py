@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 ROUNDS = 2
 LEARNT_ROUNDS = 3
-LEARNT = 0.1  # of held-out accuracy, at least
+LEARNT = 0.05  # of held-out accuracy, at least: of proposer-solver most is of higher levels than are trained
 TINY: dict[str, Any] = {"training.steps": 2, "training.held_out_questions": 2, "training.threads": 1}
 TASKS: dict[str, dict[str, int]] = {
     "chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
