@@ -19,11 +19,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from swarmd.serving import Address, is_loopback
 from swarmd.web.answers import JsonAnswer, refusal
 from swarmd.web.login import admits
-from swarmd.web.protocol import cut
+from swarmd.web.origins import asker, origin_of
+from swarmd.web.protocol import RESERVED, cut
 
 TARGET_BYTES_MAX = 4096  # path and query
 REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none
 STREAM = "/api/v1/stream"
+PROBES = ("/livez", "/readyz", "/productivez")
+BUSY_S = 2  # told to those who come while all connections are taken
 METHODS = ("GET", "HEAD", "POST")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 HEADERS = {
@@ -72,6 +75,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         answer = _Answer(scope, send)
+        asker.set(origin_of((scope.get("client") or ("",))[0]))
         denied = self._deny(scope, Headers(scope=scope))
         try:
             if scope["path"] == STREAM and denied is None:
@@ -93,6 +97,9 @@ class Guard:
         path = scope["path"]
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > TARGET_BYTES_MAX:
             return refusal(414, f"the address is longer than {TARGET_BYTES_MAX} bytes", {"connection": "close"})
+        if scope.get("state", {}).get(RESERVED) and path not in PROBES:
+            again = {"retry-after": str(BUSY_S), "connection": "close"}
+            return refusal(503, "all connections are taken; those that are kept free are for health probes", again)
         if not path.startswith("/"):
             return refusal(400, "the address is no path of this server")
         if not self._knows_host(headers, scope):
@@ -108,7 +115,7 @@ class Guard:
         return None
 
     def _is_closed(self, path: str) -> bool:
-        return path.startswith("/api/") or path in ("/metrics", "/livez", "/readyz", "/productivez", "/api")
+        return path.startswith("/api/") or path in ("/metrics", "/api", *PROBES)
 
     def _knows_host(self, headers: Headers, scope: Scope) -> bool:
         named = headers.getlist("host")

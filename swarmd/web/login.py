@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from urllib.parse import parse_qs, quote
 
 from starlette.datastructures import Headers
@@ -15,12 +15,14 @@ from starlette.responses import RedirectResponse, Response
 from swarmd.serving import bears_token
 from swarmd.web.answers import BadRequest, refusal
 from swarmd.web.bodies import read_body
+from swarmd.web.origins import asker
 
 COOKIE = "swarmd_pass"
 FORM_BYTES_MAX = 4096
 NEXT_CHARACTERS_MAX = 512
-FAILURES_MAX = 10  # wrong tokens within FAILURES_S, from everybody together; then even the right one waits
+FAILURES_MAX = 10  # wrong tokens of an address within FAILURES_S; more are refused, the right one never is
 FAILURES_S = 60.0
+ADDRESSES_MAX = 1024  # whose wrong tokens are counted; of more, those that failed longest ago are forgotten
 
 
 def admits(headers: Headers, token: str) -> bool:
@@ -41,7 +43,7 @@ class Login:
 
     def __init__(self, token: str) -> None:
         self._token = token
-        self._failures: deque[float] = deque(maxlen=FAILURES_MAX)
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()  # by address, the latest last
 
     async def enter(self, request: Request) -> Response:
         """POST /login. Raises BadRequest, TooLarge."""
@@ -51,16 +53,24 @@ class Login:
             raise BadRequest(f"the form cannot be read: {error}") from error
         onward = safe_path(form.get("next", ["/"])[0])
         given = form.get("token", [""])[0].strip()
-        now = time.monotonic()
-        if len(self._failures) == FAILURES_MAX and now - self._failures[0] < FAILURES_S:
-            return refusal(429, "too many wrong tokens; wait a minute", {"retry-after": str(int(FAILURES_S))})
         if self._token and not hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
-            self._failures.append(now)
+            if self._fails_often(asker.get(), time.monotonic()):
+                return refusal(429, "too many wrong tokens; wait a minute", {"retry-after": str(int(FAILURES_S))})
             return RedirectResponse(f"/login?failed=1&next={quote(onward, safe='')}", 303)
         answer = RedirectResponse(onward, 303)
         if self._token:
             answer.set_cookie(COOKIE, pass_of(self._token), httponly=True, samesite="strict")
         return answer
+
+    def _fails_often(self, origin: str, now: float) -> bool:
+        """Count a wrong token; whether there were too many from there of late."""
+        failures = self._failures.setdefault(origin, deque(maxlen=FAILURES_MAX))
+        self._failures.move_to_end(origin)
+        if len(self._failures) > ADDRESSES_MAX:
+            self._failures.popitem(last=False)
+        often = len(failures) == FAILURES_MAX and now - failures[0] < FAILURES_S
+        failures.append(now)
+        return often
 
 
 def safe_path(text: str) -> str:

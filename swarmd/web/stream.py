@@ -18,7 +18,7 @@ from swarmd.eventlog.fold import Applied
 from swarmd.web.answers import encode, refusal
 from swarmd.web.moments import charts_of, event_row
 from swarmd.web.node import LogNode
-from swarmd.web.protocol import cut
+from swarmd.web.protocol import cut, narrow
 from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT, Message
 from swarmd.web.sources import SwarmSource
 
@@ -247,6 +247,7 @@ class _Streaming(Response):
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})
             return
+        narrow(scope)
         sending = asyncio.create_task(self._send_all(scope, send))
         leaving = asyncio.create_task(_left(receive))
         try:

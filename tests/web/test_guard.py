@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from swarmd.errors import ConfigError
 from swarmd.serving import Address
 from swarmd.web.guard import Doors, host_of, known_hosts
-from swarmd.web.login import COOKIE, FAILURES_MAX, safe_path
+from swarmd.web.login import ADDRESSES_MAX, COOKIE, FAILURES_MAX, Login, safe_path
+from swarmd.web.origins import origin_of
 from tests.web.serving import FOLLOWER, LOCAL, Served, copy_of, served
 
 TOKEN = "correct-horse-battery-staple"
@@ -210,12 +212,47 @@ def test_a_browser_comes_in_by_the_form(tmp_path: Path) -> None:
         assert server.get("/api/v1/here").status_code == 200  # the client keeps the cookie
 
 
-def test_wrong_tokens_are_counted_and_then_even_the_right_one_waits(tmp_path: Path) -> None:
+def test_wrong_tokens_are_counted_and_the_right_one_comes_in_all_the_same(tmp_path: Path) -> None:
     with served(copy_of(FOLLOWER, tmp_path), Doors(LOCAL, TOKEN)) as server:
         for _ in range(FAILURES_MAX):
             assert server.client.post("/login", data={"token": "wrong"}).status_code == 303
-        answer = server.client.post("/login", data={"token": TOKEN})
+        answer = server.client.post("/login", data={"token": "wrong"})
         assert answer.status_code == 429 and "retry-after" in answer.headers
+        right = server.client.post("/login", data={"token": TOKEN, "next": "/node"})
+        assert (right.status_code, right.headers["location"]) == (303, "/node")
+        assert server.get("/api/v1/here").status_code == 200
+
+
+def test_wrong_tokens_of_one_address_are_no_matter_of_another(tmp_path: Path) -> None:
+    with served(copy_of(FOLLOWER, tmp_path), Doors(LOCAL, TOKEN)) as server:
+        for _ in range(FAILURES_MAX + 1):
+            answer = server.client.post("/login", data={"token": "wrong"})
+        assert answer.status_code == 429
+        elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
+        with httpx.Client(base_url=server.url, transport=elsewhere, trust_env=False) as other:
+            assert other.post("/login", data={"token": "wrong"}).status_code == 303
+
+
+def test_addresses_whose_wrong_tokens_are_counted_have_a_bound() -> None:
+    login = Login(TOKEN)
+    for number in range(3 * ADDRESSES_MAX):
+        assert not login._fails_often(f"address {number}", float(number))
+    assert len(login._failures) == ADDRESSES_MAX
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("a socket", "a socket"),
+        ("", "?"),
+    ],
+)
+def test_addresses_of_one_network_count_together(host: str, origin: str) -> None:
+    assert origin_of(host) == origin
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from swarmd.errors import NotFoundError
 from swarmd.web import guard, protocol
+from swarmd.web.shapes import Moment
 from swarmd.web.upstream import BODY_BYTES_MAX, IDS_MAX
 from tests.web.serving import FOLLOWER, LONG_S, Served, copy_of, served, until
 
@@ -229,10 +232,67 @@ def test_many_slow_clients_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, tmp_
         assert until(answered, LONG_S)
 
 
-def test_connections_have_a_bound(server: Served) -> None:
+def ask(server: Served, path: str, source: str = "127.0.0.1") -> bytes:
+    """The first line of the answer on a connection of its own; empty where it is closed instead."""
+    with socket.create_connection((server.host, server.port), LONG_S, (source, 0)) as connection:
+        with contextlib.suppress(ConnectionResetError):
+            connection.sendall(b"GET " + path.encode() + b" HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
+        return ended(connection).partition(b"\r\n")[0]
+
+
+HALVES = {
+    "nothing": b"",
+    "half a head": b"GET / HTTP/1.1\r\n",
+    "half a body": b"POST /api/id-to-name HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n[",
+}
+
+
+@pytest.mark.parametrize("half", HALVES.values(), ids=list(HALVES))
+def test_half_requests_shut_nobody_out(half: bytes, server: Served) -> None:
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(server.socket()) for _ in range(protocol.CONNECTIONS_MAX)]
-        late = stack.enter_context(server.socket())
-        assert ended(late) == b""  # the fixture's client may hold one of those that are let in
-        assert len(opened) == protocol.CONNECTIONS_MAX
-    assert until(lambda: well(server))
+        opened = [stack.enter_context(server.socket()) for _ in range(protocol.CONNECTIONS_MAX + 44)]
+        for connection in opened:
+            with contextlib.suppress(OSError):
+                connection.sendall(half)
+        for _ in range(3):
+            assert ask(server, "/api/healthz").split()[1] == b"200"
+            assert ask(server, "/livez").split()[1] in (b"200", b"503")
+        assert ended(opened[0])[:15] in (b"", b"HTTP/1.1 408 Re"), "the one that has waited longest has made room"
+
+
+def test_the_address_with_most_connections_makes_room(monkeypatch: pytest.MonkeyPatch, server: Served) -> None:
+    monkeypatch.setattr(protocol, "CONNECTIONS_MAX", 8)
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(socket.create_connection((server.host, server.port), LONG_S, ("127.0.0.2", 0)))
+        first.sendall(b"GET /api/healthz HTTP/1.1\r\n")
+        for _ in range(20):
+            stack.enter_context(server.socket())
+        first.sendall(HOST + b"\r\n")
+        assert first.recv(12) == b"HTTP/1.1 200"
+
+
+def test_with_all_connections_busy_health_is_still_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(protocol, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(protocol, "RESERVED_MAX", 2)
+    over = threading.Event()
+    with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:
+        begun: list[int] = []
+
+        async def moment(seq: int) -> Moment:
+            begun.append(seq)
+            await asyncio.to_thread(over.wait, LONG_S)
+            raise NotFoundError("the test is over")
+
+        monkeypatch.setattr(server.node, "moment", moment)
+        for _ in range(3):
+            busy = stack.enter_context(server.socket())
+            busy.sendall(b"GET /api/v1/node/moments/1 HTTP/1.1\r\n" + HOST + b"\r\n")
+        until(lambda: len(begun) == 3)
+        try:
+            assert ask(server, "/livez").split()[1] in (b"200", b"503")
+            with socket.create_connection((server.host, server.port), LONG_S) as connection:
+                connection.sendall(b"GET /api/healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+                answer = ended(connection).lower()
+            assert answer.split()[1] == b"503" and b"retry-after" in answer and b"health probes" in answer
+        finally:
+            over.set()
