@@ -19,6 +19,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from swarmd import __version__
+from swarmd.cli.completion import attach
+from swarmd.cli.renamed import renew
 from swarmd.errors import ExitCode, SwarmdError
 
 KEY = re.compile(r"[0-9a-fA-F]{64}")  # hex digits of a private key
@@ -196,6 +198,7 @@ def load_verb(name: str) -> Any:
         target = app
     command = get_command(target)
     command.name = name
+    attach(command)
     command.epilog = f"For example: {verb.example}"
     return command
 
@@ -245,7 +248,10 @@ for _group, _verbs in GROUPS.items():
 def run_command(args: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors are told on stderr."""
     try:
-        outcome = get_command(app).main(list(args) or ["--help"], prog_name="swarmd", standalone_mode=False)
+        renewed, notes = renew(args)
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        outcome = get_command(app).main(renewed or ["--help"], prog_name="swarmd", standalone_mode=False)
         sys.stdout.flush()
     except SwarmdError as error:
         tell_error(error.message, error.fix)

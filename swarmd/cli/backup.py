@@ -62,7 +62,8 @@ def make(
         typer.Option("--without-checkpoints", help="Leave out the model: the node then begins with its first one."),
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The node's configuration, where it does not lie in DIR.")
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="The node's configuration, where it does not lie in DIR."),
     ] = None,
     for_move: Annotated[
         bool,

@@ -33,7 +33,8 @@ UNCONFIGURED = "the configuration is not in it, and secrets that it names were n
 def bundle(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The node's configuration file; else config.toml in DIR.")
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file; else config.toml in DIR."),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The archive to make.")] = None,
     log_mib: Annotated[int, typer.Option("--log-mib", min=1, help="At most so much of the log, the newest part.")] = 64,

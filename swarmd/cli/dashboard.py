@@ -25,20 +25,27 @@ PORT = 8800
 
 def dashboard(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
+    ] = None,
     swarm: Annotated[
         Path | None,
-        typer.Option(metavar="MANIFEST", help="Observe a swarm in the DHT and on the chain instead, without a node."),
+        typer.Option(
+            "--manifest",
+            metavar="MANIFEST",
+            help="Observe a swarm in the DHT and on the chain instead, without a node.",
+        ),
     ] = None,
     bootstrap: Annotated[
-        list[str] | None, typer.Option(metavar="ADDRESS", help="With --swarm: a node to ask, beside the manifest's.")
+        list[str] | None,
+        typer.Option("--bootnode", metavar="ADDRESS", help="With --manifest: a node to ask, beside the manifest's."),
     ] = None,
     rpc: Annotated[
         list[str] | None,
         typer.Option(
             metavar="URL",
-            help="With --swarm: endpoint of the chain, best first, in place of the manifest's; file:PATH for a file of "
-            "them.",
+            help="With --manifest: endpoint of the chain, best first, in place of the manifest's; file:PATH for a file "
+            "of them.",
         ),
     ] = None,
     listen: Annotated[
@@ -54,18 +61,18 @@ def dashboard(
 ) -> None:
     """Show a node and its swarm in a browser, until Ctrl-C. Reads the node's log; changes nothing.
 
-    With --config, listen address, token and host names are by default those of its section web. With --swarm nothing is
-    read from a node: the swarm's records in the DHT are followed by an observer that writes none, and so is its
+    With --config, listen address, token and host names are by default those of its section web. With --manifest nothing
+    is read from a node: the swarm's records in the DHT are followed by an observer that writes none, and so is its
     contract, where it has one.
     """
     if swarm is not None:
         if directory is not None or config is not None:
-            raise ConfigError("--swarm observes the DHT, not a node", "Give no directory and no --config with it")
+            raise ConfigError("--manifest observes the DHT, not a node", "Give no directory and no --config with it")
         token, reached = token_named(token_file, ""), (tuple(bootstrap or ()), tuple(rpc or ()))
         serve_observer(swarm, *reached, listen or LISTEN, token, tuple(hosts or ()), open_page)
         return
     if bootstrap or rpc:
-        raise ConfigError("--bootstrap and --rpc are for an observer", "Give --swarm MANIFEST with them")
+        raise ConfigError("--bootnode and --rpc are for an observer", "Give --manifest MANIFEST with them")
     node = locate(directory, config)
     web = load_config(config).web if config is not None else WebConfig()
     if not DataPaths(node.data).events.is_dir():

@@ -25,7 +25,9 @@ def doctor(
     directory: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} Without any node, the machine alone.")
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Data directory in place of the configuration's, as of `run`.")
     ] = None,

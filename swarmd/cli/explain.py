@@ -29,7 +29,9 @@ def explain(
             "gap.",
         ),
     ] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the stories as JSON.")] = False,
 ) -> None:
     """Tell what became of a round and why: trained, skipped and for which cause, or under way.

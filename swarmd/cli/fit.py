@@ -24,7 +24,9 @@ DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 def fit(
     model: Annotated[str, typer.Option("--model", help="A directory, a Hugging Face id, or a kind of the pool.")] = "",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps or xpu.")] = "",
-    config: Annotated[Path | None, typer.Option("--config", help="Reckon with this file's section training.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="Reckon with this file's section training.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print what training each model of the pool takes here, as configured and as 4-bit weights under adapters."""

@@ -32,7 +32,9 @@ def _option(name: str, help: str, **rest: Any) -> Any:
 
 def init(
     directory: Annotated[Path | None, _option("dir", "Directory of the node; made when missing.")] = None,
-    manifest: Annotated[Path | None, _option("join", "Join the swarm of this manifest.", metavar="MANIFEST")] = None,
+    manifest: Annotated[
+        Path | None, _option("manifest", "Join the swarm of this manifest.", metavar="MANIFEST")
+    ] = None,
     swarm: Annotated[str | None, _option("swarm", "Make a swarm of this name.", metavar="NAME")] = None,
     kind: Annotated[str | None, _option("kind", "What a new swarm trains, see `swarmd swarm list`.")] = None,
     model: Annotated[

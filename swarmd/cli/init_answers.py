@@ -92,10 +92,10 @@ class Answers(NamedTuple):
 
     def _choose_swarm(self, asker: Asker) -> Answers:
         if self.manifest is not None and self.swarm is not None:
-            raise ConfigError("both --join and --swarm were given", "A node joins a swarm, or begins one")
+            raise ConfigError("both --manifest and --swarm were given", "A node joins a swarm, or begins one")
         if self.manifest is None and self.swarm is None:
-            if asker.choose("A swarm of your own, or join one", (OWN, JOIN), "--join or --swarm") == JOIN:
-                path = Path(asker.ask("Its manifest, the file that its creator handed out", "swarm.toml", "--join"))
+            if asker.choose("A swarm of your own, or join one", (OWN, JOIN), "--manifest or --swarm") == JOIN:
+                path = Path(asker.ask("Its manifest, the file that its creator handed out", "swarm.toml", "--manifest"))
                 return self._replace(manifest=path)._with_manifest()
             return self._replace(swarm=asker.ask("Name of your swarm", "my swarm", "--swarm"))
         return self._with_manifest() if self.manifest is not None else self

@@ -64,7 +64,9 @@ def join(
     signer: Annotated[str, typer.Option(metavar="URL", help="A signer proxy that submits for this node.")] = "",
     org: Annotated[str, typer.Option(help="Organisation id that the signer knows the account under.")] = "",
     signer_account: Annotated[str, typer.Option(metavar="ADDRESS", help="The signer's account, if you know it.")] = "",
-    token: Annotated[str, typer.Option(metavar="FILE", help="File with the signer's bearer token.")] = "",
+    token: Annotated[
+        str, typer.Option("--token-file", metavar="FILE", help="File with the signer's bearer token.")
+    ] = "",
     max_gwei: MaxGwei = MAX_GWEI,
     download_bytes: Annotated[
         int, typer.Option(min=1, help="Of a data set that the manifest names on the Hub, at most.")

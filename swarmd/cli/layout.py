@@ -206,7 +206,7 @@ def find_source(swarm: str) -> Source:
     if not (source.coordinator.is_file() and source.follower.is_file()):
         raise ConfigError(
             f"swarmd has no configurations of the kind {kind.name!r} to start from",
-            "Write one of a node, and name it: --swarm FILE.toml. `swarmd swarm scaffold` makes one",
+            "Write one of a node, and name it: --kind FILE.toml. `swarmd swarm scaffold` makes one",
         )
     return source
 

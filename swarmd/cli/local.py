@@ -41,13 +41,15 @@ def local(
         ".swarmd"
     ),
     trained: Annotated[
-        str, typer.Option("--swarm", metavar="KIND|FILE", help="What is trained: a kind, or a node's configuration.")
+        str, typer.Option("--kind", metavar="KIND|FILE", help="What is trained: a kind, or a node's configuration.")
     ] = "digits",
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps in a round.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, for every node.")
     ] = None,
-    svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the run to this file.")] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write a picture of the run, as SVG.")
+    ] = None,
 ) -> None:
     """Run a small swarm of real nodes on this machine.
 

@@ -17,7 +17,9 @@ app.command("fit")(fit)
 @app.command()
 def build(
     model: Annotated[str, typer.Argument(help="Which of the embedded models, or the kind of swarm it is for.")] = "",
-    out: Annotated[Path | None, typer.Option("--out", help="Directory to write; without it, MODEL-model.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Directory to write; without it, MODEL-model.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same weights.")] = 0,
 ) -> None:
     """Make an embedded model from nothing; half a minute to a few minutes on one core."""

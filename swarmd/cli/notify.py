@@ -47,7 +47,9 @@ _CODES = {
 
 def notify(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Data directory in place of the configuration's, as of `run`.")
     ] = None,

@@ -24,7 +24,7 @@ def report(
         typer.Argument(metavar="[DIR...]", help=f"{RULE} Or several, or one directory with several nodes' in it."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help=f"The picture, .png or .svg.  [default: {OUT}]")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help=f"The picture, .png or .svg.  [default: {OUT}]")
     ] = None,
     svg: Annotated[bool, typer.Option("--svg", help="Write the picture as SVG too, beside the other.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,

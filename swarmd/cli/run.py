@@ -18,7 +18,10 @@ PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a perso
 def run(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="The node's configuration; DIR is then its data directory.")
+        Path | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="The node's configuration; DIR is then its data directory."
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option("--data", help="The data directory, in place of the one the file names.")

@@ -47,7 +47,7 @@ def scaffold(
     typer.echo(f"\nnext, as {root / 'README.md'} says:")
     if kind == "plan":
         typer.echo(f"    pip install -e {root}")
-    typer.echo(f"    swarmd local --swarm {root / 'config.toml'} --rounds 4")
+    typer.echo(f"    swarmd local --kind {root / 'config.toml'} --rounds 4")
 
 
 def _check(name: str, kind: str) -> None:

@@ -27,7 +27,8 @@ def signer(
     chain_id: Annotated[int | None, typer.Option(min=1, help="The chain's id.")] = None,
     contract: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The swarm's contract.")] = None,
     keystore: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The account's keystore, or credential:NAME.")
+        str | None,
+        typer.Option("--account", metavar="KEYSTORE", help="The account that submits; a file, or credential:NAME."),
     ] = None,
     passphrase_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="A private file with its passphrase, or credential:NAME.")

@@ -25,7 +25,9 @@ PAUSE = threading.Event()  # never set: a wait that Ctrl-C ends
 
 def status(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE, show_default=False)] = None,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="The node's configuration file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as JSON.")] = False,
     watched: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every second, until Ctrl-C.")] = False,
 ) -> int:

@@ -70,7 +70,12 @@ def new(
     directory: Annotated[Path, typer.Option("--dir", help="Directory of the swarm's first node; made when missing.")],
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="A node's configuration whose recipe is taken; else the embedded model's."),
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="A node's configuration whose recipe is taken; else the embedded model's.",
+        ),
     ] = None,
     listen: Annotated[
         list[str] | None, typer.Option(help=f"Address that the first node listens on; {LISTEN} without it.")

@@ -77,7 +77,7 @@ def test_new_takes_a_passphrase_file_that_is_there(tmp_path: Path) -> None:
 def test_new_overwrites_nothing_and_asks_nothing_before_it_says_so(tmp_path: Path) -> None:
     secret(tmp_path / "a.json", "mine")
     made = run("new", tmp_path / "a.json", "--passphrase-file", tmp_path / "a.pass")
-    assert made.returncode == ExitCode.NO_PERMISSION
+    assert made.returncode == ExitCode.CANNOT_CREATE
     assert "exists already" in made.stderr
     assert not (tmp_path / "a.pass").exists()
     assert (tmp_path / "a.json").read_text(encoding="utf-8") == "mine"
@@ -102,7 +102,7 @@ def test_import_reads_the_key_from_standard_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["", "no key\n", KEY[:-2], KEY + "00", "0" * 64])
 def test_import_refuses_what_is_no_key(tmp_path: Path, given: str) -> None:
     done = run("import", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p"), given=given)
-    assert done.returncode == ExitCode.NO_PERMISSION
+    assert done.returncode == ExitCode.BAD_DATA
     assert "key" in done.stderr
     assert not given or given not in done.stderr
     assert not (tmp_path / "a.json").exists()
@@ -155,7 +155,7 @@ def test_show_says_what_is_wrong_with_the_node_without_the_key_in_its_url(tmp_pa
 
 def test_show_names_a_file_that_is_not_there(tmp_path: Path) -> None:
     done = run("show", tmp_path / "none.json")
-    assert done.returncode == ExitCode.NO_PERMISSION
+    assert done.returncode == ExitCode.NO_INPUT
     assert "none.json" in done.stderr and "swarmd account new" in done.stderr
 
 

@@ -41,14 +41,14 @@ NOT_READ = {
     ("swarm new", "--account"),
     ("join", "--account"),
     ("join", "--passphrase-file"),
-    ("join", "--token"),
+    ("join", "--token-file"),
     ("join", "--identity"),
     ("init", "--hub-token-file"),
     ("account import", "--passphrase-file"),  # made where there is none
     *(
         (f"swarm {verb}", f"--{name}") for verb in SENDING for name in ("account", "passphrase-file")
     ),  # signing is later
-    ("signer", "--keystore"),  # its passphrase is read before
+    ("signer", "--account"),  # its passphrase is read before
 }
 PEER = "12D3KooWBmAwcd4PJNJvfV89HwE48nwkRmAgo8Vy3uQEyNNHBox2"
 NEEDED = {
@@ -98,7 +98,7 @@ def files_of(verb: str, command: Any) -> Iterator[str]:
     """Parameters of a verb that name a file or directory which it reads."""
     for parameter in command.params:
         name = parameter.opts[0]
-        is_path = parameter.type_descriptor.annotation is Path or parameter.metavar in ("FILE", "KEYSTORE")
+        is_path = parameter.type_descriptor.annotation is Path or parameter.metavar in ("FILE", "KEYSTORE", "MANIFEST")
         if is_path and name not in WRITTEN and (verb, name) not in NOT_READ:
             yield name
 

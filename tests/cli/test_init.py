@@ -98,7 +98,7 @@ def test_every_question_has_a_flag_and_a_variable(shell: Shell) -> None:
 
 def test_joining_by_a_manifest(shell: Shell) -> None:
     shell.well("swarm", "new", "Digits", "--dir", shell.root / "a")
-    init(shell, "--join", shell.root / "a" / "swarm.toml", "--name", "bob", "--device", "cpu")
+    init(shell, "--manifest", shell.root / "a" / "swarm.toml", "--name", "bob", "--device", "cpu")
     config = load_config(shell.root / "node" / "config.toml")
     assert (config.role, config.name, config.training.device) == ("follower", "bob", "cpu")
     assert config.swarm.id == shell.manifest("a").id
@@ -107,8 +107,8 @@ def test_joining_by_a_manifest(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "told"),
     [
-        (["--join", "gone.toml"], ExitCode.NO_INPUT, "there is no manifest gone.toml"),
-        (["--join", "x", "--swarm", "y"], ExitCode.BAD_CONFIG, "both --join and --swarm"),
+        (["--manifest", "gone.toml"], ExitCode.NO_INPUT, "there is no manifest gone.toml"),
+        (["--manifest", "x", "--swarm", "y"], ExitCode.BAD_CONFIG, "both --manifest and --swarm"),
         (["--kind", "digit"], ExitCode.BAD_CONFIG, "Did you mean 'digits'"),
         (["--device", "gpu"], ExitCode.BAD_CONFIG, "there is no device 'gpu'"),
         (["--announce", "here"], ExitCode.BAD_CONFIG, "'here' is no address"),
@@ -131,7 +131,7 @@ def test_a_token_that_others_may_read_is_refused(shell: Shell, tmp_path: Path) -
     token.write_text(TOKEN)
     token.chmod(0o644)
     options = ("--hub-repo", "u/n", "--hub-token-file", token)
-    told = shell.fails(ExitCode.BAD_CONFIG, "init", "--dir", shell.root / "node", "--yes", *options)
+    told = shell.fails(ExitCode.NO_PERMISSION, "init", "--dir", shell.root / "node", "--yes", *options)
     assert "others may read it" in told and TOKEN not in told
 
 
@@ -145,7 +145,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_asked(shell: Shell, monke
 def test_the_node_is_examined_at_the_end(shell: Shell) -> None:
     """The whole doctor, torch included, on a node that was just made: nothing is worse than a note."""
     shell.well("swarm", "new", "Digits", "--dir", shell.root / "a", "--listen", "/ip4/127.0.0.1/tcp/38331")
-    options = ("--join", shell.root / "a" / "swarm.toml", "--dir", shell.root / "b")
+    options = ("--manifest", shell.root / "a" / "swarm.toml", "--dir", shell.root / "b")
     said = shell("init", *options, "--yes")
     assert said.code == 0
     found = re.findall(r"^(error|warning) +(.*)$", said.out, re.M)

@@ -113,11 +113,11 @@ def test_a_new_swarm_needs_a_directory_of_its_own(shell: Shell, ran: Path, other
 
 def test_init_does_not_take_a_node_for_another(shell: Shell, ran: Path, other: Path) -> None:
     swarm = shell.manifest("a").id
-    assert swarm in refused(shell, ran, "init", "--dir", ran, "--yes", "--no-examine", "--join", other)
+    assert swarm in refused(shell, ran, "init", "--dir", ran, "--yes", "--no-examine", "--manifest", other)
     assert swarm in refused(shell, ran, "init", "--dir", ran, "--yes", "--no-examine", "--swarm", "Second")
     shell.well("init", "--dir", ran, "--yes", "--no-examine", "--swarm", "Digits")
     (ran / "config.toml").unlink()
-    refused(shell, ran, "init", "--dir", ran, "--yes", "--no-examine", "--join", other)
+    refused(shell, ran, "init", "--dir", ran, "--yes", "--no-examine", "--manifest", other)
 
 
 def test_a_service_keeps_to_its_swarm(shell: Shell, ran: Path, other: Path) -> None:

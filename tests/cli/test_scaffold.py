@@ -74,7 +74,7 @@ def install(source: Path, site: Path) -> None:
 def test_a_swarm_from_a_file_trains(shell: Shell) -> None:
     made = shell.root / "made"
     shown = shell.well("swarm", "scaffold", "sums-and-more", "--dir", made)
-    assert f"swarmd local --swarm {made / 'config.toml'}" in shown
+    assert f"swarmd local --kind {made / 'config.toml'}" in shown
     assert {path.name for path in made.iterdir()} == {"README.md", "config.toml", "questions.jsonl"}
     assert "kind file" in shell.well("config", "check", made / "config.toml")
     trained = train(load_config(made / "config.toml"), made)

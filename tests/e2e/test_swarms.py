@@ -93,7 +93,7 @@ def test_a_swarm_from_a_file(swarm: Swarm, tmp_path: Path) -> None:
 @pytest.mark.nodes(3, trained=(1, 2, 3))
 @pytest.mark.parametrize("kind", ["digits", *KINDS])
 def test_each_kind_learns_as_shipped(swarm: Swarm, kind: str) -> None:
-    """What `swarmd local --swarm KIND` shows a newcomer: no setting of the test's own."""
+    """What `swarmd local --kind KIND` shows a newcomer: no setting of the test's own."""
     swarm.lay_out(LEARNT_ROUNDS, {}, kind)
     swarm.start()
     swarm.wait_over(3000)

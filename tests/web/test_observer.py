@@ -158,7 +158,7 @@ async def test_the_verb_serves_it(swarm: tuple[Driver, Driver], tmp_path: Path) 
     identity = load_identity(coordinator.paths.root / "identity.key")
     write_manifest(tmp_path / "swarm.toml", sign_manifest(manifest, identity))
     await announce(coordinator, 2)
-    call = ("-m", "swarmd", "dashboard", "--swarm", str(tmp_path / "swarm.toml"), "--listen", "127.0.0.1:0")
+    call = ("-m", "swarmd", "dashboard", "--manifest", str(tmp_path / "swarm.toml"), "--listen", "127.0.0.1:0")
     process = await asyncio.create_subprocess_exec(sys.executable, *call, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:

@@ -386,7 +386,15 @@ async def test_the_verb_reads_the_contract(ground: Ground, tmp_path: Path) -> No
     chain = manifest_of(ground, "http://127.0.0.1:1").chain
     write_manifest(tmp_path / "swarm.toml", signed(id=SWARM, bootnodes=(NOWHERE,), rounds=None, chain=chain))
     (tmp_path / "rpc").write_text(f"# mine\n{ground.url}\n")
-    call = ("-m", "swarmd", "dashboard", "--swarm", str(tmp_path / "swarm.toml"), "--rpc", f"file:{tmp_path / 'rpc'}")
+    call = (
+        "-m",
+        "swarmd",
+        "dashboard",
+        "--manifest",
+        str(tmp_path / "swarm.toml"),
+        "--rpc",
+        f"file:{tmp_path / 'rpc'}",
+    )
     process = await asyncio.create_subprocess_exec(
         sys.executable, *call, "--listen", "127.0.0.1:0", stdout=subprocess.PIPE
     )
@@ -412,7 +420,7 @@ def test_endpoints_are_for_observers_of_swarms_with_a_contract(
 ) -> None:
     write_manifest(tmp_path / "swarm.toml", signed())
     given = ["--rpc", "http://127.0.0.1:1"]
-    assert run_command(["dashboard", "--swarm", str(tmp_path / "swarm.toml"), *given]) == ExitCode.BAD_CONFIG
+    assert run_command(["dashboard", "--manifest", str(tmp_path / "swarm.toml"), *given]) == ExitCode.BAD_CONFIG
     assert "has no chain" in capsys.readouterr().err
     assert run_command(["dashboard", str(tmp_path), *given]) == ExitCode.BAD_CONFIG
-    assert "--swarm MANIFEST" in capsys.readouterr().err
+    assert "--manifest MANIFEST" in capsys.readouterr().err
