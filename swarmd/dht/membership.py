@@ -137,7 +137,7 @@ class Members:
             if peer == self._session.peer_id:
                 self._look_for_twin(content, signed.expiration)
             else:
-                self._session.book.meet(peer, content.addresses)
+                self._session.book.meet(peer, content.addresses, self._session.seniority.rounds_of(peer) > 0)
             self._note(peer, content, signed.expiration)
         self._forget_gone()
         self._session.members = max(1, sum(known.here for known in self._known.values()))
