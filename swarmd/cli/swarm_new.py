@@ -47,6 +47,18 @@ SLUG_LENGTH = 40
 CREATOR = "creator"  # the first node's name, where nobody gave one
 
 
+RecipeFile = Annotated[
+    Path | None,
+    typer.Option("--config", help="A node's configuration whose recipe is taken; else the embedded model's."),
+]
+Invited = Annotated[
+    bool, typer.Option("--invited", help="Only peers with an invitation, as `swarmd swarm invite` prints it.")
+]
+WorkBits = Annotated[
+    int, typer.Option(min=0, max=28, help="Each identity works so many bits first, 2^N hashes; 0: nobody must.")
+]
+
+
 class Wishes(NamedTuple):
     """What the command line asks for."""
 
@@ -71,10 +83,7 @@ class Wishes(NamedTuple):
 def new(
     name: Annotated[str, typer.Argument(help="The swarm's name, shown to those who join.")],
     directory: Annotated[Path, typer.Option("--dir", help="Directory of the swarm's first node; made when missing.")],
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", help="A node's configuration whose recipe is taken; else the embedded model's."),
-    ] = None,
+    config: RecipeFile = None,
     listen: Annotated[
         list[str] | None, typer.Option(help=f"Address that the first node listens on; {LISTEN} without it.")
     ] = None,
@@ -84,12 +93,8 @@ def new(
     ] = None,
     closed: Annotated[bool, typer.Option("--closed", help="Only peers on an allow-list may take part.")] = False,
     member: Annotated[list[str] | None, typer.Option(help="Peer id for the allow-list.")] = None,
-    invited: Annotated[
-        bool, typer.Option("--invited", help="Only peers with an invitation, as `swarmd swarm invite` prints it.")
-    ] = False,
-    work_bits: Annotated[
-        int, typer.Option(min=0, max=28, help="Each identity works so many bits first, 2^N hashes; 0: nobody must.")
-    ] = 0,
+    invited: Invited = False,
+    work_bits: WorkBits = 0,
     rpc: Endpoints = None,
     public_rpc: Annotated[
         list[str] | None, typer.Option(help="Endpoint that the manifest names to others, if not --rpc.")
