@@ -81,6 +81,10 @@ class DhtConfig(Section, frozen=True):
     files_max: Annotated[int, msgspec.Meta(ge=128, le=2**20)] = 4096  # open in either
     tasks_max: Annotated[int, msgspec.Meta(ge=256, le=2**20)] = 4096  # in the network worker
     members: tuple[str, ...] = ()  # peer ids allowed to write; empty admits all
+    admission: Literal["open", "invitation", "work"] = "open"  # what peers that are on no list need for it to write
+    work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 16  # zero bits that admission "work" asks for
+    invitation: Annotated[str, msgspec.Meta(max_length=400)] = ""  # this node's own, as `swarmd swarm invite` prints it
+    protocol: AtLeastOne = 1  # oldest version of the protocol that members may speak
     records: Literal["signed", "legacy"] = "signed"  # legacy: the wire format of RL Swarm v0.4, unsigned
     identity: str = "identity.key"  # relative to the data directory
     peer: str = ""  # peer id that the identity must have; where it is given, none is ever made by itself

@@ -14,6 +14,7 @@ from swarmd.cli.questions import copy_questions, find_questions
 from swarmd.cli.swarm_options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.config import ChainConfig, Config, SwarmConfig
 from swarmd.daemon.swarm_check import swarm_of_manifest
+from swarmd.dht.admission import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
 from swarmd.manifest import Chain, Manifest, NodeChoice, config_of, node_text, read_manifest, recipe_digest, recipe_of
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
@@ -43,6 +44,7 @@ class Wishes(NamedTuple):
     signer_account: str
     token: str
     questions: Path | None  # file that the recipe trains on, wherever it lies
+    invitation: str
 
 
 def join(
@@ -55,6 +57,7 @@ def join(
         str, typer.Option(metavar="PEER", help="Peer id that must have created the swarm, if you know it.")
     ] = "",
     identity: Annotated[Path | None, typer.Option(help="A key file to use; else one is made.")] = None,
+    invitation: Annotated[str, typer.Option(metavar="TEXT", help="What `swarmd swarm invite` printed for you.")] = "",
     listen: Annotated[list[str] | None, typer.Option(help="Address to listen on; else any free port.")] = None,
     announce: Announce = None,
     data: Annotated[str, typer.Option(help="Data directory, relative to the configuration.")] = ".",
@@ -95,6 +98,7 @@ def join(
         signer_account=signer_account,
         token=token,
         questions=find_questions(read.recipe.options, manifest, node.data, download_bytes),
+        invitation=invitation,
     )
     _check(read, wishes)
     if existing is None:
@@ -148,6 +152,7 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: Wishes, existing: Con
         identity=node.name_of(wishes.identity) if wishes.identity else "",
         listen=wishes.listen,
         announce=wishes.announce,
+        invitation=wishes.invitation,
     )
     if manifest.chain is not None:
         choice = anyio.run(_join_chain, node, manifest, wishes, choice, existing)
@@ -171,6 +176,18 @@ def _known_identity(node: NodeDirectory, existing: Config | None) -> Path | None
 def _warn_closed(manifest: Manifest, wishes: Wishes, peer: str) -> None:
     if manifest.chain is None and manifest.membership == "allow-list" and peer not in manifest.members:
         _say_closed(wishes, peer)
+    if manifest.membership == "invitation":
+        _check_invited(manifest, wishes, peer)
+
+
+def _check_invited(manifest: Manifest, wishes: Wishes, peer: str) -> None:
+    """Raises ConfigError where the invitation is not one of this peer; without one, say how to come by it."""
+    if wishes.invitation:
+        must_be_invited(read_invitation(wishes.invitation), manifest.id, manifest.creator, peer)
+    elif peer != manifest.creator:
+        typer.echo("note: this swarm asks for an invitation. Its creator, or one whom the creator has invited, runs")
+        typer.echo(f"    swarmd swarm invite {peer}")
+        typer.echo("and what that prints goes into the configuration, as dht.invitation")
 
 
 def _say_closed(wishes: Wishes, peer: str) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import typer
@@ -18,6 +18,7 @@ from swarmd.config import Config, SwarmConfig, load_config
 from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity import load_identity
+from swarmd.dht.records import PROTOCOL
 from swarmd.errors import ConfigError, OtherSwarm
 from swarmd.manifest import (
     Manifest,
@@ -46,6 +47,23 @@ SLUG_LENGTH = 40
 CREATOR = "creator"  # the first node's name, where nobody gave one
 
 
+RecipeFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="A node's configuration whose recipe is taken; else the embedded model's.",
+    ),
+]
+Invited = Annotated[
+    bool, typer.Option("--invited", help="Only peers with an invitation, as `swarmd swarm invite` prints it.")
+]
+WorkBits = Annotated[
+    int, typer.Option(min=0, max=28, help="Each identity works so many bits first, 2^N hashes; 0: nobody must.")
+]
+
+
 class Wishes(NamedTuple):
     """What the command line asks for."""
 
@@ -57,6 +75,8 @@ class Wishes(NamedTuple):
     bootnodes: tuple[str, ...]
     closed: bool
     members: tuple[str, ...]
+    invited: bool
+    work_bits: int
     paid_by: Payer
     public_rpc: tuple[str, ...]
     min_submissions: int
@@ -68,15 +88,7 @@ class Wishes(NamedTuple):
 def new(
     name: Annotated[str, typer.Argument(help="The swarm's name, shown to those who join.")],
     directory: Annotated[Path, typer.Option("--dir", help="Directory of the swarm's first node; made when missing.")],
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            help="A node's configuration whose recipe is taken; else the embedded model's.",
-        ),
-    ] = None,
+    config: RecipeFile = None,
     listen: Annotated[
         list[str] | None, typer.Option(help=f"Address that the first node listens on; {LISTEN} without it.")
     ] = None,
@@ -86,6 +98,8 @@ def new(
     ] = None,
     closed: Annotated[bool, typer.Option("--closed", help="Only peers on an allow-list may take part.")] = False,
     member: Annotated[list[str] | None, typer.Option(help="Peer id for the allow-list.")] = None,
+    invited: Invited = False,
+    work_bits: WorkBits = 0,
     rpc: Endpoints = None,
     public_rpc: Annotated[
         list[str] | None, typer.Option(help="Endpoint that the manifest names to others, if not --rpc.")
@@ -121,6 +135,8 @@ def new(
         bootnodes=tuple(bootnode or ()),
         closed=closed or bool(member),
         members=tuple(member or ()),
+        invited=invited,
+        work_bits=work_bits,
         paid_by=payer(rpc, account, passphrase_file, max_gwei),
         public_rpc=tuple(public_rpc or ()),
         min_submissions=min_submissions,
@@ -156,6 +172,12 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
 
 
 def _check(wishes: Wishes) -> None:
+    rules = [wishes.closed, wishes.invited, wishes.work_bits > 0]
+    if sum(rules) > 1 or (any(rules[1:]) and wishes.paid_by.rpc):
+        raise ConfigError(
+            "--closed, --invited and --work-bits exclude one another, and the last two a contract",
+            "Choose one; on a chain the contract's registration and allow-list decide",
+        )
     if not wishes.paid_by.rpc and (wishes.min_submissions or wishes.public_rpc or wishes.paid_by.account):
         raise ConfigError("--min-submissions, --public-rpc and --account are for a swarm on a chain", "Give --rpc URL")
     if not wishes.paid_by.rpc and wishes.stage_s == 0:
@@ -214,13 +236,21 @@ def _unsigned(wishes: Wishes, recipe: Recipe, peer: str) -> Manifest:
         name=wishes.name,
         created_at=int(time.time()),
         creator=peer,
-        membership="allow-list" if wishes.closed else "open",
+        membership=_membership(wishes),
         members=tuple(dict.fromkeys((peer, *wishes.members))) if wishes.closed else (),
         bootnodes=bootnodes_of(wishes, peer),
         recipe=recipe,
         signature=Signature(peer, "0" * 128),
         rounds=Rounds(coordinator=peer, **rounds),
+        work_bits=wishes.work_bits,
+        protocol=PROTOCOL if wishes.invited or wishes.work_bits else 1,
     )
+
+
+def _membership(wishes: Wishes) -> Literal["open", "allow-list", "invitation", "work"]:
+    if wishes.closed:
+        return "allow-list"
+    return "invitation" if wishes.invited else "work" if wishes.work_bits else "open"
 
 
 def swarm_id(name: str, peer: str) -> str:

@@ -256,6 +256,13 @@ def _change_manifest_members(
             typer.echo("nothing to do: the swarm is open to all")
             return
         raise ConfigError("the swarm is open to all, it has no allow-list", "`swarmd swarm close` makes it one")
+    if manifest.membership in ("invitation", "work"):
+        raise ConfigError(
+            f'the swarm has no allow-list, its membership is "{manifest.membership}"',
+            "`swarmd swarm invite PEER` admits a peer"
+            if manifest.membership == "invitation"
+            else "Whoever works may join",
+        )
     members: tuple[str, ...] = ()
     if not open:
         wanted = dict.fromkeys((manifest.creator, *manifest.members, *added))

@@ -15,7 +15,7 @@ from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht import names
 from swarmd.dht.places import is_loopback
 from swarmd.dht.quota import Quota
-from swarmd.dht.records import ADDRESSES_MAX, PAST_S, Membership, Signed
+from swarmd.dht.records import ADDRESSES_MAX, PAST_S, PROTOCOL, Membership, Signed
 from swarmd.dht.seniority import Rank
 from swarmd.dht.session import WATCHED_SLOWLY, Session
 from swarmd.dht.watch import Watch
@@ -79,6 +79,8 @@ class Members:
             leaving=leaving,
             addresses=_useful(await session.node.addresses()),
             work=await session.work(),
+            invitation=session.invitation,
+            protocol=PROTOCOL,
         )
         signed = await session.publisher.publish(content)
         self._published = signed.expiration
@@ -135,7 +137,7 @@ class Members:
             if peer == self._session.peer_id:
                 self._look_for_twin(content, signed.expiration)
             else:
-                self._session.book.meet(peer, content.addresses)
+                self._session.book.meet(peer, content.addresses, self._session.seniority.rounds_of(peer) > 0)
             self._note(peer, content, signed.expiration)
         self._forget_gone()
         self._session.members = max(1, sum(known.here for known in self._known.values()))

@@ -10,12 +10,13 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 import anyio
 
 from swarmd.dht.addresses import split_address
+from swarmd.dht.diversity import surplus
 from swarmd.dht.hive import Multiaddr, PeerID
 from swarmd.dht.node import Life, Node
 from swarmd.dht.places import tcp_place
@@ -50,6 +51,7 @@ class AddressBook:
         self.bootstrap = [pair for pair in map(split_address, bootstrap) if pair[1] != own]
         self.port = 0  # the TCP port this node had, where any will do
         self._met: dict[str, list[str]] = {}
+        self._known: set[str] = set()  # of those met, whom the swarm has credited
         self._load()
 
     def _load(self) -> None:
@@ -64,15 +66,19 @@ class AddressBook:
         except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
             log.warning("the cached peers in %s are left aside: %s", self._path, error)
 
-    def meet(self, peer: str, addresses: Iterable[str]) -> None:
-        """Note where a member says that it can be reached; the latest met stay when there are too many."""
+    def meet(self, peer: str, addresses: Iterable[str], known: bool = False) -> None:
+        """Note where a member says that it can be reached. When there are too many, those stay that the swarm knows,
+        and of the others the latest met."""
         places = [address.rpartition("/p2p/")[0] or address for address in addresses]
         if peer == self._own or not places:
             return
         self._met.pop(peer, None)
         self._met[peer] = places[:4]
+        (self._known.add if known else self._known.discard)(peer)
         while len(self._met) > PEERS_KEPT:
-            del self._met[next(iter(self._met))]
+            gone = next((other for other in self._met if other not in self._known), next(iter(self._met)))
+            self._known.discard(gone)
+            del self._met[gone]
 
     def met(self) -> list[tuple[str, str]]:
         """(multiaddr, peer id) of all peers met."""
@@ -126,12 +132,15 @@ class Rejoin:
     async def _run_round(self, life: Life) -> bool:
         """Dial and ping once. True when the table has grown."""
         before = life.peers
-        connected = await self._connected(life)
+        addresses = await self._connected(life)
+        self._spread(life, addresses)
+        connected = list(addresses)
         table = {peer.to_base58() for peer in life.table.peer_id_to_uid}
         work: list[Callable[[], Awaitable[bool]]] = [
             self._dialling(life, place, peer) for place, peer in self._to_dial(table)
         ]
-        missing = [peer for peer in connected if peer not in table]
+        crowded = set(surplus([*table, *connected], addresses, [peer for _, peer in self._book.bootstrap]))
+        missing = [peer for peer in connected if peer not in table and peer not in crowded]
         checked = random.sample(sorted(table), min(CHECKED, len(table)))
         work += [self._pinging(life, peer) for peer in (*missing, *checked)]
         await _run_bounded(work)
@@ -146,8 +155,15 @@ class Rejoin:
             others = random.sample(others, STRANGERS)
         return wanted + others
 
-    async def _connected(self, life: Life) -> list[str]:
-        """Peers that p2pd is connected to. A p2pd that stays mute is killed, so that a new one is started."""
+    def _spread(self, life: Life, addresses: Mapping[str, list[str]]) -> None:
+        """Take peers out of the table that are too many of one range of addresses."""
+        places = {peer.to_base58(): node_id for peer, node_id in life.table.peer_id_to_uid.items()}
+        trusted = [peer for _, peer in self._book.bootstrap]
+        for peer in surplus(places, addresses, trusted):
+            del life.table[places[peer]]
+
+    async def _connected(self, life: Life) -> dict[str, list[str]]:
+        """Peers that p2pd is connected to, and where from. A p2pd that stays mute is killed, for a new one to start."""
         try:
             peers = await self._node.call(lambda life: life.p2p.list_peers())
         except NetworkDown:
@@ -158,7 +174,7 @@ class Rejoin:
                 life.p2p._child.kill()
             raise
         self._mute = 0
-        return [peer.peer_id.to_base58() for peer in peers]
+        return {peer.peer_id.to_base58(): [str(address) for address in peer.addrs] for peer in peers}
 
     def _dialling(self, life: Life, place: str, peer: str) -> Callable[[], Awaitable[bool]]:
         async def dial() -> bool:

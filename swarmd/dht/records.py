@@ -18,6 +18,7 @@ import msgspec
 
 from swarmd.bounds import Integer, Real
 from swarmd.dht import names
+from swarmd.dht.admission import Admission
 from swarmd.dht.identity import Identity, is_peer_id
 from swarmd.dht.plain import DECODE_ERRORS, check_plain
 from swarmd.dht.signatures import signature_bytes, verify
@@ -45,6 +46,8 @@ Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
 Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
 
 
+PROTOCOL = 2  # version that this node speaks; a node of version 1 knows neither work nor invitations, and needs none
+Protocol = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.work`
 
 
@@ -63,6 +66,8 @@ class Membership(Content, frozen=True, tag="membership"):
     leaving: bool = False
     addresses: tuple[str, ...] = ()
     work: Work = 0
+    invitation: bytes = b""
+    protocol: Protocol = 1
 
     @property
     def key(self) -> str:
@@ -93,6 +98,7 @@ class ReportRecord(Content, frozen=True, tag="report"):
     size_bytes: Integer = 0
     groups: Groups = 0
     work: Work = 0
+    invitation: bytes = b""
 
     @property
     def key(self) -> str:
@@ -109,6 +115,7 @@ class RolloutsRecord(Content, frozen=True, tag="rollouts"):
     groups: Groups
     body: bytes = b""
     work: Work = 0
+    invitation: bytes = b""
 
     @property
     def key(self) -> str:
@@ -190,6 +197,8 @@ class Policy:
         members: peer ids that may write; empty admits all. The coordinator and `own` always may.
         own: peer id of this node.
         now: the clock, POSIX seconds.
+        admission: the swarm's rule for peers that are on no list.
+        protocol: the oldest version that members may speak.
     """
 
     def __init__(
@@ -199,7 +208,11 @@ class Policy:
         members: tuple[str, ...] = (),
         own: str = "",
         now: Callable[[], float] = time.time,
+        admission: Admission | None = None,
+        protocol: int = 1,
     ) -> None:
+        self.admission = admission or Admission()
+        self.protocol = protocol
         self.swarm = swarm
         self.coordinator = coordinator
         self.own = own
@@ -384,6 +397,10 @@ def check_rights(policy: Policy, owner: str, content: Payload) -> None:
         raise RecordRejected("wrong-swarm", f"swarm {content.swarm!r}")
     if isinstance(content, ClockRecord | LeaderboardRecord) and owner != policy.coordinator:
         raise RecordRejected("not-the-coordinator", f"{owner} is not the coordinator")
+    if isinstance(content, Membership) and content.protocol < policy.protocol:
+        raise RecordRejected("old-protocol", f"it speaks version {content.protocol}, {policy.protocol} is needed here")
+    if isinstance(content, Membership | ReportRecord | RolloutsRecord) and not policy.lists(owner):
+        policy.admission.check(owner, content.work, content.invitation, policy.now)
     if policy.round is None or isinstance(content, Membership | ClockRecord):
         return
     if not policy.round - ROUNDS_BEHIND <= content.round <= policy.round + ROUNDS_AHEAD:

@@ -18,6 +18,7 @@ from swarmd.config import Config
 from swarmd.core.events import Event, MemberSeen
 from swarmd.dht import names
 from swarmd.dht.addresses import check_addresses
+from swarmd.dht.admission import Admission, must_be_invited, read_invitation
 from swarmd.dht.bodies import BlobStore
 from swarmd.dht.connections import Connections
 from swarmd.dht.door import Door
@@ -100,7 +101,13 @@ class Session:
 
     def _build(self) -> None:
         dht, paths = self.config.dht, self.paths
-        self.policy = Policy(self.swarm, self.coordinator, dht.members, self.peer_id)
+        admission = Admission(dht.admission, self.swarm, self.coordinator, dht.work_bits)
+        self.policy = Policy(
+            self.swarm, self.coordinator, dht.members, self.peer_id, admission=admission, protocol=dht.protocol
+        )
+        self.invitation = read_invitation(dht.invitation)
+        if dht.admission == "invitation" and not self.coordinating and self.peer_id not in dht.members:
+            must_be_invited(self.invitation, self.swarm, self.coordinator, self.peer_id)
         self.seniority = Seniority(self.policy.lists)
         kept = read_standings(paths.standings, self.swarm)
         if kept is not None:
@@ -176,8 +183,12 @@ class Session:
         """The number that says what this identity has cost, for its records; found once."""
         async with self._working:
             if self._work is None:
-                self._work = await anyio.to_thread.run_sync(find_work, self.swarm, self.peer_id, WORK_BITS)
+                self._work = await anyio.to_thread.run_sync(find_work, self.swarm, self.peer_id, self._bits())
         return self._work
+
+    def _bits(self) -> int:
+        dht = self.config.dht
+        return max(WORK_BITS, dht.work_bits) if dht.admission == "work" else WORK_BITS
 
     def start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run something for the rest of the session."""

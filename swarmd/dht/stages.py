@@ -60,6 +60,7 @@ class Stages:
             size_bytes=rollouts.size_bytes,
             groups=rollouts.groups,
             work=await self._session.work(),
+            invitation=self._session.invitation,
         )
         await self._session.publisher.publish(report)
         self._session.emit(ReportPublished(command.id, command.round, command.stage))
@@ -81,6 +82,7 @@ class Stages:
             groups=rollouts.groups,
             body=inline,
             work=await self._session.work(),
+            invitation=self._session.invitation,
         )
         try:
             await self._session.publisher.publish(record)

@@ -29,6 +29,7 @@ from swarmd.config import (
 )
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity import is_peer_id
+from swarmd.dht.records import PROTOCOL
 from swarmd.errors import ManifestError
 
 FORMAT = 1
@@ -141,13 +142,15 @@ class Manifest(Section, frozen=True):
     name: Title
     created_at: Annotated[int, msgspec.Meta(ge=0, le=CREATED_AT_MAX)]  # POSIX seconds
     creator: Text  # peer id; also that of the swarm's coordinator node
-    membership: Literal["open", "allow-list"]
+    membership: Literal["open", "allow-list", "invitation", "work"]
     members: Members  # the allow-list of a swarm without a chain; a contract keeps its own
     bootnodes: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=BOOTNODES_MAX)]
     recipe: Recipe
     signature: Signature
     rounds: Rounds | None = None
     chain: Chain | None = None
+    work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 0  # with membership "work"
+    protocol: AtLeastOne = 1  # oldest version that members may speak; see docs/PROTOCOL.md
 
 
 def recipe_of(config: Config) -> Recipe:
@@ -182,6 +185,13 @@ def check_form(manifest: Manifest) -> None:
     if (manifest.rounds is None) == (manifest.chain is None):
         raise ManifestError("a manifest has either [rounds], for a swarm without a chain, or [chain]")
     _check_printable("name", manifest.name)
+    if manifest.protocol > PROTOCOL:
+        raise ManifestError(
+            f"the swarm needs version {manifest.protocol} of the protocol, this swarmd speaks {PROTOCOL}",
+            "Install a newer swarmd",
+        )
+    if manifest.chain is not None and manifest.membership in ("invitation", "work"):
+        raise ManifestError("membership: on a chain the contract's registration and allow-list decide")
     _check_peers("creator", (manifest.creator,))
     _check_peers("members", manifest.members)
     for bootnode in manifest.bootnodes:
@@ -198,6 +208,8 @@ def check_form(manifest: Manifest) -> None:
 def _check_rounds(manifest: Manifest, rounds: Rounds) -> None:
     if rounds.coordinator != manifest.creator:
         raise ManifestError("rounds.coordinator is not the creator", "The creator's node opens and closes the rounds")
+    if bool(manifest.work_bits) != (manifest.membership == "work"):
+        raise ManifestError(f'work_bits does not go with membership = "{manifest.membership}"')
     if bool(manifest.members) != (manifest.membership == "allow-list"):
         raise ManifestError(f'members does not go with membership = "{manifest.membership}"')
 

@@ -22,6 +22,8 @@ _COMMENTS = {  # by dotted key
     "dht.listen": "port 0 takes any free one",
     "dht.announce": "addresses told to others, when those above cannot be reached from outside",
     "dht.bootstrap": "from the manifest, and from the contract where there is one",
+    "dht.admission": "what others need to write",
+    "dht.invitation": "this node's own; `swarmd swarm invite` makes them",
     "dht.members": "peer ids that may write; empty: everybody, or whom the contract admits",
     "dht.peer": "the identity must be this one; none is ever made in its place",
     "round.train_s": "longest a stage may train on this node",
@@ -47,6 +49,7 @@ class NodeChoice(msgspec.Struct, frozen=True):
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     announce: tuple[str, ...] = ()
     bootnodes: tuple[str, ...] = ()  # beyond the manifest's
+    invitation: str = ""  # where the swarm asks for one
     options: dict[str, Any] = {}  # keys of [swarm.options] that are no part of the recipe
     training: dict[str, Any] = {}  # keys of [training] that are no part of the recipe
     rpc: tuple[str, ...] = ()
@@ -123,13 +126,27 @@ def _stage_s(manifest: Manifest) -> float:
 
 def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
     others = [a for a in (*manifest.bootnodes, *choice.bootnodes) if not a.endswith(f"/p2p/{choice.peer}")]
-    return {
-        "listen": list(choice.listen),
-        "announce": list(choice.announce),
-        "bootstrap": list(dict.fromkeys(others)),
-        "members": list(manifest.members),
-        "peer": choice.peer,
-    } | ({"identity": choice.identity} if choice.identity else {})
+    return (
+        {
+            "listen": list(choice.listen),
+            "announce": list(choice.announce),
+            "bootstrap": list(dict.fromkeys(others)),
+            "members": list(manifest.members),
+            "peer": choice.peer,
+        }
+        | _admission(manifest, choice)
+        | ({"identity": choice.identity} if choice.identity else {})
+    )
+
+
+def _admission(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
+    """What differs from a swarm that is open to nodes of every version."""
+    content: dict[str, Any] = {"protocol": manifest.protocol} if manifest.protocol > 1 else {}
+    if manifest.membership in ("invitation", "work"):
+        content["admission"] = manifest.membership
+    if manifest.membership == "work":
+        content["work_bits"] = manifest.work_bits
+    return content | ({"invitation": choice.invitation} if choice.invitation else {})
 
 
 def _chain(chain: Chain, choice: NodeChoice) -> dict[str, Any]:

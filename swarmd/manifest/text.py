@@ -28,6 +28,8 @@ _HEAD = (
 _COMMENTS = {
     "creator": "peer id; its signature stands below",
     "members": "peer ids that may take part, in a swarm without a chain; a contract keeps its own list",
+    "work_bits": "zero bits of the work that each identity does once",
+    "protocol": "oldest version of the protocol that members may speak",
     "bootnodes": "nodes to join through",
     "digest": "sha256 of the recipe in canonical form",
     "from_block": "the contract was created in this block",

@@ -33,12 +33,13 @@ REFUSAL_CODES = (
     "outbox-full", "taken", OTHER,
 )  # fmt: skip
 REJECTION_REASONS = (
-    "bad-signature", "config-digest", "duplicate", "empty", "far-expiration", "full", "future", "generator",
-    "group-size", "held-out", "index", "leaderboard-full", "malformed", "members-full", "missing", "nested",
-    "non-finite", "not-a-member", "not-the-coordinator", "origin", "oversize", "oversized", "plan", "prompt-length",
-    "quota", "quoted", "replayed", "seed", "slow", "source", "stale", "swarm", "unknown-question", "unknown-task",
-    "unowned", "unsafe-scorer", "unsigned", "version", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys",
-    "wrong-round", "wrong-swarm", OTHER,
+    "bad-signature", "bytes-in", "bytes-out", "calls", "config-digest", "connections", "doubled", "duplicate",
+    "empty", "far-expiration", "flood", "full", "future", "generator", "group-size", "held-out", "hints", "idle",
+    "index", "leaderboard-full", "malformed", "members-full", "missing", "nested", "no-work", "non-finite",
+    "not-a-member", "not-invited", "not-the-coordinator", "old-protocol", "origin", "oversize", "oversized", "plan",
+    "processor", "prompt-length", "quota", "quoted", "replayed", "seed", "slow", "source", "stale", "streams",
+    "swarm", "unknown-question", "unknown-task", "unowned", "unsafe-scorer", "unsigned", "version", "wrong-digest",
+    "wrong-id", "wrong-key", "wrong-keys", "wrong-round", "wrong-swarm", OTHER,
 )  # fmt: skip
 
 

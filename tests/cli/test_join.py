@@ -10,6 +10,7 @@ import pytest
 
 from swarmd.config import load_config
 from swarmd.dht.identity import create_identity, load_identity
+from swarmd.dht.records import PROTOCOL
 from swarmd.errors import ExitCode
 from swarmd.manifest import sign_manifest, write_manifest
 from tests.anvil import running_anvil
@@ -255,3 +256,40 @@ def test_a_wrong_passphrase(shell: Shell, chain: OwnChain) -> None:
     (b / "account.pass").write_text("something else\n")
     told = shell.fails(ExitCode.NO_PERMISSION, "join", path, "--dir", b)
     assert "does not open" in told and "something else" not in told
+
+
+def test_a_swarm_that_asks_for_invitations(shell: Shell) -> None:
+    a, key = shell.root / "a", shell.root / "own.key"
+    shell.well("swarm", "new", "Digits", "--dir", a, "--invited")
+    config, guest = load_config(a / "config.toml"), create_identity(key).peer_id
+    assert (config.dht.admission, config.dht.protocol) == ("invitation", 2)
+    invitation = shell.well("swarm", "invite", guest, "--dir", a).strip()
+    shell.well("join", a / "swarm.toml", "--dir", shell.root / "b", "--identity", key, "--invitation", invitation)
+    joined = load_config(shell.root / "b" / "config.toml").dht
+    assert (joined.admission, joined.invitation) == ("invitation", invitation)
+    further = create_identity(shell.root / "further.key").peer_id
+    others = shell.well("swarm", "invite", further, "--dir", shell.root / "b", "--days", "1").strip()
+    assert others != invitation, "a guest of the creator invites as well"
+    refused = shell("join", a / "swarm.toml", "--dir", shell.root / "c", "--invitation", others)
+    assert refused.code == ExitCode.BAD_CONFIG and "has not invited" in refused.err
+    shown = shell.well("join", a / "swarm.toml", "--dir", shell.root / "d")
+    assert "swarmd swarm invite 12D3Koo" in shown
+    assert shell("swarm", "allow", a / "swarm.toml", guest).code == ExitCode.BAD_CONFIG
+
+
+def test_a_swarm_that_asks_for_work(shell: Shell) -> None:
+    a = shell.root / "a"
+    shell.well("swarm", "new", "Digits", "--dir", a, "--work-bits", "20")
+    shell.well("join", a / "swarm.toml", "--dir", shell.root / "b")
+    joined = load_config(shell.root / "b" / "config.toml").dht
+    assert (joined.admission, joined.work_bits, joined.protocol) == ("work", 20, 2)
+    assert shell("swarm", "invite", STRANGER, "--dir", a).code == ExitCode.BAD_CONFIG
+    both = shell("swarm", "new", "Digits", "--dir", shell.root / "c", "--work-bits", "20", "--invited")
+    assert both.code == ExitCode.BAD_CONFIG and "exclude one another" in both.err
+
+
+def test_a_manifest_that_needs_a_newer_protocol_is_refused_in_so_many_words(shell: Shell, manifest: Path) -> None:
+    newer = f"protocol = {PROTOCOL + 1}\n" + manifest.read_text()
+    (shell.root / "newer.toml").write_text(newer)
+    refused = shell("join", shell.root / "newer.toml", "--dir", shell.root / "b")
+    assert refused.code == ExitCode.BAD_DATA and f"needs version {PROTOCOL + 1} of the protocol" in refused.err

@@ -31,7 +31,7 @@ class Watcher:
             peer_id="own",
             seniority=self.seniority,
             policy=SimpleNamespace(now=lambda: self.now),
-            book=SimpleNamespace(meet=lambda peer, addresses: None),
+            book=SimpleNamespace(meet=lambda peer, addresses, known: None),
             emit=self.told.append,
             members=1,
         )
