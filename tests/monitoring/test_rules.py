@@ -117,6 +117,8 @@ CASES = [
     Case("it is cut off", {"swarmd_isolated{}": after("0", "1")}, {"SwarmdIsolated"}, 2),
     Case("a burst of bad records", {'swarmd_records_rejected_total{reason="stale"}': f"0x{HOUR} 0+50x{LONG - HOUR}"},
          {"SwarmdRecordsRejected"}, 8),
+    Case("a payload", {"swarmd_payload_marks_total{}": f"0x{HOUR} 0+1x{LONG - HOUR}"}, {"SwarmdPayload"}, 4),
+    Case("a peer's habit, once", {"swarmd_payload_marks_total{}": f"0x{HOUR} 1x{LONG - HOUR}"}, set(), 60),
     Case("the chain is away", {'swarmd_layer_healthy{layer="chain"}': after("1", "0")}, {"SwarmdChainUnwell"}, 12, 8),
     Case("a submission waits", {"swarmd_submission_oldest_seconds{}": f"_x{HOUR} 0+30x{LONG - HOUR}"},
          {"SwarmdSubmissionsUnconfirmed"}, 25, 15),
