@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from swarmd.bounds import fit
 from swarmd.core import restored, submissions, votes
 from swarmd.core.commands import (
     Announce,
@@ -24,11 +23,11 @@ from swarmd.core.events import (
     ReportPublished,
     RolloutsGathered,
     RoundAnnounced,
-    RoundsSkipped,
     StageTrained,
     TrainingCancelled,
 )
-from swarmd.core.state import REWARDS_KEPT, SKIPS_KEPT, Clock, Result, Skip, StageReward, Work
+from swarmd.core.results import note_result, preceding, report_of, rewarded
+from swarmd.core.state import Clock, Result, Work
 from swarmd.core.turn import Turn
 from swarmd.core.values import RolloutsRef
 from swarmd.core.workers import LEAVING
@@ -61,7 +60,7 @@ def _publish_again(turn: Turn) -> None:
     """A network worker that was restarted no longer keeps this stage's report alive: hand it over once more."""
     work = turn.state.work
     if work is not None and work.published and work.result is not None:
-        turn.emit(_report_of(work, work.result))
+        turn.emit(report_of(work, work.result))
 
 
 def read_clock(turn: Turn) -> None:
@@ -170,7 +169,7 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     if turn.state.low_space is not None:
         turn.move_round("pause")  # `pause.hold` does the rest
         return
-    if (clock.round, clock.stage) <= max(turn.state.done, _rewarded(turn)):
+    if (clock.round, clock.stage) <= max(turn.state.done, rewarded(turn)):
         turn.move_round("resume_settling")
         return
     trigger = "abandoned" if turn.state.chart == "skipping" else "announced"
@@ -196,11 +195,6 @@ def _context_after(turn: Turn, before: Work | None, round: int) -> tuple[Rollout
     return tuple([ref for ref in known if ref.round >= round - 1])
 
 
-def _rewarded(turn: Turn) -> tuple[int, int]:
-    """The last (round, stage) that the chain has a reward of this node for, which the log need not know of."""
-    return (-1, -1) if turn.state.chain is None else turn.chain.reward_mark
-
-
 def _drop_gathering(turn: Turn) -> None:
     """Gathering and training of an earlier stage have no use any more; its report is still out, with nobody waiting."""
     pending = turn.state.pending
@@ -219,13 +213,6 @@ def _gather(turn: Turn, work: Work) -> None:
     until_at = turn.at + turn.settings.gather_s
     turn.issue(Gather(f"gather/{work.round}/{work.stage}", work.round, work.stage, *source, until_at))
     turn.arm("gather", until_at)
-
-
-def preceding(round: int, stage: int, stages: int) -> tuple[int, int] | None:
-    """The stage before: in the same round, or the last one of the round before."""
-    if stage > 0:
-        return (round, stage - 1)
-    return (round - 1, stages - 1) if round > 0 else None
 
 
 def on_rollouts_gathered(turn: Turn, event: RolloutsGathered) -> None:
@@ -271,7 +258,7 @@ def on_stage_trained(turn: Turn, event: StageTrained) -> None:
     if turn.state.done >= (event.round, event.stage):
         turn.settle(event.command)
     else:
-        _note_result(turn, event)
+        note_result(turn, event)
         if work is not None and (work.round, work.stage) == (event.round, event.stage):
             _publish_result(turn, event, work)
             return
@@ -283,33 +270,13 @@ def _publish_result(turn: Turn, event: StageTrained, work: Work) -> None:
     turn.disarm("train")
     result = Result(event.reward, event.rollouts, event.checkpoint, event.seconds, event.steps, event.held_out)
     turn.work_on(result=result)
-    turn.issue(_report_of(work, result))
+    turn.issue(report_of(work, result))
     if turn.move_round("trained"):
         turn.arm("publish", turn.at + turn.settings.publish_s)
     elif turn.state.chart == "skipping" and turn.state.clock is not None:
         enter_stage(turn, turn.state.clock)
     elif turn.state.chart == "round.settling" and turn.rules >= ONE_FATE_SINCE:
         settle_stage(turn)  # it was given up, and came to its end all the same
-
-
-def _note_result(turn: Turn, event: StageTrained) -> None:
-    turn.settle(event.command)
-    reward = StageReward(event.round, event.stage, event.reward, event.held_out)
-    turn.put("done", (event.round, event.stage))
-    turn.put("faulted", False)
-    turn.put("stopped", False)
-    turn.put("rewards", (*turn.state.rewards[-REWARDS_KEPT + 1 :], reward))
-    turn.put("reward_total", turn.sum_of(turn.state.reward_total, event.reward))
-    for reason, count in event.rejected:
-        turn.count_rejections(reason, count)
-    if turn.submits:
-        submissions.reward(turn, event.round, event.stage, event.reward)
-        votes.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
-        votes.judge(turn, event.judged, preceding(event.round, event.stage, turn.settings.stages))
-
-
-def _report_of(work: Work, result: Result) -> PublishReport:
-    return PublishReport(f"report/{work.round}/{work.stage}", work.round, work.stage, result.reward, result.rollouts)
 
 
 def on_report_published(turn: Turn, event: ReportPublished) -> None:
@@ -513,16 +480,3 @@ def on_clock_overdue(turn: Turn) -> None:
     idle = ("stopped", "failed", "draining", "starting", "joining", "registering")
     if turn.state.chart not in idle and not turn.chain_is_up:
         read_clock(turn)
-
-
-def on_rounds_skipped(turn: Turn, event: RoundsSkipped) -> None:
-    """Take note of rounds that this node has no part in."""
-    skip = Skip(event.first, event.last, event.cause, turn.at)
-    work = turn.state.work
-    in_vain = work is not None and event.first <= work.round <= event.last  # joined, but nothing was trained
-    turn.set(
-        rounds_joined=turn.state.rounds_joined - in_vain,
-        skipped_to=event.last,
-        skips=(*turn.state.skips, skip)[-SKIPS_KEPT:],
-        rounds_skipped=fit(turn.state.rounds_skipped + event.last - event.first + 1),
-    )

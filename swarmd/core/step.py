@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from swarmd.core import chain, clock_set, coordination, pause, rounds, standings, submissions, votes, workers
+from swarmd.core import chain, clock_set, coordination, pause, results, rounds, standings, submissions, votes, workers
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import (
@@ -225,7 +225,7 @@ _RULES: dict[type, Rule] = {
     MemberLeft: _if_coordinating(coordination.on_member_left),
     RoundAnnounced: rounds.on_round_announced,
     NoRoundYet: rounds.on_no_round_yet,
-    RoundsSkipped: rounds.on_rounds_skipped,
+    RoundsSkipped: results.on_rounds_skipped,
     RolloutsGathered: rounds.on_rollouts_gathered,
     ReportPublished: rounds.on_report_published,
     ReportSeen: _on_report_seen,

@@ -31,7 +31,7 @@ from swarmd.core.events import (
     RolloutsGathered,
     RoundAnnounced,
 )
-from swarmd.core.rounds import preceding
+from swarmd.core.results import preceding
 from swarmd.core.state import Clock, State
 from swarmd.core.values import ChainSettings, Settings
 from swarmd.dht.clock import SwarmClock

@@ -438,7 +438,7 @@ async def test_an_own_restart_is_no_twin(swarm: Swarm) -> None:
     ("spoil", "status"),
     [
         (lambda path: path.chmod(0o644), ExitCode.NO_PERMISSION),
-        (lambda path: path.write_bytes(b"noise"), ExitCode.NO_PERMISSION),
+        (lambda path: path.write_bytes(b"noise"), ExitCode.BAD_DATA),
         (lambda path: path.unlink(), ExitCode.NO_INPUT),
     ],
 )
@@ -472,7 +472,7 @@ async def test_a_key_that_was_exchanged_is_a_permanent_fault(swarm: Swarm) -> No
     key.unlink()
     other = create_identity(key).peer_id
     await node.start()
-    assert await node.wait() == ExitCode.NO_PERMISSION
+    assert await node.wait() == ExitCode.BAD_DATA
     assert other in node.faults[-1].reason and node.peer_id in node.faults[-1].reason
 
 

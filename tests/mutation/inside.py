@@ -51,8 +51,8 @@ CORE = (
     Mutant(
         "exits of long ago count against a worker",
         "swarmd/core/workers.py",
-        "for time in life.exits if time > window_from)",
-        "for time in life.exits)",
+        "for time in ends if time > window_from)",
+        "for time in ends)",
         ("tests/core/test_workers.py",),
     ),
     Mutant(
@@ -260,8 +260,8 @@ NETWORK = (
     Mutant(
         "another value of the same expiration counts as held already",
         "swarmd/dht/storage.py",
-        "return self.records(key).get(signed.owner) == (signed.value, signed.expiration)",
-        'return self.records(key).get(signed.owner, (b"", 0.0))[1] == signed.expiration',
+        "return self.held(key, signed.owner) == (signed.value, signed.expiration)",
+        'return (self.held(key, signed.owner) or (b"", 0.0))[1] == signed.expiration',
         ("tests/dht/test_validator.py",),
     ),
     Mutant(
@@ -316,16 +316,16 @@ NETWORK = (
     Mutant(
         "a silent sender saves up its quota without bound",
         "swarmd/dht/quota.py",
-        "left = min(self._burst, left + (now - at) * self._per_s)",
-        "left = left + (now - at) * self._per_s",
+        "return min(self.burst, left + (now - at) * self._per_s)",
+        "return left + (now - at) * self._per_s",
         ("tests/dht/test_parts.py",),
     ),
     Mutant(
         "one key takes any number of bytes",
-        "swarmd/dht/storage.py",
-        "if kept + len(value) > KEY_BYTES_MAX:",
-        "if False:",
-        ("tests/dht/test_validator.py",),
+        "swarmd/dht/key_room.py",
+        "while sum(held.values()) + size > self._bytes_max:",
+        "while False:",
+        ("tests/dht/test_key_room.py",),
     ),
     Mutant(
         "a key that its group may read is taken",

@@ -1,0 +1,57 @@
+"""What became of a stage or round, as the state keeps it: a result, or a skip."""
+
+from __future__ import annotations
+
+from swarmd.bounds import fit
+from swarmd.core import submissions, votes
+from swarmd.core.commands import PublishReport
+from swarmd.core.events import RoundsSkipped, StageTrained
+from swarmd.core.state import REWARDS_KEPT, SKIPS_KEPT, Result, Skip, StageReward, Work
+from swarmd.core.turn import Turn
+
+
+def preceding(round: int, stage: int, stages: int) -> tuple[int, int] | None:
+    """The stage before: in the same round, or the last one of the round before."""
+    if stage > 0:
+        return (round, stage - 1)
+    return (round - 1, stages - 1) if round > 0 else None
+
+
+def rewarded(turn: Turn) -> tuple[int, int]:
+    """The last (round, stage) that the chain has a reward of this node for, which the log need not know of."""
+    return (-1, -1) if turn.state.chain is None else turn.chain.reward_mark
+
+
+def note_result(turn: Turn, event: StageTrained) -> None:
+    """Keep what a stage gave: it is done, its reward counts, peers' refused rollouts are counted."""
+    turn.settle(event.command)
+    reward = StageReward(event.round, event.stage, event.reward, event.held_out)
+    turn.put("done", (event.round, event.stage))
+    turn.put("faulted", False)
+    turn.put("stopped", False)
+    turn.put("rewards", (*turn.state.rewards[-REWARDS_KEPT + 1 :], reward))
+    turn.put("reward_total", turn.sum_of(turn.state.reward_total, event.reward))
+    for reason, count in event.rejected:
+        turn.count_rejections(reason, count)
+    if turn.submits:
+        submissions.reward(turn, event.round, event.stage, event.reward)
+        votes.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
+        votes.judge(turn, event.judged, preceding(event.round, event.stage, turn.settings.stages))
+
+
+def report_of(work: Work, result: Result) -> PublishReport:
+    """The command that publishes it."""
+    return PublishReport(f"report/{work.round}/{work.stage}", work.round, work.stage, result.reward, result.rollouts)
+
+
+def on_rounds_skipped(turn: Turn, event: RoundsSkipped) -> None:
+    """Take note of rounds that this node has no part in."""
+    skip = Skip(event.first, event.last, event.cause, turn.at)
+    work = turn.state.work
+    in_vain = work is not None and event.first <= work.round <= event.last  # joined, but nothing was trained
+    turn.set(
+        rounds_joined=turn.state.rounds_joined - in_vain,
+        skipped_to=event.last,
+        skips=(*turn.state.skips, skip)[-SKIPS_KEPT:],
+        rounds_skipped=fit(turn.state.rounds_skipped + event.last - event.first + 1),
+    )
