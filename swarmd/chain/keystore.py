@@ -153,11 +153,11 @@ def _store(path: Path, account: LocalAccount, passphrase: str, work: int | None)
 def check_passphrase(passphrase: str) -> None:
     """Raise KeystoreError for one that a new keystore must not have."""
     if len(passphrase) < PASSPHRASE_CHARS_MIN or len(passphrase.encode("utf-8")) > PASSPHRASE_BYTES_MAX:
-        raise KeystoreError(
+        raise KeystoreDamaged(
             f"a passphrase has at least {PASSPHRASE_CHARS_MIN} characters and at most {PASSPHRASE_BYTES_MAX} bytes"
         )
     if "\n" in passphrase or "\r" in passphrase:
-        raise KeystoreError("a passphrase is one line")
+        raise KeystoreDamaged("a passphrase is one line")
 
 
 def address_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from swarmd.errors import KeystoreError, PathUnusable
+from swarmd.errors import KeystoreDamaged, PathUnusable
 from swarmd.gas import COIN_WEI
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make, show or import the account that submits.")
@@ -123,7 +123,7 @@ def _take_key() -> str:
         return getpass.getpass("Private key: ").strip()
     key = sys.stdin.read(KEY_CHARS_MAX).strip()
     if not key:
-        raise KeystoreError(
+        raise KeystoreDamaged(
             "there is no key on standard input", "Give it there, or at a terminal; never as an argument"
         )
     return key

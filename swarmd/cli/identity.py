@@ -163,6 +163,17 @@ def import_key(
     typer.echo(identity.peer_id)
     _warn(f"do not run RL Swarm with {source} any more: one identity runs one node")
     print(_name_to_keep(identity.peer_id, words), file=sys.stderr)
+    if words is not None:
+        _note_name(path, identity.peer_id, animal_name(identity.peer_id, words=words))
+
+
+def _note_name(path: Path, peer: str, name: str) -> None:
+    from swarmd.dht.called import note_name
+
+    try:
+        note_name(path, peer, name)
+    except OSError as error:
+        _warn(f"`swarmd join --identity {path}` will not know this name: {error.filename}: {error.strerror}")
 
 
 def _words_of(source: Path, names: Path | None) -> Words | None:

@@ -9,12 +9,14 @@ import anyio
 import msgspec
 import typer
 
+from swarmd.animals import animal_name
 from swarmd.cli.own_node import NodeDirectory, OwnAccount
 from swarmd.cli.questions import copy_questions, find_questions
 from swarmd.cli.swarm_options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.config import ChainConfig, Config, SwarmConfig
 from swarmd.daemon.swarm_check import swarm_of_manifest
 from swarmd.dht.admission import must_be_invited, read_invitation
+from swarmd.dht.called import known_name
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
 from swarmd.manifest import Chain, Manifest, NodeChoice, config_of, node_text, read_manifest, recipe_digest, recipe_of
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
@@ -147,7 +149,7 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: Wishes, existing: Con
     _warn_closed(manifest, wishes, identity.peer_id)
     choice = NodeChoice(
         peer=identity.peer_id,
-        name=wishes.name,
+        name=_name_of(identity.peer_id, wishes) if existing is None else wishes.name,
         data=wishes.data,
         identity=node.name_of(wishes.identity) if wishes.identity else "",
         listen=wishes.listen,
@@ -165,6 +167,25 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: Wishes, existing: Con
     written = node.write(node.config, node_text(manifest, choice))
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
         typer.echo(f"note: the recipe in {node.config} is not the manifest's; this node may train something else")
+
+
+def _name_of(peer: str, wishes: Wishes) -> str:
+    """The name to go by: the one given, else the one that an identity from RL Swarm has there. Says both.
+
+    RL Swarm makes its names of words that swarmd does not ship, so that only a note of `swarmd identity import` tells.
+    """
+    if not peer.startswith("Qm"):  # RL Swarm's have RSA keys, and only their ids begin so
+        return wishes.name
+    there = known_name(wishes.identity, peer) if wishes.identity else ""
+    name, own = wishes.name or there, animal_name(peer)
+    said = f"{there} in RL Swarm" if there else "its name in RL Swarm is not known here"
+    typer.echo(f"name: {name or own}; {said}, {own} by swarmd's own words")
+    if not name:
+        typer.echo(
+            'note: to keep the name that it had there, put `name = "..."` at the top of the configuration, or join '
+            "with --name; `swarmd identity import SWARM_PEM KEY --names name_utils.py` says which it is"
+        )
+    return name
 
 
 def _known_identity(node: NodeDirectory, existing: Config | None) -> Path | None:

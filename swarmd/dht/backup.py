@@ -144,7 +144,7 @@ def derive_key(passphrase: str, salt: bytes, cost: int) -> bytes:
 def check_passphrase(passphrase: str) -> str:
     """A passphrase that may protect a new backup. Raises IdentityError."""
     if not PASSPHRASE_LENGTH_MIN <= len(passphrase) <= PASSPHRASE_LENGTH_MAX:
-        raise IdentityError(
+        raise IdentityDamaged(
             f"the passphrase has {len(passphrase)} characters, "
             f"{PASSPHRASE_LENGTH_MIN} to {PASSPHRASE_LENGTH_MAX} are allowed"
         )

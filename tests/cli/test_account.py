@@ -88,7 +88,7 @@ def test_new_needs_a_passphrase(tmp_path: Path) -> None:
     assert without.returncode == ExitCode.NO_PERMISSION
     assert "--passphrase-file" in without.stderr
     poor = run("new", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p", "short\n"))
-    assert poor.returncode == ExitCode.NO_PERMISSION
+    assert poor.returncode == ExitCode.BAD_DATA
     assert not (tmp_path / "a.json").exists()
 
 

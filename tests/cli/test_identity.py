@@ -98,7 +98,7 @@ def test_a_restore_into_another_nodes_directory_is_refused(home: Home, tmp_path:
     target = tmp_path / "new.key" if named else tmp_path / "other" / "identity.key"
     options = ("--data", tmp_path / "other") if named else ()
     code, _, err = home.with_passphrase("restore", home.backup, target, *options)
-    assert code == ExitCode.NO_PERMISSION and "holds the log of 12D3KooWOther" in err
+    assert code == ExitCode.BAD_DATA and "holds the log of 12D3KooWOther" in err
     assert not target.exists()
 
 
@@ -107,11 +107,11 @@ def test_nothing_is_ever_overwritten(home: Home, tmp_path: Path) -> None:
     before = home.key.read_bytes(), home.backup.read_bytes()
     for args in (("backup", home.key, home.backup), ("restore", home.backup, home.key)):
         code, _, err = home.with_passphrase(*args)
-        assert code == ExitCode.NO_PERMISSION and "exists already" in err
+        assert code == ExitCode.CANNOT_CREATE and "exists already" in err
     rsa_file(tmp_path / "swarm.pem")
     for args in (("import", tmp_path / "swarm.pem", home.key), ("new", home.key)):
         code, _, err = home.run(*args)
-        assert code == ExitCode.NO_PERMISSION and "exists already" in err
+        assert code == ExitCode.CANNOT_CREATE and "exists already" in err
     assert (home.key.read_bytes(), home.backup.read_bytes()) == before
 
 
@@ -131,7 +131,7 @@ def test_a_log_elsewhere_is_named(home: Home, tmp_path: Path) -> None:
     assert code == ExitCode.NO_INPUT and "no event log" in err
     home.write_log(tmp_path / "other", 2, peer="12D3KooWOther")
     code, _, err = home.with_passphrase("backup", home.key, home.backup, "--data", tmp_path / "other")
-    assert code == ExitCode.NO_PERMISSION and not home.backup.exists()
+    assert code == ExitCode.BAD_DATA and not home.backup.exists()
 
 
 def test_a_damaged_log_keeps_no_key_from_its_backup(home: Home) -> None:
@@ -157,7 +157,7 @@ def test_check_finds_what_is_wrong(home: Home, tmp_path: Path) -> None:
     assert home.with_passphrase("backup", home.key, home.backup)[0] == 0
     create_identity(tmp_path / "other.key")
     code, _, err = home.with_passphrase("check", tmp_path / "other.key", "--backup", home.backup)
-    assert code == ExitCode.NO_PERMISSION and home.peer in err
+    assert code == ExitCode.BAD_DATA and home.peer in err
     home.passphrase.write_text("another one\n")
     code, out, _ = home.with_passphrase("check", home.key, "--backup", home.backup, "--json")
     assert code == ExitCode.NO_PERMISSION
@@ -205,6 +205,7 @@ def test_a_name_is_made_as_rl_swarm_makes_it(tmp_path: Path, monkeypatch: pytest
 def test_who_brings_an_identity_along_is_told_its_name_there(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from swarmd.dht.called import known_name
     from swarmd.dht.rsa import create_rsa_identity
 
     peer = create_rsa_identity(tmp_path / "swarm.pem").peer_id
@@ -216,9 +217,10 @@ def test_who_brings_an_identity_along_is_told_its_name_there(
     for key, options in (("b", ("--names", moved)), ("c", ())):
         code, out, err = home.run("import", tmp_path / "swarm.pem", tmp_path / key, *options)
         assert (code, out.strip()) == (0, peer) and f'`name = "{name}"`' in err
+        assert known_name(tmp_path / key, peer) == name, "`swarmd join --identity` takes it from there"
         moved.rename(names) if key == "b" else None
     code, _, err = home.run("import", tmp_path / "swarm.pem", tmp_path / "d", "--names", tmp_path / "swarm.pem")
-    assert code == ExitCode.NO_PERMISSION and "does not hold" in err and not (tmp_path / "d").exists()
+    assert code == ExitCode.BAD_DATA and "does not hold" in err and not (tmp_path / "d").exists()
     assert (
         home.run("import", tmp_path / "swarm.pem", tmp_path / "d", "--names", tmp_path / "no")[0] == ExitCode.NO_INPUT
     )
@@ -228,7 +230,7 @@ def test_who_brings_an_identity_along_is_told_its_name_there(
 def test_what_is_no_identity_is_not_imported(home: Home, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "swarm.pem").write_bytes(content)
     code, _, err = home.run("import", tmp_path / "swarm.pem", tmp_path / "identity.key")
-    assert code == ExitCode.NO_PERMISSION and "error: " in err and "Traceback" not in err
+    assert code == ExitCode.BAD_DATA and "error: " in err and "Traceback" not in err
     assert not (tmp_path / "identity.key").exists()
     assert home.run("import", tmp_path / "none.pem", tmp_path / "identity.key")[0] == ExitCode.NO_INPUT
     assert home.run("import", tmp_path, tmp_path / "identity.key")[0] == ExitCode.NO_PERMISSION
@@ -241,7 +243,7 @@ def test_what_is_no_identity_is_not_imported(home: Home, tmp_path: Path, content
 def test_a_passphrase_file_holds_one_line(home: Home, content: bytes, says: str) -> None:
     home.passphrase.write_bytes(content)
     code, _, err = home.with_passphrase("backup", home.key, home.backup)
-    assert code == ExitCode.NO_PERMISSION and says in err and not home.backup.exists()
+    assert code == ExitCode.BAD_DATA and says in err and not home.backup.exists()
 
 
 def test_a_passphrase_file_is_private(home: Home, tmp_path: Path) -> None:
@@ -291,4 +293,4 @@ def test_new_makes_an_rsa_key_where_asked(home: Home) -> None:
     code, out, _ = home.run("new", path, "--rsa")
     made = load_identity(path)
     assert (code, out.strip(), made.kind) == (ExitCode.OK, made.peer_id, "rsa-2048")
-    assert home.run("new", path, "--rsa")[0] == ExitCode.NO_PERMISSION and load_identity(path).peer_id == made.peer_id
+    assert home.run("new", path, "--rsa")[0] == ExitCode.CANNOT_CREATE and load_identity(path).peer_id == made.peer_id

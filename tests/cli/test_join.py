@@ -8,9 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from swarmd.animals import animal_name
 from swarmd.config import load_config
+from swarmd.dht.called import known_name, note_name
 from swarmd.dht.identity import create_identity, load_identity
 from swarmd.dht.records import PROTOCOL
+from swarmd.dht.rsa import create_rsa_identity
 from swarmd.errors import ExitCode
 from swarmd.manifest import sign_manifest, write_manifest
 from tests.anvil import running_anvil
@@ -54,6 +57,24 @@ def test_a_node_is_made(shell: Shell, manifest: Path) -> None:
     assert config.dht.peer == load_identity(b / "identity.key").peer_id
     assert f"swarmd run --config {b / 'config.toml'}" in shown
     assert shell("config", "check", b / "config.toml").code == 0
+
+
+def test_an_identity_from_rl_swarm_keeps_its_name_there_where_it_is_known(shell: Shell, manifest: Path) -> None:
+    key = shell.root / "swarm.key"
+    peer = create_rsa_identity(key).peer_id
+    own = animal_name(peer)
+    shown = shell.well("join", manifest, "--dir", shell.root / "b", "--identity", key)
+    assert f"name: {own}; its name in RL Swarm is not known here, {own} by swarmd's own words" in shown
+    assert "--name" in shown and load_config(shell.root / "b" / "config.toml").name == ""
+    note_name(key, peer, "tall stubby worm")
+    shown = shell.well("join", manifest, "--dir", shell.root / "c", "--identity", key)
+    assert f"name: tall stubby worm; tall stubby worm in RL Swarm, {own} by swarmd's own words" in shown
+    assert load_config(shell.root / "c" / "config.toml").name == "tall stubby worm"
+    shown = shell.well("join", manifest, "--dir", shell.root / "d", "--identity", key, "--name", "bob")
+    assert f"name: bob; tall stubby worm in RL Swarm, {own}" in shown
+    assert load_config(shell.root / "d" / "config.toml").name == "bob"
+    note_name(key, "another", "tall stubby worm")
+    assert known_name(key, peer) == ""
 
 
 def test_joining_twice_changes_nothing(shell: Shell, manifest: Path) -> None:
