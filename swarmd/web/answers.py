@@ -10,6 +10,7 @@ from starlette.responses import Response
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.web.shapes import Failure
 from swarmd.web.sources import Unavailable
+from swarmd.web.work import AGAIN_S, Busy
 
 _encoder = msgspec.json.Encoder()  # NaN becomes null
 REASONS = {
@@ -61,6 +62,8 @@ def refusal_of(error: SwarmdError) -> JsonAnswer:
         return refusal(400, str(error))
     if isinstance(error, TooLarge):
         return refusal(413, str(error))  # the rest is read and dropped, or the client might never see this
+    if isinstance(error, Busy):
+        return refusal(503, str(error), {"retry-after": str(AGAIN_S)})
     if isinstance(error, Unavailable | LogDamaged):
         return refusal(503, str(error))
     return refusal(404 if isinstance(error, NotFoundError) else 503, str(error))

@@ -170,7 +170,7 @@ def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
             return None
 
     async def metrics(request: Request) -> Response:
-        body, content_type = await node.render_metrics(await status_or_none(), request.headers.get("accept", ""))
+        body, content_type = await node.render_metrics(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
     async def livez(given: dict[str, Any]) -> JsonAnswer:

@@ -24,7 +24,7 @@ from swarmd.web.places import Gone, Place, commits_at
 KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
 KEYFRAME_BYTES_MAX = 64 * 1024 * 1024  # of all of them, compressed, in a temporary file that nobody else sees
 WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
-WINDOWS_KEPT = 4
+WINDOWS_KEPT = 16
 
 
 class Follower(Protocol):

@@ -7,9 +7,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -55,13 +54,13 @@ from swarmd.web.stories import Stories
 from swarmd.web.swarm import Circumstances, peer_rows, swarm_view
 from swarmd.web.tail import LogTail
 from swarmd.web.trained import Trained
+from swarmd.web.work import Work
 
-THREADS = 2  # that fold and read files for answers
+FOLDING_THREADS = 2  # for questions about the log's past
+THREADS = 2  # for all others that take time
 CURVES_SHOWN = 10  # where none are asked for
 STATUS_FRESH_S = 0.4  # a status so young is given again
 ASK_S = 2.0  # longest wait for the daemon
-
-T = TypeVar("T")
 
 
 class Facts(NamedTuple):
@@ -119,7 +118,9 @@ class LogNode:
         self._history = History(self._directory, followers)
         self._stories = Stories(self._history, self._stages, self._timeline)
         self._tail = LogTail(self._history, self._tell, grows=self._live)
-        self._pool = ThreadPoolExecutor(THREADS, "answers")
+        self._folds = Work("folds", FOLDING_THREADS)
+        self._answers = Work("answers", THREADS)
+        self._watch = Work("watch", 1, bounded=False)  # so that health is told whatever else is asked
         self._standings_stamp = 0
         self._status: Status | None = None
         self._status_lock = threading.Lock()
@@ -135,7 +136,8 @@ class LogNode:
     async def stop(self) -> None:
         """End the reading thread."""
         await asyncio.to_thread(self._tail.stop)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for work in (self._folds, self._answers, self._watch):
+            work.stop()
 
     def _tell(self, batch: list[Applied]) -> None:
         """In the tail's thread."""
@@ -146,14 +148,10 @@ class LogNode:
             self.told(batch)
         self.changes.ring()
 
-    async def _aside(self, call: Callable[..., T], *args: object) -> T:
-        """Run what folds or reads files beside the event loop."""
-        return await self._loop.run_in_executor(self._pool, call, *args)
-
     # --- the swarm ---
 
     async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
-        return await self._aside(self._view, peers_max)
+        return await self._answers.do(self._view, peers_max)
 
     def _view(self, peers_max: int) -> SwarmView:
         self._settle()
@@ -183,7 +181,7 @@ class LogNode:
         return notes + ((f"The log is being read: {share:.0%} so far.",) if share < 1 else ())
 
     async def curves(self, peers: Sequence[str]) -> Curves:
-        return await self._aside(self._curves, tuple(peers))
+        return await self._answers.do(self._curves, tuple(peers))
 
     def _curves(self, peers: Sequence[str]) -> Curves:
         self._settle()
@@ -195,11 +193,11 @@ class LogNode:
             return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
 
     async def gossip(self, since_round: int = -1) -> Gossip:
-        return Gossip(await self._aside(self._feed.latest, since_round))
+        return Gossip(await self._answers.do(self._feed.latest, since_round))
 
     async def messages_since(self, count: int) -> tuple[list[Message], int]:
         """What was shared beyond the first `count` messages, oldest first, and how many there are; nothing for -1."""
-        return await self._aside(self._feed.since, count) if self._feed.has_beyond(count) else ([], count)
+        return await self._answers.do(self._feed.since, count) if self._feed.has_beyond(count) else ([], count)
 
     # --- the node ---
 
@@ -231,7 +229,7 @@ class LogNode:
 
     async def events(self, first: int, count: int) -> EventPage:
         """Events from `first` on; a negative one counts from the end. Raises NotFoundError, LogDamaged."""
-        return await self._aside(self._events, first, count)
+        return await self._folds.do(self._events, first, count)
 
     def _events(self, first: int, count: int) -> EventPage:
         begin, end = self._history.first, self._history.next_seq
@@ -245,7 +243,10 @@ class LogNode:
 
     async def moment(self, seq: int) -> Moment:
         """An event and all that came of it. Raises NotFoundError, LogDamaged."""
-        return await self._aside(lambda: moment_of(self._history.moment(seq)))
+        return await self._folds.do(self._moment, seq)
+
+    def _moment(self, seq: int) -> Moment:
+        return moment_of(self._history.moment(seq))
 
     def charts(self) -> ChartsView:
         """The charts and where they are."""
@@ -269,21 +270,27 @@ class LogNode:
         """What became of a round, as `swarmd explain` tells it. Raises NotFoundError, LogDamaged."""
         status = await self.status()
         now = time.time() if status.source == "daemon" or status.process.state == "mute" else None
-        shown = plain(await self._aside(self._stories.story, round_, now))
+        shown = plain(await self._folds.do(self._stories.story, round_, now))
         assert isinstance(shown, dict)
         return shown
 
     async def overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
         """The log in time."""
-        return await self._aside(self._overview, since, until, buckets)
+        return await self._answers.do(self._overview, since, until, buckets)
 
     def _overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
         with self._history.lock:
             return self._timeline.overview(since, until, buckets, self._history.first)
 
-    async def render_metrics(self, status: Status | None, accept: str) -> tuple[bytes, str]:
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         """Body and content type of the metrics."""
-        return await self._aside(self.metrics.render, status, accept)
+        return await self._answers.do(self._render_metrics, accept)
+
+    def _render_metrics(self, accept: str) -> tuple[bytes, str]:
+        status: Status | None = None
+        with contextlib.suppress(SwarmdError):
+            status = self._fresh_status()
+        return self.metrics.render(status, accept)
 
     @property
     def latest_status(self) -> Status | None:
@@ -299,7 +306,7 @@ class LogNode:
 
     async def status(self) -> Status:
         """How the node is: from its daemon, or from its log. Raises Unavailable where neither says anything."""
-        return await self._aside(self._fresh_status)
+        return await self._watch.do(self._fresh_status)
 
     async def shown_status(self) -> dict[str, Any]:
         """The status as anybody may see it: without what looks like a secret."""

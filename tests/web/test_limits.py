@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from swarmd.errors import NotFoundError
+from swarmd.eventlog.fold import Applied
 from swarmd.web import guard, protocol
 from swarmd.web.shapes import Moment
 from swarmd.web.upstream import BODY_BYTES_MAX, IDS_MAX
+from swarmd.web.work import WAITING_OF_ONE_MAX
 from tests.web.serving import FOLLOWER, LONG_S, Served, copy_of, served, until
 
 HOST = b"Host: localhost\r\n"
@@ -269,6 +271,34 @@ def test_the_address_with_most_connections_makes_room(monkeypatch: pytest.Monkey
             stack.enter_context(server.socket())
         first.sendall(HOST + b"\r\n")
         assert first.recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_crowd_that_scrubs_is_told_to_wait_and_holds_up_nobody_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    over = threading.Event()
+    with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:
+        fold = server.node._history.moment
+
+        def slowly(seq: int) -> Applied:
+            assert over.wait(LONG_S)
+            return fold(seq)
+
+        monkeypatch.setattr(server.node._history, "moment", slowly)
+        crowd = [stack.enter_context(server.socket()) for _ in range(64)]
+        for number, connection in enumerate(crowd):
+            connection.sendall(b"GET /api/v1/node/moments/%d HTTP/1.1\r\n" % number + HOST + b"\r\n")
+        try:
+            refused = crowd[-1].recv(65536).lower()
+            assert refused.split()[1] == b"503" and b"retry-after: 1\r\n" in refused
+            for path in ("/livez", "/readyz"):
+                assert "reasons" in server.get(path).json()
+            for path in ("/node", "/api/v1/here", "/api/v1/swarm", "/api/v1/node/overview", "/metrics"):
+                assert server.get(path).status_code == 200
+        finally:
+            over.set()
+        answers = [connection.recv(65536).split()[1] for connection in crowd[:-1]]
+        assert answers.count(b"200") == WAITING_OF_ONE_MAX and set(answers) == {b"200", b"503"}
 
 
 def test_with_all_connections_busy_health_is_still_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -132,6 +132,25 @@ def test_a_client_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pyte
             mute.close()
 
 
+def test_a_client_that_reads_nothing_is_noticed_though_little_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would take megabytes before anybody had to wait."""
+    monkeypatch.setattr(stream, "SEND_S", 0.3)
+    story = Story(coordinator_settings(min_peers=2000))
+    story.join()
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, story.recorded, State(), group=1)
+        with served(tmp_path) as server:
+            mute = server.socket()
+            mute.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            until(lambda: clients(server) == 1)
+            for _ in range(8):  # somewhat above a megabyte, most of which the client's own kernel takes
+                state = write_story(log, [MemberSeen("p" * 200, "n" * 200)] * 250, state, group=250)
+            until(lambda: clients(server) == 0)
+            mute.close()
+
+
 def clients(server: Served) -> int:
     told = server.node.told
     assert told is not None

@@ -3,6 +3,7 @@
 import { note } from "./clock.js";
 
 const PATIENCE_MS = 20000;
+const BUSY_TRIES = 8; // a server that is asked too much at once says when to ask again
 
 /** A refusal or a failure, as a sentence for people. */
 class Problem extends Error {
@@ -25,12 +26,24 @@ export function login() {
  */
 export async function get(path, signal) {
   const limit = AbortSignal.timeout(PATIENCE_MS);
-  const asked = Date.now() / 1000;
-  const response = await ask(path, signal ? AbortSignal.any([signal, limit]) : limit);
+  const end = signal ? AbortSignal.any([signal, limit]) : limit;
+  let asked = Date.now() / 1000;
+  let response = await ask(path, end);
+  for (let tries = 0; isBusy(response) && tries < BUSY_TRIES; tries += 1) {
+    const wait = Number(response.headers.get("Retry-After")) * (0.5 + Math.random());
+    await new Promise((resolve) => setTimeout(resolve, wait * 1000));
+    asked = Date.now() / 1000;
+    response = await ask(path, end);
+  }
   note(response.headers.get("Date"), asked, Date.now() / 1000);
   if (response.status === 401) login();
   if (!response.ok) throw new Problem(await refusal(response), response.status);
   return response.json();
+}
+
+/** Whether the same question may be answered in a moment. @param {Response} response */
+function isBusy(response) {
+  return response.status === 503 && Number(response.headers.get("Retry-After")) > 0;
 }
 
 /** @param {string} path @param {AbortSignal} signal */

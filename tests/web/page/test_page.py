@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from swarmd.core.events import MemberSeen
 from tests.web.page.conftest import Served, Watched, played
@@ -547,6 +547,25 @@ def test_a_refusal_is_told_as_a_sentence(server: Served, tab: Tab) -> None:
     expect(page.locator("#notice")).to_contain_text("The server does not answer.")
     page.unroute("**/api/v1/here")
     expect(page.locator("#swarm-name")).to_have_text("played")
+
+
+def test_a_busy_server_is_asked_again(server: Served, tab: Tab) -> None:
+    page = tab(server.url).page
+    asked: list[str] = []
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.url)
+        if len(asked) > 2:
+            route.continue_()
+            return
+        failure = {"detail": "unavailable", "message": "Too much is asked at once."}
+        route.fulfill(status=503, json=failure, headers={"Retry-After": "0.1"})
+
+    page.route("**/node/moments/*", answer)
+    page.goto("/node")
+    expect(page.locator(".event-text")).to_be_visible()
+    expect(page.locator("#notice")).to_be_empty()
+    assert len(asked) == 3
 
 
 def test_charts_are_drawn_whole_and_nothing_overlaps(server: Served, chromium: Browser) -> None:
