@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import anyio
 
+from swarmd.dht.background import spawn
 from swarmd.dht.budget import Bounds
 from swarmd.dht.door import Door
 from swarmd.dht.hive import PeerID
@@ -21,6 +22,7 @@ LOOK_S = 2.0
 UNWANTED_S = 0.2  # between two looks at whom the door no longer wants
 OUT_S = 60.0  # whoever was disconnected for what it did is not let in again before
 OUT_MAX = 4096
+CLOSE_S = 15.0  # p2pd waits 10 s for a peer that reads nothing
 
 log = logging.getLogger(__name__)
 Place = tuple[str, str]  # (peer id, address prefix) of one connection
@@ -39,7 +41,7 @@ class Connections:
         self._door = door
         self._bounds = Bounds(4, max(connections_max // 2, 1), connections_max)
         self._since: OrderedDict[str, float] = OrderedDict()  # when a connected peer was first seen
-        self._out: OrderedDict[str, float] = OrderedDict()  # until when a peer is kept out
+        self._leaving: set[str] = set()  # being disconnected
         node.attendants.append(self.watch)
 
     async def watch(self, life: Life) -> None:
@@ -50,15 +52,17 @@ class Connections:
             if now - looked_at >= LOOK_S:
                 looked_at = now
                 await self._look(life, now)
-            await self._put_out(life, now)
+            self._put_out(life, now)
             await anyio.sleep(UNWANTED_S)
 
-    async def make_room(self, life: Life) -> int:
-        """Disconnect all whom this node does not know. Returns how many."""
-        strangers = {peer for peer, _ in await life.p2p.control.places() if not self._door.caller(peer).known}
-        for peer in strangers:
-            await self._disconnect(life, peer)
-        return len(strangers)
+    async def make_room(self, life: Life, all_strangers: bool) -> int:
+        """Disconnect those whom this node does not know, at first without those whom it serves. Returns how many."""
+        places = await life.p2p.control.places()
+        strangers = {peer for peer, _ in places if not self._door.caller(peer).known}
+        going = {peer for peer in strangers if all_strangers or not self._door.is_served(peer)}
+        for peer in going:
+            self._disconnect(life, peer)
+        return len(going)
 
     async def _look(self, life: Life, now: float) -> None:
         places = await life.p2p.control.places()
@@ -68,12 +72,13 @@ class Connections:
         self._since = OrderedDict((peer, at) for peer, at in self._since.items() if peer in connected)
         for peer in connected:
             self._since.setdefault(peer, now)
-        self._out = OrderedDict((peer, until) for peer, until in self._out.items() if until > now)
-        for peer in connected & self._out.keys():
-            await self._disconnect(life, peer)
+        for peer in [peer for peer, until in self._door.out.items() if until <= now]:
+            del self._door.out[peer]
+        for peer in connected & self._door.out.keys():
+            self._disconnect(life, peer)
         for peer in self.surplus(places):
             self._door.refusal(peer, "connections", "too many connections")
-            await self._disconnect(life, peer)
+            self._disconnect(life, peer)
 
     def surplus(self, places: Iterable[Place]) -> list[str]:
         """Peers whose connections are over a bound. Who is known, and who has been here longer, stays."""
@@ -91,17 +96,29 @@ class Connections:
     def _rank(self, peer: str) -> tuple[bool, float]:
         return not self._door.caller(peer).known, self._since.get(peer, 0.0)
 
-    async def _put_out(self, life: Life, now: float) -> None:
+    def _put_out(self, life: Life, now: float) -> None:
         while self._door.unwanted:
             peer = self._door.unwanted.pop()
-            self._out[peer] = now + OUT_S
-            while len(self._out) > OUT_MAX:
-                self._out.popitem(last=False)
-            log.info("%s is disconnected for %g s: it goes on though it is refused", peer, OUT_S)
-            await self._disconnect(life, peer)
+            if peer not in self._door.out:
+                log.info("%s is disconnected: it goes on though it is refused", peer)
+            if not self._door.caller(peer).known:
+                self._keep_out(peer, now + OUT_S)
+            self._disconnect(life, peer)
 
-    async def _disconnect(self, life: Life, peer: str) -> None:
+    def _keep_out(self, peer: str, until: float) -> None:
+        self._door.out.setdefault(peer, until)
+        while len(self._door.out) > OUT_MAX:
+            self._door.out.popitem(last=False)
+
+    def _disconnect(self, life: Life, peer: str) -> None:
+        """Begin to; it takes as long as the peer's own buffers make it."""
+        if peer not in self._leaving:
+            self._leaving.add(peer)
+            spawn(self._close(life, peer))
+
+    async def _close(self, life: Life, peer: str) -> None:
         try:
-            await life.p2p.control.disconnect(PeerID.from_base58(peer))
-        except Exception as error:
-            log.debug("%s was not disconnected: %r", peer, error)
+            with anyio.move_on_after(CLOSE_S):
+                await life.p2p.control.disconnect(PeerID.from_base58(peer))
+        finally:
+            self._leaving.discard(peer)

@@ -257,7 +257,15 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         ]
 
     async def disconnect(self, peer_id: PeerID) -> None:
-        """hivemind's own, over the connection that is kept."""
+        """hivemind's own, or over the connection that is kept where no other can be opened.
+
+        It takes seconds where the peer reads nothing, and whatever is asked over the same connection waits for it.
+        """
+        try:
+            await super().disconnect(peer_id)
+            return
+        except OSError:
+            log.debug("no further connection to p2pd can be opened")
         wanted = p2pd_pb2.DisconnectRequest(peer=peer_id.to_bytes())
         await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=wanted))
 

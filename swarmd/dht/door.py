@@ -54,7 +54,9 @@ class Door:
         self._places: OrderedDict[str, str] = OrderedDict()  # peer → address prefix
         self._refusals: Counter[str] = Counter()
         self._refusals_since = time.monotonic()
+        self._served: OrderedDict[str, None] = OrderedDict()  # whose latest call was answered
         self.unwanted: set[str] = set()  # to be disconnected
+        self.out: OrderedDict[str, float] = OrderedDict()  # until when a peer that was is kept out
         self.calls, self.requests, self.answers, self.streams = map(Held, (CALLS, REQUESTS, ANSWERS, STREAMS))
         self.call_flow, self.stream_flow, self.bytes_in, self.bytes_out, self.processor = (
             Flow(bounds, BURST_S)
@@ -64,6 +66,10 @@ class Door:
     def caller(self, peer: str, prefix: str = "") -> Caller:
         """Who that is. Without `prefix`, whoever connected since the last look shares one with all such."""
         return Caller(peer, prefix or self._places.get(peer, ""), peer in self._listed or peer in self._met)
+
+    def is_served(self, peer: str) -> bool:
+        """Does a peer call, and nothing of it was refused lately?"""
+        return peer in self._served
 
     def meet(self, peer: str) -> None:
         """A peer has shown that it is one of the swarm."""
@@ -81,6 +87,7 @@ class Door:
 
     def enter_call(self, caller: Caller, proto: str, size_bytes: int) -> None:
         """A call begins; `leave_call` ends it. Raises RecordRejected, with the bound's name as the reason."""
+        self._check_out(caller)
         if size_bytes > REQUEST_BYTES_MAX.get(proto, ANSWER_BYTES_MAX):
             raise self.refusal(caller.peer, "oversized", f"a call of {size_bytes} bytes to {proto}")
         if not self.call_flow.take(caller):
@@ -95,11 +102,18 @@ class Door:
             self.calls.give_back(caller)
             raise self.refusal(caller.peer, "bytes-in", "too many bytes in calls at once")
 
+    def _check_out(self, caller: Caller) -> None:
+        if caller.peer in self.out:
+            raise self.refusal(caller.peer, "out", "it was disconnected for what it did", weight=REFUSALS_MAX)
+
     def leave_call(self, caller: Caller, size_bytes: int, processor_s: float) -> None:
         """A call ended, after so much processor time."""
         self.calls.give_back(caller)
         self.requests.give_back(caller, size_bytes)
         self.processor.charge(caller, processor_s)
+        self._served[caller.peer] = None
+        while len(self._served) > PLACES_MAX:
+            self._served.popitem(last=False)
 
     def allow_answer(self, peer: str, size_bytes: int) -> None:
         """An answer of about so many bytes is about to be made. Raises RecordRejected."""
@@ -121,6 +135,7 @@ class Door:
 
     def enter_stream(self, caller: Caller) -> None:
         """A stream was opened; `leave_stream` ends it. Raises RecordRejected."""
+        self._check_out(caller)
         if not self.stream_flow.take(caller):
             raise self.refusal(caller.peer, "streams", "too many streams a second")
         if not self.streams.take(caller):
@@ -133,6 +148,7 @@ class Door:
     def refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
         """Count a refusal; the error to answer it with. A peer that is refused again and again is not wanted."""
         self._count(peer, reason, detail)
+        self._served.pop(peer, None)
         now = time.monotonic()
         if now - self._refusals_since > REFUSALS_S or len(self._refusals) > PLACES_MAX:
             self._refusals_since = now

@@ -26,6 +26,8 @@ from swarmd.errors import OutOfRoom
 LOOK_S = 1.0
 PRESSED = 0.75  # share of a mark from which on strangers have to go
 P2PD_SHARE = 0.5  # of the worker's mark; quiet, p2pd has some 60 MiB, with 512 connections 150
+COLLECTED = 0.5  # share of p2pd's mark from which on its garbage collector gives memory back
+SPARED = 3  # attempts to make room in which strangers who are served keep their connection
 PATIENCE_S = 10.0  # above a mark, after strangers were disconnected
 HANDSHAKES_S = 60.0  # p2pd's files may be handshakes that nobody goes on with, which it gives up after 15 s
 EASE_S = 3.0  # between two attempts to make room
@@ -85,15 +87,17 @@ class Room:
     Args:
         node: whose p2pd is watched too.
         marks: what is too much.
-        disconnect_strangers: makes room in p2pd; returns how many it was.
+        disconnect_strangers: makes room in p2pd, also from those who are served where that is not enough (True);
+            returns how many it was.
     """
 
-    def __init__(self, node: Node, marks: Marks, disconnect_strangers: Callable[[Life], Awaitable[int]]) -> None:
+    def __init__(self, node: Node, marks: Marks, disconnect_strangers: Callable[[Life, bool], Awaitable[int]]) -> None:
         self._node = node
         self._marks = marks
         self._disconnect_strangers = disconnect_strangers
         self._over_since: dict[str, float] = {}
         self._eased_at = -EASE_S
+        self._eased = 0  # times, one after another
 
     async def run(self) -> None:
         """Look until cancelled.
@@ -123,7 +127,9 @@ class Room:
         """Do what is due. Raises OutOfRoom."""
         marks, now = self._current_marks(), anyio.current_time()
         share, share_of_p2pd = own.share(marks), p2pd.share(marks.of_p2pd())
-        if max(share, share_of_p2pd) >= PRESSED and now - self._eased_at >= EASE_S:
+        if max(share, share_of_p2pd) < PRESSED:
+            self._eased = 0
+        elif now - self._eased_at >= EASE_S:
             self._eased_at = now
             await self._ease(own, p2pd)
         memory_share = p2pd.memory_bytes / marks.of_p2pd().memory_bytes
@@ -146,14 +152,16 @@ class Room:
         if life is not None:
             with suppress(Exception):  # a p2pd that does not answer is ended below
                 with anyio.move_on_after(PATIENCE_S / 2):
-                    gone = await self._disconnect_strangers(life)
+                    gone = await self._disconnect_strangers(life, self._eased >= SPARED)
+        self._eased += 1
         gc.collect()
         _trim()
         log.warning("little room is left: worker %s, p2pd %s; %d strangers were disconnected", own, p2pd, gone)
 
     def _end_p2pd(self, p2pd: Usage) -> None:
         life = self._node.life
-        self._over_since.clear()
+        for whose in ("p2pd", "files"):
+            self._over_since.pop(whose, None)
         if life is not None and life.p2p.returncode is None:
             log.warning("p2pd holds %s and is started again", p2pd)
             life.p2p._child.kill()

@@ -49,6 +49,8 @@ BATCH_BYTES_MAX = 2 * 1024 * 1024  # of one store request
 RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # one sender's
 BYTES_BURST, BYTES_PER_S = 32.0 * 1024 * 1024, 2.0 * 1024 * 1024
 REWRITES_BURST, REWRITES_PER_S = 64.0, 2.0  # of one owner's record under one key
+RECORDS_PER_STORE_MAX = 8192  # of a call; an honest one has `BATCH_BYTES_MAX`, at some 300 bytes each
+ABUSED_CALL = 16  # refusals that such a call counts for
 STALE = "stale"
 YIELD_EVERY = 16  # records checked before the loop may do something else
 
@@ -202,6 +204,8 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         if request.peer:
             spawn(self.rpc_ping(dht_pb2.PingRequest(peer=request.peer), context))
         sender = context.remote_id.to_base58()
+        if len(request.keys) > RECORDS_PER_STORE_MAX:
+            raise self.p2p.door.refusal(sender, "oversized", f"{len(request.keys)} records in one call", ABUSED_CALL)
         answers = []
         columns = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
         for number, (key, tag, value, expiration) in enumerate(columns):

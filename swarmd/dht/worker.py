@@ -28,7 +28,7 @@ from swarmd.dht.identity import Identity, hold_identity, load_identity
 from swarmd.dht.legacy.actions import LegacyActions
 from swarmd.dht.legacy.session import LegacySession
 from swarmd.dht.p2pd import find_p2pd
-from swarmd.dht.room import P2PD_SHARE, PRESSED, bound_files
+from swarmd.dht.room import COLLECTED, P2PD_SHARE, bound_files
 from swarmd.dht.session import Session, identity_path
 from swarmd.dht.sockets import make_place
 from swarmd.errors import IdentityDamaged, IdentityInUse, SwarmdError, single_error
@@ -116,7 +116,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     """
     config = decode(start.config)
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's: it warns of every peer that it cannot reach
-    os.environ.setdefault("GOMEMLIMIT", str(int(config.dht.memory_bytes_max * P2PD_SHARE * PRESSED)))
+    os.environ.setdefault("GOMEMLIMIT", str(int(config.dht.memory_bytes_max * P2PD_SHARE * COLLECTED)))
     bound_files(config.dht.files_max)
     paths = DataPaths(Path(start.data_dir))
     outbox.progress("connecting")

@@ -106,6 +106,17 @@ def test_whoever_is_refused_again_and_again_is_not_wanted() -> None:
     assert door.unwanted == {"a"} and told == [("a", "calls")] * REFUSALS_MAX
 
 
+def test_whoever_is_out_is_refused_and_disconnected_again_at_once() -> None:
+    door = Door(lambda peer, reason, detail: None)
+    door.out["a"] = 60.0
+    with pytest.raises(RecordRejected, match="disconnected"):
+        door.enter_call(A, "DHTProtocol.rpc_ping", 10)
+    assert door.unwanted == {"a"} and door.calls.total == 0
+    with pytest.raises(RecordRejected):
+        door.enter_stream(A)
+    door.enter_call(B, "DHTProtocol.rpc_ping", 10)
+
+
 def test_a_stream_that_was_closed_makes_room() -> None:
     door = Door(lambda peer, reason, detail: None)
     for _ in range(int(STREAMS.peer)):

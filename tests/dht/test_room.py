@@ -14,7 +14,7 @@ import pytest
 
 from swarmd.dht.connections import Connections
 from swarmd.dht.door import Door
-from swarmd.dht.room import DESCRIPTORS_KEPT, HANDSHAKES_S, PATIENCE_S, Marks, Room, Usage, usage_of
+from swarmd.dht.room import DESCRIPTORS_KEPT, EASE_S, HANDSHAKES_S, PATIENCE_S, SPARED, Marks, Room, Usage, usage_of
 from swarmd.errors import OutOfRoom
 
 pytestmark = pytest.mark.anyio
@@ -44,11 +44,13 @@ class Scene:
     def __init__(self) -> None:
         self.p2pd = Child()
         self.disconnected = 0
+        self.harsh = False
         node = SimpleNamespace(life=SimpleNamespace(p2p=self.p2pd))
         self.room = Room(cast(Any, node), MARKS, self._disconnect)
 
-    async def _disconnect(self, life: Any) -> int:
+    async def _disconnect(self, life: Any, all_strangers: bool) -> int:
         self.disconnected += 1
+        self.harsh = all_strangers
         return 3
 
 
@@ -77,6 +79,19 @@ async def test_strangers_go_first_and_not_with_every_look(scene: Scene, own: Usa
     assert scene.disconnected == 1 and scene.p2pd.returncode is None
 
 
+async def test_those_who_are_served_go_last(scene: Scene, clock: Any) -> None:
+    for attempt in range(SPARED + 1):
+        clock(attempt * EASE_S)
+        assert not scene.harsh
+        await scene.room.look(PRESSED, P2PD[0])
+    assert scene.harsh
+    clock(SPARED * EASE_S + 1.0)
+    await scene.room.look(QUIET, P2PD[0])
+    clock((SPARED + 2) * EASE_S)
+    await scene.room.look(PRESSED, P2PD[0])
+    assert not scene.harsh
+
+
 async def test_what_passes_replaces_nothing(scene: Scene, clock: Any) -> None:
     for at in range(int(3 * PATIENCE_S)):
         clock(float(at))
@@ -97,6 +112,14 @@ async def test_a_worker_that_stays_too_large_makes_room(scene: Scene, clock: Any
     clock(PATIENCE_S)
     with pytest.raises(OutOfRoom, match="110 MiB"):
         await scene.room.look(OVER, P2PD[0])
+
+
+async def test_a_p2pd_that_is_ended_again_and_again_hides_no_worker_that_is_too_large(scene: Scene, clock: Any) -> None:
+    with pytest.raises(OutOfRoom):
+        for at in range(int(PATIENCE_S) + 1):
+            clock(float(at))
+            scene.p2pd.returncode = None
+            await scene.room.look(OVER, FAR)
 
 
 async def test_far_above_the_mark_nothing_is_waited_for(scene: Scene) -> None:

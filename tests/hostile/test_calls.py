@@ -34,6 +34,23 @@ async def test_many_large_keys_in_one_call_are_refused(tmp_path: Path) -> None:
         await siege.is_unharmed()
 
 
+async def test_a_call_of_thousands_of_crumbs_is_refused_whole(tmp_path: Path) -> None:
+    count = 60_000
+    request = dht_pb2.StoreRequest(
+        keys=[bytes(20)] * count,
+        subkeys=[b"a"] * count,
+        values=[b"v"] * count,
+        expiration_time=[2e9] * count,
+        in_cache=[False] * count,
+    )
+    async with besieged(tmp_path) as siege:
+        with pytest.raises(Exception, match="oversized"):
+            await siege.stranger.p2p.call_protobuf_handler(
+                siege.stranger.victim, "DHTProtocol.rpc_store", request, dht_pb2.StoreResponse
+            )
+        await siege.is_unharmed()
+
+
 async def test_calls_that_are_taken_back_leave_nothing_behind(tmp_path: Path) -> None:
     async with besieged(tmp_path) as siege:
         await siege.be_silent()
