@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import web
 
+from swarmd.bounds import Integer
 from swarmd.chain.contract import ERRORS, advice
 from swarmd.chain.signer import Asked, Signer
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, LogWriteFailed
@@ -33,6 +34,7 @@ PEER_CHARS_MAX = 128
 WINNERS_MAX = 100
 PLACE_MAX = 2**31 - 1  # highest round or stage
 REWARD_MAX = 2**63 - 1
+Reward = Annotated[int, msgspec.Meta(ge=-REWARD_MAX, le=REWARD_MAX)]
 
 NAMES = frozenset(ERRORS.values())
 PEER = re.compile(rf"[0-9A-Za-z._-]{{1,{PEER_CHARS_MAX}}}")
@@ -52,14 +54,14 @@ class RegisterBody(Body):
 
 
 class RewardBody(Body):
-    round_number: int
-    stage_number: int
-    reward: int
+    round_number: Integer
+    stage_number: Integer
+    reward: Reward
     peer_id: str
 
 
 class WinnerBody(Body):
-    round_number: int
+    round_number: Integer
     winners: list[str]
     peer_id: str
 
@@ -137,8 +139,6 @@ class Door:
         async with self._admitted(request):
             body = await self._read(request, RewardBody)
             place = _place(body.round_number, "roundNumber"), _place(body.stage_number, "stageNumber")
-            if abs(body.reward) > REWARD_MAX:
-                raise _bad("reward is out of range")
             return await self._submit(Asked("reward", body.peer_id, *place, reward=body.reward), body, request)
 
     async def _winner(self, request: web.Request) -> web.Response:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from swarmd.core.commands import Announce, CollectReports, PublishLeaderboard
+from swarmd.bounds import fit
+from swarmd.core import standings
+from swarmd.core.commands import Announce, CollectReports
 from swarmd.core.events import (
-    LeaderboardPublished,
     MemberLeft,
     MemberSeen,
     NodeStarted,
@@ -19,11 +20,12 @@ from swarmd.core.events import (
 )
 from swarmd.core.members import MAKE_ROOM_SINCE, with_room, without_gone
 from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Report, State
-from swarmd.core.turn import Turn
-from swarmd.core.values import CoordinatorSettings, Standing
+from swarmd.core.turn import BOUNDED_SINCE, Turn
+from swarmd.core.values import CoordinatorSettings
 
 COLLECTING = ("announcing", "open.collecting")
 READY_SINCE = 6  # rules under which a stage's time begins when this node's trainer is ready, in each of its lives
+REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with an RSA key 600
 SILENT_ROUNDS = 64  # once in so many rounds every silent member is waited for
 
 
@@ -229,7 +231,7 @@ def _first_round(turn: Turn) -> int:
     round = turn.coordination.round
     if turn.state.restored:
         heard = turn.state.first_heard >= 0  # which may be old by one
-        turn.set(restored=False, floor=max(turn.state.floor + heard, round + 1))
+        turn.set(restored=False, floor=fit(max(turn.state.floor + heard, round + 1)))
     return max(round, turn.state.floor)
 
 
@@ -237,7 +239,7 @@ def _open(turn: Turn, trigger: str, round: int, stage: int) -> None:
     coordination = turn.coordination
     opened = turn.move_coordinator(
         trigger,
-        round=round,
+        round=fit(round),
         stage=stage,
         opened_at=turn.at,
         deadline_at=turn.at + settings_of(turn).stage_s,
@@ -289,6 +291,9 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     coordination = turn.coordination
     current = event.round == coordination.round and event.stage == coordination.stage
     if not current or coordination.chart not in COLLECTING or event.peer in reported_by(coordination):
+        return
+    if turn.rules >= BOUNDED_SINCE and len(event.record) > REPORT_BYTES_MAX:
+        turn.count_rejections("oversized", 1)
         return
     if member_of(coordination, event.peer) is None:
         _note_member(turn, MemberSeen(event.peer), reported=True)
@@ -387,53 +392,13 @@ def _close(turn: Turn, trigger: str) -> None:
         return
     turn.settle(_announce_id(turn.coordination))  # announced anew after a hold, and nobody needs it any more
     turn.disarm("stage")
-    _credit(turn)
+    standings.credit(turn)
     round, stage = turn.coordination.round, turn.coordination.stage
     if stage + 1 < turn.settings.stages:
         _open(turn, "next", round, stage + 1)
         return
-    _publish_leaderboard(turn)
+    standings.publish(turn)
     if _all_rounds_run(turn, round + 1):
         _finish(turn, round + 1)
     else:
         _open(turn, "next", round + 1, 0)
-
-
-def _credit(turn: Turn) -> None:
-    """Add the stage's rewards to the members' accounts."""
-    coordination = turn.coordination
-    rewards = {report.peer: report.reward for report in coordination.reports}
-    members = tuple(
-        _credited(member, coordination.round, rewards[member.peer]) if member.peer in rewards else member
-        for member in coordination.members
-    )
-    turn.set(coordination=replace(coordination, members=members))
-
-
-def _credited(member: Member, round: int, reward: float) -> Member:
-    return replace(
-        member,
-        reward=member.reward + reward,
-        rounds=member.rounds + (member.last_round != round),
-        last_round=round,
-    )
-
-
-def _publish_leaderboard(turn: Turn) -> None:
-    coordination = turn.coordination
-    standings = tuple(
-        Standing(member.peer, member.name, member.reward, member.rounds, member.last_round)
-        for member in sorted(coordination.members, key=lambda member: (-member.reward, member.peer))
-        if member.rounds
-    )
-    turn.set(coordination=replace(coordination, standings=standings))
-    records = tuple(report.record for report in (*coordination.round_reports, *coordination.reports))
-    earlier = tuple(command for command in turn.state.pending if isinstance(command, PublishLeaderboard))
-    for command in earlier:
-        turn.settle(command.id)
-    turn.issue(PublishLeaderboard(f"leaderboard/{coordination.round}", coordination.round, standings, records))
-
-
-def on_leaderboard_published(turn: Turn, event: LeaderboardPublished) -> None:
-    """The standings are out."""
-    turn.settle(event.command)

@@ -6,6 +6,7 @@ node takes part only from the round after the first one that it saw opening.
 
 from __future__ import annotations
 
+from swarmd.bounds import fit
 from swarmd.core.events import RoundAnnounced
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
@@ -23,7 +24,7 @@ def raise_floor(turn: Turn, event: RoundAnnounced, round: int) -> None:
         return
     settled = event.final or turn.chain_is_up or 0 <= state.first_heard < round
     first_heard = round if state.first_heard < 0 else state.first_heard
-    turn.set(restored=not settled, first_heard=first_heard, floor=max(state.floor, round + (not event.final)))
+    turn.set(restored=not settled, first_heard=first_heard, floor=fit(max(state.floor, round + (not event.final))))
 
 
 def is_barred(state: State, round: int) -> bool:

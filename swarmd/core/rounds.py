@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmd.bounds import fit
 from swarmd.core import restored, submissions, votes
 from swarmd.core.commands import (
     Announce,
@@ -298,7 +299,7 @@ def _note_result(turn: Turn, event: StageTrained) -> None:
     turn.put("faulted", False)
     turn.put("stopped", False)
     turn.put("rewards", (*turn.state.rewards[-REWARDS_KEPT + 1 :], reward))
-    turn.put("reward_total", turn.state.reward_total + event.reward)
+    turn.put("reward_total", turn.sum_of(turn.state.reward_total, event.reward))
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)
     if turn.submits:
@@ -523,5 +524,5 @@ def on_rounds_skipped(turn: Turn, event: RoundsSkipped) -> None:
         rounds_joined=turn.state.rounds_joined - in_vain,
         skipped_to=event.last,
         skips=(*turn.state.skips, skip)[-SKIPS_KEPT:],
-        rounds_skipped=turn.state.rounds_skipped + event.last - event.first + 1,
+        rounds_skipped=fit(turn.state.rounds_skipped + event.last - event.first + 1),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from swarmd.core import chain, clock_set, coordination, pause, rounds, submissions, votes, workers
+from swarmd.core import chain, clock_set, coordination, pause, rounds, standings, submissions, votes, workers
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import (
@@ -66,7 +66,7 @@ RULES = 6  # version of this behaviour; a change that alters the outcome for any
 # remembers a transaction that is signed again once; 6 leaves a stage that was given up when the trainer is through with
 # it, ignores a late answer to a cancelling, begins a coordinator's first stage when its own trainer is ready,
 # and waits for nothing longer, and forgets nothing sooner, because of a clock that was wrong; of
-# the members kept, those that are gone make room for others.
+# the members kept, those that are gone make room for others; and bounds its sums.
 REPRODUCES = (1, 2, 3, 4, 5, 6)
 
 Rule = Callable[[Turn, Any], None]
@@ -230,7 +230,7 @@ _RULES: dict[type, Rule] = {
     ReportPublished: rounds.on_report_published,
     ReportSeen: _on_report_seen,
     RoundPublished: _on_round_published,
-    LeaderboardPublished: _if_coordinating(coordination.on_leaderboard_published),
+    LeaderboardPublished: _if_coordinating(standings.on_leaderboard_published),
     RecordsRejected: _on_records_rejected,
     CommandFailed: _on_command_failed,
     TrainerReady: _on_trainer_ready,

@@ -11,6 +11,7 @@ import math
 
 from msgspec.structs import replace
 
+from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core import workers
 from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import (
@@ -23,7 +24,7 @@ from swarmd.core.events import (
     SubmissionSent,
 )
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
-from swarmd.core.turn import Turn
+from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import Prepared, SubmissionKind, day_of
 from swarmd.errors import ExitCode
 
@@ -57,7 +58,10 @@ def on_register_due(turn: Turn) -> None:
 def reward(turn: Turn, round: int, stage: int, value: float) -> None:
     """Submit a stage's reward, as an integer."""
     scale = turn.chain_settings.reward_scale
-    amount = math.floor(value * scale + 0.5) if math.isfinite(value) else 0
+    scaled = value * scale + 0.5
+    amount = fit(math.floor(scaled)) if math.isfinite(scaled) else 0
+    if turn.rules >= BOUNDED_SINCE:
+        amount = fit(amount, INTEGER_MAX, -INTEGER_MAX)
     intend(turn, Submission(f"reward/{round}/{stage}", "reward", round=round, stage=stage, reward=amount))
 
 

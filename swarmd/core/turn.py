@@ -11,12 +11,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import force_setattr, replace
 
+from swarmd.bounds import INTEGER_MAX, WORD_MAX, add_real, fit
 from swarmd.core.chart import Charts
 from swarmd.core.commands import TRAINER_COMMANDS, Command, Train
 from swarmd.core.state import REJECTIONS_KEPT, Chain, Coordination, Deadline, Link, State, Submission, Trainer, Work
 from swarmd.core.values import ChainSettings, Settings
 
 STOPPED_SINCE = 4  # rules that tell a node that was stopped from one that broke
+BOUNDED_SINCE = 6  # rules under which sums stay within `swarmd.bounds`, and not only within what a log can hold
 PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given up beyond it
 
 
@@ -208,6 +210,10 @@ class Turn(msgspec.Struct, gc=False):
 
     # --- odds ---
 
+    def sum_of(self, total: float, value: float) -> float:
+        """A sum of rewards, which stays finite."""
+        return add_real(total, value) if self.rules >= BOUNDED_SINCE else total + value
+
     def note_fault(self) -> None:
         """Something broke: rounds missed until the next stage is trained have this cause. Leaving in order is none."""
         in_order = self.rules >= STOPPED_SINCE and self.state.chart == "draining"
@@ -225,5 +231,6 @@ class Turn(msgspec.Struct, gc=False):
         counts = dict(self.state.rejections)
         if reason not in counts and len(counts) >= REJECTIONS_KEPT:
             reason = "other"
-        counts[reason] = counts.get(reason, 0) + count
+        most = INTEGER_MAX if self.rules >= BOUNDED_SINCE else WORD_MAX
+        counts[reason] = fit(counts.get(reason, 0) + count, most)
         force_setattr(self.state, "rejections", tuple(sorted(counts.items())))

@@ -40,14 +40,15 @@ def count_report(turn: Turn, peer: str, round: int, stage: int, reward: float) -
     for name in ("tally", "judging"):
         tally: Tally | None = getattr(turn.state, name)
         if tally is not None and tally.round == round and math.isfinite(reward):
-            turn.put(name, _counted(tally, peer, stage, reward))
+            turn.put(name, _counted(turn, tally, Score(peer, stage, reward)))
 
 
-def _counted(tally: Tally, peer: str, stage: int, reward: float) -> Tally:
+def _counted(turn: Turn, tally: Tally, new: Score) -> Tally:
+    peer, stage = new.peer, new.stage
     known = next((score for score in tally.scores if score.peer == peer), None)
     if (known is not None and stage <= known.stage) or (known is None and len(tally.scores) >= MEMBERS_MAX):
         return tally
-    score = Score(peer, stage, reward + (known.reward if known else 0.0))
+    score = replace(new, reward=turn.sum_of(known.reward if known else 0.0, new.reward))
     others = tuple([each for each in tally.scores if each.peer != peer])
     return replace(tally, scores=(*others, score))
 

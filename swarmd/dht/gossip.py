@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from swarmd.bounds import Real
 from swarmd.dht.background import spawn
 from swarmd.dht.node import Life, Node
 from swarmd.dht.plain import DECODE_ERRORS
@@ -33,7 +34,7 @@ class Hint(msgspec.Struct, frozen=True, gc=False):
 
     kind: str
     key: str
-    expiration: float
+    expiration: Real
     sender: str
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import is_bounded
 from swarmd.core.values import Standing
 from swarmd.dht import names
 from swarmd.dht.plain import DECODE_ERRORS
@@ -34,9 +35,12 @@ def encode_board(board: Board) -> bytes:
 def decode_board(body: bytes) -> Board:
     """What `encode_board` made. Raises RecordRejected("malformed")."""
     try:
-        return msgspec.msgpack.decode(body, type=Board)
+        board = msgspec.msgpack.decode(body, type=Board)
     except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no leaderboard: {error}") from error
+    if not is_bounded(board):
+        raise RecordRejected("malformed", "a leaderboard with a number that is nobody's")
+    return board
 
 
 class KeptStandings(msgspec.Struct, frozen=True):

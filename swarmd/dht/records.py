@@ -16,6 +16,7 @@ from typing import Annotated
 import msgpack  # type: ignore[import-untyped]
 import msgspec
 
+from swarmd.bounds import Integer, Real
 from swarmd.dht import names
 from swarmd.dht.identity import Identity, is_peer_id
 from swarmd.dht.plain import DECODE_ERRORS, check_plain
@@ -30,6 +31,7 @@ PAST_S = 60.0  # an expiration may lie this far back: clocks differ
 TTL_MAX_S = 3600.0  # and no further ahead
 ROUND_MAX = 2**31 - 1
 STAGE_MAX = 1023
+GROUPS_MAX = 256  # in one body of rollouts
 ROUNDS_AHEAD = 2  # records of rounds beyond the clock's that are still taken
 ROUNDS_BEHIND = 64
 ADMITTED_MAX = 16384  # peer ids on a members list that changes while the node runs
@@ -37,6 +39,10 @@ BODY_BYTES_MAX = 16 * 1024 * 1024  # rollouts or leaderboard, decompressed
 NAME_LENGTH_MAX = 64
 ADDRESSES_MAX = 8
 ADDRESS_LENGTH_MAX = 256
+
+Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
+Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
+Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
 
 
 Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.work`
@@ -53,7 +59,7 @@ class Membership(Content, frozen=True, tag="membership"):
 
     name: str
     nonce: str  # random, of one process's life: tells twins apart
-    joined_at: float
+    joined_at: Real
     leaving: bool = False
     addresses: tuple[str, ...] = ()
     work: Work = 0
@@ -66,10 +72,10 @@ class Membership(Content, frozen=True, tag="membership"):
 class ClockRecord(Content, frozen=True, tag="clock"):
     """Where the swarm is. Counts from the coordinator only."""
 
-    round: int
-    stage: int
-    opened_at: float
-    deadline_at: float
+    round: Round
+    stage: Stage
+    opened_at: Real
+    deadline_at: Real
     final: bool = False
 
     @property
@@ -80,12 +86,12 @@ class ClockRecord(Content, frozen=True, tag="clock"):
 class ReportRecord(Content, frozen=True, tag="report"):
     """What the owner's stage gave; `digest` names its rollouts."""
 
-    round: int
-    stage: int
-    reward: float
+    round: Round
+    stage: Stage
+    reward: Real
     digest: str = ""
-    size_bytes: int = 0
-    groups: int = 0
+    size_bytes: Integer = 0
+    groups: Groups = 0
     work: Work = 0
 
     @property
@@ -96,11 +102,11 @@ class ReportRecord(Content, frozen=True, tag="report"):
 class RolloutsRecord(Content, frozen=True, tag="rollouts"):
     """The owner's rollouts: small ones come along as a zlib stream, larger ones are fetched from the owner."""
 
-    round: int
-    stage: int
+    round: Round
+    stage: Stage
     digest: str
-    size_bytes: int
-    groups: int
+    size_bytes: Integer
+    groups: Groups
     body: bytes = b""
     work: Work = 0
 
@@ -112,9 +118,9 @@ class RolloutsRecord(Content, frozen=True, tag="rollouts"):
 class LeaderboardRecord(Content, frozen=True, tag="leaderboard"):
     """Standings and the reports they add up from, as a body. Counts from the coordinator only."""
 
-    round: int
+    round: Round
     digest: str
-    size_bytes: int
+    size_bytes: Integer
     body: bytes = b""
 
     @property
@@ -132,7 +138,7 @@ class Signed(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     owner: str
     payload: bytes
-    expiration: float
+    expiration: Real
     signature: bytes
 
     @property
@@ -328,31 +334,32 @@ def check_payload(payload: bytes) -> Payload:
     try:
         content = _decoder.decode(payload)
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no payload: {error}") from error
+        reason = "malformed" if _is_finite(payload) else "non-finite"
+        raise RecordRejected(reason, f"no payload: {error}") from error
     check_payload_size(payload, content)
     _check_values(content)
     return content
 
 
+def _is_finite(payload: bytes) -> bool:
+    """Whether no number of a payload that was refused is infinite or NaN: that is a reason of its own."""
+    try:
+        fields = msgspec.msgpack.decode(payload)
+    except DECODE_ERRORS:
+        return True
+    numbers = fields.values() if isinstance(fields, dict) else ()
+    return all(math.isfinite(number) for number in numbers if isinstance(number, float))
+
+
 def _check_values(content: Payload) -> None:
+    """What the types of the fields do not say."""
     if isinstance(content, Membership):
         _check_membership(content)
-        return
-    if not 0 <= content.round <= ROUND_MAX:
-        raise RecordRejected("malformed", f"round {content.round}")
-    if not isinstance(content, LeaderboardRecord) and not 0 <= content.stage <= STAGE_MAX:
-        raise RecordRejected("malformed", f"stage {content.stage}")
-    if isinstance(content, ClockRecord):
-        _check_finite(content.opened_at, content.deadline_at)
-    elif isinstance(content, ReportRecord):
-        _check_finite(content.reward)
-        _check_body(content.digest, content.size_bytes, needed=False)
-    else:
-        _check_body(content.digest, content.size_bytes)
+    elif not isinstance(content, ClockRecord):
+        _check_body(content.digest, content.size_bytes, needed=not isinstance(content, ReportRecord))
 
 
 def _check_membership(content: Membership) -> None:
-    _check_finite(content.joined_at)
     short = len(content.name) <= NAME_LENGTH_MAX and len(content.nonce) <= NAME_LENGTH_MAX
     if not short or len(content.addresses) > ADDRESSES_MAX:
         raise RecordRejected("oversized", "a name, nonce or list of addresses is too long")
@@ -361,11 +368,6 @@ def _check_membership(content: Membership) -> None:
         raise RecordRejected("malformed", "control characters in a name or address")
     if not all(text.startswith("/") and len(text) <= ADDRESS_LENGTH_MAX for text in content.addresses):
         raise RecordRejected("malformed", "an address is no multiaddr")
-
-
-def _check_finite(*numbers: float) -> None:
-    if not all(math.isfinite(number) for number in numbers):
-        raise RecordRejected("non-finite", "a number is infinite or NaN")
 
 
 def _check_body(digest: str, size_bytes: int, needed: bool = True) -> None:

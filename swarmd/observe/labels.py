@@ -34,10 +34,11 @@ REFUSAL_CODES = (
 )  # fmt: skip
 REJECTION_REASONS = (
     "bad-signature", "config-digest", "duplicate", "empty", "far-expiration", "full", "future", "generator",
-    "group-size", "held-out", "index", "malformed", "members-full", "missing", "nested", "non-finite", "not-a-member",
-    "not-the-coordinator", "origin", "oversize", "oversized", "plan", "prompt-length", "quota", "quoted", "replayed",
-    "seed", "slow", "source", "stale", "swarm", "unknown-question", "unknown-task", "unowned", "unsafe-scorer",
-    "unsigned", "version", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys", "wrong-round", "wrong-swarm", OTHER,
+    "group-size", "held-out", "index", "leaderboard-full", "malformed", "members-full", "missing", "nested",
+    "non-finite", "not-a-member", "not-the-coordinator", "origin", "oversize", "oversized", "plan", "prompt-length",
+    "quota", "quoted", "replayed", "seed", "slow", "source", "stale", "swarm", "unknown-question", "unknown-task",
+    "unowned", "unsafe-scorer", "unsigned", "version", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys",
+    "wrong-round", "wrong-swarm", OTHER,
 )  # fmt: skip
 
 

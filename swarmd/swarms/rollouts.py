@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from swarmd.bounds import Count, Real
 from swarmd.config import GENERATIONS_MAX
 from swarmd.core.values import RolloutsRef, Value
 from swarmd.errors import RecordRejected
@@ -28,7 +29,6 @@ QUOTED_CHARACTERS_MAX = 65536
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
 Completion = Annotated[str, msgspec.Meta(max_length=COMPLETION_CHARACTERS_MAX)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Source(Value, frozen=True, forbid_unknown_fields=True):
@@ -90,7 +90,7 @@ class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
     round: Count
     stage: Count
     groups: Annotated[tuple[Group, ...], msgspec.Meta(max_length=GROUPS_MAX)]
-    total: float = 0.0  # sum of the rewards of all own completions so far, which legacy networks are told
+    total: Real = 0.0  # sum of the rewards of all own completions so far, which legacy networks are told
 
 
 class _Version(msgspec.Struct):

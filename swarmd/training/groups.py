@@ -10,6 +10,7 @@ from random import Random
 import msgspec
 import structlog
 
+from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.commands import Train
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import RecordRejected, SwarmdError, SwarmError
@@ -160,7 +161,7 @@ class PeerGroups:
                 rollouts = self._read(ref, order, read)
             except RecordRejected as error:
                 if ref in order.rollouts:
-                    rejected[error.reason] += max(ref.groups, 1)
+                    rejected[error.reason] = fit(rejected[error.reason] + max(ref.groups, 1), INTEGER_MAX)
                 continue
             offers[ref.round, ref.stage] += [(ref, group) for group in rollouts.groups]
         return offers

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from swarmd.core import coordination as coordination_rules
 from swarmd.core import members
+from swarmd.core import standings as standings_rules
 from swarmd.core.commands import Announce, Command, PublishLeaderboard
-from swarmd.core.coordination import expected_of, reported_by
+from swarmd.core.coordination import REPORT_BYTES_MAX, expected_of, reported_by
 from swarmd.core.events import (
     CommandFailed,
     LeaderboardPublished,
@@ -22,8 +24,10 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.state import Coordination, Member
-from swarmd.core.values import Settings
+from swarmd.core.standings import REPORTS_BYTES_MAX
+from swarmd.core.state import MEMBERS_MAX, Coordination, Member
+from swarmd.core.values import Settings, Standing
+from swarmd.worker.frames import FRAME_BYTES_MAX
 from tests.core.story import Story, coordinator_settings, ids
 
 
@@ -149,6 +153,28 @@ def test_a_report_counts_once(node: Story) -> None:
     assert coordination(node).chart == "open.collecting"
     node.wait("stage")
     assert [(row.peer, row.reward, row.rounds) for row in coordination(node).standings] == [("a", 1.0, 1)]
+
+
+def test_a_padded_report_does_not_count(node: Story) -> None:
+    open_first(node)
+    node.tell(ReportSeen("a", 0, 0, 1.0, record=b"x" * (REPORT_BYTES_MAX + 1)))
+    assert coordination(node).reports == () and node.state.rejections == (("oversized", 1),)
+
+
+def test_a_leaderboard_fits_into_a_frame(monkeypatch: pytest.MonkeyPatch, node: Story) -> None:
+    monkeypatch.setattr(standings_rules, "REPORTS_BYTES_MAX", 2 * REPORT_BYTES_MAX)
+    open_first(node)
+    told = [ReportSeen(peer, 0, 0, 1.0, record=b"r" * REPORT_BYTES_MAX) for peer in ("me", "a", "b")]
+    (board,) = [command for command in node.tell(*told) if isinstance(command, PublishLeaderboard)]
+    assert len(board.reports) == 2 and len(board.standings) == 3
+    assert node.state.rejections == (("leaderboard-full", 1),)
+
+
+def test_the_greatest_leaderboard_is_no_larger_than_a_frame() -> None:
+    standings = tuple([Standing("p" * 52, "n" * 64, 0.5, 2**31, 2**31)] * MEMBERS_MAX)
+    reports = (b"r" * REPORT_BYTES_MAX,) * (REPORTS_BYTES_MAX // REPORT_BYTES_MAX)
+    board = PublishLeaderboard("leaderboard/1", 1, standings, reports)
+    assert len(msgspec.msgpack.encode(board)) < FRAME_BYTES_MAX - 4096
 
 
 def test_reports_of_other_stages_do_not_count(node: Story) -> None:

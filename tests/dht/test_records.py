@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmd.bounds import REAL_MAX
 from swarmd.dht import names
 from swarmd.dht.records import (
+    GROUPS_MAX,
     TTL_MAX_S,
     ClockRecord,
     LeaderboardRecord,
@@ -99,6 +101,9 @@ def test_any_expiration_is_judged(expiration: float) -> None:
     [
         (msgspec.structs.replace(REPORT, reward=math.nan), "non-finite"),
         (msgspec.structs.replace(REPORT, reward=math.inf), "non-finite"),
+        (msgspec.structs.replace(REPORT, reward=1e308), "malformed"),
+        (msgspec.structs.replace(REPORT, groups=2**64 - 1), "malformed"),
+        (msgspec.structs.replace(ROLLOUTS, groups=2**64 - 1), "malformed"),
         (msgspec.structs.replace(REPORT, digest="ABC"), "malformed"),
         (msgspec.structs.replace(REPORT, digest="../" * 21 + "x"), "malformed"),
         (msgspec.structs.replace(ROLLOUTS, digest=""), "malformed"),
@@ -230,10 +235,10 @@ def test_noise_is_no_signed_record(encoded: bytes) -> None:
         st.just(SWARM),
         st.integers(0, 2**31 - 1),
         st.integers(0, 1023),
-        st.floats(allow_nan=False, allow_infinity=False),
+        st.floats(-REAL_MAX, REAL_MAX),
         st.sampled_from([DIGEST, ""]),
         st.integers(0, 2**24),
-        st.integers(0, 2**60),
+        st.integers(0, GROUPS_MAX),
     )
     | st.builds(Membership, st.just(SWARM), st.from_regex("[a-z ]{0,64}", fullmatch=True), st.just("n"), st.just(1.0))
     | st.builds(

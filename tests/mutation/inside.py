@@ -106,7 +106,7 @@ CORE = (
     ),
     Mutant(
         "each stage of a round counts as a round of the member",
-        "swarmd/core/coordination.py",
+        "swarmd/core/standings.py",
         "rounds=member.rounds + (member.last_round != round),",
         "rounds=member.rounds + 1,",
         ("tests/core/test_coordination.py",),

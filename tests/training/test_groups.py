@@ -99,6 +99,13 @@ def test_refused_bodies_are_counted_by_reason(policy: Policy) -> None:
         assert collect(policy, published) == ([], {reason: 1})
 
 
+def test_as_many_groups_as_a_peer_may_claim_are_refused_in_a_number_that_can_be_told(policy: Policy) -> None:
+    """Of a log of before such claims were refused: the trainer could not say what it had refused, and ended."""
+    claims = [(msgspec.structs.replace(publish(peer, [])[0], groups=2**64 - 1), b"no rollouts") for peer in ("a", "b")]
+    _, rejected = collect(policy, *claims)
+    assert rejected == {"malformed": 2**53}
+
+
 def test_a_missing_body(policy: Policy) -> None:
     peers = PeerGroups(LIMITS, policy, PLAN, Scorer(PLAN), "me")
 

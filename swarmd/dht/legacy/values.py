@@ -11,6 +11,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from swarmd.bounds import REAL_MAX
 from swarmd.errors import RecordRejected
 
 TUPLE, DICTIONARY = 0x40, 0x50
@@ -126,6 +127,8 @@ def amount(value: object) -> float:
         raise RecordRejected("malformed", "no number")
     if not math.isfinite(value):
         raise RecordRejected("non-finite", "a number is infinite or NaN")
+    if abs(value) > REAL_MAX:
+        raise RecordRejected("oversized", f"a number of {value:g}")
     return value
 
 

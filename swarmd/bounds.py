@@ -1,0 +1,48 @@
+"""Bounds on numbers: one integer and one real for all that comes from outside, and sums that stay within what is kept.
+
+What peers, a chain, a proxy, a page or a file of questions may say has these types, so that decoding refuses the rest:
+a number beyond them is nobody's, and sums of a few of them must still fit into a log. Counters of the state saturate.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+INTEGER_MAX = 2**53  # exact in a double too, as pages and JSON hold it
+REAL_MAX = 1e12  # of a reward, or a time in seconds
+WORD_MAX = 2**64 - 1  # greatest integer that a log can hold
+WORD_MIN = -(2**63)
+SUM_MAX = 1e15  # of a sum of reals
+
+Count = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
+Integer = Annotated[int, Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)]
+Real = Annotated[float, Meta(ge=-REAL_MAX, le=REAL_MAX)]  # neither infinite nor NaN
+
+
+def is_bounded(value: object) -> bool:
+    """Whether every number in a decoded value is an `Integer`, or a real no greater than a sum may be."""
+    if isinstance(value, float):
+        return abs(value) <= SUM_MAX  # False for NaN
+    if isinstance(value, int):
+        return abs(value) <= INTEGER_MAX
+    if isinstance(value, Struct):
+        return all(is_bounded(getattr(value, name)) for name in value.__struct_fields__)
+    return not isinstance(value, tuple | list) or all(map(is_bounded, value))
+
+
+def fit(value: int, most: int = WORD_MAX, least: int = WORD_MIN) -> int:
+    """The integer nearest to `value` that lies between `least` and `most`."""
+    return min(max(value, least), most)
+
+
+def fit_real(value: float, most: float = REAL_MAX) -> float:
+    """The real nearest to `value` between -`most` and `most`; 0 for NaN."""
+    return 0.0 if math.isnan(value) else min(max(value, -most), most)
+
+
+def add_real(total: float, value: float) -> float:
+    """A sum that stays finite."""
+    return fit_real(total + fit_real(value), SUM_MAX)

@@ -1,0 +1,69 @@
+"""The coordinator's accounts: what members earned, and the leaderboard after each round."""
+
+from __future__ import annotations
+
+from itertools import accumulate, takewhile
+
+from msgspec.structs import replace
+
+from swarmd.core.commands import PublishLeaderboard
+from swarmd.core.events import LeaderboardPublished
+from swarmd.core.state import Member, Report
+from swarmd.core.turn import BOUNDED_SINCE, Turn
+from swarmd.core.values import Standing
+
+REPORTS_BYTES_MAX = 3 * 1024 * 1024  # of all that go with a leaderboard; a frame to a worker has 4 MiB
+
+
+def credit(turn: Turn) -> None:
+    """Add the stage's rewards to the members' accounts."""
+    coordination = turn.coordination
+    rewards = {report.peer: report.reward for report in coordination.reports}
+    members = tuple(
+        _credited(turn, member, rewards[member.peer]) if member.peer in rewards else member
+        for member in coordination.members
+    )
+    turn.set(coordination=replace(coordination, members=members))
+
+
+def _credited(turn: Turn, member: Member, reward: float) -> Member:
+    round = turn.coordination.round
+    return replace(
+        member,
+        reward=turn.sum_of(member.reward, reward),
+        rounds=member.rounds + (member.last_round != round),
+        last_round=round,
+    )
+
+
+def publish(turn: Turn) -> None:
+    """Publish where everybody stands after a round."""
+    coordination = turn.coordination
+    standings = tuple(
+        Standing(member.peer, member.name, member.reward, member.rounds, member.last_round)
+        for member in sorted(coordination.members, key=lambda member: (-member.reward, member.peer))
+        if member.rounds
+    )
+    turn.set(coordination=replace(coordination, standings=standings))
+    records = _published(turn, (*coordination.round_reports, *coordination.reports))
+    earlier = tuple(command for command in turn.state.pending if isinstance(command, PublishLeaderboard))
+    for command in earlier:
+        turn.settle(command.id)
+    turn.issue(PublishLeaderboard(f"leaderboard/{coordination.round}", coordination.round, standings, records))
+
+
+def _published(turn: Turn, reports: tuple[Report, ...]) -> tuple[bytes, ...]:
+    """The signed reports that the standings add up from, as many as one order to the network worker holds."""
+    records = tuple(report.record for report in reports)
+    if turn.rules < BOUNDED_SINCE:
+        return records
+    room = takewhile(lambda size_bytes: size_bytes <= REPORTS_BYTES_MAX, accumulate(map(len, records)))
+    kept = records[: sum(1 for _ in room)]
+    if len(kept) < len(records):
+        turn.count_rejections("leaderboard-full", len(records) - len(kept))
+    return kept
+
+
+def on_leaderboard_published(turn: Turn, event: LeaderboardPublished) -> None:
+    """The standings are out."""
+    turn.settle(event.command)

@@ -1,0 +1,117 @@
+"""Numbers from outside, each as extreme as can be: they are refused, or within their bounds when they are taken."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+import swarmd
+from swarmd.bounds import is_bounded
+from swarmd.chain.signer_http import RegisterBody, RewardBody, WinnerBody
+from swarmd.dht.gossip import Hint
+from swarmd.dht.leaderboard import Board, decode_board
+from swarmd.dht.records import Payload, Signed, check_payload, decode_signed
+from swarmd.errors import FrameError, RecordRejected
+from swarmd.swarms.rollouts import Rollouts, decode_rollouts
+from swarmd.training.reference.frame import MAGIC, PREFIX, VERSION, JobHeader, ResultHeader, _split
+from tests import extremes
+
+DIGEST = "a" * 64
+
+
+class Outside(NamedTuple):
+    """A type that others fill: how it is encoded, and how it is read."""
+
+    kind: Any
+    read: Callable[[bytes], object]
+    encode: Callable[[Any], bytes] = msgspec.msgpack.encode
+    greatest: Mapping[str, int] = {}  # by field, where it may hold more than others: nothing is added to it
+
+
+def json_of(kind: Any) -> Outside:
+    return Outside(kind, msgspec.json.Decoder(kind, strict=False).decode, msgspec.json.encode, {"reward": 2**63 - 1})
+
+
+def frame_of(kind: Any) -> Outside:
+    def encode(value: Any) -> bytes:
+        header = msgspec.msgpack.encode(value)
+        return PREFIX.pack(MAGIC, VERSION, kind.NUMBER, len(header)) + header
+
+    return Outside(kind, lambda body: _split(body, kind)[0], encode)
+
+
+OUTSIDE = [
+    Outside(Payload, check_payload, greatest={"work": 2**63 - 1}),
+    Outside(Signed, decode_signed),
+    Outside(Hint, msgspec.msgpack.Decoder(Hint).decode),
+    Outside(Board, decode_board),
+    Outside(Rollouts, decode_rollouts),
+    *(json_of(kind) for kind in (RegisterBody, RewardBody, WinnerBody)),
+    *(frame_of(kind) for kind in (JobHeader, ResultHeader)),
+]
+NAMED: dict[str, Any] = {"digest": DIGEST, "job": DIGEST, "model": DIGEST, "id": "a", "version": 1, "dtype": "int32"}
+NAMED["cut"] = [0]
+REFUSED = (RecordRejected, FrameError, msgspec.DecodeError)
+
+# What everything that is decoded into a type is, by the type's name where it is decoded. Read from outside: `OUTSIDE`
+# above, or held in bounds by what reads it (block numbers are texts of 16 hex digits, which `swarmd.chain` looks at one
+# by one). All else is a file of this node, its operator's, or what its own processes tell each other.
+FROM_OUTSIDE = {"Payload", "Signed", "Hint", "Board", "Rollouts", "_Version", "kind"}
+CHECKED = {"Header", "Entry", "Answer", "Notice", "_Head", "Outcome", "str", "list[str | None]", "list[str]"}
+OWN = {
+    *("Manifest", "Backup", "Artefact", "Keystore", "Scrypt", "Pbkdf2", "Record", "Line", "ChainConfig", "Config"),
+    *("Profile", "Status", "Request", "Copied", "Layout", "KeptStandings", "Saved", "list[Entry]", "list[Question]"),
+    *("list[Answer]", "list[Dialled]", "Commit", "Snapshot", "State", "Recipe", "Order", "Remembered", "Source"),
+    *("TrainingConfig", "Meta", "Listed", "Parts", "Choice", "Past", "Show", "int", "tuple[str, ...]"),
+    *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, object]"),
+}
+
+
+def decoded_types() -> set[str]:
+    """The types that the package decodes something into, as they are written there; the simulator has no outside."""
+    package, found = Path(swarmd.__file__).parent, set()
+    for file in package.rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        if "msgspec" in text and file.parent.name != "sim":
+            calls = (call for call in ast.walk(ast.parse(text)) if isinstance(call, ast.Call))
+            found |= {ast.unparse(kind) for call in calls if (kind := _type_of(call)) is not None}
+    return found
+
+
+def _type_of(call: ast.Call) -> ast.expr | None:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    if name not in ("decode", "Decoder", "convert") or not ast.unparse(call.func).startswith("msgspec."):
+        return None
+    if name == "decode":
+        return next((word.value for word in call.keywords if word.arg == "type"), None)
+    return call.args[name == "convert"]
+
+
+def test_of_everything_that_is_decoded_it_is_known_who_wrote_it() -> None:
+    named = {kind for kind in decoded_types() if "(" not in kind}
+    assert named - FROM_OUTSIDE - CHECKED - OWN == set(), "who fills these types, and what bounds their numbers?"
+
+
+@pytest.mark.parametrize("outside", OUTSIDE, ids=lambda outside: getattr(outside.kind, "__name__", "Payload"))
+def test_no_number_from_outside_is_beyond_its_bounds(outside: Outside) -> None:
+    assert any(_taken(outside, example) for example in extremes.examples(outside.kind, NAMED)), "its example is none"
+    for path, value in extremes.extremes(outside.kind, NAMED):
+        try:
+            taken = outside.read(outside.encode(value))
+        except REFUSED:
+            continue
+        number = extremes.at(value, path)
+        assert is_bounded(taken) or abs(number) <= outside.greatest.get(str(path[-1]), 0), (path, number)
+
+
+def _taken(outside: Outside, value: Any) -> bool:
+    try:
+        outside.read(outside.encode(value))
+    except REFUSED:
+        return False
+    return True
