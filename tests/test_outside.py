@@ -67,7 +67,7 @@ OWN = {
     *("Manifest", "Backup", "Artefact", "Keystore", "Scrypt", "Pbkdf2", "Record", "Line", "ChainConfig", "Config"),
     *("Profile", "Status", "Request", "Copied", "Layout", "KeptStandings", "Saved", "list[Entry]", "list[Question]"),
     *("list[Answer]", "list[Dialled]", "Commit", "Snapshot", "State", "Recipe", "Order", "Remembered", "Source"),
-    *("TrainingConfig", "Meta", "Listed", "Parts", "Choice", "Past", "Show", "int", "tuple[str, ...]"),
+    *("TrainingConfig", "Groups", "Meta", "Listed", "Parts", "Choice", "Past", "Show", "int", "tuple[str, ...]"),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, object]"),
 }
 

@@ -45,7 +45,6 @@ Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
 Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
 Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
 
-
 PROTOCOL = 2  # version that this node speaks; a node of version 1 knows neither work nor invitations, and needs none
 Protocol = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.work`

@@ -55,6 +55,7 @@ class Orders:
         self.sent: dict[Port, dict[str, tuple[float, int]]] = {port: {} for port in ports}  # at, jumps of the clock
         self.announced: tuple[int, int, bool] = (-1, -1, False)
         self.open_until = math.inf  # the deadline of that
+        self.clock_sets = 0  # events that say so
         self.killed: dict[Worker, str] = {}  # id of the last order to kill a worker
         self.allowed: dict[str, int] = {}  # how often durable commits of this life ordered an id, not yet dispatched
 
@@ -65,6 +66,7 @@ class Orders:
             self._renew(envelope.event, before)
         if isinstance(envelope.event, ClockSet):
             self.open_until = -math.inf  # it is brought back
+            self.clock_sets += 1
         for command in commands:
             if step[2].low_space is not None and isinstance(command, Gather | Train):
                 self._fail(f"{command.id} goes out although the disk is nearly full")
@@ -125,14 +127,18 @@ class Orders:
     def _check_once(self, command: Command, at: float) -> None:
         """A report that was not acknowledged in time is sent again, nothing else."""
         sent = self.sent[PORTS[type(command)]]
-        last, jumps = sent.get(command.id, (None, 0))
-        if last is not None and not (isinstance(command, PublishReport) and self._is_overdue(at - last, jumps)):
+        last, sets = sent.get(command.id, (None, 0))
+        if last is not None and not (isinstance(command, PublishReport) and self._is_overdue(at - last, sets)):
             self._fail(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
-        sent[command.id] = (at, self.node.jumps)
+        sent[command.id] = (at, self._times_set())
 
-    def _is_overdue(self, since_s: float, jumps: int) -> bool:
+    def _is_overdue(self, since_s: float, sets: int) -> bool:
         """Whether time enough has passed, or so it seemed: the clock was set meanwhile."""
-        return since_s >= self.node.settings.publish_s - 0.001 or jumps != self.node.jumps
+        return since_s >= self.node.settings.publish_s - 0.001 or sets != self._times_set()
+
+    def _times_set(self) -> int:
+        """How often the clock was set so far: in the world, and in the log, which may be read long after."""
+        return self.node.jumps + self.clock_sets
 
     def _fail(self, what: str) -> None:
         self.world.fail(self.node, what)

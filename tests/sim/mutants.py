@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "a worker that ended is not started again",
         workers,
-        'turn.arm(f"restart/{event.worker}", turn.at + wait_s)',
-        "assert wait_s > 0",
+        'turn.arm(f"restart/{event.worker}", turn.at + _backoff_s(life.exits, BACKOFF_MAX_S))',
+        "pass",
     ),
     Mutant(
         "a stage that was given up is left while the trainer is still at it",
