@@ -210,6 +210,7 @@ async def test_records_are_published_anew_as_soon_as_the_clock_was_set(
         wrong.ahead_s = -3600.0
         await until(lambda: len(one.told) == 3)
         tasks.cancel_scope.cancel()
+    assert len({signed.expiration for signed in one.told}) == 3
 
 
 async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_ones(start: Start) -> None:

@@ -58,8 +58,8 @@ CORE = (
     Mutant(
         "a reward is cut off instead of rounded",
         "swarmd/core/submissions.py",
-        "math.floor(value * scale + 0.5)",
-        "math.floor(value * scale)",
+        "scaled = value * scale + 0.5",
+        "scaled = value * scale",
         ("tests/core/test_submissions.py",),
     ),
     Mutant(
@@ -99,7 +99,7 @@ CORE = (
     ),
     Mutant(
         "skipped rounds are counted one short",
-        "swarmd/core/rounds.py",
+        "swarmd/core/results.py",
         "turn.state.rounds_skipped + event.last - event.first + 1",
         "turn.state.rounds_skipped + event.last - event.first",
         ("tests/core/test_rounds.py",),

@@ -53,7 +53,9 @@ def test_a_message_comes_again_once_it_is_scored(node: PlayedNode) -> None:
             told = [json.loads(body) for _, _, body in listener.of("gossip")]
             return {each["peer"]: each["truth"] for each in told if each["round"] == 1 and each["peer"] != NODE}
 
-        until(lambda: last_told() == {peer: "2" for peer in NAMES if peer != NODE})
+        scored = {peer: "2" for peer in NAMES if peer != NODE}
+        until(lambda: last_told() == scored)
+        assert last_told() == scored
         listener.close()
 
 
