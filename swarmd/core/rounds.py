@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from swarmd.bounds import fit
 from swarmd.core import restored, submissions, votes
 from swarmd.core.commands import (
     Announce,

@@ -17,6 +17,7 @@ from typing import Literal
 import msgpack  # type: ignore[import-untyped]
 import msgspec
 
+from swarmd.bounds import Real
 from swarmd.dht.identity import Identity, is_peer_id
 from swarmd.dht.plain import DECODE_ERRORS, check_plain
 from swarmd.dht.signatures import ED25519_BYTES, verify
@@ -35,7 +36,7 @@ class Invitation(msgspec.Struct, frozen=True, array_like=True):
     """That a host wants a guest in its swarm."""
 
     host: str  # peer id, of an Ed25519 key
-    until: float  # POSIX seconds; 0: without an end
+    until: Real  # POSIX seconds; 0: without an end
     signature: bytes
     own: bytes = b""  # the host's own invitation; empty where the host is the creator
 
