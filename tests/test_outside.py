@@ -49,8 +49,7 @@ def frame_of(kind: Any) -> Outside:
 OUTSIDE = [
     Outside(Payload, check_payload, greatest={"work": 2**63 - 1}),
     Outside(Signed, decode_signed),
-    Outside(Hint, msgspec.msgpack.Decoder(Hint).decode),
-    Outside(Invitation, msgspec.msgpack.Decoder(Invitation).decode),
+    *(Outside(kind, msgspec.msgpack.Decoder(kind).decode) for kind in (Hint, Invitation)),
     Outside(Board, decode_board),
     Outside(Rollouts, decode_rollouts),
     *(json_of(kind) for kind in (RegisterBody, RewardBody, WinnerBody)),
@@ -63,7 +62,7 @@ REFUSED = (RecordRejected, FrameError, msgspec.DecodeError)
 # What everything that is decoded into a type is, by the type's name where it is decoded. Read from outside: `OUTSIDE`
 # above, or held in bounds by what reads it (block numbers are texts of 16 hex digits, which `swarmd.chain` looks at one
 # by one). All else is a file of this node, its operator's, or what its own processes tell each other.
-FROM_OUTSIDE = {"Payload", "Invitation", "Signed", "Hint", "Board", "Rollouts", "_Version", "kind"}
+FROM_OUTSIDE = {"Payload", "Signed", "Hint", "Invitation", "Board", "Rollouts", "_Version", "kind"}
 CHECKED = {"Header", "Entry", "Answer", "Notice", "_Head", "Outcome", "str", "list[str | None]", "list[str]"}
 OWN = {
     *("Manifest", "Backup", "Artefact", "Keystore", "Scrypt", "Pbkdf2", "Record", "Line", "ChainConfig", "Config"),
