@@ -165,3 +165,13 @@ def test_every_requirement_names_tests_that_are_there() -> None:
         assert named, f"requirement {number} names no test"
         for file, name in named:
             assert re.search(rf"\bdef {name}\b", (ROOT / "tests" / file).read_text(encoding="utf-8")), f"{file}::{name}"
+
+
+def test_every_claim_of_safety_names_tests_that_are_there() -> None:
+    text = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", text)
+    rows = re.findall(r"^\|(?: [^|]+ \|){4} ([^|]+) \|$", text, re.M)
+    unproved = [row for row in rows if "::" not in row and row not in ("Proved by", "no test of its own")]
+    assert len(named) > 40 and unproved == []
+    for file, name in named:
+        assert re.search(rf"\bdef {name}\b", (ROOT / "tests" / file).read_text(encoding="utf-8")), f"{file}::{name}"
