@@ -565,10 +565,10 @@ async def test_an_orderly_end_waits_for_the_request_under_way(ground: Ground, tm
         ({"contract": "0x" + "12" * 20}, ExitCode.CHAIN_CONFLICT, "no contract"),
         ({"contract": "0x12"}, ExitCode.BAD_CONFIG, "contract"),
         ({"passphrase_file": "token"}, ExitCode.NO_PERMISSION, "does not open"),
-        ({"passphrase_file": "none"}, ExitCode.NO_PERMISSION, "none"),
-        ({"keystore": "account.pass"}, ExitCode.NO_PERMISSION, "no keystore"),
-        ({"keystore": "credential:key"}, ExitCode.NO_PERMISSION, "LoadCredential"),
-        ({"token_file": "none"}, ExitCode.NO_PERMISSION, "token"),
+        ({"passphrase_file": "none"}, ExitCode.NO_INPUT, "none"),
+        ({"keystore": "account.pass"}, ExitCode.BAD_DATA, "no keystore"),
+        ({"keystore": "credential:key"}, ExitCode.NO_INPUT, "LoadCredential"),
+        ({"token_file": "none"}, ExitCode.NO_INPUT, "token"),
         ({"listen": "0.0.0.0:0"}, ExitCode.BAD_CONFIG, "--token-file"),
         ({"listen": "[::]:0"}, ExitCode.BAD_CONFIG, "--token-file"),
         ({"listen": "somewhere"}, ExitCode.BAD_CONFIG, "HOST:PORT"),
@@ -608,7 +608,7 @@ async def test_one_audit_log_has_one_signer_and_one_account(ground: Ground, tmp_
     text = (tmp_path / "audit.jsonl").read_text(encoding="utf-8")
     (tmp_path / "audit.jsonl").write_text(text.replace(ADDRESS, OWNER), encoding="utf-8")
     foreign = await start(tmp_path, *options(ground))
-    assert await foreign.ended() == ExitCode.NO_PERMISSION
+    assert await foreign.ended() == ExitCode.BAD_DATA
     assert OWNER in "".join(foreign.said)
 
 

@@ -75,7 +75,7 @@ async def test_a_worker_without_a_sender_refuses_submissions(ground: Ground, sta
         ({"chain_id": 1}, 80, "chain 31337"),
         ({"contract": "0x" + 40 * "1"}, 80, "no contract"),
         ({"rpc": ("file:missing",)}, 78, "missing"),
-        ({"sender": "wallet", "passphrase": "missing.pass"}, 77, "missing.pass"),
+        ({"sender": "wallet", "passphrase": "missing.pass"}, 66, "missing.pass"),
     ],
 )
 async def test_what_no_retry_helps_ends_the_worker(

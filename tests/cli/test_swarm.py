@@ -134,7 +134,7 @@ def test_a_mixture_that_is_the_kinds_own_is_spelled_out(shell: Shell) -> None:
         (["--min-submissions", "-1"], ExitCode.USAGE, "min-submissions"),
         (["--rpc", "ftp://x"], ExitCode.BAD_CONFIG, "no URL of a node"),
         (["--rpc", "http://127.0.0.1:1"], ExitCode.FAILURE, "127.0.0.1:1"),
-        (["--rpc", "http://127.0.0.1:1", "--account", "none.json"], ExitCode.NO_PERMISSION, "none.json"),
+        (["--rpc", "http://127.0.0.1:1", "--account", "none.json"], ExitCode.NO_INPUT, "none.json"),
         (["--rpc", "file:none.txt"], ExitCode.BAD_CONFIG, "none.txt cannot be read"),
         (["--rpc", "http://127.0.0.1:1", "--max-gwei", "nan"], ExitCode.BAD_CONFIG, "--max-gwei nan is no price"),
         (["--min-submissions", str(2**32)], ExitCode.USAGE, "min-submissions"),
