@@ -42,7 +42,7 @@ def imported_modules(path: Path) -> set[str]:
 
 
 def foreign(path: Path, allowed: set[str]) -> set[str]:
-    own = ("swarmd.core", "swarmd.errors")
+    own = ("swarmd.core", "swarmd.errors", "swarmd.bounds")
     return {name for name in imported_modules(path) if name.split(".")[0] not in allowed and not name.startswith(own)}
 
 

@@ -89,12 +89,20 @@ class Room:
         marks: what is too much.
         disconnect_strangers: makes room in p2pd, also from those who are served where that is not enough (True);
             returns how many it was.
+        fills_process: whether all that this process holds is to be counted, or p2pd's part alone.
     """
 
-    def __init__(self, node: Node, marks: Marks, disconnect_strangers: Callable[[Life, bool], Awaitable[int]]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        marks: Marks,
+        disconnect_strangers: Callable[[Life, bool], Awaitable[int]],
+        fills_process: bool = True,
+    ) -> None:
         self._node = node
         self._marks = marks
         self._disconnect_strangers = disconnect_strangers
+        self._fills_process = fills_process
         self._over_since: dict[str, float] = {}
         self._eased_at = -EASE_S
         self._eased = 0  # times, one after another
@@ -110,7 +118,9 @@ class Room:
             await self.look(self.own(), self._of_p2pd())
 
     def own(self) -> Usage:
-        """What this process holds."""
+        """What this process holds, where it is the network's alone."""
+        if not self._fills_process:
+            return Usage()
         return usage_of(os.getpid())._replace(tasks=len(asyncio.all_tasks()))
 
     def _of_p2pd(self) -> Usage:

@@ -68,9 +68,19 @@ class Session:
         identity: its key, held by this process.
         blobs: rollout bodies.
         outbox: takes the events.
+        fills_process: whether all that this process holds is the session's. In a program that does other things too,
+            p2pd alone is kept within marks.
     """
 
-    def __init__(self, config: Config, paths: DataPaths, identity: Identity, blobs: BlobStore, outbox: Emitter) -> None:
+    def __init__(
+        self,
+        config: Config,
+        paths: DataPaths,
+        identity: Identity,
+        blobs: BlobStore,
+        outbox: Emitter,
+        fills_process: bool = True,
+    ) -> None:
         _check(config)
         install_guards()
         self.config = config
@@ -94,7 +104,7 @@ class Session:
         self._build()
         self.connections = Connections(self.node, self.door, config.dht.connections_max)
         marks = Marks(config.dht.memory_bytes_max, config.dht.files_max, config.dht.tasks_max)
-        self.room = Room(self.node, marks, self.connections.make_room)
+        self.room = Room(self.node, marks, self.connections.make_room, fills_process)
         self._tasks: TaskGroup | None = None
         self._work: int | None = None
         self._working = anyio.Lock()
@@ -215,7 +225,7 @@ class Session:
 
         Raises:
             AddressInUse: the node cannot listen where it should.
-        OutOfRoom: the process has grown too large.
+            OutOfRoom: the process has grown too large.
         """
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, NotFoundError
+from swarmd.errors import ConfigError
 from swarmd.paths import configs_directory
 
 SpreadKind = Literal["replicas", "fsdp", "zero"]
@@ -101,9 +101,7 @@ def _list_clashes(training: TrainingConfig) -> Iterator[tuple[str, str]]:
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise NotFoundError(
-            f"training.accelerate: there is no file {path}", f"Name one, or one of {', '.join(SHIPPED)}"
-        )
+        raise ConfigError(f"training.accelerate: there is no file {path}", f"Name one, or one of {', '.join(SHIPPED)}")
     try:
         read = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

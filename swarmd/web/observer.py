@@ -122,7 +122,8 @@ class DhtSwarm:
         use_hivemind_log_handler("nowhere")
         while True:
             try:
-                self._session = Session(self._config, self._paths, self._identity, self._blobs, self)
+                parts = (self._config, self._paths, self._identity, self._blobs)
+                self._session = Session(*parts, self, fills_process=False)
                 self._stages = Stages(self._session)
                 self._standings = Standings(self._session, self._settle)
                 await self._session.run(self._follow)

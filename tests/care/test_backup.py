@@ -391,7 +391,7 @@ def test_the_verbs(
     assert run_command(["restore", str(out), str(tmp_path / "new"), *secret]) == 0
     told = capsys.readouterr()
     assert "all commands as they were" in told.out and "round after the first one" in told.err
-    assert run_command(["restore", str(out), str(tmp_path / "new"), *secret]) == 65
+    assert run_command(["restore", str(out), str(tmp_path / "new"), *secret]) == 73
     assert run_command(["backup", "--without-keys", str(node.root), str(tmp_path / "b.tar.gz")]) == 0
     assert "the identity is not in it" in capsys.readouterr().err
     assert (node.root / "identity.key.saved").exists(), "the doctor knows of the backup"

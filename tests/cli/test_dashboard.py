@@ -112,7 +112,7 @@ def test_an_archive_is_shown_on_any_port_that_is_free(tmp_path: Path) -> None:
     [
         (["--listen", "nonsense"], "HOST:PORT", ExitCode.BAD_CONFIG),
         (["--listen", "0.0.0.0:0"], "asks for no token", ExitCode.BAD_CONFIG),
-        (["--listen", "127.0.0.1:0", "--token-file", "none"], "none", ExitCode.BAD_CONFIG),
+        (["--listen", "127.0.0.1:0", "--token-file", "none"], "none", ExitCode.NO_INPUT),
         (["--config", "none.toml"], "none.toml", ExitCode.NO_INPUT),
     ],
 )

@@ -24,18 +24,18 @@ def test_strangers_are_never_served_without_a_token(capsys: pytest.CaptureFixtur
 def test_a_token_is_read_from_a_private_file_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "token"
     arguments = ["reference-server", "--token-file", str(path)]
-    assert run_command(arguments) == ExitCode.BAD_CONFIG
+    assert run_command(arguments) == ExitCode.NO_INPUT
     assert "openssl rand" in capsys.readouterr().err
     path.write_text(TOKEN, encoding="utf-8")
     path.chmod(0o644)
-    assert run_command(arguments) == ExitCode.BAD_CONFIG
+    assert run_command(arguments) == ExitCode.NO_PERMISSION
     told = capsys.readouterr().err
     assert "chmod 600" in told and TOKEN not in told
     path.chmod(0o600)
     path.write_text("short", encoding="utf-8")
-    assert run_command(arguments) == ExitCode.BAD_CONFIG
+    assert run_command(arguments) == ExitCode.BAD_DATA
     assert "there is no token" in capsys.readouterr().err
-    assert run_command(["reference-server", "--token-file", "credential:absent"]) == ExitCode.BAD_CONFIG
+    assert run_command(["reference-server", "--token-file", "credential:absent"]) == ExitCode.NO_INPUT
 
 
 def test_a_model_that_is_not_there_ends_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

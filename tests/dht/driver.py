@@ -17,6 +17,7 @@ from swarmd.core.commands import Command
 from swarmd.core.events import Event, LinkUp
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity import create_identity, read_identity
+from swarmd.dht.sockets import socket_place
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.worker.frames import FrameReader, encode_frame
@@ -138,7 +139,7 @@ class Driver:
 
     def p2pd(self) -> int:
         """Pid of the worker's p2pd."""
-        note = msgspec.json.decode((self.paths.sockets / "p2pd.json").read_bytes())
+        note = msgspec.json.decode((socket_place(self.paths.sockets) / "p2pd.json").read_bytes())
         return int(note["pid"])
 
     def put(self, body: object, groups: int = 1, place: tuple[int, int] = (0, 0)) -> RolloutsRef:

@@ -151,6 +151,13 @@ async def test_fewer_files_than_configured_may_be_what_the_machine_allows() -> N
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+async def test_in_a_program_of_others_the_process_is_not_the_networks_to_measure() -> None:
+    scene = Scene()
+    held = scene.room.own().memory_bytes
+    scene.room = Room(cast(Any, SimpleNamespace(life=None)), MARKS, scene._disconnect, fills_process=False)
+    assert held > MIB and scene.room.own() == Usage()
+
+
 def test_usage_is_that_of_the_process() -> None:
     held = usage_of(os.getpid())
     assert held.memory_bytes > MIB and held.files > 3

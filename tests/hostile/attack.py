@@ -19,6 +19,7 @@ from tests.dht.driver import SWARM, Driver
 from tests.dht.making import DIGEST, signed_by
 from tests.dht.outsider import Outsider
 
+ANSWERED_WITHIN = 5  # calls of an honest peer, one a second
 MIB = 1 << 20
 GROWTH_MIB_MAX = 64  # of an attacked network worker, above its quiet size
 
@@ -85,8 +86,13 @@ class Siege:
         return sum(event.count for event in self.victim.seen(RecordsRejected, reason=reason))
 
     async def is_unharmed(self) -> None:
-        """The victim is the process that it was, answers a peer and takes commands."""
-        assert await self.find([names.clock(SWARM)], by=self.honest) == ""
+        """The victim is the process that it was, answers a peer (it may be behind with calls) and takes commands."""
+        for _ in range(ANSWERED_WITHIN):
+            trouble = await self.find([names.clock(SWARM)], by=self.honest)
+            if not trouble:
+                break
+            await asyncio.sleep(1.0)
+        assert not trouble
         assert self.victim.process.returncode is None and not self.victim.faults
         since = len(self.victim.events)
         await self.victim.do(ReadClock("clock/again"))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from swarmd.core import catchup, chain, coordination, pause, rounds, step, submissions, turn, votes, workers
+from swarmd.core import catchup, chain, coordination, pause, results, rounds, step, submissions, turn, votes, workers
 from swarmd.sim import node, world
 
 
@@ -126,7 +126,7 @@ MUTANTS = (
     ),
     Mutant(
         "a skip is not counted",
-        rounds,
+        results,
         "skipped_to=event.last,",
         "skipped_to=turn.state.skipped_to,",
     ),

@@ -137,7 +137,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "peer_questions": 2,
     },
     "adapters": {"lora": LoraConfig(rank=4)},
-    SHORT: {},
+    SHORT: {"peer_tokens": "all"},  # or what bfloat16 rounds would decide which tokens count
 }
 
 

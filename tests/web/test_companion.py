@@ -170,7 +170,7 @@ def test_it_watches_without_a_page_and_stays_to_tell_of_the_daemons_end(tmp_path
     [
         (WebConfig(listen="0.0.0.0:0"), b"asks for no token", ExitCode.BAD_CONFIG),
         (WebConfig(listen="nonsense"), b"HOST:PORT", ExitCode.BAD_CONFIG),
-        (WebConfig(listen="127.0.0.1:0", token="none"), b"none", ExitCode.BAD_CONFIG),
+        (WebConfig(listen="127.0.0.1:0", token="none"), b"none", ExitCode.NO_INPUT),
     ],
 )
 def test_what_cannot_be_served_is_named(tmp_path: Path, web: WebConfig, word: bytes, code: int) -> None:

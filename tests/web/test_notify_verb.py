@@ -57,7 +57,7 @@ def test_a_services_secrets_lie_in_its_data_directory(tmp_path: Path, capsys: py
         (data / "webhook.url").chmod(0o600)
         assert run_command([*call, "--data", str(data)]) == ExitCode.OK
     assert "swarmd.service ended" in server.posted[0][1]["text"]
-    assert run_command(call) == ExitCode.BAD_CONFIG, "which is a failure of the unit that calls it"
+    assert run_command(call) == ExitCode.NO_INPUT, "which is a failure of the unit that calls it"
     assert "webhook.url" in capsys.readouterr().err
 
 
