@@ -75,7 +75,7 @@ def many(count: int) -> str:
 
 
 @pytest.mark.parametrize(("count", "code"), [(MOST, 0), (MOST + 1, 1)])
-def test_more_than_three_accidents_fail_the_run(tmp_path: Path, count: int, code: int) -> None:
+def test_more_accidents_than_that_fail_the_run(tmp_path: Path, count: int, code: int) -> None:
     write(tmp_path, "tests/chain/test_many.py", many(count))
     found, output = run_pytest(tmp_path, "-p", "xdist.plugin", "-n", "2", "--dist", "loadgroup")
     assert found == code, output

@@ -19,6 +19,7 @@ POLL_S = 0.15  # between two looks at the log's end; what waking up costs is mos
 SUSPECT_POLLS = 40  # bytes that are no whole frame for so many looks are judged: an append in progress, or damage
 AGAIN_S = 5.0  # after trouble, before the log is looked at again
 BATCH_EVENTS = 64  # told at once while there is much to read
+ALMOST = 0.999  # the share told at most before the log's end was reached
 
 log = logging.getLogger("swarmd.web")
 
@@ -70,7 +71,8 @@ class LogTail:
             return 0.0
         place = self._history.place
         done = sum(size for path, size in sizes.items() if place is not None and path < place.path)
-        return (done + (place.offset if place else 0)) / max(1, sum(sizes.values()))
+        # What was read last may not have been taken by everybody yet.
+        return min(ALMOST, (done + (place.offset if place else 0)) / max(1, sum(sizes.values())))
 
     def _run(self) -> None:
         started = False

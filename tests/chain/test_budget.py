@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from eth_account import Account
+from eth_typing import HexStr
 
 from swarmd.chain.audit import AuditLog, Line
 from swarmd.chain.budget import Budget, counted
@@ -119,6 +120,7 @@ async def test_what_is_signed_costs_no_more_than_is_counted(ground: Ground) -> N
     assert prepared is not None and wallet.budget.spent_wei == int(prepared.cost_wei)
     await wallet.send("me", REGISTER, prepared)
     await rpc.close()
+    ground.w3.eth.wait_for_transaction_receipt(HexStr(prepared.hash))
     paid_wei = before_wei - int(ground.say("eth_getBalance", account.address, "latest"), 16)
     assert 0 < paid_wei <= int(prepared.cost_wei)
 

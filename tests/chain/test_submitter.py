@@ -696,7 +696,8 @@ async def test_a_step_under_way_is_withdrawn_when_somebody_else_makes_it(ground:
     node.want("advance")
     with mining_by_hand(ground):
         await node.run(lambda: bool(node.of(SubmissionSent)))
-        ground.say("anvil_dropTransaction", attempts_of(node, "advance/0/0")[0].hash)
+        sent = attempts_of(node, "advance/0/0")[0].hash
+        assert ground.say("anvil_dropTransaction", sent) == sent
     ground.swarm.move_on()
     with mining_by_hand(ground):
         await node.run(lambda: len(node.of(SubmissionSent)) > 1)

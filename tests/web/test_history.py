@@ -20,6 +20,7 @@ from swarmd.web import tail as tail_module
 from swarmd.web.history import History
 from swarmd.web.places import Gone, Place, begin_of, commits_at
 from swarmd.web.shapes import EventPage, Moment
+from swarmd.web.tail import LogTail
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
 from tests.observe.counting import samples_of
@@ -55,6 +56,14 @@ def test_any_event_is_folded_from_the_nearest_keyframe(distance: int, monkeypatc
         assert history.moment(seq) == wanted[seq]
     assert history.state == wanted[-1].after
     assert history.fold_from(len(wanted), 5) == []
+
+
+def test_a_log_counts_as_read_only_when_all_has_been_told() -> None:
+    history = filled(CHAIN / "events")
+    tail = LogTail(history, lambda batch: None, grows=False)
+    assert 0.9 < tail.share_read < 1
+    tail.start()
+    assert tail.caught_up.wait(20.0) and tail.share_read == 1
 
 
 def test_an_event_that_is_not_there_is_named() -> None:
