@@ -31,7 +31,9 @@ PEERS_MAX = 256  # gathered from at most so many peers that the swarm knows, at 
 NEWCOMERS_MAX = 64  # and of newcomers from so many: those that worked most, then by lot
 IDLE_MAX = 16  # of those that have not worked
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
-FETCHES_AT_ONCE = 16
+FETCHES_AT_ONCE = 16  # of peers that are waited for
+OTHERS_AT_ONCE = 4  # of those that nobody waits for
+LINGER_S = 1.0  # what the latter get when everything else is there
 ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger body would be refused unread
 FETCH_S = 10.0  # longest for one body, so that one that trickles does not keep others waiting
 SLOW = "slow"
@@ -61,9 +63,11 @@ class Gathering:
         self._expected: set[str] = set()  # peers whose reports name rollouts
         self._awaited: set[str] = set()  # of them, those that gathering waits for
         self._limiter = anyio.CapacityLimiter(FETCHES_AT_ONCE)
+        self._others_limiter = anyio.CapacityLimiter(OTHERS_AT_ONCE)
         self._fetching: set[str] = set()  # peers whose bodies are being fetched, or wait for their turn
         self._settled = anyio.Event()  # set while there are none
         self._settled.set()
+        self._complete_at = 0.0  # when all that is waited for was there, 0 until then
         self._began_at = time.time()
         self._looked = False  # has any peer answered?
 
@@ -80,7 +84,10 @@ class Gathering:
         self._session.emit(RolloutsGathered(command.id, command.round, command.stage, rollouts, missing))
 
     async def _gather(self) -> None:
-        """Look, fetch, look again, until everything announced is there or has shown to be false."""
+        """Look, fetch, look again, until everything awaited is there or has shown to be false.
+
+        Fetches of other peers' bodies that go on then get a moment more, and are cancelled.
+        """
         async with anyio.create_task_group() as tasks:
             while True:
                 try:
@@ -90,15 +97,21 @@ class Gathering:
                     await self._begin_fetches(tasks, found.records)
                     with anyio.move_on_after(LOOK_AGAIN_S):  # whoever is slow does not keep this from looking
                         await self._settled.wait()
-                    if self._looked and not self._fetching and self._is_complete():
+                    if self._looked and self._is_complete() and self._is_over():
+                        tasks.cancel_scope.cancel()
                         return
                 except NetworkDown as error:
                     log.info("gathering goes on: %s", error)
                 await anyio.sleep(LOOK_AGAIN_S)
 
+    def _is_over(self) -> bool:
+        """Nothing is being fetched any more, or what is has had its moment since all that is waited for was there."""
+        self._complete_at = self._complete_at or time.monotonic()
+        return not self._fetching or time.monotonic() > self._complete_at + LINGER_S
+
     def _is_complete(self) -> bool:
-        """All announced rollouts are here or refused. In a swarm that was just restarted, peers get a moment first."""
-        if self._awaited - self._got.keys() - {peer for peer, _ in self._refused}:
+        """All awaited rollouts are here or refused. In a swarm that was just restarted, peers get a moment first."""
+        if self._fetching & self._awaited or self._awaited - self._got.keys() - {peer for peer, _ in self._refused}:
             return False
         now, session = time.time(), self._session
         settled = now > self._began_at + SETTLE_S or now > session.started_at + YOUNG_S
@@ -108,7 +121,10 @@ class Gathering:
         return self._command.until_at - ANSWER_S - time.time()
 
     async def _announced(self) -> set[str]:
-        """Peers whose report of the stage names rollouts; it is worth waiting for those that are known or worked."""
+        """Peers whose report of the stage names rollouts.
+
+        It is worth waiting for those of them that are known or worked, unless their last body stopped coming.
+        """
         name = names.reports(*self._place)
         found = await self._session.node.call(lambda life: lookup(life, name))
         announced = {
@@ -117,7 +133,8 @@ class Gathering:
             if isinstance(report := signed.content, ReportRecord) and report.groups and peer != self._session.peer_id
         }
         choose, key = self._session.seniority.choose, names.key_id(name)
-        self._awaited = set(choose(announced, key, Places(PEERS_MAX, NEWCOMERS_MAX, 0).take))
+        awaited = choose(announced, key, Places(PEERS_MAX, NEWCOMERS_MAX, 0).take)
+        self._awaited = {peer for peer in awaited if not self._session.slow[peer]}
         return set(choose(announced, key, Places(PEERS_MAX, NEWCOMERS_MAX, IDLE_MAX).take))
 
     async def _begin_fetches(self, tasks: TaskGroup, records: dict[str, Signed]) -> None:
@@ -163,7 +180,7 @@ class Gathering:
 
     async def _fetch_within(self, peer: str, content: RolloutsRecord) -> None:
         try:
-            async with self._limiter:
+            async with self._limiter if peer in self._awaited else self._others_limiter:
                 await self._try(peer, content)
         finally:
             self._fetching.discard(peer)

@@ -17,10 +17,11 @@ from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
 from swarmd.dht import gather
 from swarmd.dht.fetch import PROTOCOL
-from swarmd.dht.identity import Identity, create_identity, generate_identity
+from swarmd.dht.identity import Identity, create_identity, generate_identity, read_identity
 from swarmd.dht.records import ReportRecord, RolloutsRecord
+from swarmd.dht.work import WORK_BITS, find_work
 from swarmd.swarms import rollouts
-from tests.dht.driver import SWARM, until
+from tests.dht.driver import SWARM
 from tests.dht.making import signed_by
 from tests.dht.outsider import Outsider
 from tests.hostile.attack import Siege, besieged
@@ -38,31 +39,36 @@ def test_what_is_fetched_is_bounded_as_what_is_read() -> None:
 async def test_streams_that_never_end_cost_no_honest_body(tmp_path: Path) -> None:
     async with besieged(tmp_path) as siege:
         owners = await asyncio.gather(
-            owner(siege, tmp_path / "honest", give),
+            owner(siege, tmp_path / "honest", give, WORK_BITS),
             *(owner(siege, tmp_path / f"stalling-{number}", stall) for number in range(STALLING)),
         )
         try:
             honest = {owners[0].peer_id} | {await publish_inline(siege) for _ in range(3)}
-            await siege.victim.do(Gather("gather/1", 0, 1, 0, 0, time.time() + 30.0))
-            gathered = await siege.victim.expect(RolloutsGathered)
-            assert {ref.peer for ref in gathered.rollouts} == honest
-            await until(lambda: siege.refused("slow") == STALLING)
+            assert await gathered(siege, 0) == honest
         finally:
             await asyncio.gather(*(each.close() for each in owners))
 
 
-async def publish_inline(siege: Siege) -> str:
+async def gathered(siege: Siege, stage: int) -> set[str]:
+    """Whose rollouts of a stage the victim gathers."""
+    command = f"gather/{stage}"
+    await siege.victim.do(Gather(command, 0, stage + 1, 0, stage, time.time() + 35.0))
+    told = await siege.victim.expect(RolloutsGathered, command=command)
+    return {ref.peer for ref in told.rollouts}
+
+
+async def publish_inline(siege: Siege, stage: int = 0) -> str:
     """Have the victim hold rollouts with their body; their owner."""
     identity = generate_identity()
     body = body_of(identity)
-    rollouts = rollouts_of(body, zlib.compress(body))
+    rollouts = rollouts_of(body, stage, zlib.compress(body))
     for record in (rollouts, report_of(rollouts)):
         assert await siege.honest.store_signed(record.key, signed_by(identity, record))
     return identity.peer_id
 
 
-async def owner(siege: Siege, root: Path, serve: Serve) -> Outsider:
-    """A peer with a report and rollouts of the first stage, which it gives in its own way."""
+async def owner(siege: Siege, root: Path, serve: Serve, bits: int = 0) -> Outsider:
+    """A peer that has worked so much, with a report and rollouts of the first stage, which it gives in its own way."""
     root.mkdir(exist_ok=True)  # noqa: ASYNC240 - once, before anything runs
     identity = create_identity(root / "identity.key")
     outsider = Outsider(root / "sockets", identity=root / "identity.key")
@@ -75,10 +81,18 @@ async def owner(siege: Siege, root: Path, serve: Serve) -> Outsider:
         await serve(writer, body)
 
     await outsider.p2p.add_binary_stream_handler(PROTOCOL, answer)
-    rollouts = rollouts_of(body)
-    for record in (rollouts, report_of(rollouts)):
-        assert await outsider.store_signed(record.key, signed_by(identity, record))
+    await publish(outsider, root, 0, bits)
     return outsider
+
+
+async def publish(outsider: Outsider, root: Path, stage: int, bits: int) -> None:
+    """Have the victim hold the records of a stage, with so much work."""
+    identity = read_identity(root / "identity.key")
+    work = find_work(SWARM, identity.peer_id, bits) if bits else 0
+    rollouts = rollouts_of(body_of(identity), stage)
+    for content in (rollouts, report_of(rollouts)):
+        record = msgspec.structs.replace(content, work=work)
+        assert await outsider.store_signed(record.key, signed_by(identity, record))
 
 
 def body_of(identity: Identity) -> bytes:
@@ -86,14 +100,14 @@ def body_of(identity: Identity) -> bytes:
     return msgspec.msgpack.encode([identity.peer_id, b"x" * 100_000])
 
 
-def rollouts_of(body: bytes, inline: bytes = b"") -> RolloutsRecord:
+def rollouts_of(body: bytes, stage: int, inline: bytes = b"") -> RolloutsRecord:
     """The record of a body."""
-    return RolloutsRecord(SWARM, 0, 0, hashlib.sha256(body).hexdigest(), len(body), 1, inline)
+    return RolloutsRecord(SWARM, 0, stage, hashlib.sha256(body).hexdigest(), len(body), 1, inline)
 
 
 def report_of(rollouts: RolloutsRecord) -> ReportRecord:
     """The report that names it."""
-    return ReportRecord(SWARM, 0, 0, 0.5, rollouts.digest, rollouts.size_bytes, 1)
+    return ReportRecord(SWARM, rollouts.round, rollouts.stage, 0.5, rollouts.digest, rollouts.size_bytes, 1)
 
 
 async def stall(writer: asyncio.StreamWriter, body: bytes) -> None:

@@ -1,0 +1,122 @@
+"""Whom gathering waits for: of peers whose bodies never come, those that worked, once."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from swarmd.core.commands import Gather
+from swarmd.core.events import Event, RolloutsGathered
+from swarmd.dht import gather, names
+from swarmd.dht.identity import Identity, generate_identity
+from swarmd.dht.records import ReportRecord, RolloutsRecord, Signed
+from swarmd.dht.rejections import Rejections
+from swarmd.dht.seniority import Seniority
+from swarmd.dht.work import WORK_BITS, find_work
+from swarmd.eventlog.blobs import Blobs
+from tests.dht.driver import SWARM
+from tests.dht.making import signed_by
+
+pytestmark = pytest.mark.anyio
+
+
+def body_of(peer: str) -> bytes:
+    """A body that no other peer has."""
+    return msgspec.msgpack.encode(peer)
+
+
+class Swarm:
+    """What one node sees of a swarm in which nobody but `answering` ever gives a body."""
+
+    def __init__(self, root: Path) -> None:
+        self.records: dict[str, dict[str, Signed]] = {names.reports(SWARM, 0, 0): {}, names.rollouts(SWARM, 0, 0): {}}
+        self.answering: set[str] = set()
+        self.asked: list[str] = []
+        self.told: list[Event] = []
+        caller = SimpleNamespace(known=False)
+        self.session: Any = SimpleNamespace(
+            swarm=SWARM, peer_id="me", coordinating=True, members=2, started_at=0.0, emit=self.told.append, node=self,
+            slow=Counter(), seniority=Seniority(), door=SimpleNamespace(caller=lambda peer: caller),
+            blobs=Blobs(root / "blobs"), rejections=Rejections(time.monotonic),
+        )  # fmt: skip
+
+    async def call(self, operation: Callable[[None], str]) -> SimpleNamespace:
+        """Instead of a look-up: what lies under the key."""
+        return SimpleNamespace(records=self.records[operation(None)], answered=True)
+
+    async def body(self, node: Any, peer: str, *rest: Any) -> bytes:
+        """A body, if the peer gives any."""
+        self.asked.append(peer)
+        if peer not in self.answering:
+            await anyio.sleep_forever()
+        return body_of(peer)
+
+    def join(self, worked: bool, answering: bool = False) -> str:
+        """A peer with a report and rollouts."""
+        identity: Identity = generate_identity()
+        work = find_work(SWARM, identity.peer_id, WORK_BITS) if worked else 0
+        body = body_of(identity.peer_id)
+        digest = hashlib.sha256(body).hexdigest()
+        report = ReportRecord(SWARM, 0, 0, 0.5, digest, len(body), 1, work)
+        rollouts = RolloutsRecord(SWARM, 0, 0, digest, len(body), 1, work=work)
+        for content in (report, rollouts):
+            self.records[content.key][identity.peer_id] = signed_by(identity, content)
+        if answering:
+            self.answering.add(identity.peer_id)
+        return identity.peer_id
+
+    async def gather(self) -> set[str]:
+        """Whose rollouts are gathered, with all the time in the world."""
+        await gather.gather(self.session, Gather("gather/1", 0, 1, 0, 0, time.time() + 3600.0))
+        told = self.told[-1]
+        assert isinstance(told, RolloutsGathered)
+        return {ref.peer for ref in told.rollouts}
+
+
+@pytest.fixture
+def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Swarm:
+    swarm = Swarm(tmp_path)
+    monkeypatch.setattr(gather, "lookup", lambda life, name: name)
+    monkeypatch.setattr(gather, "fetch_body", swarm.body)
+    monkeypatch.setattr(gather, "LOOK_AGAIN_S", 0.01)
+    return swarm
+
+
+async def test_nobody_waits_for_bodies_of_idle_strangers(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "FETCH_S", 3600.0)
+    honest = {swarm.join(worked=True, answering=True) for _ in range(3)}
+    stalling = {swarm.join(worked=False) for _ in range(gather.IDLE_MAX)}
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == honest
+    assert stalling & set(swarm.asked)  # which were tried, and cancelled
+
+
+async def test_an_idle_stranger_that_answers_is_gathered_from(swarm: Swarm) -> None:
+    idle = swarm.join(worked=False, answering=True)
+    assert await swarm.gather() == {idle}
+
+
+async def test_whoever_worked_is_waited_for_once(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "FETCH_S", 0.5)
+    honest, stalling = swarm.join(worked=True, answering=True), swarm.join(worked=True)
+    assert await swarm.gather() == {honest}
+    assert swarm.session.rejections.total == {"slow": 1} and swarm.session.slow == {stalling: 1}
+    monkeypatch.setattr(gather, "FETCH_S", 3600.0)
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == {honest}
+
+
+async def test_whoever_stalled_and_gives_again_is_waited_for_again(swarm: Swarm) -> None:
+    late = swarm.join(worked=True, answering=True)
+    swarm.session.slow[late] = 1
+    assert await swarm.gather() == {late}
+    assert not swarm.session.slow
