@@ -1,7 +1,7 @@
 """The contract's interface: calls encoded by signature, results decoded by type, reverts turned into typed errors.
 
-web3's own contract objects are not used: they choose the wrong one of two overloads without a word, and take a peer id
-for an ENS name (docs/CONTRACT.md).
+web3.py's contract objects are not used: they choose one of two overloads by the arguments, and their decoder has no
+bound (docs/adr/0025).
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from swarmd.chain.decoding import Content, Malformed, values_of
 from swarmd.chain.logs import decode_log
-from swarmd.chain.rpc import Caller
-from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, RpcRefused
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
+
+if TYPE_CHECKING:
+    from swarmd.chain.ethereum import Ethereum
 
 __all__ = [
     "ERRORS",
@@ -29,7 +31,7 @@ __all__ = [
     "refusal_of",
 ]
 
-RESULT_CHARS_MAX = 8 * (1 << 20)  # of one call's result, as hex
+RESULT_BYTES_MAX = 4 * (1 << 20)  # of one call's result
 TEXT_CHARS_MAX = 200  # of a revert's own words
 
 # Nodes' words for a call that the contract, or what stands in its place, ended.
@@ -104,18 +106,18 @@ def _parsed(signature: str) -> tuple[bytes, tuple[str, ...]]:
     return selector_of(signature), tuple(listed.split(",")) if listed else ()
 
 
-def decode_result(types: Sequence[str], data: str | bytes) -> tuple[Any, ...]:
-    """The values of a call's result, bytes or hex; arrays are tuples. Raises ChainError when it holds none such."""
+def decode_result(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
+    """The values of a call's result; arrays are tuples. Raises ChainError when it holds none such."""
     try:
-        if len(data) > RESULT_CHARS_MAX:
+        if len(data) > RESULT_BYTES_MAX:
             raise Malformed("too long")
-        return values_of(types, bytes.fromhex(data.removeprefix("0x")) if isinstance(data, str) else data)
+        return values_of(types, data)
     except ValueError as error:
         raise ChainError(f"the contract's answer holds no ({', '.join(types)}): {error}") from None
 
 
 async def read_call(
-    caller: Caller, contract: str, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
+    chain: Ethereum, contract: str, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
 ) -> tuple[Any, ...]:
     """The result of a view, at a block: its number as hex, or a tag.
 
@@ -124,27 +126,22 @@ async def read_call(
         ChainMismatch: there is no contract at the address.
         ChainError: no endpoint answers, or the answer makes no sense.
     """
-    request = {"to": contract, "data": "0x" + encode_call(signature, *arguments).hex()}
     try:
-        result = await caller.request("eth_call", [request, block])
+        result = await chain.call(contract, encode_call(signature, *arguments), block=block)
     except RpcRefused as refused:
         raise refusal_of(refused, signature) or refused from None
-    if not isinstance(result, str):
-        raise EndpointFailed(f"an endpoint answered {signature} with something that is no result")
-    if types and result in ("0x", ""):
-        await check_code(caller, contract)
+    if types and not result:
+        await check_code(chain, contract)
         raise ContractRefused("", f"the contract {contract} has no {signature} at block {block}")
     try:
         return decode_result(types, result)
     except ChainError as error:
-        if not _is_hex(result[2:]):  # an endpoint's nonsense; well-formed hex is the contract's own
-            raise
         raise ContractRefused("", f"{contract} {signature}: {error.message}") from None
 
 
-async def check_code(caller: Caller, contract: str) -> None:
+async def check_code(chain: Ethereum, contract: str) -> None:
     """Raise ChainMismatch when there is no contract at the address."""
-    if await caller.request("eth_getCode", [contract, "latest"]) in ("0x", "", None):
+    if not await chain.has_code(contract):
         raise ChainMismatch(
             f"there is no contract at {contract}",
             "Check chain.contract and chain.chain_id; a test chain that was restarted has lost its contracts",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from swarmd.chain.blocks import Blocks, seconds_of
 from swarmd.chain.contract import check_code, read_call
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry
 from swarmd.chain.rpc import Caller
 from swarmd.core.events import StageLog
@@ -42,7 +43,7 @@ class Coordinator:
     """
 
     def __init__(self, caller: Caller, contract: str, from_block: int = 0, range_blocks: int = 2000) -> None:
-        self._caller = caller
+        self._chain = Ethereum(caller)
         self._from_block = from_block
         self.blocks = Blocks(caller, contract, range_blocks)
         self._extensions: int | None = None
@@ -51,7 +52,7 @@ class Coordinator:
 
     async def check(self) -> None:
         """Raise ChainMismatch when there is no contract, or another kind of contract, at the address."""
-        await check_code(self._caller, self.contract)
+        await check_code(self._chain, self.contract)
         await self.place()
         await self.stages()
 
@@ -150,7 +151,7 @@ class Coordinator:
         return tuple(found[0]) if found else (True,) * len(peers)
 
     async def _read(self, signature: str, types: Sequence[str], *arguments: Any, block: str) -> tuple[Any, ...]:
-        return await read_call(self._caller, self.contract, signature, types, *arguments, block=block)
+        return await read_call(self._chain, self.contract, signature, types, *arguments, block=block)
 
     async def _optional(
         self, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"

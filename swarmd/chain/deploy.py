@@ -159,12 +159,12 @@ async def has_role(orders: Orders, coordinator: Coordinator, name: str) -> bool:
     """Whether this account has a role of the contract."""
     role = await _role(orders, coordinator, name)
     asked = "hasRole(bytes32,address)"
-    (has,) = await read_call(orders.caller, coordinator.contract, asked, ["bool"], role, orders.account)
+    (has,) = await read_call(orders.chain, coordinator.contract, asked, ["bool"], role, orders.account)
     return bool(has)
 
 
 async def _role(orders: Orders, coordinator: Coordinator, name: str) -> bytes:
-    (role,) = await read_call(orders.caller, coordinator.contract, f"{name}()", ["bytes32"])
+    (role,) = await read_call(orders.chain, coordinator.contract, f"{name}()", ["bytes32"])
     return bytes(role)
 
 

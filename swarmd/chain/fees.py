@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from swarmd.chain.rpc import LEGACY_FIX, NO_BASE_FEE, Caller
+from swarmd.chain.rpc import LEGACY_FIX, NO_BASE_FEE
 from swarmd.config import FeesConfig
 from swarmd.core.values import Value
 from swarmd.errors import EndpointFailed, GasTooDear
+
+if TYPE_CHECKING:
+    from swarmd.chain.ethereum import Ethereum
 
 GWEI = 10**9
 BASE_FEES = 2  # a block's base fee may rise so many times over before the transaction is stuck
@@ -28,24 +31,20 @@ def quantity(value: Any, what: str) -> int:
         raise EndpointFailed(f"an endpoint answered with something that is no {what}") from None
 
 
-async def quote(caller: Caller, fees: FeesConfig) -> Price:
+async def quote(chain: Ethereum, fees: FeesConfig) -> Price:
     """The price to sign now.
 
     Raises:
         GasTooDear: the chain asks for more than fees.max_gwei.
         ChainError: no endpoint answers, or as if the chain had no base fee though `fees.legacy` is not set.
     """
-    block = await caller.request("eth_getBlockByNumber", ["latest", False])
-    if not isinstance(block, dict):
-        raise EndpointFailed("an endpoint has no latest block")
-    cap = bound_wei(fees)
-    if block.get("baseFeePerGas") is None:
+    base_wei, cap = await chain.base_fee_wei(), bound_wei(fees)
+    if base_wei is None:
         if not fees.legacy:
             raise EndpointFailed(NO_BASE_FEE.format("an endpoint"), LEGACY_FIX)
-        price_wei = quantity(await caller.request("eth_gasPrice", []), "gas price")
+        price_wei = await chain.gas_price_wei()
         _check(price_wei, fees)
         return Price(price_wei)
-    base_wei = quantity(block["baseFeePerGas"], "base fee")
     _check(base_wei, fees)
     fee_wei = min(BASE_FEES * base_wei + round(fees.tip_gwei * GWEI), cap)
     return Price(fee_wei, min(round(fees.tip_gwei * GWEI), fee_wei))

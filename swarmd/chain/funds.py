@@ -12,15 +12,14 @@ from typing import NamedTuple
 
 import anyio
 
-from swarmd.chain.fees import bound_wei, quantity, quote
-from swarmd.chain.rpc import Caller
+from swarmd.chain.ethereum import Ethereum
+from swarmd.chain.fees import bound_wei, quote
 from swarmd.config import ChainConfig
-from swarmd.errors import EndpointFailed, GasTooDear, SwarmdError
+from swarmd.errors import GasTooDear, SwarmdError
 from swarmd.gas import COIN_WEI, round_gas, rounds_paid
 
 LOOK_S = 120.0  # from one look to the next
 KEPT_S = 600.0  # what was seen is told for so long when later looks are in vain
-BALANCE_WEI_MAX = 2**256 - 1  # the chain's own bound; an answer beyond it is none
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +38,17 @@ class Funds:
     Args:
         config: what a node submits in a round, and the bound on fees.
         stages: in a round.
-        caller: of the chain.
+        chain: to ask.
         account: the address that pays.
         clock: seconds, monotonic.
     """
 
     def __init__(
-        self, config: ChainConfig, stages: int, caller: Caller, account: str, clock: Callable[[], float] = monotonic
+        self, config: ChainConfig, stages: int, chain: Ethereum, account: str, clock: Callable[[], float] = monotonic
     ) -> None:
         self._config = config
         self._gas = round_gas(config, stages)
-        self._caller = caller
+        self._chain = chain
         self._account = account
         self._clock = clock
         self._seen: Seen | None = None
@@ -63,7 +62,7 @@ class Funds:
     async def look(self) -> None:
         """Ask once; where nobody answers, what was seen before stays."""
         try:
-            balance_wei = await balance_of(self._caller, self._account)
+            balance_wei = await self._chain.balance_wei(self._account)
             rounds = rounds_paid(balance_wei, await self._price_wei(), self._gas)
         except SwarmdError as error:  # another chain too: that is for the watcher to judge
             log.debug("what the account has is not known: %s", error.message)
@@ -73,7 +72,7 @@ class Funds:
     async def _price_wei(self) -> int:
         """Of a unit of gas; where it is above the bound, the bound, for nothing dearer is ever signed."""
         try:
-            return (await quote(self._caller, self._config.fees)).fee_wei
+            return (await quote(self._chain, self._config.fees)).fee_wei
         except GasTooDear:
             return bound_wei(self._config.fees)
 
@@ -89,16 +88,3 @@ class Funds:
         if self._config.sender == "proxy" and seen.balance_wei == 0:
             return {}
         return {"balance_coins": seen.balance_wei / COIN_WEI, "rounds_paid": float(seen.rounds)}
-
-
-async def balance_of(caller: Caller, account: str) -> int:
-    """What an account has, in wei.
-
-    Raises:
-        ChainError: no endpoint answers, or with something that is no balance.
-        ChainMismatch: all that answer are of another chain.
-    """
-    balance_wei = quantity(await caller.request("eth_getBalance", [account, "latest"]), "balance")
-    if not 0 <= balance_wei <= BALANCE_WEI_MAX:
-        raise EndpointFailed("an endpoint answered with something that is no balance")
-    return balance_wei

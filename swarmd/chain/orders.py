@@ -19,8 +19,8 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from swarmd.chain.contract import refusal_of
-from swarmd.chain.fees import GWEI, Price, quantity, quote, replacing
-from swarmd.chain.funds import balance_of
+from swarmd.chain.ethereum import Ethereum, MinedTransaction
+from swarmd.chain.fees import GWEI, Price, quote, replacing
 from swarmd.chain.rpc import Caller
 from swarmd.config import FeesConfig
 from swarmd.errors import (
@@ -168,6 +168,7 @@ class Orders:
     def __init__(self, caller: Caller, key: LocalAccount, fees: FeesConfig, journal: Journal, tell: Tell) -> None:
         assert journal.record is not None
         self.caller = caller
+        self.chain = Ethereum(caller)
         self.account = str(key.address)
         self._key = key
         self._fees = fees
@@ -200,12 +201,12 @@ class Orders:
 
     async def balance_wei(self) -> int:
         """What the account has."""
-        return await balance_of(self.caller, self.account)
+        return await self.chain.balance_wei(self.account)
 
     # --- one attempt ---
 
     async def _prepare(self, name: str, to: str | None, content: bytes) -> None:
-        price = await quote(self.caller, self._fees)
+        price = await quote(self.chain, self._fees)
         gas = await self._estimate(name, to, content)
         balance_wei, most_wei = await self.balance_wei(), gas * price.fee_wei
         if balance_wei < most_wei:
@@ -213,14 +214,12 @@ class Orders:
                 f"{name}: the account {self.account} has {coins(balance_wei)}, and this may cost {coins(most_wei)}",
                 _FUND,
             )
-        asked = [self.account, "pending"]
-        nonce = quantity(await self.caller.request("eth_getTransactionCount", asked), "nonce")
+        nonce = await self.chain.nonce(self.account, "pending")
         self._journal.note(name, self._sign(nonce, price, gas, to, content))
 
     async def _estimate(self, name: str, to: str | None, content: bytes) -> int:
-        asked = {"from": self.account, "data": "0x" + content.hex()} | ({"to": to} if to else {})
         try:
-            estimate = quantity(await self.caller.request("eth_estimateGas", [asked]), "estimate of gas")
+            estimate = await self.chain.estimate_gas(self.account, to, content)
         except RpcRefused as refused:
             raise refusal_of(refused, name) or self._refused(name, refused) from None
         gas = estimate * GAS_PERCENT // 100
@@ -276,7 +275,7 @@ class Orders:
         attempt = self._journal.attempts(name)[-1]
         self._tell(f"{name}: sending {attempt.hash}")
         try:
-            await self.caller.request("eth_sendRawTransaction", [attempt.raw])
+            await self.chain.send(bytes.fromhex(attempt.raw[2:]))
         except RpcRefused as refused:
             if not PASSING.search(refused.message):
                 raise self._refused(name, refused) from None
@@ -286,7 +285,7 @@ class Orders:
         attempts = self._journal.attempts(name)
         last = attempts[-1]
         earlier = Price(int(last.fee_wei), None if last.tip_wei is None else int(last.tip_wei))
-        price = replacing(earlier, await quote(self.caller, self._fees), self._fees)
+        price = replacing(earlier, await quote(self.chain, self._fees), self._fees)
         if price is not None and len(attempts) < ATTEMPTS_MAX:
             self._tell(f"{name}: not mined, trying again at {price.fee_wei / GWEI:.6g} gwei")
             self._journal.note(name, self._sign(last.nonce, price, last.gas, to, content))
@@ -295,12 +294,10 @@ class Orders:
     async def _find(self, name: str) -> Receipt | None:
         """The receipt of the attempt that was mined. Raises ContractRefused when it was reverted."""
         for attempt in reversed(self._journal.attempts(name)):
-            found = await self.caller.request("eth_getTransactionReceipt", [attempt.hash])
+            found = await self.chain.receipt(attempt.hash)
             if found is None:
                 continue
-            if not isinstance(found, dict):
-                raise EndpointFailed("an endpoint answered with something that is no receipt")
-            if quantity(found.get("status"), "status") != 1:
+            if not found.succeeded:
                 self._journal.forget(name)
                 raise ContractRefused("", f"{name}: the transaction {attempt.hash} was mined and reverted")
             return _receipt(name, attempt, found)
@@ -316,19 +313,9 @@ class Orders:
         return True
 
     async def _is_used_up(self, name: str) -> bool:
-        used = await self.caller.request("eth_getTransactionCount", [self.account, "latest"])
-        return quantity(used, "nonce") > self._journal.attempts(name)[-1].nonce
+        return await self.chain.nonce(self.account) > self._journal.attempts(name)[-1].nonce
 
 
-def _receipt(name: str, attempt: Attempt, found: dict[str, Any]) -> Receipt:
-    gas_used = quantity(found.get("gasUsed"), "amount of gas")
-    price_wei = quantity(found.get("effectiveGasPrice") or hex(int(attempt.fee_wei)), "price")
-    created = found.get("contractAddress")
-    return Receipt(
-        name,
-        attempt.hash,
-        quantity(found.get("blockNumber"), "block number"),
-        gas_used,
-        gas_used * price_wei,
-        to_checksum_address(created) if created else "",
-    )
+def _receipt(name: str, attempt: Attempt, found: MinedTransaction) -> Receipt:
+    paid_wei = found.gas_used * (found.price_wei or int(attempt.fee_wei))
+    return Receipt(name, attempt.hash, found.block.number, found.gas_used, paid_wei, found.contract)

@@ -16,6 +16,7 @@ import aiohttp
 
 from swarmd.chain.attempts import call_of
 from swarmd.chain.contract import ERRORS, advice, refusal_of
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.rpc import Caller
 from swarmd.chain.sender import Fate, Mined
 from swarmd.chain.urls import name_of
@@ -100,7 +101,7 @@ class Proxy:
 
     def __init__(self, config: ChainConfig, caller: Caller, token: str = "") -> None:
         self._config = config
-        self._caller = caller
+        self._chain = Ethereum(caller)
         self._url = config.proxy.url.rstrip("/")
         self._name = name_of(self._url)
         self._headers = {"Content-Type": "application/json"}
@@ -124,9 +125,8 @@ class Proxy:
 
     async def _rehearse(self, peer: str, command: Submit) -> None:
         content = call_of(command, peer, "never")
-        request = {"from": self.account, "to": self._config.contract, "data": "0x" + content.hex()}
         try:
-            await self._caller.request("eth_call", [request, "latest"])
+            await self._chain.call(self._config.contract, content, self.account)
         except RpcRefused as refused:
             raise refusal_of(refused, command.kind) or refused from None
 

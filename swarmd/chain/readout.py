@@ -12,9 +12,10 @@ import msgspec
 from swarmd.chain.blocks import Blocks, NotThere
 from swarmd.chain.contract import check_code, read_call
 from swarmd.chain.endpoint import endpoint_of
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.logs import decode_entry
 from swarmd.chain.reading import by_block
-from swarmd.chain.rpc import Caller, Rpc
+from swarmd.chain.rpc import Rpc
 from swarmd.chain.standings import PeerStanding, Standings
 from swarmd.core.events import ChainBlock
 from swarmd.core.values import BlockRef
@@ -48,7 +49,7 @@ async def read_out(urls: Sequence[str], contract: str, from_block: int) -> Reado
     """
     rpc = Rpc(urls, await chain_id_of(urls[0]), CALL_S)
     try:
-        await check_code(rpc, contract)
+        await check_code(Ethereum(rpc), contract)
         for _ in range(READS_MAX):
             with suppress(NotThere):  # a block was replaced meanwhile
                 return await _read(rpc, contract, from_block)
@@ -76,25 +77,25 @@ async def _read(rpc: Rpc, contract: str, from_block: int) -> Readout:
         for number, entries in by_block(span.entries):
             logs = [log for entry in entries if (log := decode_entry(entry, rejected)) is not None]
             standings.take(ChainBlock(BlockRef(number, entries[0].block_hash), tuple(logs)))
-    whole = await _nothing_before(rpc, contract, from_block)
-    differences = await compare(rpc, contract, standings, head.number) if whole else None
+    whole = await _nothing_before(Ethereum(rpc), contract, from_block)
+    differences = await compare(Ethereum(rpc), contract, standings, head.number) if whole else None
     if (await blocks.at(head.number)).hash != head.hash:
         raise NotThere(f"block {head.number} changed while the chain was read")
     chain_id = int(await rpc.ask("eth_chainId", [], str), 16)
     return Readout(chain_id, head, standings, whole, dict(rejected), differences)
 
 
-async def _nothing_before(caller: Caller, contract: str, from_block: int) -> bool:
+async def _nothing_before(chain: Ethereum, contract: str, from_block: int) -> bool:
     """Whether the contract is younger than this; where no endpoint remembers, that is taken for granted."""
     if from_block == 0:
         return True
     try:
-        return await caller.request("eth_getCode", [contract, hex(from_block - 1)]) in ("0x", "", None)
+        return not await chain.has_code(contract, from_block - 1)
     except RpcRefused:
         return True
 
 
-async def compare(caller: Caller, contract: str, standings: Standings, block: int) -> tuple[str, ...] | None:
+async def compare(chain: Ethereum, contract: str, standings: Standings, block: int) -> tuple[str, ...] | None:
     """Where the contract's own sums at a block are others, a sentence each; None where it keeps none."""
     counted = standings.standings()
     peers = sorted(peer for peer in counted if not NOT_UTF8.search(peer))
@@ -103,7 +104,7 @@ async def compare(caller: Caller, contract: str, standings: Standings, block: in
         asked = peers[at : at + PEERS_A_CALL]
         try:
             (sums,) = await read_call(
-                caller, contract, "getTotalRewards(string[])", ("int256[]",), asked, block=hex(block)
+                chain, contract, "getTotalRewards(string[])", ("int256[]",), asked, block=hex(block)
             )
         except ContractRefused:
             return None

@@ -19,6 +19,7 @@ from swarmd.chain.blocks import Blocks, NotThere
 from swarmd.chain.budget import Budget
 from swarmd.chain.contract import check_code
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.ledger import Entry, Ledger
 from swarmd.chain.numbering import Numbering
 from swarmd.chain.rpc import Caller, Rpc
@@ -90,6 +91,7 @@ class Signer:
     ) -> None:
         self._config = config
         self._caller = caller
+        self._chain = Ethereum(caller)
         self._audit = audit
         self._ledger = ledger
         self._wallet = make_wallet(Numbering(caller, ledger.held))
@@ -153,7 +155,7 @@ class Signer:
         """Before anything is signed: the chain, the contract, and what is out from before."""
         try:
             if self._ready:
-                await check_code(self._caller, self._config.contract)
+                await check_code(self._chain, self._config.contract)
                 return
             await self._caller.learn_base_fee()
             await self._coordinator.check()

@@ -14,8 +14,8 @@ import anyio
 
 from swarmd.chain.blocks import Blocks, NotThere
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.following import Following
-from swarmd.chain.funds import balance_of
 from swarmd.chain.rpc import Caller
 from swarmd.chain.sender import Fate, Mined, Sender
 from swarmd.chain.telling import Telling
@@ -59,7 +59,7 @@ class Submitter:
         emit: Callable[[Event], None],
     ) -> None:
         self._config = config
-        self._caller = caller
+        self._chain = Ethereum(caller)
         self._sender = sender
         self._confirmed = confirmed
         self._emit = emit
@@ -133,7 +133,7 @@ class Submitter:
 
     async def _is_too_poor_for(self, following: Following) -> bool:
         """Whether it still waits for the account to have what it takes."""
-        if following.needed_wei and await balance_of(self._caller, self._sender.account) >= following.needed_wei:
+        if following.needed_wei and await self._chain.balance_wei(self._sender.account) >= following.needed_wei:
             following.needed_wei = 0
         return bool(following.needed_wei)
 

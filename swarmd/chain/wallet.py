@@ -9,21 +9,20 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from eth_account.signers.local import LocalAccount
 
 from swarmd.chain.attempts import Signed, call_of, read_signed, sign
 from swarmd.chain.budget import Budget, counted
 from swarmd.chain.contract import refusal_of
-from swarmd.chain.fees import Price, quantity, quote, replacing
-from swarmd.chain.funds import balance_of
+from swarmd.chain.ethereum import Ethereum
+from swarmd.chain.fees import Price, quote, replacing
 from swarmd.chain.keystore import load_account
 from swarmd.chain.rpc import Caller
 from swarmd.chain.sender import Fate, Mined
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
-from swarmd.core.values import BlockRef, Prepared
+from swarmd.core.values import Prepared
 from swarmd.errors import AccountPoor, ChainError, RpcRefused
 from swarmd.paths import DataPaths
 
@@ -61,7 +60,7 @@ class Wallet:
     ) -> None:
         self.budget = budget or Budget(config.fees)
         self._config = config
-        self._caller = caller
+        self._chain = Ethereum(caller)
         self._key = account
 
     @property
@@ -84,7 +83,7 @@ class Wallet:
         self, attempts: Sequence[Prepared], to: str, content: bytes, gas: int, what: str
     ) -> Prepared | None:
         nonce, replaced = await self._place_for(attempts, what)
-        price: Price | None = await quote(self._caller, self._config.fees)
+        price: Price | None = await quote(self._chain, self._config.fees)
         if price is not None and replaced is not None and replaced.raw:
             price = replacing(read_signed(replaced).price, price, self._config.fees)
         if price is None:
@@ -97,8 +96,8 @@ class Wallet:
 
     async def _place_for(self, attempts: Sequence[Prepared], what: str) -> tuple[int, Prepared | None]:
         """The nonce for the next attempt, and the attempt that it would replace."""
-        mined = await self._count("latest")
-        waiting = max(await self._count("pending"), mined)
+        mined = await self._chain.nonce(self.account)
+        waiting = max(await self._chain.nonce(self.account, "pending"), mined)
         free = [each for each in attempts if each.nonce >= mined]
         if not free:
             return waiting, None
@@ -109,26 +108,19 @@ class Wallet:
             return waiting, next((each for each in reversed(free) if each.nonce == waiting), None)
         return free[-1].nonce, free[-1]
 
-    async def _count(self, tag: str) -> int:
-        return quantity(await self._caller.request("eth_getTransactionCount", [self.account, tag]), "nonce")
-
     async def _gas_for(self, to: str, content: bytes) -> int:
         """Gas to allow, a quarter more than it takes now."""
         most = self._config.fees.gas_max
-        request = {"from": self.account, "to": to, "data": "0x" + content.hex()}
-        estimate = quantity(await self._ask_contract("eth_estimateGas", request, "latest"), "amount of gas")
+        try:
+            estimate = await self._chain.estimate_gas(self.account, to, content)
+        except RpcRefused as refused:
+            raise refusal_of(refused, "the call") or refused from None
         if estimate > most:
             raise ChainError(f"the call takes {estimate} gas, and chain.fees.gas_max is {most}", "Raise the bound")
         return min(estimate + estimate // 4, most)
 
-    async def _ask_contract(self, method: str, request: dict[str, Any], block: str) -> Any:
-        try:
-            return await self._caller.request(method, [request, block])
-        except RpcRefused as refused:
-            raise refusal_of(refused, "the call") or refused from None
-
     async def _check_funds(self, needed_wei: int, what: str) -> None:
-        balance = await balance_of(self._caller, self.account)
+        balance = await self._chain.balance_wei(self.account)
         if balance < needed_wei:
             raise AccountPoor(
                 f"the account {self.account} has {balance} wei, and the {what} may cost {needed_wei}",
@@ -139,7 +131,7 @@ class Wallet:
     async def send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
         """Send the signed bytes, see `Sender`."""
         try:
-            await self._caller.request("eth_sendRawTransaction", ["0x" + prepared.raw.hex()])
+            await self._chain.send(prepared.raw)
         except RpcRefused as refused:
             if KNOWN.search(refused.message):
                 return prepared.hash
@@ -154,7 +146,7 @@ class Wallet:
 
     async def trace(self, attempts: Sequence[Prepared]) -> Fate:
         """Follow the nonces first: where none is spent, no receipt can be there."""
-        count = await self._count("latest")
+        count = await self._chain.nonce(self.account)
         spent = [each for each in attempts if each.nonce < count]
         mined = [found for each in reversed(spent) if (found := await self._receipt_of(each))]
         succeeded = next((each for each in mined if each.succeeded), None)
@@ -167,22 +159,22 @@ class Wallet:
     async def _receipt_of(self, attempt: Prepared) -> Mined | None:
         if not attempt.hash:
             return None
-        receipt = await self._caller.request("eth_getTransactionReceipt", [attempt.hash])
-        if not isinstance(receipt, dict) or not receipt.get("blockHash"):
+        receipt = await self._chain.receipt(attempt.hash)
+        if receipt is None:
             return None
-        block = BlockRef(quantity(receipt.get("blockNumber"), "receipt"), str(receipt["blockHash"]).lower())
-        succeeded = quantity(receipt.get("status"), "receipt") == 1
-        return Mined(attempt.hash, block, succeeded and not self._is_withdrawal(attempt))
+        return Mined(attempt.hash, receipt.block, receipt.succeeded and not self._is_withdrawal(attempt))
 
     def _is_withdrawal(self, attempt: Prepared) -> bool:
         return bool(attempt.raw) and read_signed(attempt).to == self.account
 
     async def is_known(self, prepared: Prepared) -> bool:
         """Ask for it by its hash."""
-        return bool(await self._caller.request("eth_getTransactionByHash", [prepared.hash]))
+        return await self._chain.is_known(prepared.hash)
 
     async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
         """Call again at that block, see `Sender`."""
         content = call_of(command, peer, self._config.drive)
-        request = {"from": self.account, "to": self._config.contract, "data": "0x" + content.hex()}
-        await self._ask_contract("eth_call", request, hex(mined.block.number))
+        try:
+            await self._chain.call(self._config.contract, content, self.account, mined.block.number)
+        except RpcRefused as refused:
+            raise refusal_of(refused, "the call") or refused from None

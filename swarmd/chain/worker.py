@@ -18,6 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.funds import Funds
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.sender import make_sender
@@ -71,7 +72,7 @@ class Worker:
             self.submitter = Submitter(chain, start.peer, coordinator, self.rpc, sender, confirmed, emit)
             self.watcher.on_head = self.submitter.on_head
         account = sender.account if sender is not None else ""
-        self.funds = Funds(chain, config.swarm.stages, self.rpc, account) if account else None
+        self.funds = Funds(chain, config.swarm.stages, Ethereum(self.rpc), account) if account else None
         self._watching = False
 
     async def run(self, inbox: Inbox) -> None:

@@ -65,7 +65,7 @@ async def _create(node: NodeDirectory, wishes: Wishes, manifest: Manifest, accou
 
 async def _check_balance(orders: Orders, plan: Plan, fees: FeesConfig) -> None:
     """Told before the first step, not in the middle. Raises ChainError."""
-    price = await quote(orders.caller, fees)
+    price = await quote(orders.chain, fees)
     needed_wei = (DEPLOY_GAS + PEER_GAS * len(plan.members or ())) * price.fee_wei
     balance_wei = await orders.balance_wei()
     typer.echo(f"balance: {coins(balance_wei)}; creating the contract costs up to about {coins(needed_wei)}")

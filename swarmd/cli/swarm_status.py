@@ -158,10 +158,11 @@ async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, 
 async def read_submissions(caller: Caller, coordinator: Coordinator) -> int | None:
     """Reports for the present stage, None where the contract does not count them."""
     from swarmd.chain.contract import read_call
+    from swarmd.chain.ethereum import Ethereum
     from swarmd.errors import ContractRefused
 
     try:
-        (number,) = await read_call(caller, coordinator.contract, "stageSubmissionCount()", ["uint256"])
+        (number,) = await read_call(Ethereum(caller), coordinator.contract, "stageSubmissionCount()", ["uint256"])
     except ContractRefused:
         return None
     return int(number)

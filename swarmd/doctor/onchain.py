@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from time import time
 
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quote
-from swarmd.chain.funds import balance_of
 from swarmd.chain.keystore import load_account
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.urls import read_urls
@@ -250,9 +250,10 @@ async def _examine_coins(subject: Subject, rpc: Rpc, address: str) -> list[Findi
     config = subject.whole[0]
     chain = config.chain
     assert chain is not None
-    balance = await balance_of(rpc, address)
+    ethereum = Ethereum(rpc)
+    balance = await ethereum.balance_wei(address)
     try:
-        price = (await quote(rpc, chain.fees)).fee_wei
+        price = (await quote(ethereum, chain.fees)).fee_wei
     except GasTooDear as error:
         return [ACCOUNT_DEAR.found(error.message)]
     gas = round_gas(chain, config.swarm.stages)

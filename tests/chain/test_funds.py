@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.chain import funds as module
-from swarmd.chain.funds import BALANCE_WEI_MAX, KEPT_S, Funds, balance_of
+from swarmd.chain.ethereum import QUANTITY_MAX, Ethereum
+from swarmd.chain.funds import KEPT_S, Funds
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.worker import Worker
 from swarmd.config import ChainConfig, Config, FeesConfig, ProxyConfig, SwarmConfig, encode
@@ -77,7 +78,7 @@ class Clock:
 
 
 def watched(script: Script, clock: Callable[[], float] = monotonic, **fields: Any) -> Funds:
-    return Funds(replace(CHAIN, **fields), 1, script, ACCOUNT, clock)
+    return Funds(replace(CHAIN, **fields), 1, Ethereum(script), ACCOUNT, clock)
 
 
 # --- the arithmetic ---
@@ -126,7 +127,7 @@ def test_rounds_are_whole_ones(balance_wei: int, price_wei: int, rounds: int) ->
     assert rounds_paid(balance_wei, price_wei, 100) == rounds
 
 
-@given(st.integers(0, BALANCE_WEI_MAX), st.integers(0, 10**14), st.integers(0, 10**8))
+@given(st.integers(0, QUANTITY_MAX), st.integers(0, 10**14), st.integers(0, 10**8))
 def test_so_many_rounds_can_be_paid_and_no_more(balance_wei: int, price_wei: int, gas: int) -> None:
     rounds = rounds_paid(balance_wei, price_wei, gas)
     assert 0 <= rounds <= ROUNDS_MAX and rounds * price_wei * gas <= balance_wei
@@ -180,18 +181,18 @@ async def test_what_was_seen_stays_for_a_while_when_nobody_answers(trouble: Exce
     assert funds.figures() == seen
 
 
-@pytest.mark.parametrize("lie", ["-0x1", hex(2**256), "much", None, 7, {}, "0x" + "f" * 100_000])
+@pytest.mark.parametrize("lie", ["-0x1", hex(2**256), "much", None, 7.5, {}, "0x" + "f" * 100_000])
 async def test_an_endpoint_that_lies_is_not_believed(lie: Any) -> None:
     script = Script(lie)
     with pytest.raises(EndpointFailed, match="no balance"):
-        await balance_of(script, ACCOUNT)
+        await Ethereum(script).balance_wei(ACCOUNT)
     funds = watched(script)
     await funds.look()
     assert funds.figures() == {}
 
 
 async def test_the_richest_account_there_can_be_is_a_figure() -> None:
-    funds = watched(Script(hex(BALANCE_WEI_MAX)))
+    funds = watched(Script(hex(QUANTITY_MAX)))
     await funds.look()
     assert funds.figures() == {"balance_coins": pytest.approx(1.157920892373162e59), "rounds_paid": ROUNDS_MAX}
 
@@ -233,7 +234,7 @@ async def test_a_real_account_on_a_real_chain(ground: Ground) -> None:
     alice = ground.swarm.alice
     ground.say("anvil_setBalance", alice, hex(3 * COIN_WEI // 4))
     rpc = Rpc((ground.url,), 31337, 5.0)
-    funds = Funds(ground.config(), 1, rpc, alice)
+    funds = Funds(ground.config(), 1, Ethereum(rpc), alice)
     await funds.look()
     await rpc.close()
     base_wei = int(ground.say("eth_getBlockByNumber", "latest", False)["baseFeePerGas"], 16)

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from swarmd.chain import endpoint, rpc
 from swarmd.chain.endpoint import retry_after_s
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quote
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.urls import name_of, read_urls
@@ -303,7 +304,7 @@ async def test_an_endpoint_that_hides_the_base_fee_is_passed_over_once_the_chain
             await calls.learn_base_fee()
             assert calls.has_base_fee
             liar.act = partial(hide_base_fee, ground)
-            price = await quote(calls, FeesConfig())
+            price = await quote(Ethereum(calls), FeesConfig())
             assert price.tip_wei is not None and price.fee_wei < 10 * 10**9
         finally:
             await calls.close()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.chain.attempts import Signed, call_of, read_signed, sign
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, bound_wei, quote, raised, replacing
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.sender import Mined, make_sender
@@ -189,11 +190,11 @@ async def test_the_bound_on_prices_holds(ground: Ground, rpc: Rpc) -> None:
     fees = FeesConfig(max_gwei=5.0, tip_gwei=100.0)
     ground.say("anvil_setNextBlockBaseFeePerGas", hex(4 * GWEI))
     ground.say("evm_mine")
-    assert await quote(rpc, fees) == Price(5 * GWEI, 5 * GWEI)
+    assert await quote(Ethereum(rpc), fees) == Price(5 * GWEI, 5 * GWEI)
     ground.say("anvil_setNextBlockBaseFeePerGas", hex(5 * GWEI + 1))
     ground.say("evm_mine")
     with pytest.raises(ChainError, match=r"chain\.fees\.max_gwei is 5"):
-        await quote(rpc, fees)
+        await quote(Ethereum(rpc), fees)
 
 
 async def test_a_refusal_of_the_contract_is_named_before_anything_is_signed(ground: Ground, rpc: Rpc) -> None:
@@ -249,7 +250,7 @@ async def test_garbage_from_an_endpoint_is_a_failure_of_the_endpoint(answer: Any
             return answer
 
     with pytest.raises(EndpointFailed):
-        await quote(Liar(), FeesConfig())
+        await quote(Ethereum(Liar()), FeesConfig())
 
 
 async def test_without_a_key_there_is_no_wallet(ground: Ground, rpc: Rpc, tmp_path: Any) -> None:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from swarmd.chain.budget import Budget
 from swarmd.chain.contract import ERRORS
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quote
 from swarmd.chain.wallet import Wallet
 from swarmd.config import FeesConfig, parse_config
@@ -235,10 +236,10 @@ def test_a_failed_submission_is_told_by_swarmds_own_words() -> None:
         Budget(FeesConfig(day_coins_max=1.0)).check(2 * 10**18, 0, "reward")
 
     said: list[str] = []
-    account = SimpleNamespace(account="0xme", _caller=SimpleNamespace(request=poor))
+    account = SimpleNamespace(account="0x" + 40 * "a", _chain=Ethereum(SimpleNamespace(request=poor)))  # type: ignore[arg-type]
     for call in (
         lambda: Wallet._check_funds(account, 10, "reward"),  # type: ignore[arg-type]
-        lambda: quote(SimpleNamespace(request=dear), FeesConfig()),  # type: ignore[arg-type]
+        lambda: quote(Ethereum(SimpleNamespace(request=dear)), FeesConfig()),  # type: ignore[arg-type]
         over_budget,
     ):
         with pytest.raises(ChainError) as caught:

@@ -1,0 +1,177 @@
+"""A chain's accounts, transactions and calls, asked through web3.py over the endpoints of the configuration.
+
+web3.py knows what each JSON-RPC method takes and gives. Its own providers are not used: `EndpointsProvider` has it ask
+a `Caller`, which bounds every answer and goes on to the next endpoint where one fails (docs/adr/0025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
+
+from eth_typing import ChecksumAddress
+from eth_utils.address import to_checksum_address
+from hexbytes import HexBytes
+from web3 import AsyncWeb3
+from web3.exceptions import TransactionNotFound, Web3Exception
+from web3.providers.async_base import AsyncBaseProvider
+from web3.types import BlockIdentifier, RPCEndpoint, RPCResponse, TxParams
+
+from swarmd.chain.rpc import Caller
+from swarmd.core.values import BlockRef
+from swarmd.errors import EndpointFailed
+
+QUANTITY_MAX = 2**256 - 1  # the chain's own bound; a number beyond it is an endpoint's nonsense
+
+# What web3.py raises where an endpoint's answer is not of the method's form.
+MISSHAPEN = (Web3Exception, ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError)
+
+T = TypeVar("T")
+Block = str | int  # a tag, a number as hex, or a number
+
+
+class EndpointsProvider(AsyncBaseProvider):
+    """Has web3.py ask a `Caller`. What it raises (EndpointFailed, RpcRefused, ChainMismatch) passes through web3.py.
+
+    Args:
+        caller: of the chain.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        super().__init__()
+        self._caller = caller
+
+    async def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
+        """One JSON-RPC call."""
+        return {"jsonrpc": "2.0", "id": 0, "result": await self._caller.request(method, params)}
+
+
+class Ethereum:
+    """What a node asks of a chain, apart from blocks and logs (`swarmd.chain.blocks`).
+
+    Every method may raise:
+
+    - EndpointFailed: no endpoint answers, or one answers with something that is no such thing.
+    - RpcRefused: a node answers with an error that is about the request itself.
+    - ChainMismatch: all endpoints that answer are of another chain.
+
+    Args:
+        caller: of the chain.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        # Without its middleware, which would ask for chain id and prices by itself and look names up in ENS.
+        self._eth = AsyncWeb3(EndpointsProvider(caller), middleware=[], ens=None).eth
+
+    async def balance_wei(self, account: str) -> int:
+        """What an account has, in wei."""
+        return await _number(self._eth.get_balance(_address(account), "latest"), "balance")
+
+    async def nonce(self, account: str, block: Block = "latest") -> int:
+        """The next nonce of an account; those in nobody's block yet are counted where `block` is "pending"."""
+        return await _number(self._eth.get_transaction_count(_address(account), cast(BlockIdentifier, block)), "nonce")
+
+    async def gas_price_wei(self) -> int:
+        """What a unit of gas costs on a chain without a base fee, as the endpoint thinks."""
+        return await _number(self._eth.gas_price, "gas price")
+
+    async def base_fee_wei(self) -> int | None:
+        """Of the newest block; None where it shows none."""
+        block = await _of_type(self._eth.get_block("latest"), dict, "block")
+        fee = block.get("baseFeePerGas")
+        return None if fee is None else _checked(fee, "base fee")
+
+    async def estimate_gas(self, account: str, to: str | None, content: bytes) -> int:
+        """Gas that an account's transaction takes now; `to` is None for one that creates a contract."""
+        asked = _transaction(account, to, content)
+        return await _number(self._eth.estimate_gas(asked, "latest"), "amount of gas")
+
+    async def call(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
+        """The result of a call that changes nothing, as if `account` made it."""
+        asked = _transaction(account, to, content)
+        return bytes(await _of_type(self._eth.call(asked, cast(BlockIdentifier, block)), bytes, "result"))
+
+    async def has_code(self, address: str, block: Block = "latest") -> bool:
+        """Whether there is a contract at an address."""
+        return bool(await _of_type(self._eth.get_code(_address(address), cast(BlockIdentifier, block)), bytes, "code"))
+
+    async def send(self, raw: bytes) -> None:
+        """Hand a signed transaction over."""
+        await _formed(self._eth.send_raw_transaction(raw), "hash")
+
+    async def is_known(self, hash: str) -> bool:
+        """Whether an endpoint has a transaction, in a block or not."""
+        try:
+            return bool(await _formed(self._eth.get_transaction(HexBytes(hash)), "transaction"))
+        except TransactionNotFound:
+            return False
+
+    async def receipt(self, hash: str) -> MinedTransaction | None:
+        """What became of a transaction that a block has; None where none has it."""
+        try:
+            found = await _of_type(self._eth.get_transaction_receipt(HexBytes(hash)), dict, "receipt")
+        except TransactionNotFound:
+            return None
+        return await _formed(_mined_of(found), "receipt") if found.get("blockHash") else None
+
+
+class MinedTransaction(NamedTuple):
+    """What became of a transaction that a block has."""
+
+    block: BlockRef  # number and hash
+    succeeded: bool
+    gas_used: int
+    price_wei: int | None  # of a unit of gas; None where the endpoint does not say it
+    contract: str  # the one that it created, checksummed, or empty
+
+
+async def _mined_of(found: Mapping[str, Any]) -> MinedTransaction:
+    price, created = found.get("effectiveGasPrice"), found.get("contractAddress")
+    return MinedTransaction(
+        BlockRef(_checked(found.get("blockNumber"), "block number"), HexBytes(found["blockHash"]).to_0x_hex()),
+        _checked(found.get("status"), "status") == 1,
+        _checked(found.get("gasUsed"), "amount of gas"),
+        None if price is None else _checked(price, "price"),
+        to_checksum_address(created) if created else "",
+    )
+
+
+def _transaction(account: str, to: str | None, content: bytes) -> TxParams:
+    asked: TxParams = {"data": HexBytes(content)}
+    if account:
+        asked["from"] = _address(account)
+    if to:
+        asked["to"] = _address(to)
+    return asked
+
+
+def _address(text: str) -> ChecksumAddress:
+    return to_checksum_address(text)
+
+
+async def _formed(asked: Awaitable[T], what: str) -> T:
+    """What web3.py made of an answer. Raises EndpointFailed where it could not."""
+    try:
+        return await asked
+    except TransactionNotFound:
+        raise
+    except MISSHAPEN as error:
+        raise EndpointFailed(f"an endpoint answered with something that is no {what}") from error
+
+
+async def _of_type(asked: Awaitable[Any], kind: type[T], what: str) -> T:
+    answer = await _formed(asked, what)
+    if not isinstance(answer, kind):
+        raise EndpointFailed(f"an endpoint answered with something that is no {what}")
+    return answer
+
+
+async def _number(asked: Awaitable[Any], what: str) -> int:
+    return _checked(await _formed(asked, what), what)
+
+
+def _checked(answer: Any, what: str) -> int:
+    """web3.py passes on what is no number as it is."""
+    if type(answer) is not int or not 0 <= answer <= QUANTITY_MAX:
+        raise EndpointFailed(f"an endpoint answered with something that is no {what}")
+    return answer

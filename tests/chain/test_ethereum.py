@@ -1,0 +1,104 @@
+"""What web3.py makes of a chain's answers, over endpoints of ours: values that are right, and typed errors."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.chain.ethereum import Ethereum
+from swarmd.chain.rpc import Rpc
+from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused, SwarmdError
+from tests.chain.faults import account_named
+from tests.chain.grounds import CHAIN_ID, Ground
+
+pytestmark = pytest.mark.anyio
+
+ACCOUNT = "0x" + 20 * "ab"  # as configurations may have it, without a checksum
+HASH = "0x" + 32 * "12"
+QUESTIONS: list[Callable[[Ethereum], Awaitable[Any]]] = [
+    lambda chain: chain.balance_wei(ACCOUNT),
+    lambda chain: chain.nonce(ACCOUNT, "pending"),
+    lambda chain: chain.gas_price_wei(),
+    lambda chain: chain.base_fee_wei(),
+    lambda chain: chain.estimate_gas(ACCOUNT, None, b"code"),
+    lambda chain: chain.call(ACCOUNT, b"call", ACCOUNT, 7),
+    lambda chain: chain.has_code(ACCOUNT),
+    lambda chain: chain.send(b"signed"),
+    lambda chain: chain.is_known(HASH),
+    lambda chain: chain.receipt(HASH),
+]
+ANSWERS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.from_regex(r"0x[0-9a-f]{0,80}"),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["baseFeePerGas", "blockHash", "blockNumber", "status", "gasUsed", "contractAddress", "logs", "type"]
+            ),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+class Script:
+    """A Caller that gives one answer to everything."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, list[Any]]] = []
+
+    async def request(self, method: str, params: Sequence[Any]) -> Any:
+        self.asked.append((method, list(params)))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@given(ANSWERS)
+async def test_whatever_an_endpoint_answers_is_a_value_or_its_failure(answer: Any) -> None:
+    for question in QUESTIONS:
+        script = Script(answer)
+        try:
+            await question(Ethereum(script))
+        except EndpointFailed as failed:
+            assert "something that is no" in failed.message
+        assert len(script.asked) == 1
+
+
+@pytest.mark.parametrize("error", [EndpointFailed("nobody"), RpcRefused(3, "reverted", "0x12"), ChainMismatch("other")])
+async def test_errors_of_endpoints_come_through_as_they_are(error: SwarmdError) -> None:
+    for question in QUESTIONS:
+        with pytest.raises(type(error)) as raised:
+            await question(Ethereum(Script(error)))
+        assert raised.value is error
+
+
+async def test_a_real_chain_is_understood(ground: Ground) -> None:
+    rpc = Rpc((ground.url,), CHAIN_ID, 5.0)
+    chain, account = Ethereum(rpc), account_named(ground, "alice")
+    assert await chain.balance_wei(account.address.lower()) == ground.w3.eth.get_balance(account.address)
+    assert await chain.has_code(ground.contract) and not await chain.has_code(account.address)
+    assert await chain.base_fee_wei() == ground.w3.eth.get_block("latest")["baseFeePerGas"]
+    gas = await chain.estimate_gas(account.address, None, b"\x60\x00")
+    fields = {"chainId": CHAIN_ID, "nonce": 0, "gas": gas, "value": 0, "data": b"\x60\x00", "gasPrice": 10**10}
+    signed = account.sign_transaction(fields)
+    name = signed.hash.to_0x_hex()
+    assert not await chain.is_known(name) and await chain.receipt(name) is None
+    ground.say("evm_setAutomine", False)
+    await chain.send(signed.raw_transaction)
+    assert await chain.is_known(name) and await chain.receipt(name) is None
+    assert (await chain.nonce(account.address), await chain.nonce(account.address, "pending")) == (0, 1)
+    ground.say("evm_mine")
+    ground.say("evm_setAutomine", True)
+    mined, said = await chain.receipt(name), ground.w3.eth.get_transaction_receipt(signed.hash)
+    assert mined is not None and mined.succeeded and mined.contract == said["contractAddress"]
+    assert (mined.block.number, mined.gas_used) == (said["blockNumber"], said["gasUsed"])
+    assert mined.block.hash == said["blockHash"].to_0x_hex() and mined.price_wei == said["effectiveGasPrice"]
+    await rpc.close()
