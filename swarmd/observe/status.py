@@ -40,7 +40,6 @@ _ROUND_REASONS = {
     "round.publishing": "publishing rollouts and report",
     "round.submitting": "submitting the result",
     "round.settling": "done with this stage, waiting for the next",
-    "paused": "too little space is left to train on",
     "skipping": "a newer stage opened, training is being cancelled",
 }
 _TRAINER_REASONS = {
@@ -334,8 +333,8 @@ def _round_reason(state: State, overdue_s: float) -> str:
         return state.stop_reason or "the node has stopped"
     if state.clock is not None and state.clock.final:
         return "the swarm has run its rounds"
-    if state.low_space is not None:
-        return pause_words(state.low_space)
+    if pause := pause_words(state):
+        return pause
     reason = _ROUND_REASONS.get(state.chart, state.chart)
     if state.chart == "waiting" and state.clock is not None and is_barred(state, state.clock.round):
         first = max(state.floor, state.clock.round + 1) + state.restored
@@ -371,8 +370,8 @@ def _coordinator(state: State, coordination: Coordination, now: float) -> Coordi
 def headline(state: State) -> str:
     """One line for the service manager."""
     parts = [state.chart]
-    if state.low_space is not None:
-        parts.append(pause_words(state.low_space))
+    if pause := pause_words(state):
+        parts.append(pause)
     if state.clock is not None:
         parts.append(f"round {state.clock.round} stage {state.clock.stage}")
     parts.append(f"network {state.link.chart} ({state.link.peers} peers)")
