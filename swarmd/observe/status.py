@@ -266,10 +266,11 @@ def _network(state: State, now: float, live: Live | None, absent: str) -> Networ
         reason = f"the network worker is down: {first_line(state.network.reason)}"
     mute = silence(process)
     isolated = link.isolated if live and link.chart == "up" else ""
+    since = link.isolated_at or link.since if isolated else link.since
     return NetworkStatus(
         state=("isolated" if isolated else link.chart) if live else "down",
         healthy=live is not None and link.chart == "up" and process is not None and not mute and not isolated,
-        age_s=now - link.since if link.since else 0.0,
+        age_s=now - since if since else 0.0,
         reason=(mute or isolated or reason) if live else absent,
         peers=link.peers if live else 0,
         addresses=link.addresses,
