@@ -52,6 +52,7 @@ class Link(Value, frozen=True):
     peers: int = 0
     addresses: tuple[str, ...] = ()
     isolated: str = ""  # why the node counts as cut off though it is connected
+    isolated_at: float | None = None  # since when, POSIX seconds
 
 
 class Trainer(Value, frozen=True):

@@ -162,7 +162,7 @@ def _note_exit(turn: Turn, event: WorkerExited) -> None:
     set_life(turn, event.worker, replace(life, pid=0, exits=exits, reason=event.reason, outside=outside))
     turn.disarm(f"ready/{event.worker}")
     if event.worker == "network":
-        turn.move_link("exited", reason=event.reason, peers=0, isolated="")
+        turn.move_link("exited", reason=event.reason, peers=0, isolated="", isolated_at=None)
     elif event.worker == "trainer":
         turn.move_trainer("exited")
         turn.disarm("cancel")
@@ -185,7 +185,8 @@ def on_ready_overdue(turn: Turn, worker: Worker) -> None:
 def on_link_up(turn: Turn, event: LinkUp) -> bool:
     """Note the peers. True when the link has just come up, and not only its number of peers changed."""
     turn.disarm("ready/network")
-    told = {"peers": event.peers, "addresses": event.addresses, "isolated": event.isolated}
+    since = (turn.state.link.isolated_at or turn.at) if event.isolated else None
+    told = {"peers": event.peers, "addresses": event.addresses, "isolated": event.isolated, "isolated_at": since}
     fresh = turn.move_link("linked", reason="", **told)
     if not fresh and turn.state.link.chart == "up":
         turn.set(link=replace(turn.state.link, **told))
@@ -195,12 +196,12 @@ def on_link_up(turn: Turn, event: LinkUp) -> bool:
 def on_link_degraded(turn: Turn, event: LinkDegraded) -> None:
     """The DHT node runs alone."""
     turn.disarm("ready/network")
-    turn.move_link("isolated", reason=event.reason, peers=0, isolated="")
+    turn.move_link("isolated", reason=event.reason, peers=0, isolated="", isolated_at=None)
 
 
 def on_link_down(turn: Turn, event: LinkDown) -> None:
     """p2pd died under the network worker, which starts it again by itself."""
-    turn.move_link("lost", reason=event.reason, peers=0, isolated="")
+    turn.move_link("lost", reason=event.reason, peers=0, isolated="", isolated_at=None)
     turn.note_fault()
 
 

@@ -34,6 +34,8 @@ def doing(state: State, at: float) -> str:
     words, since = _DOING.get(state.chart, state.chart), state.since
     if state.chart == "round.training" and is_loading(state):
         words, since = "loading its trainer for", state.trainer.since
+    if state.chart == "paused" and state.low_space is None:
+        words, since = "waiting for its trainer to stop what it was at before the pause", 0.0
     if state.work is not None and (state.chart.startswith("round.") or state.chart == "skipping"):
         words += f" round {state.work.round} stage {state.work.stage}"
     return words + (f", for {max(0.0, at - since):.0f} s so far" if since else "")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from swarmd.core.coordination import is_alone
-from swarmd.core.state import Coordination, LowSpace, State, WorkerState
+from swarmd.core.state import Coordination, State, WorkerState
 from swarmd.observe.live import Live, WorkerLive
 
 MIB = 1024 * 1024
+ENDING_WORDS = "there is room again: waiting for the trainer, which was told to stop when there was too little"
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +53,12 @@ def silence(worker: WorkerLive | None) -> str:
     return f"the worker (pid {worker.pid}) has been silent for {worker.silent_s:.0f} s"
 
 
-def pause_words(low: LowSpace) -> str:
-    """Why a node pauses whose disk is nearly full."""
-    return f"paused: {low.free_bytes / MIB:.0f} MiB free of {low.wanted_bytes / MIB:.0f} wanted"
+def pause_words(state: State) -> str:
+    """Why a node pauses whose disk was nearly full, or still is; empty where it does not pause."""
+    low = state.low_space
+    if low is not None:
+        return f"paused: {low.free_bytes / MIB:.0f} MiB free of {low.wanted_bytes / MIB:.0f} wanted"
+    return ENDING_WORDS if state.chart == "paused" else ""
 
 
 def holding(state: State) -> Coordination | None:

@@ -40,7 +40,6 @@ _ROUND_REASONS = {
     "round.publishing": "publishing rollouts and report",
     "round.submitting": "submitting the result",
     "round.settling": "done with this stage, waiting for the next",
-    "paused": "too little space is left to train on",
     "skipping": "a newer stage opened, training is being cancelled",
 }
 _TRAINER_REASONS = {
@@ -267,10 +266,11 @@ def _network(state: State, now: float, live: Live | None, absent: str) -> Networ
         reason = f"the network worker is down: {first_line(state.network.reason)}"
     mute = silence(process)
     isolated = link.isolated if live and link.chart == "up" else ""
+    since = link.isolated_at or link.since if isolated else link.since
     return NetworkStatus(
         state=("isolated" if isolated else link.chart) if live else "down",
         healthy=live is not None and link.chart == "up" and process is not None and not mute and not isolated,
-        age_s=now - link.since if link.since else 0.0,
+        age_s=now - since if since else 0.0,
         reason=(mute or isolated or reason) if live else absent,
         peers=link.peers if live else 0,
         addresses=link.addresses,
@@ -334,8 +334,8 @@ def _round_reason(state: State, overdue_s: float) -> str:
         return state.stop_reason or "the node has stopped"
     if state.clock is not None and state.clock.final:
         return "the swarm has run its rounds"
-    if state.low_space is not None:
-        return pause_words(state.low_space)
+    if pause := pause_words(state):
+        return pause
     reason = _ROUND_REASONS.get(state.chart, state.chart)
     if state.chart == "waiting" and state.clock is not None and is_barred(state, state.clock.round):
         first = max(state.floor, state.clock.round + 1) + state.restored
@@ -371,8 +371,8 @@ def _coordinator(state: State, coordination: Coordination, now: float) -> Coordi
 def headline(state: State) -> str:
     """One line for the service manager."""
     parts = [state.chart]
-    if state.low_space is not None:
-        parts.append(pause_words(state.low_space))
+    if pause := pause_words(state):
+        parts.append(pause)
     if state.clock is not None:
         parts.append(f"round {state.clock.round} stage {state.clock.stage}")
     parts.append(f"network {state.link.chart} ({state.link.peers} peers)")

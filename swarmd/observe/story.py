@@ -28,6 +28,7 @@ class Story(msgspec.Struct, frozen=True):
         verdict: one sentence.
         advice: what may be done about it.
         cut: sentences left out at the end.
+        unread: what of the log that belongs to it was not read, in a sentence; empty where all was.
     """
 
     round: int
@@ -36,6 +37,7 @@ class Story(msgspec.Struct, frozen=True):
     sentences: tuple[Sentence, ...] = ()
     advice: tuple[str, ...] = ()
     cut: int = 0
+    unread: str = ""
 
 
 class Teller:
@@ -77,6 +79,12 @@ class Teller:
             self._troubles.extend(each for each in said if each.trouble)
         self._closed = self._closed or self._is_past(after)
         self._at, self._state = envelope.at, after
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether what comes next may belong to it: the node is not past it, or the chain not through with it."""
+        own = (each for each in self._state.submissions if each.round == self._round)
+        return not self._closed or any(each.chart not in ("confirmed", "refused") for each in own)
 
     def story(self, now: float | None = None) -> Story:
         """The story so far.

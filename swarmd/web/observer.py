@@ -53,7 +53,7 @@ from swarmd.web.gossip import GossipFeed
 from swarmd.web.ledger import Ledger
 from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, Here, SwarmView
 from swarmd.web.sources import PEERS_ANSWERED_MAX, Beacon
-from swarmd.web.swarm import Circumstances, peer_rows, swarm_view
+from swarmd.web.swarm import Circumstances, isolated_words, peer_rows, swarm_view
 
 CURVES_SHOWN = 10  # where none are asked for
 GATHER_S = 20.0  # for the rollouts of a stage
@@ -87,6 +87,7 @@ class DhtSwarm:
         self._feed = GossipFeed(self._blobs, self._ledger)
         self._state = State(settings=_settings(manifest))
         self._link = "no node of the swarm has answered yet"
+        self._isolated = ""  # why the coordinator is not heard although nodes answer
         self._seq = 0
         self._begun_at = time.time()
         self._session: Session
@@ -151,9 +152,9 @@ class DhtSwarm:
         elif isinstance(event, CONTRACT_EVENTS):
             self._heed_contract(event)
         elif isinstance(event, LinkUp):
-            self._link = ""
+            self._link, self._isolated = "", event.isolated
         elif isinstance(event, LinkDegraded | LinkDown):
-            self._link = event.reason
+            self._link, self._isolated = event.reason, ""
         elif isinstance(event, IN_BOOKS):
             self._book(event)
         else:
@@ -250,6 +251,8 @@ class DhtSwarm:
 
     def _notes(self) -> tuple[str, ...]:
         notes = [f"The swarm is not reached in the DHT: {self._link}."] if self._link else []
+        if self._isolated:
+            notes.append(isolated_words("This observer", self._isolated))
         if self._state.clock is None:
             notes.append("No round has been seen yet.")
         since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._begun_at))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from msgspec.structs import replace
+
 from swarmd.core.events import Envelope
 from swarmd.observe.story import Story, Teller
 from swarmd.web.history import History
@@ -16,7 +18,7 @@ from swarmd.web.overview import Timeline
 from swarmd.web.stages import Stages
 
 TELLERS_KEPT = 8  # rounds asked for last
-EVENTS_MAX = 20_000  # read before the round opens, and as many after: what comes later is not told
+EVENTS_MAX = 20_000  # read before the round opens, and as many after; what lies beyond is said to be unread
 STEP_EVENTS = 1000  # folded at once
 STAGES_BEFORE = 3
 
@@ -24,9 +26,27 @@ STAGES_BEFORE = 3
 class _Kept:
     """A story as far as it was told."""
 
-    def __init__(self, round_: int, first: int, last: int) -> None:
+    def __init__(self, round_: int, first: int, last: int, wanted: int, ahead: bool = False) -> None:
+        self.round = round_
+        self.ahead = ahead  # the round has not been reached
         self.teller = Teller(round_)
         self.first, self.next, self.end = first, first, last
+        self.wanted = wanted  # event from which on it would be told, were there no bound
+
+    def story(self, now: float | None, next_seq: int) -> Story:
+        """What was told so far of a log that ends before `next_seq`; and which part of it is unread, where that may
+        change what is told."""
+        story, all_of_it = self.teller.story(now), f"`swarmd explain DIR {self.round}` reads all."
+        if not self.ahead and self.end < next_seq and self.teller.goes_on:
+            unread = f"It goes on beyond event {self.end - 1}, up to which it is read here. {all_of_it}"
+            if story.outcome != "open":
+                return replace(story, unread=unread)
+            verdict = f"Round {self.round} is too long to be told whole here."
+            return replace(story, outcome="unknown", verdict=verdict, unread=unread)
+        if self.wanted < self.first and story.outcome in ("skipped", "missed"):
+            unread = f"What was before event {self.first} is not read here, and may be the cause. {all_of_it}"
+            return replace(story, unread=unread)
+        return story
 
 
 class Stories:
@@ -54,7 +74,7 @@ class Stories:
         """
         with self._lock:
             kept = self._kept.pop(round_, None)
-            if kept is None or kept.next > self._history.next_seq or kept.first < self._history.first:
+            if kept is None or kept.ahead or kept.next > self._history.next_seq or kept.first < self._history.first:
                 kept = self._begin(round_)
             while kept.next < min(kept.end, self._history.next_seq):
                 count = min(STEP_EVENTS, kept.end - kept.next)
@@ -65,14 +85,14 @@ class Stories:
             self._kept[round_] = kept
             while len(self._kept) > TELLERS_KEPT:
                 self._kept.popitem(last=False)
-            return kept.teller.story(now)
+            return kept.story(now, self._history.next_seq)
 
     def _begin(self, round_: int) -> _Kept:
         with self._history.lock:
             opened = self._timeline.opening_of(round_)
             first, next_seq = self._history.first, self._history.next_seq
             if opened is None:  # not reached: the last event says where the swarm is
-                return _Kept(round_, max(first, next_seq - 1), next_seq)
+                return _Kept(round_, last := max(first, next_seq - 1), next_seq, last, ahead=True)
             before = self._stages.joined_before(round_, STAGES_BEFORE)
-        start = max(first, opened - EVENTS_MAX, min(opened, before if before is not None else first))
-        return _Kept(round_, start, opened + EVENTS_MAX)
+        wanted = max(first, min(opened, before if before is not None else first))
+        return _Kept(round_, max(wanted, opened - EVENTS_MAX), opened + EVENTS_MAX, wanted)

@@ -127,6 +127,11 @@ def _chain(state: State, ledger: Ledger, explorer: str) -> ChainView:
     )
 
 
+def isolated_words(who: str, why: str) -> str:
+    """That somebody who tells of a swarm does not hear it."""
+    return f"{who} is isolated: {why}. What is shown may be old."
+
+
 def _notes(state: State, ledger: Ledger, begin: int) -> tuple[str, ...]:
     notes = []
     settings = state.settings
@@ -138,6 +143,8 @@ def _notes(state: State, ledger: Ledger, begin: int) -> tuple[str, ...]:
         notes.append(f"The log begins at event {begin}; of what came before it has sums only.")
     if ledger.turned_away:
         notes.append("There are more peers than this server keeps count of.")
+    if state.link.isolated:
+        notes.append(isolated_words("This node", state.link.isolated))
     if state.chain is not None and state.chain.chart != "up":
         notes.append("The chain cannot be read at present; what is shown of it may be old.")
     return tuple(notes)

@@ -121,6 +121,24 @@ def test_an_isolated_node_is_not_well_and_says_why() -> None:
     )
 
 
+def test_an_isolated_node_says_since_when() -> None:
+    node = Story(settings())
+    node.at = 20.0
+    node.join()
+    for at, why in ((100.0, "unheard for 30 s"), (160.0, "unheard for 90 s")):
+        node.at = at
+        node.tell(LinkUp(4, (), why))
+    assert _age_s(node.state, 200.0) == 100.0
+    node.tell(LinkUp(4))
+    assert _age_s(node.state, 200.0) == 180.0
+    node.tell(LinkUp(4, (), "unheard again"))
+    assert _age_s(node.state, 200.0) == 40.0
+
+
+def _age_s(state: State, now: float) -> float:
+    return status_of(state, now, LogStatus("", 0, 0), Live(pid=1, rss_bytes=0)).network.age_s
+
+
 def _network(state: State) -> tuple[str, bool, str]:
     network = status_of(state, 10.0, LogStatus("", 0, 0), Live(pid=1, rss_bytes=0)).network
     return network.state, network.healthy, network.reason

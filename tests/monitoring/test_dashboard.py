@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tests.monitoring.tools import DASHBOARD, families, names_in, promtool, series_names
+from tests.monitoring.tools import DASHBOARD, DOCS, families, names_in, promtool, series_names
 
 KINDS = {"row", "stat", "timeseries", "state-timeline", "alertlist"}  # of Grafana itself, without a plug-in
 WIDTH = 24  # columns of Grafana's grid
@@ -94,3 +94,16 @@ def test_every_family_that_changes_has_a_panel() -> None:
         "swarmd_log_segments", "swarmd_log_limit_bytes", "swarmd_blob_limit_bytes", "swarmd_chain_registered",
         "swarmd_model_pushes", "swarmd_worker_up", "swarmd_submission_confirmed_timestamp_seconds",
     }  # fmt: skip
+
+
+def test_isolation_has_a_panel_of_its_own_that_its_alert_names() -> None:
+    """As one line of many in another panel a 1 among counts of peers is not seen."""
+    asked = [panel for panel in PANELS if any("swarmd_isolated" in each["expr"] for each in panel.get("targets", []))]
+    (panel,) = asked
+    assert panel["type"] == "state-timeline" and len(panel["targets"]) == 1
+    defaults = panel["fieldConfig"]["defaults"]
+    told = {value: (each["text"], each["color"]) for value, each in defaults["mappings"][0]["options"].items()}
+    assert told == {"0": ("hears it", "green"), "1": ("isolated", "red")}
+    assert [(step["value"], step["color"]) for step in defaults["thresholds"]["steps"]] == [(None, "green"), (1, "red")]
+    _, _, section = DOCS.read_text(encoding="utf-8").partition("\n### SwarmdIsolated\n")
+    assert f"*{panel['title']}*" in section.partition("\n### ")[0]

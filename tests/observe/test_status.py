@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from swarmd.core.events import Envelope, LinkUp, TimerFired
+from swarmd.core.events import Envelope, LinkUp, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import (
     Clock,
     Coordination,
@@ -25,12 +25,14 @@ from swarmd.core.state import (
     WorkerState,
 )
 from swarmd.core.values import CoordinatorSettings, Settings, Standing
+from swarmd.observe.causes import doing
 from swarmd.observe.lines import line_of
 from swarmd.observe.live import Live, WorkerLive
 from swarmd.observe.panel import panel_of, size, span
 from swarmd.observe.phrases import sentences_of
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.worker.messages import Progress
+from tests.core.story import Story, announced, settings
 
 NOW = 10_000.0
 LOG = LogStatus("/data/events", 321, 5000)
@@ -212,6 +214,20 @@ def test_the_panel_fits_one_screen(state: State, live: Live | None) -> None:
 def test_spans_and_sizes() -> None:
     assert [span(s) for s in (-1, 5, 65, 3700, 90_000)] == ["0s", "5s", "1m 5s", "1h 1m", "1d 1h"]
     assert [size(s) for s in (10, 2048, 5 * 2**20, 3 * 2**30)] == ["10 B", "2 KiB", "5 MiB", "3.0 GiB"]
+
+
+def test_a_node_that_awaits_its_trainer_after_a_pause_says_that_there_is_room_again() -> None:
+    node = Story(settings(behind="abandon"))
+    node.join()
+    node.tell(announced(0), SpaceLow(5, 40))
+    assert status_of(node.state, 1.0, LOG, LIVE).round.reason.startswith("paused: 0 MiB free of 0 wanted")
+    node.tell(SpaceFreed(80))
+    assert node.state.chart == "paused" and node.state.trainer.chart == "busy"
+    status = status_of(node.state, 1.0, LOG, LIVE)
+    assert status.round.reason.startswith("there is room again: waiting for the trainer")
+    assert not status.round.healthy
+    assert status.round.reason in headline(node.state)
+    assert doing(node.state, 1.0) == "waiting for its trainer to stop what it was at before the pause"
 
 
 def test_the_headline_is_one_line() -> None:

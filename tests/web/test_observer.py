@@ -15,9 +15,17 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core.commands import CollectReports, PublishLeaderboard, PublishReport, Register
-from swarmd.core.events import LeaderboardPublished, MemberSeen, Registered, ReportPublished, ReportSeen
+from swarmd.core.events import (
+    LeaderboardPublished,
+    LinkDown,
+    LinkUp,
+    MemberSeen,
+    Registered,
+    ReportPublished,
+    ReportSeen,
+)
 from swarmd.core.values import RolloutsRef, Standing
-from swarmd.dht.identity import load_identity
+from swarmd.dht.identity import create_identity, load_identity
 from swarmd.manifest import Manifest, sign_manifest, write_manifest
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
 from swarmd.web.observer import DhtSwarm
@@ -175,3 +183,14 @@ async def test_the_verb_serves_it(swarm: tuple[Driver, Driver], tmp_path: Path) 
         process.terminate()
         await asyncio.wait_for(process.wait(), LONG_S)
     assert process.returncode == 0
+
+
+async def test_an_observer_that_hears_no_coordinator_says_so(tmp_path: Path) -> None:
+    creator = create_identity(tmp_path / "creator.key").peer_id
+    observed = DhtSwarm(replace(unsigned(id=SWARM, creator=creator), bootnodes=()), made(tmp_path / "observer"))
+    observed.observe(LinkUp(4, (), "connected to 4 peers, but nothing was heard"))
+    note = "This observer is isolated: connected to 4 peers, but nothing was heard. What is shown may be old."
+    assert note in (await observed.view()).notes
+    for event in (LinkUp(3), LinkDown("p2pd ended")):
+        observed.observe(event)
+        assert not any("isolated" in each for each in (await observed.view()).notes)

@@ -6,7 +6,6 @@ in the place of math_verify.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from swarmd.sandbox import Verdict
@@ -20,10 +19,9 @@ from swarmd.swarms.code.form import (
     leave_out_outputs,
     same_output,
 )
-from swarmd.swarms.text import is_well_formed
+from swarmd.swarms.text import TAGS, is_well_formed
 
-_COMPAT_FORM = re.compile(r"<think>.*?</think>[\n ]<answer>.*?</answer>\n?", re.DOTALL)  # `$` lets one line break stand
-_COMPAT_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+_COMPAT_SEAMS = ("</think>\n<answer>", "</think> <answer>")
 _PYTHON_FENCE = "```python"
 FIRST_WEIGHTS = (1.0, 2.0, 2.0)  # of answer, form and programs, in the first 16 weight updates
 LATER_WEIGHTS = (2.0, 1.0, 1.0)
@@ -49,7 +47,15 @@ def count_programs(executions: list[Execution], verdicts: Mapping[str, Verdict |
 
 def compat_parts(text: str, correct: bool) -> dict[str, float]:
     """Upstream's three rewards: +-1, +-1, and a tenth for each fence that is not outweighed by an error."""
-    once = all(text.count(tag) == 1 for tag in _COMPAT_TAGS)  # first: the pattern tries every pair of tags
-    formed = once and bool(_COMPAT_FORM.fullmatch(text))
+    formed = _is_in_compat_form(text)
     calls = text.count(_PYTHON_FENCE) - text.count(ERROR_COMPAT.strip())
     return {"correct": 1.0 if correct else -1.0, "format": 1.0 if formed else -1.0, "programs": 0.1 * calls}
+
+
+def _is_in_compat_form(text: str) -> bool:
+    r"""Whether upstream's `^<think>.*?</think>[\n ]<answer>.*?</answer>$` matches, each tag standing there once.
+
+    Looked up tag by tag, which takes time linear in the text: the pattern tries every pair of tags.
+    """
+    ends = text.startswith("<think>") and text.removesuffix("\n").endswith("</answer>")  # `$` lets one line break stand
+    return ends and all(text.count(tag) == 1 for tag in TAGS) and any(seam in text for seam in _COMPAT_SEAMS)

@@ -1,12 +1,18 @@
 /** Numbers and times in words. All times come as POSIX seconds, all durations as seconds. */
 
 const PLAIN = new Intl.NumberFormat("en");
+const COINS = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "2-digit", month: "short" });
 
 /** @param {number} value */
 export function count(value) {
   return PLAIN.format(value);
+}
+
+/** An amount of the chain's coin. @param {number} value */
+export function coins(value) {
+  return COINS.format(value);
 }
 
 /** @param {number | null | undefined} value a reward; null where it was not a number */

@@ -2,7 +2,7 @@
 
 import { byId, copyButton, el, fill, say } from "./dom.js";
 import { legend } from "./patches.js";
-import { age, count, duration, place, plural, reward } from "./format.js";
+import { age, coins, count, duration, place, plural, reward } from "./format.js";
 
 const LAYERS = [
   ["process", "Process"],
@@ -34,6 +34,7 @@ const DETAILS = /** @type {Record<string, (layer: any) => (string | false)[]>} *
     layer.block >= 0 && `block ${count(layer.block)}`,
     layer.lag_s !== null && `${duration(layer.lag_s)} behind`,
     layer.rounds_paid !== null && `pays for ${count(layer.rounds_paid)} rounds`,
+    dayWords(layer),
     layer.endpoint,
   ],
   submissions: (layer) => [
@@ -107,13 +108,22 @@ function paint(node, key, layer, running) {
   say(worker, layer.worker ? workerWords(layer.worker) : "");
 }
 
-/** @param {{pid: number, restarts: number, last_exit: string, answering: boolean | null}} worker */
+/** What of the day's budget of gas is signed for, where the reason does not say it. @param {any} layer ChainStatus */
+function dayWords(layer) {
+  const { day_spent_coins: spent, day_coins_max: most } = layer;
+  if (spent === null || (!spent && !most) || layer.reason.includes("the day's budget")) return false;
+  return `signed for ${coins(spent)}${most ? ` of ${coins(most)}` : ""} coins today (UTC)`;
+}
+
+/** @param {{pid: number, restarts: number, outside: number, last_exit: string, answering: boolean | null}} worker */
 function workerWords(worker) {
   const words = [
     worker.pid ? `worker ${worker.pid}` : "",
     worker.answering === false ? "silent" : "",
     worker.restarts ? plural(worker.restarts, "restart") : "",
+    worker.outside ? `${plural(worker.outside, "end")} caused from outside, not counted as restarts` : "",
   ];
-  const exit = worker.restarts && worker.last_exit ? `last exit: ${worker.last_exit.split("\n")[0]}` : "";
+  const ended = (worker.restarts || worker.outside) && worker.last_exit;
+  const exit = ended ? `last exit: ${worker.last_exit.split("\n")[0]}` : "";
   return [...words, exit].filter(Boolean).join(" · ");
 }

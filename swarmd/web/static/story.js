@@ -11,7 +11,7 @@ const AGAIN_MS = 3000; // at most so often is the open round asked for again
 
 /**
  * @typedef {{round: number, outcome: string, verdict: string, advice: string[], cut: number,
- *   sentences: {at: number, seq: number, text: string, trouble: boolean}[]}} RoundStory
+ *   unread: string, sentences: {at: number, seq: number, text: string, trouble: boolean}[]}} RoundStory
  */
 
 export class StoryPanel {
@@ -83,6 +83,7 @@ export class StoryPanel {
       byId("story"),
       el("p", { class: `verdict ${story.outcome}` }, shortIds(story.verdict)),
       ...advice,
+      story.unread ? el("p", { class: "unread" }, story.unread) : null,
       lines.length ? el("ol", { class: "sentences" }, ...lines) : null,
       more,
     );

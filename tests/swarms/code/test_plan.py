@@ -2,10 +2,10 @@
 
 import itertools
 import json
+import re
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -322,11 +322,49 @@ def test_wrong_options_are_named(options: dict[str, Any], told: str) -> None:
         plan_of(**options)
 
 
-def test_compat_does_not_search_a_peers_many_tags(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstream's pattern tries every pair of tags, half a second for the longest completion."""
-    searched: list[str] = []
-    monkeypatch.setattr(rewards, "_COMPAT_FORM", SimpleNamespace(fullmatch=searched.append))
-    assert compat_parts("<think>" + "</think>\n<answer>" * 960, False)["format"] == -1.0
-    assert searched == []
-    compat_parts("<think></think>\n<answer></answer>", False)
-    assert len(searched) == 1
+UPSTREAM_FORM = re.compile(r"^<think>.*?</think>[\n ]<answer>.*?</answer>$", re.DOTALL)
+PIECES = ("<think>", "</think>", "<answer>", "</answer>", "\n", " ", "x")
+
+
+@pytest.mark.parametrize("length", range(4, 7))
+def test_compat_takes_the_form_that_upstreams_pattern_takes(length: int) -> None:
+    """Of all texts of so many pieces, and of those in upstream's form with two pieces more anywhere."""
+    texts = {"".join(pieces) for pieces in itertools.product(PIECES, repeat=length)} if length < 6 else near_the_form()
+    formed = {text for text in texts if compat_parts(text, False)["format"] == 1.0}
+    once = {text for text in texts if all(text.count(tag) == 1 for tag in PIECES[:4])}
+    assert formed == {text for text in once if UPSTREAM_FORM.match(text)}
+    assert bool(formed) == (length > 4)
+
+
+def near_the_form() -> set[str]:
+    form = ("<think>", "x", "</think>", "\n", "<answer>", "x", "</answer>")
+    texts = {
+        "".join((*form[:at], *more, *form[at:])) for at in range(8) for more in itertools.product(PIECES, repeat=2)
+    }
+    return texts | {text.replace("x", "") for text in texts} | {"".join(form), "".join(form) + "\n"}
+
+
+class Counted(str):
+    """A text that counts how many of its characters are looked at, at most."""
+
+    looked_at = 0
+
+    def _look(self) -> None:
+        self.looked_at += len(self)
+
+    def count(self, *wanted: Any) -> int:
+        self._look()
+        return super().count(*wanted)
+
+    def __contains__(self, wanted: Any) -> bool:
+        self._look()
+        return super().__contains__(wanted)
+
+
+@pytest.mark.parametrize("pairs", [10, 1000])
+def test_compat_looks_at_each_character_of_a_peers_many_tags_a_few_times(pairs: int) -> None:
+    """A pattern tries every pair of tags, half a second for the longest completion; and it looks at no method."""
+    text = Counted("<think>" + "</think>\n<answer>" * pairs + "</answer>")
+    assert compat_parts(text, False)["format"] == -1.0
+    assert len(text) <= text.looked_at <= 8 * len(text)
+    assert not [name for name, value in vars(rewards).items() if value is re or isinstance(value, re.Pattern)]

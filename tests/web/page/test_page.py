@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect
 
 from swarmd.core.events import MemberSeen
+from swarmd.observe.story import Story
 from tests.web.page.conftest import Served, Watched, played
 from tests.web.page.played import HOSTILE, HOSTILE_TEXT, NAMES, NODE, STAGE_S, PlayedNode, peer_id
 
@@ -283,6 +285,19 @@ def test_a_round_is_told_as_explain_tells_it(server: Served, tab: Tab) -> None:
         told = [int(text) for text in page.locator("#story .sentences a").all_text_contents()]
         assert told == [each["seq"] for each in story["sentences"]]
         assert page.locator("#story .trouble").count() == sum(each["trouble"] for each in story["sentences"])
+
+
+def test_what_is_not_read_of_a_round_is_said(server: Served, tab: Tab) -> None:
+    page = tab(server.url).page
+    story = Story(0, "unknown", "Round 0 is too long.", unread="It goes on beyond event 20000.")
+    body = msgspec.json.encode(story)
+    page.route("**/node/rounds/*", lambda route: route.fulfill(body=body, content_type="application/json"))
+    page.goto("/node")
+    expect(page.locator("#story .unread")).to_have_text("It goes on beyond event 20000.")
+    page.unroute("**/node/rounds/*")
+    page.reload()
+    expect(page.locator("#story .verdict")).to_be_visible()
+    expect(page.locator("#story .unread")).to_have_count(0)
 
 
 def test_training_is_drawn_and_leads_to_its_event(server: Served, tab: Tab) -> None:

@@ -1,0 +1,158 @@
+"""The page says in words what ails a node: ends of workers that others caused, the day's gas, that it is cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from playwright.sync_api import Locator, Page, expect
+
+from swarmd.core.events import LinkUp, WorkerExited, WorkerStarted
+from swarmd.core.state import State
+from swarmd.core.values import day_of
+from swarmd.gas import COIN_WEI
+from swarmd.observe.live import Live, WorkerLive
+from swarmd.observe.status import LogStatus, Status, status_of
+from swarmd.web.ledger import Ledger
+from swarmd.web.swarm import Circumstances, swarm_view
+from swarmd.worker.messages import Progress
+from tests.core.story import Story, chain_settings, settings
+from tests.web.page.conftest import Watched
+
+Tab = Callable[[str], Watched]
+WELL = WorkerLive(pid=11, age_s=60, silent_s=0.5, spoken=True, answering=True)
+UNHEARD = (
+    "connected to 4 peers, but nothing was heard of the coordinator for 47 s, neither from it nor through others: it "
+    "is away, or this node is cut off from it"
+)
+ROOM = "room is made for a fresh process: it has 912 MiB of 768 MiB"
+
+
+def shown(state: State, at: float, **figures: float) -> Status:
+    """The status of a running node whose chain worker tells these figures."""
+    told = replace(WELL, progress=Progress("following", 77, 77, "https://h", figures)) if figures else WELL
+    live = Live(pid=10, rss_bytes=50_000_000, network=WELL, trainer=WELL, chain=told)
+    return status_of(state, at, LogStatus("events", 100, 1), live, "1.0")
+
+
+@contextmanager
+def saying(page: Page, path: str, answer: msgspec.Struct) -> Iterator[Page]:
+    """The node page, or the swarm's, of a server that answers so."""
+    asked = "node/status" if isinstance(answer, Status) else "swarm"
+    body = msgspec.json.encode(answer)
+    page.route(f"**/api/v1/{asked}", lambda route: route.fulfill(body=body, content_type="application/json"))
+    page.goto(path)
+    yield page
+
+
+def layer(page: Page, title: str) -> Locator:
+    return page.locator(".layer", has=page.locator("h2", has_text=title))
+
+
+def crowded_out() -> Story:
+    """A node whose network worker made room for a fresh process twice, and whose trainer ended once by itself."""
+    node = Story(settings())
+    node.join()
+    for attempt in (2, 3):
+        node.tell(WorkerExited("network", ROOM, exit_code=69, outside=True), WorkerStarted("network", 20, attempt))
+    node.tell(WorkerExited("trainer", "ended with 1"), WorkerStarted("trainer", 21, 2))
+    return node
+
+
+def test_ends_that_others_caused_are_told_apart_from_restarts(crowded: str, tab: Tab) -> None:
+    node = crowded_out()
+    with saying(tab(crowded).page, "/node", shown(node.state, 5.0)) as page:
+        network = layer(page, "Network").locator(".layer-worker")
+        expect(network).to_have_text(
+            f"worker 11 · 2 ends caused from outside, not counted as restarts · last exit: {ROOM}"
+        )
+        expect(layer(page, "Training").locator(".layer-worker")).to_have_text(
+            "worker 11 · 1 restart · last exit: ended with 1"
+        )
+
+
+@pytest.mark.parametrize(
+    ("spent_coins", "figures", "words", "warning"),
+    [
+        (0.012, {"day_coins_max": 0.05}, "signed for 0.012 of 0.05 coins today (UTC)", ""),
+        (
+            0.041,
+            {"day_coins_max": 0.05},
+            "",
+            "0.041 of 0.05 coins of the day's budget are signed for: what it has no room",
+        ),
+        (0.0000021, {"lag_s": 2.0}, "signed for 0.0000021 coins today (UTC)", ""),
+        (0.0, {"day_coins_max": 0.05}, "signed for 0 of 0.05 coins today (UTC)", ""),
+        (0.0, {"lag_s": 2.0}, "", ""),
+    ],
+)
+def test_the_days_gas_is_told_with_its_bound(
+    crowded: str, tab: Tab, spent_coins: float, figures: dict[str, float], words: str, warning: str
+) -> None:
+    node = Story(chain_settings())
+    node.join_chain()
+    assert node.state.chain is not None
+    chain = replace(node.state.chain, spent_day=day_of(5.0), spent_wei=str(round(spent_coins * COIN_WEI)))
+    with saying(tab(crowded).page, "/node", shown(replace(node.state, chain=chain), 5.0, **figures)) as page:
+        details = layer(page, "Chain").locator(".layer-details")
+        expect(details).to_contain_text(words or "https://h")
+        assert ("signed for" in (details.text_content() or "")) == bool(words)
+        expect(layer(page, "Chain").locator(".layer-reason")).to_contain_text(warning)
+
+
+def test_a_node_that_is_cut_off_says_so_and_since_when(crowded: str, tab: Tab) -> None:
+    node = Story(settings())
+    node.join()
+    node.at = 3000.0
+    node.tell(LinkUp(4, (), UNHEARD))
+    node.at = 3100.0
+    node.tell(LinkUp(3, (), UNHEARD))
+    with saying(tab(crowded).page, "/node", shown(node.state, 3120.0)) as page:
+        network = layer(page, "Network")
+        expect(network).to_have_attribute("data-health", "bad")
+        expect(network.locator(".layer-state")).to_have_text("isolated, not healthy")
+        expect(network.locator(".layer-age")).to_have_text("for 2 min")
+        expect(network.locator(".layer-reason")).to_have_text(UNHEARD)
+
+
+def test_the_swarms_page_says_that_its_node_is_cut_off(crowded: str, tab: Tab) -> None:
+    node = Story(settings())
+    node.join()
+    node.tell(LinkUp(4, (), UNHEARD))
+    view = swarm_view(node.state, Ledger(), Circumstances("digits", "", 5.0, 0, ()), 10)
+    with saying(tab(crowded).page, "/", view) as page:
+        expect(page.locator("#notes-list")).to_contain_text(f"This node is isolated: {UNHEARD}. What is shown may be")
+    node.tell(LinkUp(4))
+    assert not any("isolated" in note for note in swarm_view(node.state, *_around(), 10).notes)
+
+
+def _around() -> tuple[Ledger, Circumstances]:
+    return Ledger(), Circumstances("digits", "", 5.0, 0, ())
+
+
+def all_at_once() -> Status:
+    """A node with all of these troubles."""
+    node = Story(chain_settings())
+    node.join_chain()
+    for attempt in (2, 3):
+        node.tell(WorkerExited("network", ROOM, exit_code=69, outside=True), WorkerStarted("network", 20, attempt))
+    node.tell(LinkUp(4, (), UNHEARD))
+    assert node.state.chain is not None
+    chain = replace(node.state.chain, spent_day=day_of(5.0), spent_wei=str(round(0.041 * COIN_WEI)))
+    return shown(replace(node.state, chain=chain), 90.0, day_coins_max=0.05, balance_coins=1.2, rounds_paid=800)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (390, "dark"), (1280, "light"), (1280, "dark")])
+def test_long_words_of_health_fit(crowded: str, tab: Tab, width: int, scheme: str) -> None:
+    watched = tab(crowded)
+    watched.page.set_viewport_size({"width": width, "height": 844})
+    watched.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    with saying(watched.page, "/node", all_at_once()) as page:
+        expect(layer(page, "Network").locator(".layer-reason")).to_have_text(UNHEARD)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        cut = "all => all.filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.textContent)"
+        assert page.locator(".layer, .layer p").evaluate_all(cut) == []
+    assert watched.complaints == []
