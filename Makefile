@@ -86,6 +86,8 @@ drift: $(READY) ## generated files are what their sources say
 	$(BIN)/python -m swarmd.cli.manual build/packaging
 	diff build/packaging/swarmd.1 packaging/swarmd.1
 	diff -r build/packaging/completion packaging/completion
+	$(BIN)/python -m swarmd.cli.markdown build/packaging/CLI.md
+	diff build/packaging/CLI.md docs/CLI.md
 
 # A Unix socket's path has at most 107 bytes, so tests write to a short one; what failed tests wrote stays. `--again`: see
 # tests/again.py; `--lanes`: tests/lanes.py.
@@ -108,8 +110,9 @@ e2e: $(READY) ## tests of whole nodes
 durations: $(READY) ## time every test anew, into tests/durations.json; on a machine with nothing else to do
 	$(call pytest,--durations-out=tests/durations.json)
 
-packaging: $(READY) ## write the manual page and the completion scripts
+packaging: $(READY) ## write the manual page, the completion scripts and docs/CLI.md
 	$(BIN)/python -m swarmd.cli.manual packaging
+	$(BIN)/python -m swarmd.cli.markdown docs/CLI.md
 
 dist: $(READY) ## build wheel and sdist into dist, with their SHA-256
 	rm -rf dist

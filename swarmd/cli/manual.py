@@ -54,19 +54,29 @@ def manual() -> str:
     for name in VERBS:
         lines += _verb(f"swarmd {name}", load_verb(name))
     lines += [".SH FILES", *_terms(FILES), ".SH ENVIRONMENT", *_terms(ENVIRONMENT)]
-    lines += [".SH EXIT STATUS", *_terms(_codes()), ".SH SEE ALSO", r".BR systemctl (1),", r".BR journalctl (1)"]
+    lines += [".SH EXIT STATUS", *_terms(codes()), ".SH SEE ALSO", r".BR systemctl (1),", r".BR journalctl (1)"]
     return "\n".join(lines) + "\n"
 
 
 def _verb(path: str, command: Any) -> Iterator[str]:
     yield f".SS {_plain(path)}"
     yield from _paragraphs(command.help or "")
-    for name, inner in sorted(getattr(command, "commands", {}).items()):
+    for name, inner in inner_verbs(command):
         yield from _verb(f"{path} {name}", inner)
-    yield from _terms((_head(each), each.help or "") for each in command.params if not getattr(each, "hidden", False))
+    yield from _terms((head_of(each), each.help or "") for each in options_of(command))
 
 
-def _head(parameter: Any) -> str:
+def inner_verbs(command: Any) -> list[tuple[str, Any]]:
+    """Verbs below a verb, by name."""
+    return sorted(getattr(command, "commands", {}).items())
+
+
+def options_of(command: Any) -> list[Any]:
+    """Arguments and options that are shown."""
+    return [each for each in command.params if not getattr(each, "hidden", False)]
+
+
+def head_of(parameter: Any) -> str:
     """ "--round N, -r N", or an argument's name."""
     if not getattr(parameter, "opts", None) or not parameter.opts[0].startswith("-"):
         return str(parameter.metavar or parameter.name.upper())
@@ -91,7 +101,7 @@ def _plain(text: str) -> str:
     return rf"\&{escaped}" if escaped[:1] in (".", "'") else escaped
 
 
-def _codes() -> Iterator[tuple[str, str]]:
+def codes() -> Iterator[tuple[str, str]]:
     """Exit codes by name, as in errors.py; docs/OPERATING.md says what to do about each."""
     for name, value in vars(ExitCode).items():
         if isinstance(value, int):
