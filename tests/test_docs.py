@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -165,6 +166,36 @@ def test_every_requirement_names_tests_that_are_there() -> None:
         assert named, f"requirement {number} names no test"
         for file, name in named:
             assert re.search(rf"\bdef {name}\b", (ROOT / "tests" / file).read_text(encoding="utf-8")), f"{file}::{name}"
+
+
+def names_in(path: Path) -> set[str]:
+    """What a module defines: functions, classes, and "Class.method"."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        inner = node.body if isinstance(node, ast.ClassDef) else []
+        names |= {
+            f"{node.name}.{each.name}" for each in inner if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+    return names
+
+
+def test_the_code_map_names_what_is_there() -> None:
+    text = (
+        (ROOT / "docs" / "ARCHITECTURE.md")
+        .read_text(encoding="utf-8")
+        .partition("## Code map")[2]
+        .partition("\n## ")[0]
+    )
+    named = re.findall(r"`(swarmd/[\w/.]+?)(?:::([\w.]+))?`", text)
+    assert len(named) > 40
+    assert [place for place, _ in named if not (ROOT / place).exists()] == []
+    assert [(place, name) for place, name in named if name and name not in names_in(ROOT / place)] == []
+    folders = {place for place, _ in named if (ROOT / place).is_dir()}
+    assert {
+        f"swarmd/{name}" for name in ("core", "eventlog", "worker", "dht", "training", "chain", "daemon")
+    } <= folders
 
 
 def test_every_claim_of_safety_names_tests_that_are_there() -> None:
