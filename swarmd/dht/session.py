@@ -126,7 +126,8 @@ class Session:
         self.node = Node(node_settings(self.config, paths, self.peer_id), self.validator, self._down, self.door)
         self.node.port = self.book.port
         self.rejoin = Rejoin(self.node, self.book)
-        self.gossip = Gossip(self.node, names.hints(self.swarm), self.peer_id, self.policy.admits, self._hinted)
+        admits, hints = self.policy.admits, names.hints(self.swarm)
+        self.gossip = Gossip(self.node, hints, self.peer_id, admits, self._is_credited, self._hinted)
         self.heard_clock: Callable[[Signed], None] = lambda signed: None
         self.herald = Herald(
             self.node,
@@ -143,6 +144,9 @@ class Session:
         """Peers that are asked whatever lies near a key: the coordinator, and of those known the longest, by chance."""
         bootstrap = [peer for _, peer in self.book.bootstrap]
         return choose_guides(self.peer_id, self.coordinator, bootstrap, self.seniority.eldest, random.sample)
+
+    def _is_credited(self, peer: str) -> bool:
+        return self.seniority.rounds_of(peer) > 0
 
     def _known(self) -> set[str]:
         """Peers that the configuration names."""
