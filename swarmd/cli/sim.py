@@ -9,7 +9,7 @@ import typer
 
 from swarmd.errors import ConfigError, ExitCode
 from swarmd.sim.checks import InvariantBroken
-from swarmd.sim.profile import Profile
+from swarmd.sim.profile import HOSTILE, Profile, kinds_of
 from swarmd.sim.world import Summary, run
 
 FIELDS = ", ".join(Profile.__struct_fields__)
@@ -20,6 +20,10 @@ def sim(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, one after the other.")] = 1,
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the swarm, the coordinator among them.")] = None,
     hours: Annotated[float | None, typer.Option(min=0.01, help="Simulated hours.")] = None,
+    hostile: Annotated[
+        str | None,
+        typer.Option(help=f"Who attacks the swarm: {', '.join(HOSTILE)}, with commas between them; all; or none."),
+    ] = None,
     given: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=f"Set a field of the profile: {FIELDS}.")
     ] = None,
@@ -27,9 +31,10 @@ def sim(
 ) -> int:
     """Play a swarm of real cores on simulated machines, with faults, and check every commit.
 
-    What is not given is drawn from the seed. The same seed and options give the same trace on every machine.
+    What is not given is drawn from the seed; in a quarter of the seeds somebody is hostile. The same seed and options
+    give the same trace on every machine.
     """
-    fields = parse_fields(given or [], nodes, hours)
+    fields = parse_fields(given or [], nodes, hours, hostile)
     broken = 0
     total = Total()
     for number in range(seed, seed + seeds):
@@ -43,6 +48,7 @@ def sim(
         else:
             total.add(summary)
             typer.echo(line_of(summary))
+    typer.echo(total.table(), nl=False)
     typer.echo(f"{total.runs + broken} seeds, {broken} broken; {total.events} events, {total.rate:,.0f} per CPU second")
     return ExitCode.FAILURE if broken else ExitCode.OK
 
@@ -54,11 +60,27 @@ class Total:
         self.runs = 0
         self.events = 0
         self.cpu_s = 0.0
+        self._kinds: dict[
+            str, list[int]
+        ] = {}  # hostile kind → seeds, rounds, events that strangers caused, held stages
 
     def add(self, summary: Summary) -> None:
         self.runs += 1
+        for kind in kinds_of(summary.profile.hostile):
+            row = self._kinds.setdefault(kind, [0, 0, 0, 0])
+            for place, more in enumerate((1, summary.rounds, summary.strangers, summary.held)):
+                row[place] += more
         self.events += summary.events
         self.cpu_s += summary.cpu_s
+
+    def table(self) -> str:
+        """Who was hostile, a line for each kind; empty where nobody was."""
+        lines = [f"{'hostile':<12} {'seeds':>6} {'rounds':>7} {'events of theirs':>17} {'stages held':>12}"]
+        for kind in HOSTILE:
+            if kind in self._kinds:
+                seeds, rounds, events, held = self._kinds[kind]
+                lines.append(f"{kind:<12} {seeds:>6} {rounds:>7} {events:>17} {held:>12}")
+        return "\n".join([*lines, ""]) if self._kinds else ""
 
     @property
     def rate(self) -> float:
@@ -66,7 +88,9 @@ class Total:
         return self.events / self.cpu_s if self.cpu_s else 0.0
 
 
-def parse_fields(given: list[str], nodes: int | None, hours: float | None) -> dict[str, Any]:
+def parse_fields(
+    given: list[str], nodes: int | None, hours: float | None, hostile: str | None = None
+) -> dict[str, Any]:
     """The profile's fields from the command line. Raises ConfigError for an unknown key or a wrong value."""
     fields: dict[str, Any] = {}
     for item in given:
@@ -74,12 +98,13 @@ def parse_fields(given: list[str], nodes: int | None, hours: float | None) -> di
         if key not in Profile.__struct_fields__:
             raise ConfigError(f"a simulated swarm has no {key!r}", f"Its fields are {FIELDS}")
         fields[key] = value
-    named = {"nodes": nodes, "hours": hours}
+    named = {"nodes": nodes, "hours": hours, "hostile": hostile}
     fields |= {key: value for key, value in named.items() if value is not None}
     try:
         checked = msgspec.convert(fields, Profile, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"a field of the simulated swarm is wrong: {error}") from error
+    kinds_of(checked.hostile)
     return {key: getattr(checked, key) for key in fields}
 
 
@@ -90,7 +115,14 @@ def line_of(summary: Summary) -> str:
     return (
         f"seed {summary.seed}: {summary.profile.nodes} nodes, {summary.profile.hours:g} h, {summary.rounds} rounds, "
         f"{summary.events} events, {summary.crashes} crashes, {summary.worker_exits} worker exits, "
-        f"{summary.partitions} partitions, {summary.skips} skips, "
+        f"{summary.partitions} partitions, {summary.skips} skips, {_strangers(summary)}"
         f"{chain if summary.blocks else ''}0 violations; "
         f"{summary.events_per_s:,.0f} events/s; trace {summary.trace}"
     )
+
+
+def _strangers(summary: Summary) -> str:
+    """Who was hostile, and what it came to."""
+    kinds = kinds_of(summary.profile.hostile)
+    held = f"{summary.held} of {summary.closed} stages held, " if summary.closed else ""
+    return f"hostile {' '.join(kinds)} ({summary.strangers} events of theirs), {held}" if kinds else ""

@@ -17,8 +17,8 @@ from swarmd.dht.bodies import check_body, inflate
 from swarmd.dht.fetch import fetch_body
 from swarmd.dht.lookup import lookup
 from swarmd.dht.records import ReportRecord, RolloutsRecord, Signed
-from swarmd.dht.seniority import Places
 from swarmd.dht.session import Session
+from swarmd.dht.sources import Sources, choose_expected
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 
 LOOK_AGAIN_S = 0.3
@@ -27,9 +27,6 @@ YOUNG_S = 30.0  # after this worker's start its peers may have been restarted to
 SETTLE_S = 2.0  # what they get for that
 LEAST_S = 0.5  # for a command that comes too late: after a restart, for instance
 LAST_FETCH_S = 0.5  # a body whose fetch would have less time than this is not fetched
-PEERS_MAX = 256  # gathered from at most so many peers that the swarm knows, at random
-NEWCOMERS_MAX = 64  # and of newcomers from so many: those that worked most, then by lot
-IDLE_MAX = 16  # of those that have not worked
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
 FETCHES_AT_ONCE = 16  # of peers that are waited for
 OTHERS_AT_ONCE = 4  # of those that nobody waits for
@@ -57,9 +54,7 @@ class Gathering:
         self._got: dict[str, RolloutsRef] = {}
         self._refused: set[tuple[str, str]] = set()  # (peer, digest) of bodies that were not what was announced
         self._bytes = 0
-        self._tried: dict[str, None] = {}  # peers that were chosen to be gathered from
-        self._known = 0  # of them, known ones
-        self._places = Places(0, NEWCOMERS_MAX, IDLE_MAX)
+        self._sources = Sources(random.sample)
         self._expected: set[str] = set()  # peers whose reports name rollouts
         self._awaited: set[str] = set()  # of them, those that gathering waits for
         self._limiter = anyio.CapacityLimiter(FETCHES_AT_ONCE)
@@ -132,10 +127,9 @@ class Gathering:
             for peer, signed in found.records.items()
             if isinstance(report := signed.content, ReportRecord) and report.groups and peer != self._session.peer_id
         }
-        choose, key = self._session.seniority.choose, names.key_id(name)
-        awaited = choose(announced, key, Places(PEERS_MAX, NEWCOMERS_MAX, 0).take)
-        self._awaited = {peer for peer in awaited if not self._session.slow[peer]}
-        return set(choose(announced, key, Places(PEERS_MAX, NEWCOMERS_MAX, IDLE_MAX).take))
+        ranks = self._session.seniority.ranks_of(announced, names.key_id(name))
+        self._awaited = {peer for peer in choose_expected(ranks, idle=0) if not self._session.slow[peer]}
+        return choose_expected(ranks)
 
     async def _begin_fetches(self, tasks: TaskGroup, records: dict[str, Signed]) -> None:
         """Take the bodies that came with their records, which wait for nobody; begin to fetch the others.
@@ -154,15 +148,11 @@ class Gathering:
 
     def _chosen(self, records: dict[str, Signed]) -> list[str]:
         """Peers to gather from: at random of those known, and of newcomers those who come first; at most so many."""
-        seniority, own = self._session.seniority, self._session.peer_id
-        fresh = {peer: signed for peer, signed in records.items() if peer != own and peer not in self._tried}
-        known = [peer for peer in fresh if seniority.rounds_of(peer)]
-        chosen = random.sample(known, min(len(known), PEERS_MAX - self._known))
-        self._known += len(chosen)
-        others = {peer: signed for peer, signed in fresh.items() if not seniority.rounds_of(peer)}
-        chosen += seniority.choose(others, names.key_id(names.rollouts(*self._place)), self._places.take)
-        self._tried |= dict.fromkeys(chosen)
-        return [peer for peer in self._tried if peer in records and peer not in self._got]
+        tried, own = self._sources.peers, self._session.peer_id
+        fresh = {peer: signed for peer, signed in records.items() if peer != own and peer not in tried}
+        key = names.key_id(names.rollouts(*self._place))
+        self._sources.choose(self._session.seniority.ranks_of(fresh, key))
+        return [peer for peer in self._sources.peers if peer in records and peer not in self._got]
 
     def _wanted(self, signed: Signed) -> RolloutsRecord | None:
         content = signed.content

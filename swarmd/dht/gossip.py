@@ -7,22 +7,19 @@ id p2pd has authenticated, and it leads to nothing but one bounded read of a key
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
 import msgspec
 
 from swarmd.bounds import Real
 from swarmd.dht.background import spawn
+from swarmd.dht.hint_bounds import HintBounds
 from swarmd.dht.node import Life, Node
 from swarmd.dht.plain import DECODE_ERRORS
-from swarmd.dht.quota import Quota
 from swarmd.dht.records import Signed
 from swarmd.errors import NetworkDown, RecordRejected
 
 HINT_BYTES_MAX = 512
-HINTS_BURST, HINTS_PER_S = 20.0, 5.0  # one sender's
-ALL_BURST, ALL_PER_S = 4096.0, 256.0  # of all senders together
 PUBLISH_S = 2.0
 MEMBERSHIP = "membership"
 
@@ -46,6 +43,7 @@ class Gossip:
         topic: of the swarm.
         peer_id: this node's; its own hints come back and are ignored, but for memberships, which a twin may have sent.
         admits: may this peer's hints count?
+        credited: has the swarm credited this peer?
         hinted: called with (key, owner, expiration) of a hint that may count.
     """
 
@@ -55,6 +53,7 @@ class Gossip:
         topic: str,
         peer_id: str,
         admits: Callable[[str], bool],
+        credited: Callable[[str], bool],
         hinted: Callable[[str, str, float], None],
     ) -> None:
         self._node = node
@@ -62,8 +61,8 @@ class Gossip:
         self._peer_id = peer_id
         self._admits = admits
         self._hinted = hinted
-        self._quota = Quota(HINTS_BURST, HINTS_PER_S, time.monotonic)
-        self._all = Quota(ALL_BURST, ALL_PER_S, time.monotonic)
+        self._credited = credited
+        self._bounds = HintBounds()
         node.attendants.append(self.listen)
 
     async def listen(self, life: Life) -> None:
@@ -78,7 +77,9 @@ class Gossip:
             hint = self._check(sender, message)
         except RecordRejected:
             return
-        if not self._all.take(""):  # nobody's fault; the keys are read every few seconds in any case
+        if not self._bounds.take_all(
+            self._credited(sender)
+        ):  # nobody's fault; the keys are read every few seconds in any case
             return
         echo = sender == self._peer_id and hint.kind != MEMBERSHIP
         if hint.sender == sender and not echo:
@@ -88,7 +89,7 @@ class Gossip:
         """The hint of a message. Raises RecordRejected, counted."""
         if len(message) > HINT_BYTES_MAX:
             raise self._node.door.refusal(sender, "oversized", f"a hint of {len(message)} bytes")
-        if not self._quota.take(sender):
+        if not self._bounds.take_own(sender):
             raise self._node.door.refusal(sender, "hints", "too many hints a second")
         try:
             return msgspec.msgpack.decode(message, type=Hint)

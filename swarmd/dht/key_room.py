@@ -7,10 +7,11 @@ stays (`swarmd.dht.seniority`).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from swarmd.dht.seniority import Rank
 
+KEY_BYTES_MAX = 3 * 1024 * 1024  # of all records under one key: they are read as one message of at most 4 MiB
 NEWCOMERS_SHARE = 0.25
 
 
@@ -52,6 +53,21 @@ class KeyRoom:
         side = self._sides[rank.known]
         del side[bisect_left(side, (rank, owner))]
         self._bytes[rank.known] -= size
+
+    def admit(self, owner: str, size: int, rank: Rank) -> list[str] | None:
+        """Note a record where there is room for it. Returns whose records must go for it; None when it must wait."""
+        gone = self.find(owner, size, rank)
+        if gone is None:
+            return None
+        for other in gone:
+            self.drop(other)
+        self.put(owner, size, rank)
+        return gone
+
+    def rank_anew(self, rounds_of: Callable[[str], int]) -> None:
+        """Take over how many rounds each owner was credited for by now."""
+        for owner, (size, rank) in list(self._kept.items()):
+            self.put(owner, size, rank._replace(rounds=rounds_of(owner)))
 
     def keep_only(self, owners: Iterable[str]) -> None:
         """Forget what is gone."""

@@ -5,35 +5,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import anyio
 
 from swarmd.core.commands import AdmitPeers, Register
 from swarmd.core.events import MemberLeft, MemberSeen, Registered
-from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht import names
 from swarmd.dht.places import is_loopback
-from swarmd.dht.quota import Quota
-from swarmd.dht.records import ADDRESSES_MAX, PAST_S, PROTOCOL, Membership, Signed
-from swarmd.dht.seniority import Rank
+from swarmd.dht.presence import Presences
+from swarmd.dht.records import ADDRESSES_MAX, PROTOCOL, Membership, Signed
 from swarmd.dht.session import WATCHED_SLOWLY, Session
 from swarmd.dht.watch import Watch
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
 
-NEWCOMERS_BURST, NEWCOMERS_PER_S = 256.0, 2.0  # peers without credit whose coming is told
-IDLE_BURST, IDLE_PER_S = 64.0, 0.2  # of those that have not worked
 LEAVE_S = 1.5  # longest announcement of the leaving
 ALERT_S = 60.0  # after registering, and after a twin has shown itself, the memberships are read often
 
 log = logging.getLogger(__name__)
-
-
-class Presence(NamedTuple):
-    """What is known of a member."""
-
-    here: bool  # False: it has left
-    until: float  # expiration of its latest record: whoever is here writes another before
 
 
 class Members:
@@ -45,9 +33,7 @@ class Members:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._known: dict[str, Presence] = {}
-        self._newcomers = Quota(NEWCOMERS_BURST, NEWCOMERS_PER_S, time.monotonic)
-        self._idle = Quota(IDLE_BURST, IDLE_PER_S, time.monotonic)
+        self._presences = Presences(time.monotonic)
         self._published = 0.0  # expiration of the latest own record
         self._watch: Watch | None = None
         self._alert_until = 0.0
@@ -138,43 +124,28 @@ class Members:
                 self._look_for_twin(content, signed.expiration)
             else:
                 self._session.book.meet(peer, content.addresses, self._session.seniority.rounds_of(peer) > 0)
-            self._note(peer, content, signed.expiration)
-        self._forget_gone()
-        self._session.members = max(1, sum(known.here for known in self._known.values()))
+            self._note(peer, content, signed)
+        for peer in self._presences.forget_gone(self._session.policy.now()):
+            self._session.emit(MemberLeft(peer))
+        self._session.members = max(1, self._presences.here)
 
     def _chosen(self, records: Mapping[str, Signed]) -> list[str]:
         """Members that are known, and of others those who come first, no more than so many in a time."""
-        fresh = {peer: signed for peer, signed in records.items() if peer not in self._known}
-        key = names.key_id(names.members(self._session.swarm))
-        chosen = self._session.seniority.choose(fresh, key, self._may_come)
-        return [*(self._known.keys() & records.keys()), *chosen]
+        known = self._presences.known
+        fresh = {peer: signed for peer, signed in records.items() if peer not in known}
+        ranks = self._session.seniority.ranks_of(fresh, _key(self._session))
+        return [*(known.keys() & records.keys()), *self._presences.choose(ranks)]
 
-    def _may_come(self, rank: Rank) -> bool:
-        return rank.known or (self._newcomers if rank.worked else self._idle).take("")
-
-    def _note(self, peer: str, content: Membership, until: float) -> None:
-        """Tell of newcomers, of those who return and of those who leave, once each."""
-        here, before = not content.leaving, self._known.get(peer)
-        if before is None and (not here or not self._has_room()):
-            return
-        self._known[peer] = Presence(here, until)
-        if peer == self._session.peer_id and not here:
+    def _note(self, peer: str, content: Membership, signed: Signed) -> None:
+        """Tell of newcomers, of those who return and of those who leave, once each and within bounds."""
+        session, here, known = self._session, not content.leaving, peer in self._presences.known
+        told = self._presences.note(
+            peer, here, signed.expiration, lambda: session.seniority.rank_of(signed, _key(session))
+        )
+        if peer == session.peer_id and not here and known:
             self._left.set()
-        if (before is not None and before.here) != here:
-            self._session.emit(MemberSeen(peer, content.name) if here else MemberLeft(peer))
-
-    def _has_room(self) -> bool:
-        """Is there room for one more, where those who have left make it?"""
-        if len(self._known) >= MEMBERS_MAX:
-            self._known = {peer: known for peer, known in self._known.items() if known.here}
-        return len(self._known) < MEMBERS_MAX
-
-    def _forget_gone(self) -> None:
-        """Whose record has expired is gone without a word: it would have written another long before."""
-        gone = self._session.policy.now() - PAST_S
-        for peer in [peer for peer, known in self._known.items() if known.until < gone]:
-            if self._known.pop(peer).here:
-                self._session.emit(MemberLeft(peer))
+        if told is not None:
+            session.emit(MemberSeen(peer, content.name) if told else MemberLeft(peer))
 
     def _look_for_twin(self, content: Membership, expiration: float) -> None:
         """Another life's record over our own was written after ours: by a twin, for a predecessor writes no more.
@@ -208,6 +179,10 @@ class Members:
             log.debug("the membership was not written again: %s", error)
         finally:
             self._insisting = False
+
+
+def _key(session: Session) -> bytes:
+    return names.key_id(names.members(session.swarm))
 
 
 def _useful(addresses: tuple[str, ...]) -> tuple[str, ...]:

@@ -30,6 +30,11 @@ class Rejections:
         self._named = Quota(NAMED_BURST, NAMED_PER_S, now)
         self.total: Counter[str] = Counter()
 
+    @property
+    def waiting(self) -> Counter[tuple[str, str]]:
+        """What is still to be told, by (peer, reason)."""
+        return self._counts
+
     def count(self, peer: str, reason: str, detail: str = "") -> None:
         """Note one refused record of `peer` (who sent it; empty when unknown)."""
         place = (peer, reason)

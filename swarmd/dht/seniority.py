@@ -44,12 +44,13 @@ class Seniority:
 
     Args:
         always: peers that need no rounds to be known: the coordinator, this node, listed members.
+        secret: draws the lots; empty for one of chance.
     """
 
-    def __init__(self, always: Callable[[str], bool] = lambda peer: False) -> None:
+    def __init__(self, always: Callable[[str], bool] = lambda peer: False, secret: bytes = b"") -> None:
         self._always = always
         self._rounds: dict[str, int] = {}
-        self._secret = secrets.token_bytes(16)
+        self._secret = secret or secrets.token_bytes(16)
         self.version = 0  # grows with what is known
 
     def learn(self, standings: Iterable[Standing]) -> None:
@@ -73,13 +74,26 @@ class Seniority:
         work = 0
         if isinstance(content, Membership | ReportRecord | RolloutsRecord):
             work = work_bits(content.swarm, signed.owner, content.work)
-        lot = hashlib.blake2b(key + signed.owner.encode(), key=self._secret, digest_size=8).digest()
-        return Rank(self.rounds_of(signed.owner), work, len(signed.value) <= SMALL_BYTES, lot)
+        return self.rank(signed.owner, key, work, len(signed.value))
+
+    def rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
+        """Where a record of so much work and so many bytes stands under a key."""
+        lot = hashlib.blake2b(key + owner.encode(), key=self._secret, digest_size=8).digest()
+        return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, lot)
+
+    def ranks_of(self, records: Mapping[str, Signed], key: bytes) -> dict[str, Rank]:
+        """Owner → rank of each record."""
+        return {owner: self.rank_of(signed, key) for owner, signed in records.items()}
 
     def choose(self, records: Mapping[str, Signed], key: bytes, take: Callable[[Rank], bool]) -> list[str]:
         """Owners of the records that `take` takes, which is asked in the order of their ranks."""
-        ranked = sorted(((self.rank_of(signed, key), owner) for owner, signed in records.items()), reverse=True)
-        return [owner for rank, owner in ranked if take(rank)]
+        return pick(self.ranks_of(records, key), take)
+
+
+def pick(ranks: Mapping[str, Rank], take: Callable[[Rank], bool]) -> list[str]:
+    """Owners that `take` takes, which is asked in the order of their ranks."""
+    ranked = sorted(((rank, owner) for owner, rank in ranks.items()), reverse=True)
+    return [owner for rank, owner in ranked if take(rank)]
 
 
 class Places:

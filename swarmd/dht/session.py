@@ -24,6 +24,7 @@ from swarmd.dht.connections import Connections
 from swarmd.dht.door import Door
 from swarmd.dht.fetch import BodyServer
 from swarmd.dht.gossip import Gossip
+from swarmd.dht.guides import choose_guides
 from swarmd.dht.hearing import Hearing
 from swarmd.dht.herald import Herald
 from swarmd.dht.identity import Identity
@@ -45,8 +46,6 @@ from swarmd.paths import DataPaths
 
 TELL_REJECTIONS_S = 2.0
 RECORD_MIN_S = 5.0
-GUIDES = 3  # peers asked in each search besides those nearest to the key
-ELDEST = 16  # of those that were credited longest, some are asked
 WATCHED_SLOWLY = 6  # polls left out between two reads of what only the coordinator needs promptly
 
 log = logging.getLogger(__name__)
@@ -127,7 +126,8 @@ class Session:
         self.node = Node(node_settings(self.config, paths, self.peer_id), self.validator, self._down, self.door)
         self.node.port = self.book.port
         self.rejoin = Rejoin(self.node, self.book)
-        self.gossip = Gossip(self.node, names.hints(self.swarm), self.peer_id, self.policy.admits, self._hinted)
+        admits, hints = self.policy.admits, names.hints(self.swarm)
+        self.gossip = Gossip(self.node, hints, self.peer_id, admits, self._is_credited, self._hinted)
         self.heard_clock: Callable[[Signed], None] = lambda signed: None
         self.herald = Herald(
             self.node,
@@ -142,10 +142,11 @@ class Session:
 
     def _guides(self) -> list[str]:
         """Peers that are asked whatever lies near a key: the coordinator, and of those known the longest, by chance."""
-        trusted = [peer for _, peer in self.book.bootstrap] + self.seniority.eldest[:ELDEST]
-        others = [peer for peer in trusted if peer not in (self.peer_id, self.coordinator)]
-        chosen = random.sample(others, min(len(others), GUIDES - 1))
-        return chosen if self.coordinating or not self.coordinator else [self.coordinator, *chosen]
+        bootstrap = [peer for _, peer in self.book.bootstrap]
+        return choose_guides(self.peer_id, self.coordinator, bootstrap, self.seniority.eldest, random.sample)
+
+    def _is_credited(self, peer: str) -> bool:
+        return self.seniority.rounds_of(peer) > 0
 
     def _known(self) -> set[str]:
         """Peers that the configuration names."""

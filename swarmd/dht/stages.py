@@ -9,22 +9,14 @@ from anyio import to_thread
 
 from swarmd.core.commands import CollectReports, PublishLeaderboard, PublishReport
 from swarmd.core.events import LeaderboardPublished, ReportPublished, ReportSeen
-from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht import names
 from swarmd.dht.bodies import deflate
-from swarmd.dht.changes import Changes
 from swarmd.dht.leaderboard import Board, encode_board
 from swarmd.dht.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRecord, RolloutsRecord, Signed
-from swarmd.dht.seniority import Places
+from swarmd.dht.reporters import Reporters
 from swarmd.dht.session import Session
 from swarmd.dht.watch import Watch
 from swarmd.errors import NetworkDown, RecordRejected
-
-NEWCOMERS_MAX = 256  # peers without any credit whose reports count in a stage: those that worked most, then by lot
-IDLE_MAX = 16  # of those that have not worked
-
-CHANGES_MAX = 4  # of one peer's report of one stage; an honest one changes when its node has lost its log
-CHANGES_APART_S = 10.0
 
 
 class Stages:
@@ -37,9 +29,7 @@ class Stages:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._collecting: CollectReports | None = None
-        self._changes: Changes[ReportRecord] = Changes(CHANGES_MAX, CHANGES_APART_S)  # of the stage that is collected
-        self._seen: set[str] = set()  # whose reports of it count
-        self._places = Places(0, 0, 0)
+        self._reporters: Reporters[ReportRecord] = Reporters()  # of the stage that is collected
         self._crowded: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts found no room with their body
 
     async def publish_report(self, command: PublishReport) -> None:
@@ -95,12 +85,10 @@ class Stages:
         if self._collecting is not None:
             self._session.unwatch(self._name_of(self._collecting))
             if (self._collecting.round, self._collecting.stage) != (command.round, command.stage):
-                others = self._seen - {self._session.peer_id}
+                others = self._reporters.peers - {self._session.peer_id}
                 self._session.hearing.closed(bool(others), self._session.members - 1)
         self._collecting = command
-        self._changes = Changes(CHANGES_MAX, CHANGES_APART_S)
-        self._seen = set()
-        self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
+        self._reporters = Reporters()
         name = self._name_of(command)
         self._session.watch(Watch(self._session.node, name, self._session.config.dht.poll_s, self._see))
 
@@ -117,7 +105,7 @@ class Stages:
 
     def _is_news(self, peer: str, content: ReportRecord) -> bool:
         try:
-            return self._changes.take(peer, content)
+            return self._reporters.is_news(peer, content)
         except RecordRejected as error:
             self._session.rejections.count(peer, error.reason, error.message)
             return False
@@ -125,11 +113,10 @@ class Stages:
     def _chosen(self, records: Mapping[str, Signed]) -> list[str]:
         """Whose reports count: those of whom the swarm knows, and of a bounded number of newcomers in a stage."""
         assert self._collecting is not None
-        fresh = {peer: signed for peer, signed in records.items() if peer not in self._seen}
-        key = names.key_id(self._name_of(self._collecting))
-        chosen = self._session.seniority.choose(fresh, key, self._places.take)
-        self._seen.update(chosen)
-        return [peer for peer in records if peer in self._seen]
+        reporters, key = self._reporters, names.key_id(self._name_of(self._collecting))
+        fresh = {peer: signed for peer, signed in records.items() if peer not in reporters.peers}
+        reporters.choose(self._session.seniority.ranks_of(fresh, key))
+        return [peer for peer in records if peer in reporters.peers]
 
     async def publish_leaderboard(self, command: PublishLeaderboard) -> None:
         """Publish standings and reports. Raises NetworkDown."""

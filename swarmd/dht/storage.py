@@ -6,12 +6,11 @@ import time
 from typing import Any
 
 from swarmd.dht.hive import DHTID, DHTLocalStorage, DictionaryDHTValue, TimedStorage
-from swarmd.dht.key_room import KeyRoom
+from swarmd.dht.key_room import KEY_BYTES_MAX, KeyRoom
 from swarmd.dht.records import Signed, is_far
 from swarmd.dht.seniority import Seniority
 from swarmd.errors import RecordRejected
 
-KEY_BYTES_MAX = 3 * 1024 * 1024  # of all records under one key: they are read as one message of at most 4 MiB
 KEYS_MAX = 16384
 STORED_BYTES_MAX = 128 * 1024 * 1024
 RECOUNT_S = 5.0  # between two counts of all that is held, when it seems to be too much
@@ -79,13 +78,11 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         rank = self._seniority.rank_of(signed, key.to_bytes())
         if room.size_bytes + size > KEY_BYTES_MAX:
             room = self._recount(key)
-        gone = room.find(signed.owner, size, rank)
+        gone = room.admit(signed.owner, size, rank)
         if gone is None:
             raise RecordRejected("full", f"the key holds {room.size_bytes} bytes of those who come first")
         for owner in gone:
-            room.drop(owner)
             del self.data[key].value[owner]
-        room.put(signed.owner, size, rank)
 
     def _recount(self, key: DHTID) -> KeyRoom:
         """The room of a key, without what has expired, by who is known now; not counted anew for every record."""
@@ -98,8 +95,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self._counted[key] = (self._seniority.version, time.monotonic())
         room, held = self._rooms[key], self.records(key)
         room.keep_only(held)
-        for owner, rank in room.ranks.items():
-            room.put(owner, len(held[owner][0]), rank._replace(rounds=self._seniority.rounds_of(owner)))
+        room.rank_anew(self._seniority.rounds_of)
 
     def _forget_ghosts(self, key: DHTID) -> None:
         """hivemind's heaps keep an entry for each record that was ever replaced, until that one would have expired."""

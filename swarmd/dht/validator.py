@@ -31,11 +31,12 @@ from swarmd.dht.hive import (
     node_module,
     protocol_module,
 )
+from swarmd.dht.key_room import KEY_BYTES_MAX
 from swarmd.dht.quota import Quota
 from swarmd.dht.records import Policy, Signed, check_admitted, check_expiration, check_record
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.seniority import Seniority
-from swarmd.dht.storage import KEY_BYTES_MAX, BoundedStorage, size_of
+from swarmd.dht.storage import BoundedStorage, size_of
 from swarmd.errors import RecordRejected
 
 EXT_DEPTH_MAX = 8  # honest values have 2

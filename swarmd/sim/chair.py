@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from swarmd.bounds import add_real
 from swarmd.core.commands import Command, PublishLeaderboard
 from swarmd.core.events import NodeStarted, ReportSeen, TimerFired, TrainerReady
 from swarmd.core.state import Coordination, Member, State
@@ -33,6 +34,7 @@ class Chair:
         self.totals: dict[str, float] = {}
         self.credited: dict[str, int] = {}  # last round each peer was credited in
         self.can_train = False  # a trainer has been ready in this life
+        self._expected_of: tuple[tuple[Member, ...], int, list[str]] = ((), -1, [])  # found last, and of what
 
     def on_step(self, step: Step) -> None:
         envelope, before, after, _ = step
@@ -43,6 +45,8 @@ class Chair:
         event = envelope.event
         if isinstance(event, ReportSeen):
             self._take_report(then, event)
+        if now.members is not then.members and len(now.members) <= len(then.members):
+            self._forget_evicted(now)
         if now.chart != then.chart or _place(now) != _place(then):
             self._check_place(then, now)
             if _place(now) != _place(then):
@@ -52,6 +56,13 @@ class Chair:
         complete = now.chart == "open.collecting" and self._is_complete(now.round, now.members, self._quorum(after))
         if complete and not self._is_alone(after) and not (now.held_since is not None and self._has_no_others(after)):
             self._fail(f"stage {_place(now)} stays open although the quorum has reported")
+
+    def _forget_evicted(self, now: Coordination) -> None:
+        """Who made room for another has no account any more."""
+        kept = {member.peer for member in now.members}
+        for book in (self.totals, self.credited):
+            for peer in book.keys() - kept:
+                del book[peer]
 
     def _look_at_trainer(self, step: Step) -> None:
         """The stage that is open when the node can train at last, and of which nobody reported, has its whole time."""
@@ -89,11 +100,13 @@ class Chair:
                 self._fail(f"stage {_place(then)} closed before anybody could train it")
         elif not self._is_complete(then.round, now.members, self._quorum(before)):
             self._fail(f"stage {_place(then)} closed without its quorum: {sorted(self.reports)} reported")
+        self.world.checks.honest.on_close(then, envelope.at, self.reports)
         for peer, reward in self.reports.items():
             self.round_reports.append((peer, then.round, then.stage, reward))
-            self.totals[peer] = self.totals.get(peer, 0.0) + reward
+            self.totals[peer] = add_real(self.totals.get(peer, 0.0), reward)
             self.credited[peer] = then.round
         self.reports = {}
+        self._expected_of = ((), -1, [])
         if now.round != then.round:
             self._check_leaderboard(step[2].pending, then.round)
             self.round_reports = []
@@ -117,16 +130,21 @@ class Chair:
 
     def _is_complete(self, round: int, members: tuple[Member, ...], quorum: float) -> bool:
         """Whether enough of those that are waited for have reported; with nobody to wait for, one report will do."""
-        expected = [
+        if self._expected_of[0] is not members or self._expected_of[1] != round:
+            self._expected_of = (members, round, self._find_expected(round, members))
+        expected = self._expected_of[2]
+        if not expected:
+            return bool(self.reports)
+        needed = max(1, math.ceil(quorum * len(expected)))
+        return len(self.reports) >= needed and sum([peer in self.reports for peer in expected]) >= needed
+
+    def _find_expected(self, round: int, members: tuple[Member, ...]) -> list[str]:
+        return [
             member.peer
             for member in members
             if not member.left
             and is_awaited(round - max(self.credited.get(member.peer, -1), member.since_round - 1), round)
         ]
-        if not expected:
-            return bool(self.reports)
-        reported = [peer for peer in expected if peer in self.reports]
-        return len(reported) >= max(1, math.ceil(quorum * len(expected)))
 
     def _is_alone(self, state: State) -> bool:
         """Whether no other could take part in the open stage, and the settings have it wait for them."""

@@ -18,6 +18,7 @@ from swarmd.sim.chain import Receipt
 from swarmd.sim.chair import Chair
 from swarmd.sim.claims import Claims
 from swarmd.sim.dht import Report
+from swarmd.sim.honest import Honest
 from swarmd.sim.orders import Orders
 from swarmd.sim.profile import Profile, draw_profile
 from swarmd.sim.progress import Progress
@@ -70,6 +71,7 @@ class Checks:
         self._by_peer = {node.peer: ledger for node, ledger in zip(world.nodes, self.ledgers, strict=True)}
         self.progress = Progress(world)
         self.recovery = Recovery(world)
+        self.honest = Honest(world)
         self.reports: dict[tuple[str, int, int], Report] = {}
 
     def forget(self, node: Node) -> None:
@@ -81,6 +83,7 @@ class Checks:
         _, before, after, _ = step
         ledger = self.ledgers[node.index]
         ledger.orders.on_step(step)
+        self.honest.on_step(node, step)
         if after is before:
             return
         self.progress.on_step(node, step)
@@ -122,7 +125,9 @@ class Checks:
     def expect_recovery(self) -> None:
         """The faults have ceased."""
         self.recovery.expect()
+        self.honest.expect()
 
     def at_end(self) -> None:
         """The run is over."""
         self.recovery.check()
+        self.honest.check()

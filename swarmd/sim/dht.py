@@ -58,19 +58,35 @@ class Store:
             self.clock, self.clock_before = clock, self.clock
             self.dht.version += 1
             for place in [place for place in self.reports if place[0] < clock.round - ROUNDS_KEPT]:
-                del self.reports[place]
+                self._forget_place(place)
 
-    def put_report(self, report: Report) -> None:
+    def _forget_place(self, place: tuple[int, int]) -> None:
+        del self.reports[place]
+
+    def put_report(self, report: Report) -> bool:
+        """Keep a report. False where it finds no room, which it always does among friends."""
         seen = report.seen
         reports = self.reports.setdefault((seen.round, seen.stage), {})
         if reports.get(seen.peer) is not report:
             reports[seen.peer] = report
             self.dht.version += 1
+        return True
 
-    def put_member(self, peer: str, fact: Event) -> None:
+    def put_member(self, peer: str, fact: Event) -> bool:
+        """Keep a membership, likewise."""
         if self.members.get(peer) is not fact:
             self.members[peer] = fact
             self.dht.version += 1
+        return True
+
+    def forget(self, what: int) -> None:
+        """Lose some of the records: 0 the clock, 1 the memberships, 2 the reports."""
+        if what == 0:
+            self.clock = None
+        elif what == 1:
+            self.members = {}
+        else:
+            self.reports = {}
 
 
 def is_newer(clock: RoundAnnounced, than: RoundAnnounced) -> bool:
@@ -103,14 +119,18 @@ class Dht:
     def __init__(self, world: World) -> None:
         self.world = world
         self.version = 0  # changes so far, of records and of who is there
-        self.stores = [Store(self), Store(self)]
+        self.stores = [self.make_store(), self.make_store()]
         self.workers: list[NetworkWorker] = []
         self.split = False
+
+    def make_store(self) -> Store:
+        """An empty one."""
+        return Store(self)
 
     def join(self, worker: NetworkWorker) -> None:
         """A worker's process takes part from now on. Where nobody was, nothing is stored any more."""
         if not self.at_side(worker.node.side):
-            self.stores[worker.node.side] = Store(self)
+            self.stores[worker.node.side] = self.make_store()
         self.workers.append(worker)
         self.version += 1
 
@@ -152,15 +172,8 @@ class Dht:
 
     def forget(self) -> None:
         """Some record is lost with the nodes that held it; its owner publishes it again after a while."""
-        store, random = self.stores[0], self.world.random
         self.version += 1
-        victim = random.randrange(3)
-        if victim == 0:
-            store.clock = None
-        elif victim == 1:
-            store.members = {}
-        else:
-            store.reports = {}
+        self.stores[0].forget(self.world.random.randrange(3))
 
 
 def member_fact(peer: str, name: str, left: bool) -> Event:

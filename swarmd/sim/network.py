@@ -141,13 +141,21 @@ class NetworkWorker(SimWorker):
         if epoch != self.epoch or not self.linked or unheard:
             self._refuse(command, epoch)
         else:
-            _PERFORM[type(command)](self, command)
+            getattr(self, _PERFORM[type(command)])(command)
 
     def _register(self, command: Register) -> None:
         self.own_member = member_fact(self.node.peer, self.node.name, left=False)
-        self.dht.store_of(self).put_member(self.node.peer, self.own_member)
+        if not self._keep_member(self.own_member):
+            self.tell(CommandFailed(command.id, "no peer could show it"))
+            return
         self._hint_listeners(self.own_member)
         self.tell(Registered(command.id))
+
+    def _keep_member(self, fact: Event) -> bool:
+        return self.dht.store_of(self).put_member(self.node.peer, fact)
+
+    def _keep_report(self, report: Report) -> bool:
+        return self.dht.store_of(self).put_report(report)
 
     def _read_clock(self, command: ReadClock) -> None:
         clock = self._clock()
@@ -175,7 +183,9 @@ class NetworkWorker(SimWorker):
         self.world.note_report(self.node, report)
         if self.own_report is None or _place(report.seen) >= _place(self.own_report.seen):
             self.own_report = report
-        self.dht.store_of(self).put_report(report)
+        if not self._keep_report(report):
+            self.tell(CommandFailed(command.id, "no peer could show it"))
+            return
         self._hint_listeners(report.seen)
         self.tell(ReportPublished(command.id, command.round, command.stage))
 
@@ -186,7 +196,10 @@ class NetworkWorker(SimWorker):
         self.dht.store_of(self).put_clock(clock)
         self.tell(RoundPublished(command.id, command.round, command.stage))
         for other in self.dht.reached_by(self):
-            self._hint(other, other.look_at_clock, sure=other is self)
+            self._hint_clock(other, clock)
+
+    def _hint_clock(self, other: NetworkWorker, clock: RoundAnnounced) -> None:
+        self._hint(other, other.look_at_clock, sure=other is self)
 
     def _collect(self, command: CollectReports) -> None:
         self.collecting = (command.round, command.stage)
@@ -264,9 +277,9 @@ class NetworkWorker(SimWorker):
         if self.own_clock is not None:
             store.put_clock(self.own_clock)
         if self.own_report is not None:
-            store.put_report(self.own_report)
+            self._keep_report(self.own_report)
         if self.own_member is not None:
-            store.put_member(self.node.peer, self.own_member)
+            self._keep_member(self.own_member)
 
     def _look_at_members(self) -> None:
         for peer, fact in self.dht.store_of(self).members.items():
@@ -289,7 +302,7 @@ class NetworkWorker(SimWorker):
         """An orderly stop: the membership record says so."""
         if self.linked and not self.estranged:
             farewell = member_fact(self.node.peer, self.node.name, left=True)
-            self.dht.store_of(self).put_member(self.node.peer, farewell)
+            self._keep_member(farewell)
             self._hint_listeners(farewell)
 
 
@@ -298,13 +311,13 @@ def _place(seen: ReportSeen) -> tuple[int, int]:
 
 
 _WRITES = (Register, PublishReport, Announce, PublishLeaderboard)
-_PERFORM: dict[type, Callable[[NetworkWorker, Any], None]] = {
-    Register: NetworkWorker._register,
-    ReadClock: NetworkWorker._read_clock,
-    Gather: NetworkWorker._gather,
-    AdmitPeers: NetworkWorker._admit,
-    PublishReport: NetworkWorker._publish_report,
-    Announce: NetworkWorker._announce,
-    CollectReports: NetworkWorker._collect,
-    PublishLeaderboard: NetworkWorker._publish_leaderboard,
+_PERFORM: dict[type, str] = {  # by name: workers among strangers do some of these otherwise
+    Register: "_register",
+    ReadClock: "_read_clock",
+    Gather: "_gather",
+    AdmitPeers: "_admit",
+    PublishReport: "_publish_report",
+    Announce: "_announce",
+    CollectReports: "_collect",
+    PublishLeaderboard: "_publish_leaderboard",
 }

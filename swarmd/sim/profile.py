@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from swarmd.core.values import AlonePolicy, BehindPolicy
+from swarmd.errors import ConfigError
 
 ChainPolicy = Literal["time", "reports", "manager"]
 
@@ -51,6 +52,8 @@ class Profile(msgspec.Struct, frozen=True):
     stuck_s: float = 15.0  # a transaction not mined by then is replaced
     winners: int = 1  # ChainSettings.winners
     shared: bool = False  # two of the followers submit from one account
+    hostile: str = "none"  # kinds of hostile actors, with commas between them; or all
+    crowd: int = 300  # identities of a Sybil crowd
 
 
 CALM = Profile(faults=0.0, loss=0.0, duplicate=0.0, stale=0.0, failure=0.0, late_share=0.0, skew_s=0.0)
@@ -63,6 +66,31 @@ ROUGH: dict[str, Any] = {  # fields of a profile for a chain that makes everythi
     "reorg_loss": 1.0,
     "faults": 120.0,
 }
+
+
+NONE, ALL = "none", "all"
+HOSTILE = ("flooder", "eclipser", "equivocator", "freerider", "poisoner", "sleeper", "sybil")
+HOSTILE_SHARE = 0.25  # of the seeds in which somebody is hostile
+CROWDS = (30, 100, 300)  # sizes of a crowd that are drawn
+
+
+def kinds_of(hostile: str) -> tuple[str, ...]:
+    """The kinds that a profile's `hostile` names, in one order. Raises ConfigError for one that there is not."""
+    if hostile in (NONE, ALL):
+        return HOSTILE if hostile == ALL else ()
+    wanted = {kind.strip() for kind in hostile.split(",")}
+    unknown = sorted(wanted - set(HOSTILE))
+    if unknown:
+        raise ConfigError(f"nobody is hostile as {unknown[0]!r}", f"There are {', '.join(HOSTILE)}; or all, or none")
+    return tuple(kind for kind in HOSTILE if kind in wanted)
+
+
+def draw_hostile(seed: int) -> dict[str, Any]:
+    """Who is hostile in a seed's world. The stream of chance is its own: all else of a seed is as it was without."""
+    random = Random(f"{seed}/hostile")
+    kinds = random.sample(HOSTILE, random.randint(1, len(HOSTILE)))
+    named = ",".join(kind for kind in HOSTILE if kind in kinds)
+    return {"hostile": named if random.random() < HOSTILE_SHARE else NONE, "crowd": random.choice(CROWDS)}
 
 
 def draw_profile(seed: int, **given: Any) -> Profile:
@@ -98,4 +126,4 @@ def draw_profile(seed: int, **given: Any) -> Profile:
         "when_alone": random.choice(("hold", "hold", "go-on")),
         "jumps": random.choice((0.0, 0.0, 3.0)),
     }
-    return Profile(**{**drawn, **given})
+    return Profile(**{**drawn, **draw_hostile(seed), **given})

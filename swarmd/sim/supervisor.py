@@ -8,6 +8,7 @@ from swarmd.core.commands import Command, KillWorker, StartWorker, StopWorkers
 from swarmd.core.events import NodeStopped, WorkerExited, WorkerStarted, WorkerStartFailed
 from swarmd.core.values import Worker
 from swarmd.sim.chain_worker import ChainWorker
+from swarmd.sim.guarded import GuardedNetworkWorker
 from swarmd.sim.network import NetworkWorker
 from swarmd.sim.trainer import TrainerWorker
 from swarmd.sim.worker import SimWorker
@@ -20,6 +21,7 @@ REAP_S = 0.01  # from a process's end to the fact
 STOP_S = (0.1, 3.0)
 
 KINDS: dict[Worker, type[SimWorker]] = {"network": NetworkWorker, "trainer": TrainerWorker, "chain": ChainWorker}
+GUARDED_KINDS = KINDS | {"network": GuardedNetworkWorker}  # among strangers
 
 
 class Supervisor:
@@ -61,7 +63,8 @@ class Supervisor:
             self.node.receive(self.life, WorkerStartFailed(command.worker, "cannot execute", command.attempt))
             return
         self._pid += 1
-        worker = KINDS[command.worker](self.node, self._pid)
+        kinds = KINDS if self.world.hostile is None else GUARDED_KINDS
+        worker = kinds[command.worker](self.node, self._pid)
         self.running[command.worker] = worker
         self.node.receive(self.life, WorkerStarted(command.worker, self._pid, command.attempt))
         worker.begin()

@@ -22,8 +22,10 @@ from swarmd.sim.checks import Checks, InvariantBroken
 from swarmd.sim.contract import Contract
 from swarmd.sim.dht import Dht, Report
 from swarmd.sim.faults import Faults
+from swarmd.sim.hostile import Hostile
 from swarmd.sim.node import Node
-from swarmd.sim.profile import Profile, draw_profile
+from swarmd.sim.profile import NONE, Profile, draw_profile
+from swarmd.sim.rooms import GuardedDht
 
 BEGIN = 1_800_000_000.0  # POSIX seconds; any will do
 FAULTS_FULL = 30.0  # faults per node and hour from which on workers misbehave at the full chance below
@@ -32,6 +34,7 @@ TRACE_BYTES = 16
 BUFFER_BYTES = 1 << 16
 RESTART_S_MAX = 120.0
 RESEND_S = 60.0
+NEWCOMER_S = 60.0  # after the faults, among strangers, one honest node more joins within this
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
@@ -65,6 +68,9 @@ class Summary(msgspec.Struct, frozen=True):
     refused: int
     blocks: int  # of the chain at the end, 0 where there is none
     reorgs: int
+    strangers: int  # events that hostile actors caused
+    closed: int  # stages that a calm swarm among them closed,
+    held: int  # and of these those that stayed open for long after the last honest report
     trace: str
     cpu_s: float
 
@@ -124,11 +130,14 @@ class World:
         self._chances = self._misbehaviour()
         self._trace = hashlib.blake2b(digest_size=TRACE_BYTES)
         self._buffer = bytearray()
-        self.dht = Dht(self)
+        self.coordinator = "" if profile.chain else "peer-000"
+        self.dht = Dht(self) if profile.hostile == NONE else GuardedDht(self)
         self.chain = Chain(self, self._make_contract()) if profile.chain else None
         self.nodes: list[Node] = []
         for index in range(profile.nodes):
             self.nodes.append(self._make_node(index))
+        self.hostile = None if profile.hostile == NONE else Hostile(self)
+        self.newcomer = self.nodes[-1] if self.hostile is not None and profile.nodes > 2 else None
         self.checks = Checks(self)
         self.faults = Faults(self)
 
@@ -202,11 +211,16 @@ class World:
         """Let everything happen until the end, and check that the swarm is whole again."""
         for node in self.nodes:
             late = node.index > 0 and self.random.random() < self.profile.late_share
+            if node is self.newcomer:
+                self.call_at(self.calm_from + self.random.random() * NEWCOMER_S, node.start)
+                continue
             span_s = (self.calm_from - BEGIN) / 2 if late else 5.0
             self.call_in(self.random.random() * span_s, node.start)
         self.faults.begin()
         if self.chain is not None:
             self.chain.begin()
+        if self.hostile is not None:
+            self.hostile.begin()
         self.call_at(self.calm_from, self._become_calm)
         queue, pop = self._queue, heapq.heappop
         while queue:
@@ -222,6 +236,11 @@ class World:
         self.checks.expect_recovery()
 
     # --- what the parts ask ---
+
+    @property
+    def works(self) -> dict[str, int]:
+        """Bits of work of hostile identities."""
+        return self.dht.works if isinstance(self.dht, GuardedDht) else {}
 
     def chance(self, name: str) -> float:
         """How likely a misbehaviour is now."""
@@ -248,6 +267,12 @@ class World:
         """A report is published."""
         self.counts["reports"] += 1
         self.checks.on_report(node, report)
+
+    def note_room(self, node: Node, what: str, kept: bool) -> bool:
+        """An honest node's record was kept by those who should, or found no room. Returns `kept`."""
+        if not kept:
+            self.checks.honest.on_no_room(node, what)
+        return kept
 
     def note_head(self) -> None:
         """There are new blocks."""
@@ -288,6 +313,9 @@ class World:
             blocks=self.chain.head.number if self.chain else 0,
             reorgs=self.chain.reorgs if self.chain else 0,
             stages_trained=sum(len(node.disk.trained) for node in self.nodes),
+            strangers=sum(told.total() for told in self.checks.honest.told),
+            closed=self.checks.honest.closed,
+            held=self.checks.honest.held,
             trace=self._trace.hexdigest(),
             cpu_s=max(cpu_s, math.ulp(1.0)),
             **self.counts,

@@ -21,6 +21,7 @@ from swarmd.dht.identity import Identity, generate_identity
 from swarmd.dht.records import ReportRecord, RolloutsRecord, Signed
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.seniority import Seniority
+from swarmd.dht.sources import IDLE_MAX
 from swarmd.dht.work import WORK_BITS, find_work
 from swarmd.eventlog.blobs import Blobs
 from tests.dht.driver import SWARM
@@ -94,7 +95,7 @@ def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Swarm:
 async def test_nobody_waits_for_bodies_of_idle_strangers(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "FETCH_S", 3600.0)
     honest = {swarm.join(worked=True, answering=True) for _ in range(3)}
-    stalling = {swarm.join(worked=False) for _ in range(gather.IDLE_MAX)}
+    stalling = {swarm.join(worked=False) for _ in range(IDLE_MAX)}
     with anyio.fail_after(60.0):
         assert await swarm.gather() == honest
     assert stalling & set(swarm.asked)  # which were tried, and cancelled

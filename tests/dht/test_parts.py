@@ -17,6 +17,7 @@ import pytest
 
 from swarmd.core.events import RecordsRejected
 from swarmd.dht.addresses import split_address
+from swarmd.dht.hint_bounds import ALL_BURST, HINTS_BURST, RESERVE, HintBounds
 from swarmd.dht.identity import generate_identity
 from swarmd.dht.p2pd import SocketDirectory, await_ports
 from swarmd.dht.peers import PEERS_KEPT, AddressBook, answers
@@ -322,6 +323,17 @@ def test_the_lean_hivemind_has_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] True"
+
+
+def test_a_crowd_that_hints_leaves_room_for_those_with_credit() -> None:
+    clock = Clock()
+    bounds = HintBounds(clock)
+    taken = sum(bounds.take_all(credited=False) for _ in range(10_000))
+    assert taken == ALL_BURST * (1 - RESERVE)
+    assert bounds.take_all(credited=True)
+    assert bounds.take_own("one", HINTS_BURST) and not bounds.take_own("one")
+    clock.now += ALL_BURST
+    assert bounds.take_all(credited=False) and bounds.take_own("one")
 
 
 def test_refusals_of_ever_new_peers_fill_no_log() -> None:

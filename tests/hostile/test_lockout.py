@@ -10,9 +10,10 @@ import pytest
 
 from swarmd.core.events import Event, MemberLeft, MemberSeen
 from swarmd.core.values import Standing
-from swarmd.dht import membership
+from swarmd.dht import presence
 from swarmd.dht.identity import Identity, generate_identity
-from swarmd.dht.membership import IDLE_BURST, NEWCOMERS_BURST, Members
+from swarmd.dht.membership import Members
+from swarmd.dht.presence import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST
 from swarmd.dht.records import PAST_S, Signed
 from swarmd.dht.seniority import Seniority
 from swarmd.dht.work import find_work
@@ -35,7 +36,7 @@ class Watcher:
             emit=self.told.append,
             members=1,
         )
-        monkeypatch.setattr(membership.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(presence.time, "monotonic", lambda: self.now)
         self.session = session
         self.members = Members(cast(Any, session))
 
@@ -84,8 +85,28 @@ def test_a_crowd_is_news_slowly_and_keeps_nobody_waiting_that_has_worked_or_is_k
     }
 
 
+def test_who_leaves_and_comes_back_without_end_is_news_a_few_times(watcher: Watcher) -> None:
+    told = watcher.read(of(ALICE, 5000.0))
+    for number in range(1, 200):
+        told += watcher.read(of(ALICE, 5000.0 + number, leaving=bool(number % 2)))
+        watcher.now += 0.5
+    assert len(told) <= 2 * (1 + RETURNS_BURST + 4)
+    assert watcher.read(of(ALICE, 6000.0, leaving=True)) in ([], [MemberLeft(ALICE.peer_id)])
+    watcher.now += 60
+    assert watcher.read(of(ALICE, 6001.0)) == [MemberSeen(ALICE.peer_id)], "it may come back all the same"
+
+
+def test_a_crowd_that_leaves_and_comes_back_is_news_as_slowly_as_a_new_one(watcher: Watcher) -> None:
+    crowd = [generate_identity() for _ in range(int(IDLE_BURST))]
+    assert len(watcher.read(*(of(each, 5000.0) for each in crowd))) == IDLE_BURST
+    assert len(watcher.read(*(of(each, 5001.0, leaving=True) for each in crowd))) == IDLE_BURST
+    assert watcher.read(*(of(each, 5002.0) for each in crowd)) == []
+    watcher.now += 60
+    assert 0 < len(watcher.read(*(of(each, 5002.0) for each in crowd))) < IDLE_BURST
+
+
 def test_where_the_list_is_full_those_who_left_make_room(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "MEMBERS_MAX", 2)
+    monkeypatch.setattr(presence, "MEMBERS_MAX", 2)
     watcher.read(of(ALICE, 5000.0), of(BOB, 5000.0))
     third = generate_identity()
     assert watcher.read(of(third, 5000.0)) == []

@@ -12,7 +12,7 @@ from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
 from swarmd.dht.identity import Identity, generate_identity
 from swarmd.dht.records import ReportRecord, sign
-from swarmd.dht.stages import CHANGES_MAX
+from swarmd.dht.reporters import CHANGES_MAX
 from tests.dht.driver import SWARM, until
 from tests.dht.making import DIGEST, signed_by
 from tests.hostile.attack import Siege, besieged

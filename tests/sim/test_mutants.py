@@ -9,7 +9,7 @@ from swarmd.sim.world import run
 from .mutants import CHAIN_MUTANTS, MUTANTS, Mutant, planted
 
 SEEDS_MAX = 30
-SPAN = {"hours": 0.5, "calm_s": 700.0, "jumps": 0.0}
+SPAN = {"hours": 0.5, "calm_s": 700.0, "jumps": 0.0, "hostile": "none"}
 
 
 def find(mutant: Mutant, chain: bool) -> tuple[int, str]:

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from swarmd.dht.hive import DHTID, DictionaryDHTValue
-from swarmd.dht.storage import KEY_BYTES_MAX, KEYS_MAX, RECOUNT_S, BoundedStorage, size_of
+from swarmd.dht.key_room import KEY_BYTES_MAX
+from swarmd.dht.storage import KEYS_MAX, RECOUNT_S, BoundedStorage, size_of
 from swarmd.errors import RecordRejected
 
 ENTRY_BYTES = 256  # what a record costs besides its value

@@ -1,0 +1,39 @@
+"""Whose reports of one stage count, and how often each may change. No hivemind in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Mapping
+from typing import Generic, TypeVar
+
+from swarmd.core.state import MEMBERS_MAX
+from swarmd.dht.changes import Changes
+from swarmd.dht.seniority import Places, Rank, pick
+
+NEWCOMERS_MAX = 256  # peers without any credit whose reports count in a stage: those that worked most, then by lot
+IDLE_MAX = 16  # of those that have not worked
+CHANGES_MAX = 4  # of one peer's report of one stage; an honest one changes when its node has lost its log
+CHANGES_APART_S = 10.0
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Reporters(Generic[T]):
+    """The peers whose reports of one stage are taken.
+
+    Args:
+        now: a monotone clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.peers: set[str] = set()
+        self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
+        self._changes: Changes[T] = Changes(CHANGES_MAX, CHANGES_APART_S, now)
+
+    def choose(self, ranks: Mapping[str, Rank]) -> None:
+        """Of peers not yet among them, take those whom the swarm knows, and a bounded number of newcomers."""
+        self.peers.update(pick(ranks, self._places.take))
+
+    def is_news(self, peer: str, content: T) -> bool:
+        """Is this report to be told? Raises RecordRejected("flood") where it changes too often."""
+        return self._changes.take(peer, content)

@@ -1,0 +1,204 @@
+"""The simulated network worker among strangers: it listens, chooses and counts by the shipped rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from swarmd.core.commands import Announce, CollectReports, Gather, PublishLeaderboard
+from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen, RolloutsGathered, RoundAnnounced
+from swarmd.dht.guides import choose_guides
+from swarmd.dht.hint_bounds import HintBounds
+from swarmd.dht.presence import Presences
+from swarmd.dht.rejections import Rejections
+from swarmd.dht.reporters import Reporters
+from swarmd.dht.seniority import Seniority
+from swarmd.dht.sources import Sources
+from swarmd.errors import RecordRejected
+from swarmd.sim.dht import Report, is_newer
+from swarmd.sim.network import NetworkWorker
+from swarmd.sim.rooms import MEMBERS, GuardedDht, GuardedStore
+
+if TYPE_CHECKING:
+    from swarmd.sim.node import Node
+
+
+class GuardedNetworkWorker(NetworkWorker):
+    """A node's place in a DHT with strangers in it."""
+
+    dht: GuardedDht
+
+    def __init__(self, node: Node, pid: int) -> None:
+        super().__init__(node, pid)
+        world = node.world
+        assert world.hostile is not None, "there are strangers"
+        self.sample = world.hostile.random.sample  # honest chances under attack have a stream of their own
+        self.seniority = Seniority(lambda peer: peer in (world.coordinator, node.peer), f"{node.peer}/{pid}".encode())
+        self.seniority.learn(self.dht.kept_boards.get(node.index, ()))
+        self.presences = Presences(self._steady)
+        self.rejections = Rejections(self._steady)
+        self.reporters: Reporters[ReportSeen] = Reporters(self._steady)
+        self.hints = HintBounds(self._steady)
+        self.heard: RoundAnnounced | None = None
+        self._passed_over: set[str] = set()  # whose reports of the stage found no place
+
+    def _steady(self) -> float:
+        return self.world.now
+
+    # --- what searches find ---
+
+    def _view(self) -> GuardedStore | None:
+        """What a search finds: nothing where strangers answer for every key and no guide does."""
+        store = self.dht.store_of(self)
+        assert isinstance(store, GuardedStore), "all stores of a world are of one kind"
+        how = self.dht.eclipsed.get(self.node.index, "")
+        return store if not how or self.node.peer == self.world.coordinator or self._has_guide(how) else None
+
+    def _has_guide(self, how: str) -> bool:
+        """Does one of those that are asked in each search answer, and is it honest? With "all" none can be called."""
+        coordinator, eldest = self.world.coordinator, self.seniority.eldest
+        guides = choose_guides(self.node.peer, coordinator, (), eldest, self.sample)
+        return how != "all" and any(other.node.peer in guides for other in self.dht.reached_by(self))
+
+    def _clock(self) -> RoundAnnounced | None:
+        """The latest of what was gossiped and what is found."""
+        found = super()._clock() if self._view() is not None else None
+        if self.estranged or self.heard is None or (found is not None and is_newer(found, self.heard)):
+            return found
+        return self.heard
+
+    def _hint_clock(self, other: NetworkWorker, clock: RoundAnnounced) -> None:
+        assert isinstance(other, GuardedNetworkWorker), "all workers of a world are of one kind"
+        self._hint(other, other.hear_clock, clock, sure=other is self)
+
+    def hear_clock(self, clock: RoundAnnounced) -> None:
+        """The signed record itself has come by gossip."""
+        if self.heard is None or is_newer(clock, self.heard):
+            self.heard = clock
+        self.look_at_clock()
+
+    def look_at_clock(self) -> None:
+        if self.dht.board is not self.dht.kept_boards.get(self.node.index) and self._view() is not None:
+            self.dht.kept_boards[self.node.index] = self.dht.board
+            self.seniority.learn(self.dht.board)
+        super().look_at_clock()
+
+    # --- what it writes ---
+
+    def _keep_member(self, fact: Event) -> bool:
+        view = self._view()
+        return view is not None and self.world.note_room(self.node, "membership", super()._keep_member(fact))
+
+    def _keep_report(self, report: Report) -> bool:
+        view = self._view()
+        if view is None:
+            return False
+        if not view.is_now((report.seen.round, report.seen.stage)):
+            return False
+        kept = self.world.note_room(self.node, "report", super()._keep_report(report))
+        if kept:
+            self.world.checks.honest.on_stored(report.seen)
+        return kept
+
+    def _announce(self, command: Announce) -> None:
+        super()._announce(command)
+        self.hear_clock(self.own_clock) if self.own_clock is not None else None
+
+    def _publish_leaderboard(self, command: PublishLeaderboard) -> None:
+        self.dht.learn(command.standings)
+        self.seniority.learn(command.standings)
+        super()._publish_leaderboard(command)
+
+    # --- what it tells ---
+
+    def look_at(self, fact: Event) -> None:
+        """A hint: of an owner that may still say something."""
+        assert isinstance(fact, ReportSeen | MemberSeen | MemberLeft), "hints are about reports and memberships"
+        credited = self.seniority.rounds_of(fact.peer) > 0
+        if self.hints.take_own(fact.peer) and self.hints.take_all(credited):
+            super().look_at(fact)
+
+    def _collect(self, command: CollectReports) -> None:
+        self.reporters = Reporters(self._steady)
+        self._passed_over = set()
+        super()._collect(command)
+
+    def _look_at_reports(self) -> None:
+        view = self._view()
+        if self.collecting is None or self.estranged or view is None:
+            return
+        self._take_reports(view, view.reports.get(self.collecting, {}))
+
+    def _tell_report(self, seen: ReportSeen) -> None:
+        view = self._view()
+        if view is not None and self.collecting is not None:
+            report = view.reports.get(self.collecting, {}).get(seen.peer)
+            self._take_reports(view, {} if report is None else {seen.peer: report})
+
+    def _take_reports(self, view: GuardedStore, reports: Mapping[str, Report]) -> None:
+        assert self.collecting is not None, "a stage is collected"
+        fresh = reports.keys() - self.reporters.peers - self._passed_over
+        if fresh:
+            self.reporters.choose(view.rank_reports(self.seniority, self.collecting, sorted(fresh)))
+            self._passed_over |= fresh - self.reporters.peers
+        for peer, report in reports.items():
+            if peer in self.reporters.peers and self._is_told(report.seen):
+                self.tell(report.seen)
+
+    def _is_told(self, seen: ReportSeen) -> bool:
+        try:
+            news = self.reporters.is_news(seen.peer, seen)
+        except RecordRejected as error:
+            self.rejections.count(seen.peer, error.reason, error.message)
+            return False
+        return news or self.random.random() < self.world.chance("duplicate")
+
+    def _look_at_members(self) -> None:
+        view = self._view()
+        if view is None or self.estranged:
+            return
+        view.drop_expired()
+        members, known = view.members, self.presences.known
+        ranks = view.rank_members(self.seniority, [peer for peer in members if peer not in known])
+        for peer in [*[peer for peer in members if peer in known], *self.presences.choose(ranks)]:
+            self._note_member(view, peer, members[peer])
+        for peer in self.presences.forget_gone(self.world.now):
+            self.tell(MemberLeft(peer))
+
+    def _note_member(self, view: GuardedStore, peer: str, fact: Event) -> None:
+        until = view.key(MEMBERS).until[peer]
+        told = self.presences.note(
+            peer, isinstance(fact, MemberSeen), until, lambda: view.rank_members(self.seniority, [peer])[peer]
+        )
+        if told is not None:
+            self.tell(fact)
+
+    def _answer_gather(self, command: Gather) -> None:
+        place, view = (command.source_round, command.source_stage), self._view()
+        found = {} if self.estranged or view is None else view.rollouts.get(place, {})
+        sources = Sources(self.sample)
+        if view is not None:
+            others = [peer for peer in found if peer != self.node.peer]
+            sources.choose(view.rank_rollouts(self.seniority, place, others))
+        refs = [found[peer].rollouts for peer in sources.peers if found[peer].rollouts.groups]
+        self.tell(RolloutsGathered(command.id, command.round, command.stage, tuple(refs)))
+
+    def _poll(self) -> None:
+        super()._poll()
+        for event in self.rejections.due():
+            self.tell(event)
+
+    # --- what strangers do ---
+
+    def refuse(self, senders: Iterable[str], reason: str) -> None:
+        """Records or calls of these are refused."""
+        for sender in senders:
+            self.rejections.count(sender, reason)
+
+    def flood(self, senders: Iterable[str], count: int) -> None:
+        """Each of these says so many hints at once, of which only the bounds let some in."""
+        for sender in senders:
+            if self.hints.take_own(sender, count):
+                self.hints.take_all(False, count)
+            else:
+                self.rejections.count(sender, "hints")

@@ -1,0 +1,179 @@
+"""Simulated swarms among strangers: honest progress holds, and each check of it notices when a defence is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec.structs import replace
+from typer.testing import CliRunner
+
+from swarmd.core import coordination, members
+from swarmd.core.events import StopRequested
+from swarmd.core.state import MEMBERS_MAX, Coordination, Member
+from swarmd.dht import presence, rejections, reporters
+from swarmd.dht.key_room import KeyRoom
+from swarmd.dht.presence import Presences
+from swarmd.errors import ConfigError
+from swarmd.sim import actors, guarded
+from swarmd.sim.checks import InvariantBroken
+from swarmd.sim.guarded import GuardedNetworkWorker
+from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
+from swarmd.sim.world import World, run
+
+from .test_sim_command import app
+
+SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 900.0, "crowd": 100}
+QUICK = replace(CALM, hours=0.4, calm_s=700.0, nodes=4, crowd=100, stage_s=40.0, train_mean_s=8.0)
+UNTIL = 8  # seeds after which a lost defence must have been noticed
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_each_kind_alone_costs_no_honest_report(kind: str) -> None:
+    summary = run(3, chain=False, hostile=kind, **SPAN)
+    assert summary.closed > 0
+    assert (summary.strangers > 0) == (kind != "eclipser"), "who only withholds makes nobody write anything"
+
+
+@pytest.mark.parametrize("chain", [False, True])
+def test_all_of_them_together_cost_no_honest_report(chain: bool) -> None:
+    assert run(5, chain=chain, hostile="all", **SPAN).strangers > 1000
+
+
+@pytest.mark.soak
+def test_a_crowd_of_a_thousand_costs_no_honest_report() -> None:
+    for seed in range(20):
+        run(seed, hostile="all", hours=0.5, calm_s=900.0, crowd=1000, chain=False)
+
+
+def test_strangers_draw_from_streams_of_their_own() -> None:
+    """What was recorded of seeds before there were strangers is what they give without them."""
+    assert run(3, hours=0.5, calm_s=700.0, hostile="none").trace == "2e7d2fd59cf4e3d633abbce2b829e24b"
+    drawn = draw_profile(3)
+    assert kinds_of(drawn.hostile)
+    assert [name for name in drawn.__struct_fields__ if getattr(drawn, name) != getattr(draw_profile(4), name)]
+    assert run(3, **SPAN).trace == run(3, **SPAN).trace != run(3, **SPAN, hostile="sybil").trace
+
+
+def test_a_share_of_the_seeds_has_strangers_of_every_kind() -> None:
+    drawn = [draw_profile(seed).hostile for seed in range(400)]
+    assert 60 < sum(hostile != "none" for hostile in drawn) < 140
+    assert {kind for hostile in drawn for kind in kinds_of(hostile)} == set(HOSTILE)
+
+
+def test_the_command_names_who_was_hostile() -> None:
+    given = ["--seed", "3", "--hours", "0.4", "--set", "calm_s=700", "--set", "crowd=30", "--set", "chain=false"]
+    result = CliRunner().invoke(app, [*given, "--hostile", "sybil,flooder"], standalone_mode=False)
+    lines = result.output.splitlines()
+    assert "hostile flooder sybil" in lines[0]
+    assert [line.split()[0] for line in lines[1:4]] == ["hostile", "flooder", "sybil"]
+    with pytest.raises(ConfigError, match="nobody is hostile as 'burglar'"):
+        kinds_of("sybil,burglar")
+
+
+# --- each check can fail ---
+
+
+class Lost(NamedTuple):
+    """A defence that is not there: `instead` takes the place of `name` in `where`."""
+
+    what: str
+    where: Any
+    name: str
+    instead: Any
+    hostile: str
+    noticed: str  # part of what a check says
+    given: tuple[tuple[Any, str, Any], ...] = ()  # what else is otherwise, to bring it to light
+
+
+def first_come(room: KeyRoom, owner: str, size: int, rank: object) -> list[str] | None:
+    return [] if room.size_bytes + size <= room._bytes_max else None
+
+
+def forget_gossip(worker: GuardedNetworkWorker, clock: object) -> None:
+    worker.look_at_clock()
+
+
+LOST = (
+    Lost("room goes to who comes first", KeyRoom, "find", first_come, "sybil", "no room for its report"),
+    Lost(
+        "every coming of a crowd is told",
+        Presences,
+        "_may_come",
+        lambda *_: True,
+        "sybil",
+        "MemberSeen",
+        ((reporters, "IDLE_MAX", 0), (presence, "RETURNS_PER_S", 1e9), (actors, "FLAPPING", 300)),
+    ),
+    Lost(
+        "every return of a member is told",
+        presence,
+        "RETURNS_PER_S",
+        1e9,
+        "sleeper",
+        "sleeper-0 made it write",
+        ((actors, "TURNS", ("leaves and returns",)), (actors, "HONEST_STAGES", (1, 2))),
+    ),
+    Lost("every refusal is told by name", rejections, "NAMED_PER_S", 1e9, "flooder", "RecordsRejected"),
+    Lost(
+        "reports may change for ever",
+        reporters,
+        "CHANGES_APART_S",
+        0.0,
+        "equivocator",
+        "ReportSeen",
+        ((reporters, "CHANGES_MAX", 10**6),),
+    ),
+    Lost("whoever has done nothing has any place", reporters, "IDLE_MAX", 10**6, "sybil", "done nothing"),
+    Lost("nobody trusted is asked", guarded, "choose_guides", lambda *_: [], "eclipser", ""),
+    Lost("the clock is not gossiped", GuardedNetworkWorker, "hear_clock", forget_gossip, "eclipser", "knows"),
+    Lost("numbers have no bounds", actors, "check_payload", lambda payload: None, "poisoner", "is taken"),
+)
+
+
+@pytest.mark.parametrize("lost", LOST, ids=lambda lost: lost.what)
+def test_a_lost_defence_is_noticed(lost: Lost, monkeypatch: pytest.MonkeyPatch) -> None:
+    for where, name, instead in (*lost.given, (lost.where, lost.name, lost.instead)):
+        monkeypatch.setattr(where, name, instead)
+    with pytest.raises(InvariantBroken) as broken:
+        for seed in range(UNTIL):
+            run(seed, replace(QUICK, hostile=lost.hostile, crowd=300))
+    assert lost.noticed in broken.value.what
+
+
+@pytest.mark.parametrize("makes_room", [True, False])
+def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = 40
+    monkeypatch.setattr(reporters, "IDLE_MAX", 0)  # a crowd that is credited keeps its places
+    for module in (members, presence):
+        monkeypatch.setattr(module, "MEMBERS_MAX", few)
+    if not makes_room:
+        monkeypatch.setattr(coordination, "with_room", keep_all(few))
+        monkeypatch.setattr(Presences, "_has_room", lambda self: len(self.known) < few)
+    profile = replace(QUICK, hostile="sybil", crowd=300)
+    if makes_room:
+        assert run(2, profile).rounds > 0
+    else:
+        with pytest.raises(InvariantBroken, match=r"credited|no more|does not count"):
+            run(2, profile)
+
+
+def keep_all(few: int) -> Callable[[Coordination, bool], tuple[Member, ...] | None]:
+    return lambda state, reported: state.members if len(state.members) < min(few, MEMBERS_MAX) else None
+
+
+def test_an_honest_report_that_is_not_counted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deaf(worker: GuardedNetworkWorker, seen: Any) -> bool:
+        return seen.peer != "peer-001"
+
+    monkeypatch.setattr(GuardedNetworkWorker, "_is_told", deaf)
+    with pytest.raises(InvariantBroken, match=r"does not count|count no more"):
+        run(1, replace(QUICK, hostile="freerider"))
+
+
+def test_an_honest_node_that_ends_is_noticed() -> None:
+    world = World(1, replace(QUICK, hostile="freerider"))
+    world.call_at(world.ends_at - 300.0, world.nodes[1].receive, 1, StopRequested("a stranger says so"))
+    with pytest.raises(InvariantBroken, match="it ends with"):
+        world.play()
