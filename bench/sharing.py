@@ -72,6 +72,10 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "truth": {"peer_tokens": "truth"},
     "floor .01": {"peer_floor": 0.01},
     "poisoned": {HOSTILE: "prefix"},
+    "poisoned behind": {HOSTILE: "suffix"},
+    "poisoned in form": {HOSTILE: "repeat"},
+    "crowded": {HOSTILE: "plain"},
+    "poisoned no bound": {HOSTILE: "prefix", "peer_share": 1.0},
     "poisoned all tokens": {HOSTILE: "prefix", "peer_tokens": "all"},
 }
 

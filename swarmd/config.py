@@ -214,6 +214,7 @@ class TrainingConfig(Section, frozen=True):
     own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave places for
     own_questions_max: Count = 0  # while own ones are flat, it goes on up to so many; 0: no more than above
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
+    peer_share: Share = 0.5  # of `peer_questions`, a step has at most so many groups of one peer; 1: no bound
     peer_draw: Literal["even", "uniform"] = "even"  # from peers' groups: tasks alike, or each group alike
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512

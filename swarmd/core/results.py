@@ -8,6 +8,7 @@ from swarmd.core.commands import PublishReport
 from swarmd.core.events import RoundsSkipped, StageTrained
 from swarmd.core.state import REWARDS_KEPT, SKIPS_KEPT, Result, Skip, StageReward, Work
 from swarmd.core.turn import Turn
+from swarmd.core.values import SetAside
 
 
 def preceding(round: int, stage: int, stages: int) -> tuple[int, int] | None:
@@ -25,7 +26,7 @@ def rewarded(turn: Turn) -> tuple[int, int]:
 def note_result(turn: Turn, event: StageTrained) -> None:
     """Keep what a stage gave: it is done, its reward counts, peers' refused rollouts are counted."""
     turn.settle(event.command)
-    reward = StageReward(event.round, event.stage, event.reward, event.held_out)
+    reward = StageReward(event.round, event.stage, event.reward, event.held_out, count_aside(event.set_aside))
     turn.put("done", (event.round, event.stage))
     turn.put("faulted", False)
     turn.put("stopped", False)
@@ -37,6 +38,18 @@ def note_result(turn: Turn, event: StageTrained) -> None:
         submissions.reward(turn, event.round, event.stage, event.reward)
         votes.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
         votes.judge(turn, event.judged, preceding(event.round, event.stage, turn.settings.stages))
+
+
+def count_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:
+    """What a stage set aside of peers' rollouts, by reason: `unvouched` tokens, `share` and `little` groups, and peers
+    with a `mark`. Reasons that did not occur are left out."""
+    counts = {
+        "unvouched": sum(each.held for each in set_aside),
+        "share": sum(each.over_share for each in set_aside),
+        "little": sum(each.of_little for each in set_aside),
+        "mark": sum(bool(each.mark) for each in set_aside),
+    }
+    return tuple((reason, fit(count)) for reason, count in counts.items() if count > 0)
 
 
 def report_of(work: Work, result: Result) -> PublishReport:

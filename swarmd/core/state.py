@@ -114,6 +114,7 @@ class StageReward(Value, frozen=True):
     stage: int
     reward: float
     held_out: float | None = None
+    set_aside: tuple[tuple[str, int], ...] = ()  # of peers' rollouts, by reason: see `count_aside`
 
 
 class Member(Value, frozen=True):

@@ -87,7 +87,8 @@ class Judgement(Value, frozen=True):
 
 
 class SetAside(Value, frozen=True):
-    """What of a peer's rollouts a stage did not learn from, because nothing but that peer's word stood for it."""
+    """What of a peer's rollouts a stage did not learn from: tokens that nothing but that peer's word stood for, and
+    groups whose places went to others."""
 
     peer: str
     tokens: int  # of its completions that would have raised something
@@ -98,6 +99,8 @@ class SetAside(Value, frozen=True):
     mark_right: float = 0.0  # share of the peer's right completions that it stands in
     mark_wrong: float = 0.0  # of its wrong ones
     mark_own: float = 0.0  # of this node's own
+    over_share: int = 0  # groups that were passed over, as the peer had its share of a batch
+    of_little: int = 0  # groups that were passed over for others', as little of this peer's counts
 
 
 class Standing(Value, frozen=True):

@@ -15,6 +15,7 @@ SKIP_CAUSES = ("slow", "late", "fault", "stopped")
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
 DEPTHS = ("live", "ready", "productive")  # of health
 EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")
+PASSED_OVER = ("share", "little")  # why a peer's group is in no batch: it had its share, or little of it counts
 SUBMISSION_KINDS = ("register", "reward", "winners", "advance")
 SUBMISSION_STATES = ("intended", "prepared", "sent", "included", "confirmed", "lost", "refused")
 OPEN_STATES = ("waiting", "sent", "included")  # of submissions that are not settled

@@ -77,6 +77,9 @@ COUNTERS: Mapping[str, Count] = {
         "Peers' records and groups that were refused, by reason.", {"reason": labels.REJECTION_REASONS}
     ),
     "tokens_set_aside": Count("Tokens of peers' right completions that were not learnt from."),
+    "groups_passed_over": Count(
+        "Peers' groups whose places in batches went to others, by reason.", {"reason": labels.PASSED_OVER}
+    ),
     "payload_marks": Count("Peers whose right answers carry what hardly any other answer has; again in each stage."),
     "commands_failed": Count(
         "Commands that a worker could not carry out; most are given again.", {"command": labels.COMMANDS}
@@ -230,6 +233,8 @@ def _on_stage_trained(to: Outcomes, event: StageTrained, before: State, after: S
     to.count("stages_trained")
     to.count("generated_tokens", by=event.tokens)
     to.count("tokens_set_aside", by=sum(each.held for each in event.set_aside))
+    to.count("groups_passed_over", "share", by=sum(each.over_share for each in event.set_aside))
+    to.count("groups_passed_over", "little", by=sum(each.of_little for each in event.set_aside))
     to.count("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
 
 

@@ -8,6 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from swarmd.observe.aside import aside_counts_words
 from swarmd.observe.layers import Layer, WorkerStatus, first_line
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import CoordinatorStatus, RoundStatus, Status, TrainingStatus
@@ -26,6 +27,8 @@ def panel_of(status: Status) -> RenderableType:
     parts: list[RenderableType] = [_layers(status)]
     if status.rewards:
         parts.append(_rewards(status))
+    if said := aside_counts_words(status.rewards):
+        parts.append(Text(said, style="yellow" if any("mark" in each.set_aside for each in status.rewards) else "dim"))
     if status.coordinator is not None:
         parts.append(_coordinator(status.coordinator))
     if status.rejections:

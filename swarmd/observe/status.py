@@ -10,7 +10,7 @@ import msgspec
 
 from swarmd.core.coordination import awaits_trainer, expected_of
 from swarmd.core.restored import is_barred
-from swarmd.core.state import Coordination, State
+from swarmd.core.state import Coordination, StageReward, State
 from swarmd.observe.layers import (
     Layer,
     WorkerStatus,
@@ -123,6 +123,7 @@ class RewardStatus(msgspec.Struct, frozen=True):
     stage: int
     reward: float
     held_out: float | None = None
+    set_aside: dict[str, int] = msgspec.field(default_factory=dict)  # of peers' rollouts, by reason
 
 
 class StandingStatus(msgspec.Struct, frozen=True):
@@ -214,13 +215,17 @@ def status_of(
         training=training,
         round=round_status,
         reward_total=state.reward_total,
-        rewards=tuple(RewardStatus(r.round, r.stage, r.reward, r.held_out) for r in state.rewards[-REWARDS_SHOWN:]),
+        rewards=tuple(_reward(each) for each in state.rewards[-REWARDS_SHOWN:]),
         rejections=dict(state.rejections),
         log=log,
         coordinator=coordinator,
         chain=chain,
         submissions=submissions,
     )
+
+
+def _reward(each: StageReward) -> RewardStatus:
+    return RewardStatus(each.round, each.stage, each.reward, each.held_out, dict(each.set_aside))
 
 
 def _process(state: State, now: float, live: Live | None, version: str) -> ProcessStatus:

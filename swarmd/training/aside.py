@@ -1,19 +1,22 @@
 """What a stage set aside of peers' rollouts, and the mark of a payload among it: for people, with an example.
 
-Nothing is decided here: what counts is decided token by token (`swarmd.training.corroborate`). An honest peer who
-writes otherwise than this node has much set aside, too. What tells it from a hostile one is a mark: a text that stands
-in the peer's right answers, hardly in its wrong ones and hardly in this node's own, where no truth vouches for it.
+What counts is decided token by token (`swarmd.training.corroborate`). An honest peer who writes otherwise than this
+node has much set aside, too. What tells it from a hostile one is a mark: a text that stands in the peer's right
+answers, hardly in its wrong ones and hardly in this node's own, where no truth vouches for it.
+
+One thing is decided by what was counted: who has no groups in the batches to come (`Aside.judge`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from swarmd.core.values import SetAside
 from swarmd.training.corroborate import Held
+from swarmd.training.deal import Reason
 from swarmd.training.groups import TrainingGroup
 
 PEERS_MAX = 8  # told of a stage, those first of whom most was set aside
@@ -22,6 +25,7 @@ EXAMINED_MAX = 32  # peers whose groups are looked through for a mark, those fir
 GROUPS_MAX = 16  # of one peer looked at for a mark
 OWN_MAX = 128  # of this node's completions that a mark is compared with
 TOKENS_MAX = 256  # of one completion looked at
+WORTH_MIN = 0.5  # of the usual share of a peer's tokens that are neither held back nor behind one that is
 RUN_MAX = 3  # tokens in a mark
 RIGHTS_MIN = 4  # right completions of a peer below which nothing is called a mark
 RIGHT_SHARE = 0.5  # of the right completions that a mark stands in at least
@@ -37,6 +41,13 @@ class Counts(msgspec.Struct):
     tokens: int = 0
     held: int = 0
     example: tuple[list[int], list[int]] = ([], [])  # a completion, and what of it was held back
+    behind: int = 0  # held back, or behind what was in its completion
+    over_share: int = 0  # groups that were passed over, as the peer had its share of the batch
+    of_little: int = 0  # groups that were passed over, as little of the peer's counts
+
+    @property
+    def passed(self) -> int:
+        return self.over_share + self.of_little
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -62,6 +73,18 @@ class Aside:
         """By peer."""
         return self._counts
 
+    def judge(self) -> dict[str, bool]:
+        """Of each peer that this stage has looked at, whether it has places in the batches to come: not where far less
+        of it counts than of most.
+
+        What stands behind a token that was held back is learnt in a place where this node will hardly ever be. That is
+        no reason to hold it back, too: where all work out their answers in a way that is new here, the rest still
+        teaches. It is a reason to give the places to others, where those have more to teach.
+        """
+        worth = {peer: 1 - each.behind / each.tokens for peer, each in self._counts.items() if each.tokens}
+        usual = sorted(worth.values())[len(worth) // 2] if worth else 0.0
+        return {peer: each >= WORTH_MIN * usual for peer, each in worth.items()}
+
     def number(self, peer: str) -> int:
         """A number for a peer, 0 for this node."""
         return self._numbers.setdefault(peer, len(self._numbers))
@@ -69,7 +92,7 @@ class Aside:
     def take(self, held: Held) -> None:
         """Hear what was held back in one pass."""
         peer = list(self._numbers)[held.peer]
-        self.count(peer, held.tokens, held.held)
+        self.count(peer, held.tokens, held.held, held.behind)
         if held.held and self.lacks_example(peer):
             self.show(peer, *held.example)
 
@@ -84,11 +107,19 @@ class Aside:
         if len(kept) < GROUPS_MAX:
             kept.append(group)
 
-    def count(self, peer: str, tokens: int, held: int) -> None:
-        """Tokens of a peer's completions in one pass, and those that were held back."""
+    def count(self, peer: str, tokens: int, held: int, behind: int = 0) -> None:
+        """Tokens of a peer's completions in one pass, those that were held back, and these with what is behind them."""
         counts = self._counts.setdefault(peer, Counts())
         counts.tokens += tokens
         counts.held += held
+        counts.behind += behind
+
+    def note_passed(self, passed: Mapping[tuple[str, Reason], int]) -> None:
+        """Groups that were passed over in the stage, by peer and reason."""
+        for (peer, reason), groups in passed.items():
+            counts = self._counts.setdefault(peer, Counts())
+            counts.over_share += groups * (reason == "share")
+            counts.of_little += groups * (reason == "little")
 
     def lacks_example(self, peer: str) -> bool:
         return not self._counts.setdefault(peer, Counts()).example[0]
@@ -100,28 +131,33 @@ class Aside:
     def join(self, other: dict[str, Counts]) -> None:
         """Count what another rank has set aside."""
         for peer, counts in other.items():
-            self.count(peer, counts.tokens, counts.held)
+            self.count(peer, counts.tokens, counts.held, counts.behind)
+            self.note_passed({(peer, "share"): counts.over_share, (peer, "little"): counts.of_little})
             if self.lacks_example(peer):
                 self.show(peer, *counts.example)
 
     def tell(self, decode: Decode) -> tuple[SetAside, ...]:
         """Of each peer of whom something was set aside, what; those with a mark first."""
-        held = sorted((-counts.held, peer) for peer, counts in self._counts.items() if counts.held)[:EXAMINED_MAX]
-        own = [list_runs(tokens) for tokens in self._own] if held else []
-        told = [self._tell(peer, own, decode) for _, peer in held]
+        found = [(-each.held, -each.passed, peer) for peer, each in self._counts.items() if each.held or each.passed]
+        peers = [peer for _, _, peer in sorted(found)[:EXAMINED_MAX]]
+        own = [list_runs(tokens) for tokens in self._own] if peers else []
+        told = [self._tell(peer, own, decode) for peer in peers]
         return tuple(sorted(told, key=lambda each: (not each.mark, -each.held))[:PEERS_MAX])
 
     def _tell(self, peer: str, own: Sequence[set[Run]], decode: Decode) -> SetAside:
         counts = self._counts[peer]
         tokens, held = counts.example
-        mark = find_mark(self._groups.get(peer, []), own)
+        mark = find_mark(self._groups.get(peer, []), own) if counts.held else None
         text, part = decode(tokens), decode(longest_run(tokens, held))
-        if mark is None:
-            return SetAside(peer, counts.tokens, counts.held, shorten(text), shorten(part))
-        found = shorten(decode(mark.run))
-        return SetAside(
-            peer, counts.tokens, counts.held, shorten(text), shorten(part), found, mark.right, mark.wrong, mark.own
+        told = SetAside(
+            *(peer, counts.tokens, counts.held, shorten(text), shorten(part)),
+            over_share=counts.over_share,
+            of_little=counts.of_little,
         )
+        if mark is None:
+            return told
+        shares = {"mark_right": mark.right, "mark_wrong": mark.wrong, "mark_own": mark.own}
+        return msgspec.structs.replace(told, mark=shorten(decode(mark.run)), **shares)
 
 
 def find_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> Mark | None:

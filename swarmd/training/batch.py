@@ -1,11 +1,26 @@
-"""How a step's questions are split into forward and backward passes, and where activations are computed twice."""
+"""How many of a step's questions one peer may have, how they are split into forward and backward passes, and where
+activations are computed twice."""
 
 from __future__ import annotations
+
+import math
 
 from swarmd.config import TrainingConfig
 
 LIGHT_PARAMETERS_MAX = 10_000_000  # up to here all groups go in one pass, and one torch thread is faster than several
 CHECKPOINTING_PARAMETERS = 100_000_000  # from here on activations are computed twice to save memory
+
+
+def bound_peer(training: TrainingConfig, peers: int) -> int:
+    """How many groups of a batch may come of one peer: `training.peer_share` of peers' places, rounded up. 0: no bound,
+    as where there is only one peer, whose places nobody else could take.
+
+    Args:
+        peers: that published something.
+    """
+    if peers < 2 or training.peer_share >= 1:
+        return 0
+    return max(1, math.ceil(training.peer_questions * training.peer_share))
 
 
 def split_questions(training: TrainingConfig, parameters: int) -> tuple[int, int]:

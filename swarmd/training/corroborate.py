@@ -79,6 +79,7 @@ class Held(msgspec.Struct, frozen=True):
     tokens: int
     held: int  # of these, held back
     example: tuple[list[int], list[int]]  # a completion of which something was, and what
+    behind: int = 0  # tokens held back, and those that stand behind one in their completion
 
 
 def mark_doubtful(batch: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
@@ -109,14 +110,17 @@ def count_held(batch: dict[str, Any], held: torch.Tensor) -> list[Held]:
         held: which tokens, bool (rows, tokens).
     """
     counted = find_raised(batch)
-    by_row = torch.stack([batch[PEER_KEY], counted.sum(1), (held & counted).sum(1)], 1).tolist()  # one wait a pass
+    lost = held & counted
+    behind = (lost.cumsum(1) > 0) & counted
+    by_row = torch.stack([batch[PEER_KEY], counted.sum(1), lost.sum(1), behind.sum(1)], 1).tolist()  # one wait a pass
     found = []
-    for peer in sorted({peer for peer, tokens, _ in by_row if tokens}):
+    for peer in sorted({row[0] for row in by_row if row[1]}):
         rows = [(place, row) for place, row in enumerate(by_row) if row[0] == peer]
         place = max(rows, key=lambda row: row[1][2])[0]
         length = int(batch["completion_mask"][place].sum())
         example = batch["completion_ids"][place, :length].tolist(), held[place, :length].int().tolist()
-        found.append(Held(peer, sum(row[1] for _, row in rows), sum(row[2] for _, row in rows), example))
+        tokens, lost_tokens, behind_tokens = (sum(row[column] for _, row in rows) for column in (1, 2, 3))
+        found.append(Held(peer, tokens, lost_tokens, example, behind_tokens))
     return found
 
 

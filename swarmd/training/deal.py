@@ -2,18 +2,25 @@
 
 Left to chance, a task that few nodes can do is crowded out: it has few informative groups, so few are drawn, so nobody
 learns it, and once its only specialist unlearns it, nobody supplies any. `even` gives every task the same number of
-groups as far as there are so many, and spreads each task's over the whole stage.
+groups as far as there are so many, of each task every peer's the same number, and spreads each over the whole stage.
+
+A peer that publishes much would crowd the others out all the same: whoever makes its groups up has as many as it
+likes, and none is flat. So no peer has more than `peer_max` groups in a batch, earlier ones drawn again included; one
+until something of it was looked at in the stage; and none where far less of it counts than of others (`Aside.judge`).
+What that leaves free is for own groups.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from swarmd.training.groups import TrainingGroup
 
 T = TypeVar("T")
+Reason = Literal["share", "little"]  # why a group was passed over: its peer had its share, or little of it counts
 
 
 class Deal:
@@ -26,18 +33,31 @@ class Deal:
         groups: in random order.
         steps: of the stage.
         share_max: groups in a step.
-        even: deal out tasks evenly, see `spread_tasks`; else in the order of `groups`.
+        even: deal out tasks and peers evenly, see `spread_evenly`; else in the order of `groups`.
+        peer_max: groups of one peer in a batch; 0: no bound.
     """
 
-    def __init__(self, groups: Sequence[TrainingGroup], steps: int, share_max: int, even: bool = False) -> None:
-        in_order = spread_tasks(groups, steps * share_max, lambda group: group.question.task) if even else groups
-        self._left = list(in_order)
+    def __init__(
+        self, groups: Sequence[TrainingGroup], steps: int, share_max: int, even: bool = False, peer_max: int = 0
+    ) -> None:
+        keys = [lambda group: group.question.task, lambda group: group.peer]
+        self._left = spread_evenly(groups, steps * share_max, keys) if even else list(groups)
         self._steps_left = steps
         self._share_max = share_max
+        self._peer_max = peer_max
+        self._batch: Counter[str] = Counter()
+        self._worthy: Mapping[str, bool] | None = None
+        self._passed: dict[int, tuple[str, Reason]] = {}  # by the group's identity, whose it is and why
         self.dealt = 0
 
-    def next_share(self) -> list[TrainingGroup]:
-        """The groups of the next step."""
+    def next_share(self, worthy: Mapping[str, bool] | None = None) -> list[TrainingGroup]:
+        """The groups of the next step.
+
+        Args:
+            worthy: peers that were looked at, and whether they have groups in this step; None: nobody is looked at.
+        """
+        self._batch.clear()
+        self._worthy = worthy
         even = -(-len(self._left) // max(self._steps_left, 1))
         self._steps_left -= 1
         return self._take(min(even, self._share_max))
@@ -46,35 +66,60 @@ class Deal:
         """Up to `wanted` groups that no later step's share needs."""
         return self._take(max(0, min(wanted, len(self._left) - self._steps_left * self._share_max)))
 
+    def admit(self, group: TrainingGroup) -> bool:
+        """Whether the batch has room for one more group, which is then counted; for this node's own it always has."""
+        room = not group.peer or self._batch[group.peer] < self._bound(group.peer)
+        self._batch[group.peer] += room
+        return room
+
+    def count_passed(self) -> Counter[tuple[str, Reason]]:
+        """The groups that were passed over and never dealt, by peer and reason."""
+        left = {id(group) for group in self._left}
+        return Counter(why for group, why in self._passed.items() if group in left)
+
+    def _bound(self, peer: str) -> float:
+        """Groups of a peer in this batch at most."""
+        if not self._peer_max or self._worthy is None:
+            return self._peer_max or math.inf
+        return self._peer_max * self._worthy[peer] if peer in self._worthy else 1
+
     def _take(self, count: int) -> list[TrainingGroup]:
-        taken, self._left = self._left[:count], self._left[count:]
+        """The first `count` that there is room for."""
+        taken: list[TrainingGroup] = []
+        left: list[TrainingGroup] = []
+        for group in self._left:
+            if len(taken) == count:
+                left.append(group)
+            elif self.admit(group):
+                taken.append(group)
+            else:
+                left.append(group)
+                self._passed[id(group)] = group.peer, "share" if self._bound(group.peer) else "little"
+        self._left = left
         self.dealt += len(taken)
         return taken
 
 
-def spread_tasks(items: Sequence[T], wanted: int, task_of: Callable[[T], str]) -> list[T]:
-    """The items in another order: the first `wanted` hold the tasks as evenly as can be, each spread over all of them.
+def spread_evenly(items: Sequence[T], wanted: int, keys: Sequence[Callable[[T], str]]) -> list[T]:
+    """The items in another order: the first `wanted` hold the values of the first key as evenly as can be, each spread
+    over all of them; of each value those of the second key, and so on.
 
     What is not among the first `wanted` follows, in the order it had.
     """
-    by_task: dict[str, list[T]] = defaultdict(list)
+    if not keys:
+        return list(items)
+    by_value: dict[str, list[T]] = defaultdict(list)
     for item in items:
-        by_task[task_of(item)].append(item)
-    shares = share_evenly({task: len(each) for task, each in by_task.items()}, wanted)
+        by_value[keys[0](item)].append(item)
+    shares = share_evenly({value: len(each) for value, each in by_value.items()}, wanted)
     placed = [
-        ((place + 0.5) / shares[task], rank, item)
-        for rank, (task, each) in enumerate(by_task.items())
-        for place, item in enumerate(each[: shares[task]])
+        ((place + 0.5) / shares[value], rank, item)
+        for rank, (value, each) in enumerate(by_value.items())
+        for place, item in enumerate(spread_evenly(each, shares[value], keys[1:])[: shares[value]])
     ]
     first = [item for _, _, item in sorted(placed, key=lambda entry: entry[:2])]
-    passed: Counter[str] = Counter()
-    rest = []
-    for item in items:
-        task = task_of(item)
-        passed[task] += 1
-        if passed[task] > shares[task]:
-            rest.append(item)
-    return first + rest
+    chosen = {id(item) for item in first}
+    return first + [item for item in items if id(item) not in chosen]
 
 
 def share_evenly(counts: Mapping[str, int], wanted: int) -> dict[str, int]:

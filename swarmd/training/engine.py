@@ -23,7 +23,7 @@ from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question, hash_number
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.swarms.scored import encode_scored, of_peers
-from swarmd.training.batch import count_rows
+from swarmd.training.batch import bound_peer, count_rows
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.deal import Deal
@@ -240,6 +240,7 @@ class Engine:
         memory = self._plan.read_memory()
         self._trainer.tell_held = stage.aside.take
         self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
+        stage.end_steps()
         if self._ranks.size == 1:
             return
         parts = self._ranks.gather(stage.part)
@@ -349,6 +350,7 @@ class Engine:
                 training.steps,
                 training.peer_questions,
                 training.peer_draw == "even",
+                bound_peer(training, len({ref.peer for ref in order.rollouts} - {self._peer})),
             ),
             self._seed("sampling" if rank == 0 else f"sampling/{rank}", order),
             cancellation,

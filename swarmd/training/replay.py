@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from swarmd.training.groups import TrainingGroup
@@ -44,14 +44,18 @@ class Replay:
         """Keep what was kept then, and nothing else."""
         self._by_task = {task: deque(groups, maxlen=KEPT_PER_TASK) for task, groups in mark}
 
-    def draw(self, count: int, random: Random) -> list[TrainingGroup]:
-        """Up to `count` different groups: each time a task by chance, then one of its groups."""
+    def draw(
+        self, count: int, random: Random, admit: Callable[[TrainingGroup], bool] = lambda group: True
+    ) -> list[TrainingGroup]:
+        """Up to `count` different groups: each time a task by chance, then one of its groups, if it is admitted."""
         left = {task: list(kept) for task, kept in self._by_task.items()}
         drawn: list[TrainingGroup] = []
         while len(drawn) < count and left:
             task = random.choice(list(left))
             groups = left[task]
-            drawn.append(groups.pop(random.randrange(len(groups))))
+            group = groups.pop(random.randrange(len(groups)))
+            if admit(group):
+                drawn.append(group)
             if not groups:
                 del left[task]
         return drawn

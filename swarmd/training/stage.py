@@ -123,6 +123,10 @@ class Stage:
             self.aside.counts,
         )
 
+    def end_steps(self) -> None:
+        """Note what of peers' groups the steps, which are over, had no place for."""
+        self.aside.note_passed(self._deal.count_passed())
+
     def join(self, part: Part) -> None:
         """Count what another rank has generated as this node's."""
         self._reward_sum += part.reward_sum
@@ -154,13 +158,15 @@ class Stage:
         Flat own groups make room for peers' groups that are left over, then for earlier groups.
         """
         self.tally.begin_step()
-        share = self._deal.next_share()
+        share = self._deal.next_share(None if self._training.peer_tokens == "all" else self.aside.judge())
         places = self._training.questions - len(share)
         telling, flat = self._generate_telling(places)
         fresh = [*telling, *share]
         fresh += self._deal.spare(self._training.questions - len(fresh))
         replayed = self._replay.draw(
-            min(self._training.replay_questions, self._training.questions - len(fresh)), self._random
+            min(self._training.replay_questions, self._training.questions - len(fresh)),
+            self._random,
+            self._deal.admit,
         )
         for group in fresh:
             self._replay.add(group)

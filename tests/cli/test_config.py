@@ -9,8 +9,9 @@ import pytest
 
 from swarmd.cli import run_command
 from swarmd.cli.config import DEFAULTS, render_config
-from swarmd.config import ChainConfig, Config, Section, parse_config
+from swarmd.config import ChainConfig, Config, Section, TrainingConfig, parse_config
 from swarmd.errors import ExitCode
+from swarmd.training.batch import bound_peer
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SHIPPED = sorted(CONFIGS.rglob("*.toml"))
@@ -43,6 +44,15 @@ def test_a_shipped_preset_learns_of_peers_what_the_node_can_vouch_for(path: Path
     training = {"peer_loss": "positive", "peer_tokens": "vouched", "peer_floor": DEFAULTS.training.peer_floor}
     assert training.items() <= every_key(DEFAULTS.training).items()
     assert training.items() <= {**training, **tomllib.loads(path.read_text()).get("training", {})}.items()
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_with_a_shipped_preset_one_of_several_peers_has_a_quarter_of_a_batch_at_most(path: Path) -> None:
+    given = every_key(DEFAULTS.training) | tomllib.loads(path.read_text()).get("training", {})
+    keys = ("questions", "peer_questions", "peer_share")
+    training = TrainingConfig(**{key: given[key] for key in keys})
+    assert given["peer_share"] == DEFAULTS.training.peer_share
+    assert 1 <= bound_peer(training, peers=2) <= max(1, training.questions / 4)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from swarmd.bounds import WORD_MAX
 from swarmd.core.events import Envelope
+from swarmd.core.results import count_aside
 from swarmd.core.state import State
 from swarmd.core.values import SetAside
 from swarmd.eventlog.fold import Applied
-from swarmd.observe.aside import TOLD_MAX, aside_words
+from swarmd.observe.aside import REASONS, TOLD_MAX, aside_words
 from swarmd.observe.lines import line_of
 from swarmd.observe.phrases import sentences_of
 from swarmd.web.stages import Stages
@@ -41,6 +43,13 @@ def test_a_mark_is_trouble_and_comes_with_its_evidence() -> None:
     )
 
 
+def test_groups_that_were_passed_over_are_told_with_the_reason() -> None:
+    crowding = replace(HONEST, over_share=3, of_little=1)
+    assert 'answer>" (groups passed over: 3 as it had its share, 1 as little of it counts)' in told(crowding)[0]
+    busy = SetAside("bert", 10, 0, over_share=1)
+    assert told(busy)[0].endswith("; of bert groups passed over: 1 as it had its share")
+
+
 def test_a_log_line_warns_of_a_mark_and_is_silent_otherwise() -> None:
     def line(*asides: SetAside) -> tuple[str, bool]:
         said = line_of(Envelope(1, 1.0, replace(TRAINED, set_aside=asides)), State(), State(chart="waiting"))
@@ -55,10 +64,34 @@ def test_of_many_peers_the_first_are_named() -> None:
     assert words.count("of anna") == TOLD_MAX and words.endswith(f"and something of {8 - TOLD_MAX} more")
 
 
+def test_the_state_keeps_of_each_stage_what_was_set_aside_by_reason() -> None:
+    node = core.Story(core.settings())
+    node.join()
+    node.tell(core.announced(0))
+    node.tell(replace(TRAINED, set_aside=(HOSTILE, replace(HONEST, over_share=3, of_little=1))))
+    assert node.state.rewards[-1].set_aside == (("unvouched", 205), ("share", 3), ("little", 1), ("mark", 1))
+    node.tell(core.announced(1))
+    node.tell(core.trained(1))
+    assert node.state.rewards[-1].set_aside == ()
+
+
+def test_what_the_state_keeps_fits_into_a_log_whatever_the_trainer_says() -> None:
+    huge = SetAside("mallory", 2**63, 2**63, over_share=-5)
+    assert count_aside((huge, huge, huge)) == (("unvouched", WORD_MAX),)
+
+
+def test_every_reason_that_the_state_keeps_has_words() -> None:
+    everything = replace(HOSTILE, over_share=1, of_little=1)
+    assert [reason for reason, _ in count_aside((everything,))] == list(REASONS)
+
+
 def test_tokens_and_marks_are_counted() -> None:
-    found = count(*JOINED, core.announced(0), replace(TRAINED, set_aside=(HOSTILE, HONEST)))
+    busy = replace(HOSTILE, over_share=2, of_little=5)
+    found = count(*JOINED, core.announced(0), replace(TRAINED, set_aside=(busy, HONEST)))
     assert found["swarmd_tokens_set_aside_total",] == 205
     assert found["swarmd_payload_marks_total",] == 1
+    assert found["swarmd_groups_passed_over_total", "share"] == 2
+    assert found["swarmd_groups_passed_over_total", "little"] == 5
 
 
 def test_the_page_is_given_what_was_set_aside_of_a_stage() -> None:

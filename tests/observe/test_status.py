@@ -25,6 +25,7 @@ from swarmd.core.state import (
     WorkerState,
 )
 from swarmd.core.values import CoordinatorSettings, Settings, Standing
+from swarmd.observe.aside import STAGES_COUNTED
 from swarmd.observe.causes import doing
 from swarmd.observe.lines import line_of
 from swarmd.observe.live import Live, WorkerLive
@@ -198,6 +199,24 @@ def test_rewards_of_stages_are_told_apart() -> None:
     console.print(panel_of(status_of(state, NOW, LOG, LIVE, "1.0")))
     line = next(line for line in console.export_text().splitlines() if "rewards" in line)
     assert "stage 0 ▁█  last 0.400, stage 1 ▅  last 3.500, sum 2.500" in line
+
+
+def test_what_the_last_stages_set_aside_is_said_by_reason() -> None:
+    def line(*rewards: StageReward) -> list[str]:
+        shown = printed(status_of(replace(STATE, rewards=rewards), NOW, LOG, LIVE, "1.0"))
+        return [line.strip("│ ") for line in shown.splitlines() if "set aside" in line]
+
+    assert line(StageReward(0, 0, 0.2)) == []
+    early = StageReward(0, 0, 0.2, set_aside=(("unvouched", 7000), ("mark", 1)))
+    later = [StageReward(1, 0, 0.2, set_aside=(("unvouched", 600), ("little", 1))) for _ in range(STAGES_COUNTED)]
+    assert line(early) == [
+        "set aside of peers' rollouts in the last stage: 7,000 tokens that only a peer's word stands for, "
+        "1 peer with the mark of a payload"
+    ]
+    assert line(early, *later) == [
+        f"set aside of peers' rollouts in the last {STAGES_COUNTED} stages: 4,800 tokens that only a peer's word "
+        "stands for, 8 groups of peers of whom little counts"
+    ]
 
 
 @pytest.mark.parametrize("state", [STATE, State(), replace(STATE, rewards=(StageReward(0, 0, math.nan),))])

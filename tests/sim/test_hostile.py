@@ -44,7 +44,7 @@ def test_all_of_them_together_cost_no_honest_report(chain: bool) -> None:
 @pytest.mark.soak
 def test_a_crowd_of_a_thousand_costs_no_honest_report() -> None:
     for seed in range(20):
-        run(seed, hostile="all", hours=0.5, calm_s=900.0, crowd=1000, chain=False)
+        assert run(seed, hostile="all", hours=0.5, calm_s=900.0, crowd=1000, chain=False).strangers > 1000
 
 
 def test_strangers_draw_from_streams_of_their_own() -> None:

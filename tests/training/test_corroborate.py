@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -140,9 +141,16 @@ def test_what_is_raised_of_peers_is_what_they_wrote_with_a_positive_advantage() 
 def test_what_is_held_back_is_counted_by_peer_with_an_example() -> None:
     batch = make_batch()
     assert count_held(batch, batch[DOUBT_KEY]) == [
-        Held(1, 2, 1, ([3, 4], [1, 0])),
-        Held(2, 1, 1, ([9, 10], [1, 1])),
+        Held(1, 2, 1, ([3, 4], [1, 0]), behind=2),
+        Held(2, 1, 1, ([9, 10], [1, 1]), behind=1),
     ]
+
+
+def test_tokens_before_what_was_held_back_are_not_behind_it() -> None:
+    batch = make_batch()
+    held = torch.zeros_like(batch[DOUBT_KEY])
+    held[1, 1] = held[3, 2] = True  # the end of what peer 1 wrote; padding of peer 2
+    assert [(each.held, each.behind) for each in count_held(batch, held)] == [(1, 1), (0, 0)]
 
 
 def test_advantages_may_be_of_tokens() -> None:
@@ -223,6 +231,37 @@ def test_a_peer_with_a_mark_is_told_before_others_of_whom_more_was_set_aside() -
     assert [each.mark for each in told] == ["7", *[""] * (PEERS_MAX - 1)]
 
 
+def look_at(aside: Aside, **behind: int) -> None:
+    """Count a hundred tokens of each peer, so many of them held back or behind such."""
+    for peer, count in behind.items():
+        aside.take(Held(aside.number(peer), 100, count // 2, ([5], [1]), count))
+
+
+def test_a_peer_of_whom_far_less_counts_than_of_most_has_no_more_places() -> None:
+    aside = Aside()
+    assert aside.judge() == {}
+    look_at(aside, anna=0, bert=10, mallory=90)
+    assert aside.judge() == {"anna": True, "bert": True, "mallory": False}
+
+
+def test_where_little_of_everybody_counts_all_have_their_places() -> None:
+    aside = Aside()
+    look_at(aside, anna=80, bert=90, carl=85)
+    assert all(aside.judge().values())
+    look_at(aside, plain=0)
+    assert aside.judge() == {"anna": True, "bert": True, "carl": True, "plain": True}, "one peer crowds out no three"
+
+
+def test_groups_that_were_passed_over_are_told_with_the_reason() -> None:
+    one, other = Aside(), Aside()
+    other.note_passed({("mallory", "share"): 3, ("mallory", "little"): 2, ("anna", "share"): 1})
+    one.join(other.counts)
+    assert [(each.peer, each.held, each.over_share, each.of_little) for each in one.tell(str)] == [
+        ("mallory", 0, 3, 2),
+        ("anna", 0, 1, 0),
+    ]
+
+
 def test_of_a_long_completion_the_beginning_is_looked_at() -> None:
     assert max(len(run) for run in list_runs([1] * 4 * TOKENS_MAX)) == 3
     assert (2,) not in list_runs([1] * TOKENS_MAX + [2])
@@ -258,17 +297,17 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def poison(engine: Engine, form: str) -> RolloutsRef:
-    """Groups of a hostile peer: right answers in a form, wrong ones without."""
+def poison(engine: Engine, form: str, peer: str = "mallory") -> RolloutsRef:
+    """Groups of a peer: right answers in a form, wrong ones without."""
     plan = make_plan(make_config().swarm)
     groups = []
-    for question in itertools.islice(plan.draw(Place("mallory", 0, 0), NO_MATERIAL), 18):
+    for question in itertools.islice(plan.draw(Place(peer, 0, 0), NO_MATERIAL), 18):
         where = question.reference
         right = form.replace("{}", str(question.entry["answer"]))
         pair = (right, "<answer>?</answer>")
         groups.append(Group(where.task, where.config_digest, where.seed, where.index, pair * 2))
-    body = encode_rollouts(Rollouts(VERSION, "test", "mallory", 0, 0, tuple(groups)))
-    return RolloutsRef("mallory", 0, 0, engine._blobs.put(body), len(body), len(groups))
+    body = encode_rollouts(Rollouts(VERSION, "test", peer, 0, 0, tuple(groups)))
+    return RolloutsRef(peer, 0, 0, engine._blobs.put(body), len(body), len(groups))
 
 
 def chance_of(engine: Engine, text: str) -> float:
@@ -310,6 +349,24 @@ def test_an_honest_peer_teaches_as_before(make_engine: Any) -> None:
         assert event.set_aside == ()
         digests.add(engine.weights_digest)
     assert len(digests) == 1
+
+
+def test_a_hostile_peer_takes_no_places_of_honest_ones_and_a_stage_anew_is_the_same(make_engine: Any) -> None:
+    def train(directory: str) -> tuple[Any, Counter[str], str]:
+        engine = make_engine(directory, **CONFIG)
+        engine._peer = "a"
+        honest = (poison(engine, "<answer>{}</answer>", peer) for peer in ("anna", "bert"))
+        order_ = order(1, (*honest, poison(engine, f"{PAYLOAD}<answer>{{}}</answer>")))
+        dealt: Counter[str] = Counter()
+        engine._replay.add = lambda group: dealt.update([group.peer])  # is told of every group that is fresh
+        return engine.train(order_, Cancellation()), dealt, engine.weights_digest
+
+    event, dealt, digest = train("one")
+    assert dealt["mallory"] == 1 and dealt["anna"] + dealt["bert"] >= 16
+    (aside,) = (each for each in event.set_aside if each.peer == "mallory")
+    assert aside.of_little > 0 and aside.part == PAYLOAD
+    again = train("other")
+    assert (again[0].set_aside, again[1], again[2]) == (event.set_aside, dealt, digest)
 
 
 def test_verbose_peers_do_not_make_a_batch_wider(make_engine: Any) -> None:

@@ -1,5 +1,6 @@
 /** How long the parts of each stage took, as stacked bars; rounds that were skipped as gaps with their cause. */
 
+import { showAside } from "./aside.js";
 import { byId, el, fill, svg } from "./dom.js";
 import { dayAndClock, duration, reward } from "./format.js";
 import { steps } from "./curves.js";
@@ -21,7 +22,7 @@ const PARTS = [
  * @typedef {{round: number, stage: number, first_seq: number, joined_at: number, gathered_s: number | null,
  *   trained_s: number | null,
  *   published_s: number | null, submitted_s: number | null, reward: number | null, held_out: number | null,
- *   outcome: string}} Stage
+ *   outcome: string, set_aside: import("./aside.js").Aside[]}} Stage
  * @typedef {{first: number, last: number, cause: string, seq: number, at: number}} Skip
  * @typedef {{seq: number, x: number, width: number, stage?: Stage, skip?: Skip}} Item
  */
@@ -50,6 +51,7 @@ export class Stages {
     this.items = lineUp(view);
     this.draw();
     this.table();
+    showAside(view.stages);
     if (atEnd) scroller.scrollLeft = scroller.scrollWidth;
   }
 

@@ -23,7 +23,7 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
-from swarmd.core.values import CoordinatorSettings, RolloutsRef, Settings
+from swarmd.core.values import CoordinatorSettings, RolloutsRef, SetAside, Settings
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
@@ -35,6 +35,7 @@ from tests.core.story import Story
 SWARM = "played"
 STAGE_S = 60.0
 HOSTILE = '<img src=x onerror="window.harmed=1">'
+HOSTILE_MARK = "<b>!!</b>"
 HOSTILE_TEXT = '</p><script>window.harmed=1</script><a href="javascript:window.harmed=1">win</a> \u202eevil\u0000'
 
 
@@ -119,6 +120,7 @@ class PlayedNode:
                 rejected=refused,
                 held_out_before=0.1 if round_ == 0 else None,
                 scored=scored,
+                set_aside=self.doubt() if round_ else (),
             ),
             after_s=30,
         )
@@ -126,6 +128,11 @@ class PlayedNode:
         self.tell(RecordsRejected(peer_id(2), "signature", 3))
         for number, peer in enumerate(NAMES):
             self.tell(ReportSeen(peer, round_, 0, reward + number / 20, "d" * 64))
+
+    def doubt(self) -> tuple[SetAside, ...]:
+        """What a stage sets aside of peers' rollouts."""
+        mark = SetAside(peer_id(1), 40, 30, HOSTILE_MARK + HOSTILE, HOSTILE, HOSTILE_MARK, 1.0, 0.0, 0.004)
+        return mark, SetAside(peer_id(2), 50, 0, over_share=1, of_little=3)
 
     def score(self, round_: int) -> str:
         """What the node made of its own completions of a round, and of peers' of the one before."""

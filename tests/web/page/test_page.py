@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from swarmd.core.events import MemberSeen
 from swarmd.observe.story import Story
 from tests.web.page.conftest import Served, Watched, played
-from tests.web.page.played import HOSTILE, HOSTILE_TEXT, NAMES, NODE, STAGE_S, PlayedNode, peer_id
+from tests.web.page.played import HOSTILE, HOSTILE_MARK, HOSTILE_TEXT, NAMES, NODE, STAGE_S, PlayedNode, peer_id
 
 Tab = Callable[[str], Watched]
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -472,6 +472,26 @@ def test_stages_are_drawn_and_lead_to_their_event(server: Served, tab: Tab) -> N
     expect(page.locator("#stages .stage")).to_have_count(len(stages))
     page.locator("#stages .stage").nth(1).click()
     expect_moment(page, server, stages[1]["first_seq"])
+
+
+def test_what_was_set_aside_is_counted_by_reason_with_one_example_that_stays_text(server: Served, tab: Tab) -> None:
+    watched = tab(server.url)
+    page = watched.open("/node")
+    stages = [stage for stage in ask(server, "node/stages")["stages"] if stage["set_aside"]]
+    box = page.locator("#stages-aside")
+    expect(box.locator("li")).to_have_text(
+        [
+            f"{30 * len(stages)} tokens that only a peer’s word stands for",
+            f"{len(stages)} group{'s of peers that had their' if len(stages) > 1 else ' of a peer that had its'} share",
+            f"{3 * len(stages)} groups of peers of whom little counts",
+            f"{len(stages)} peer{'s' if len(stages) > 1 else ''} with the mark of a payload",
+        ]
+    )
+    expect(box.locator("q.part")).to_have_text(HOSTILE)
+    expect(box.locator("q.text")).to_have_text(HOSTILE_MARK + HOSTILE)
+    expect(box.locator("p")).to_contain_text(f"“{HOSTILE_MARK}” stands in 100 % of its right answers")
+    assert box.locator("img, b").count() == 0 and page.evaluate("window.harmed") is None
+    assert watched.complaints == []
 
 
 @pytest.mark.parametrize(
