@@ -41,8 +41,9 @@ LONG = {  # only by name
     "sharing": "specialists that exchange groups against loners; half an hour of processor time",
     "worked": "sharing, with answers that are worked out before they stand in their tags; as long",
     "poison": "a hostile peer's right answers with a payload, and what is made of them; an hour of processor time",
+    "hostile": "rounds, credit and memory of whole nodes under attack; what defence costs; half an hour",
 }
-RESUMED = ("sharing", "worked", "poison")  # their outcomes are kept, and they go on where they were cut off
+RESUMED = ("sharing", "worked", "poison", "hostile")  # their outcomes are kept, and they go on where they were cut off
 
 
 def main() -> int:
@@ -71,10 +72,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m bench", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but the last six")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but the last seven")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
-    sharing = parser.add_argument_group("sharing, poison")
+    sharing = parser.add_argument_group("sharing, worked, poison, hostile")
     sharing.add_argument("--arms", type=lambda text: text.split(","), metavar="A,B", help='such as "4/4,2/6"')
     sharing.add_argument("--payloads", type=lambda text: text.split(","), metavar="A,B", help="of poison")
     sharing.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], metavar="0,1")
@@ -82,6 +83,12 @@ def parse() -> argparse.Namespace:
     sharing.add_argument(
         "--outcomes", type=Path, metavar="OUT", help="keep outcomes there; what is there is not run again"
     )
+    hostile = parser.add_argument_group("hostile")
+    hostile.add_argument("--attacks", type=lambda text: text.split(","), metavar="1,4,all", help="also cut-off, cost")
+    hostile.add_argument("--seconds", type=float, metavar="N", help="of each attack")
+    hostile.add_argument("--nodes", type=int, metavar="N")
+    hostile.add_argument("--short", action="store_true", help="all attacks at once, in two minutes")
+    hostile.add_argument("--against", type=Path, metavar="DIR", help="a checkout to compare the cost of defence with")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}")
@@ -104,7 +111,10 @@ def settings_of(name: str, options: argparse.Namespace, console: Console) -> dic
     if options.outcomes and options.outcomes.exists():
         kind = import_module(f"bench.{name}").Outcome
         known = [msgspec.json.decode(line, type=kind) for line in options.outcomes.read_bytes().splitlines()]
-    chosen = {"arms": options.arms, "seeds": options.seeds, "rounds": options.rounds}
+    if name == "hostile":
+        chosen = {key: getattr(options, key) for key in ("attacks", "seconds", "nodes", "short", "against")}
+    else:
+        chosen = {"arms": options.arms, "seeds": options.seeds, "rounds": options.rounds}
     if name == "poison":
         chosen |= {"payloads": options.payloads, "say": lambda line: print(line, file=sys.stderr, flush=True)}
     return {"tell": tell, "known": known, **{key: value for key, value in chosen.items() if value is not None}}

@@ -55,7 +55,7 @@ def figure(value: float) -> str:
 
 def spread(sample: Sample | None, unit: str = "") -> str:
     """Median (smallest..largest) unit."""
-    if sample is None:
+    if sample is None or not sample.values:  # measured elsewhere
         return ""
     text = figure(sample.median)
     if len(sample.values) > 1:

@@ -85,7 +85,12 @@ class ScriptedTrainer:
         material, judged, rejected = Material(), defaultdict(list), Counter[str]()
         for ref in sorted((*order.context, *order.rollouts), key=lambda ref: (ref.round, ref.stage)):
             fresh = ref in order.rollouts
-            for group in decode_rollouts(self._blobs.get(ref.digest)).groups:
+            try:
+                groups = decode_rollouts(self._blobs.get(ref.digest)).groups
+            except RecordRejected as error:
+                rejected[error.reason] += fresh
+                continue
+            for group in groups:
                 try:
                     outcome = self._understand(ref, group, material)
                 except RecordRejected as error:

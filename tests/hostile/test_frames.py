@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import uuid
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from swarmd.dht import names
-from swarmd.dht.hive import dht_pb2, p2pd_pb2
+from swarmd.dht.hive import dht_pb2
 from tests.dht.driver import until
-from tests.hostile.attack import GROWTH_MIB_MAX, MIB, Siege, besieged, memory_mib, varint
+from tests.hostile.attack import GROWTH_MIB_MAX, MIB, besieged, memory_mib
+from tests.hostile.floods import begin_call, framed, half_frame
 
 pytestmark = pytest.mark.anyio
 
-FIND = "DHTProtocol.rpc_find"
-FRAME_BYTES = 4 * MIB
 MEMORY_BYTES_MAX = 256 * MIB  # half of it p2pd's, which has 64 MiB in peace
 
 
 async def test_halves_of_requests_are_cut_off_before_p2pd_is_too_large(tmp_path: Path) -> None:
     async with besieged(tmp_path, memory_bytes_max=MEMORY_BYTES_MAX) as siege:
         p2pd = siege.victim.p2pd()
-        held = [await begin_call(siege, varint(FRAME_BYTES) + bytes(FRAME_BYTES - 1)) for _ in range(16)]
+        held = [await begin_call(siege.stranger, half_frame()) for _ in range(16)]
         await until(lambda: b"little room is left" in siege.victim.errors)
         await until(lambda: memory_mib(p2pd) < MEMORY_BYTES_MAX / MIB / 2)
         assert siege.victim.p2pd() == p2pd and held
@@ -36,25 +32,7 @@ async def test_answers_that_nobody_takes_are_no_more_than_a_share(tmp_path: Path
     async with besieged(tmp_path) as siege:
         (key,) = await siege.fill_stages(1, records=40)
         find = dht_pb2.FindRequest(keys=[names.key_id(key)]).SerializeToString()
-        held = [await begin_call(siege, framed(find)) for _ in range(100)]
+        held = [await begin_call(siege.stranger, framed(find)) for _ in range(100)]
         await until(lambda: siege.refused("bytes-out") > 0)
         assert siege.growth_mib < GROWTH_MIB_MAX and held
         await siege.is_unharmed()
-
-
-async def begin_call(siege: Siege, request: bytes) -> asyncio.StreamWriter | None:
-    """Send bytes to where the victim's p2pd expects a call, and read nothing; what is to be kept open."""
-    stranger = siege.stranger
-    with suppress(Exception):
-        opened = await asyncio.wait_for(stranger.p2p.call_binary_stream_handler(stranger.victim, FIND), 5.0)
-        writer: asyncio.StreamWriter = opened[2]
-        writer.write(request)
-        return writer
-    return None
-
-
-def framed(find: bytes) -> bytes:
-    """A call as p2pd sends it to another p2pd."""
-    call = p2pd_pb2.CallUnaryRequest(peer=b"nobody", proto=FIND, data=find)
-    message = p2pd_pb2.PersistentConnectionRequest(callId=uuid.uuid4().bytes, callUnary=call).SerializeToString()
-    return varint(len(message)) + bytes(message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 
@@ -10,12 +9,13 @@ import pytest
 
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
-from swarmd.dht.identity import Identity, generate_identity
-from swarmd.dht.records import ReportRecord, sign
+from swarmd.dht.identity import generate_identity
+from swarmd.dht.records import ReportRecord
 from swarmd.dht.reporters import CHANGES_MAX
 from tests.dht.driver import SWARM, until
 from tests.dht.making import DIGEST, signed_by
-from tests.hostile.attack import Siege, besieged
+from tests.hostile.attack import besieged
+from tests.hostile.floods import rewrite
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ async def test_a_report_that_keeps_changing_is_taken_a_few_times(tmp_path: Path)
     async with besieged(tmp_path) as siege:
         await siege.victim.do(CollectReports("collect/0/0", 0, 0))
         flooder, honest = generate_identity(), generate_identity()
-        await rewrite(siege, flooder, 150)
+        await rewrite(siege.stranger, flooder, 150)
         record = report(1.0)
         assert await siege.honest.store_signed(record.key, signed_by(honest, record))
         await siege.victim.expect(ReportSeen, peer=honest.peer_id)
@@ -40,18 +40,9 @@ async def test_a_minute_of_changing_reports_is_taken_a_few_times(tmp_path: Path)
         flooder = generate_identity()
         until_at = time.monotonic() + 60.0
         while time.monotonic() < until_at:
-            await rewrite(siege, flooder, 100)
+            await rewrite(siege.stranger, flooder, 100)
         assert len(siege.victim.seen(ReportSeen, peer=flooder.peer_id)) <= 1 + CHANGES_MAX
         await siege.is_unharmed()
-
-
-async def rewrite(siege: Siege, owner: Identity, times: int) -> None:
-    """Store a report so often, each with another reward and a later expiration."""
-    base = time.time() + 60.0
-    for number in range(times):
-        record = report(float(number))
-        await siege.stranger.store_signed(record.key, sign(owner, record, base + number * 0.01))
-        await asyncio.sleep(0.005)
 
 
 def report(reward: float) -> ReportRecord:

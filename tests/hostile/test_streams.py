@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from swarmd.dht.door import STREAMS
 from swarmd.dht.fetch import ABSENT, PROTOCOL
 from tests.dht.driver import until
-from tests.dht.outsider import Outsider
 from tests.hostile.attack import GROWTH_MIB_MAX, Siege, besieged, files_of
+from tests.hostile.floods import open_streams
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +22,7 @@ SPARE = 64  # files that the processes have open besides
 async def test_idle_streams_take_neither_files_nor_the_place_of_others(tmp_path: Path) -> None:
     async with besieged(tmp_path, files_max=FILES_MAX) as siege:
         p2pd = siege.victim.p2pd()
-        await open_streams(siege.stranger, 300)
+        await open_streams(siege.stranger, count=300)
         assert files_of(siege.victim.process.pid) < SPARE + STREAMS.all
         assert await ask_for_nothing(siege) == ABSENT
         await until(lambda: siege.refused("streams") > 0)
@@ -34,7 +33,7 @@ async def test_idle_streams_take_neither_files_nor_the_place_of_others(tmp_path:
 
 async def test_whoever_keeps_opening_streams_is_disconnected(tmp_path: Path) -> None:
     async with besieged(tmp_path) as siege:
-        await open_streams(siege.stranger, 100)
+        await open_streams(siege.stranger, count=100)
         connected = True
         for _ in range(100):
             connected = siege.stranger.victim in [peer.peer_id for peer in await siege.stranger.p2p.list_peers()]
@@ -50,22 +49,12 @@ async def test_two_thousand_five_hundred_idle_streams_leave_the_node_as_it_is(tm
     async with besieged(tmp_path, files_max=1024) as siege:
         p2pd = siege.victim.p2pd()
         for _ in range(25):
-            await open_streams(siege.stranger, 100)
+            await open_streams(siege.stranger, count=100)
             await siege.is_unharmed()
         await asyncio.sleep(30.0)
         assert siege.victim.p2pd() == p2pd
         assert siege.growth_mib < GROWTH_MIB_MAX
         await siege.is_unharmed()
-
-
-async def open_streams(outsider: Outsider, count: int) -> None:
-    """Open streams and keep them for as long as the victim lets us."""
-    held = []
-    for _ in range(count):
-        with suppress(Exception):  # p2pd says so once the victim has hung up
-            opening = outsider.p2p.call_binary_stream_handler(outsider.victim, PROTOCOL)
-            held.append(await asyncio.wait_for(opening, 2.0))
-    outsider.answer = held  # a writer that nobody holds is closed
 
 
 async def ask_for_nothing(siege: Siege) -> int:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from swarmd.dht import names
-from swarmd.dht.fetch import PROTOCOL
-from swarmd.dht.hive import dht_pb2
 from tests.dht.driver import SWARM, until
 from tests.dht.outsider import Outsider
-from tests.hostile.attack import GROWTH_MIB_MAX, MIB, Siege, besieged, varint
+from tests.hostile.attack import GROWTH_MIB_MAX, Siege, besieged
+from tests.hostile.floods import Flood, keep_on, open_streams, ping_hugely, repeat_finds, spam_hints, store_crumbs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.soak]
 
@@ -33,7 +29,7 @@ async def test_an_honest_peer_is_answered_under_all_floods_at_once(tmp_path: Pat
         floods: tuple[Flood, ...] = (repeat_finds, store_crumbs, open_streams, spam_hints, ping_hugely)
         strangers = [await stranger(siege, tmp_path / f"s{number}") for number in range(STRANGERS * len(floods))]
         attacks = [
-            asyncio.ensure_future(attack(each, floods[number % len(floods)], keys[0]))
+            asyncio.ensure_future(keep_on(each, floods[number % len(floods)], keys[0]))
             for number, each in enumerate(strangers)
         ]
         answers, growth = [], [0.0]
@@ -58,61 +54,6 @@ async def test_an_honest_peer_is_answered_under_all_floods_at_once(tmp_path: Pat
         await siege.is_unharmed()
 
 
-Flood = Callable[[Outsider, str], Awaitable[None]]
-
-
 async def stranger(siege: Siege, root: Path) -> Outsider:
     """One more identity, connected to the victim."""
     return await Outsider(root).open(await siege.victim.address())
-
-
-async def attack(by: Outsider, flood: Flood, key: str) -> None:
-    """Do it again and again, whatever comes of it."""
-    while True:
-        with suppress(Exception):
-            await asyncio.wait_for(flood(by, key), 5.0)
-        await asyncio.sleep(0.01)
-
-
-async def send(by: Outsider, rpc: str, encoded: bytes, times: int) -> None:
-    """A call that was encoded before, so many at once: what it costs to make it is not what is looked at."""
-    calls = (by.p2p.control.call_unary_handler(by.victim, f"DHTProtocol.{rpc}", encoded) for _ in range(times))
-    await asyncio.gather(*calls, return_exceptions=True)
-
-
-async def repeat_finds(by: Outsider, key: str) -> None:
-    request = dht_pb2.FindRequest(keys=[names.key_id(key)])
-    await send(by, "rpc_find", request.SerializeToString(), 32)
-
-
-async def store_crumbs(by: Outsider, key: str) -> None:
-    await send(by, "rpc_store", crumbs(), 2)
-
-
-@cache
-def crumbs() -> bytes:
-    """A store request of 60,000 records that are none."""
-    count = 60_000
-    request = dht_pb2.StoreRequest(
-        keys=[bytes(20)] * count,
-        subkeys=[b"\xa1a"] * count,
-        values=[b"v"] * count,
-        expiration_time=[2e9] * count,
-        in_cache=[False] * count,
-    )
-    return bytes(request.SerializeToString())
-
-
-async def open_streams(by: Outsider, key: str) -> None:
-    by.answer = [await by.p2p.call_binary_stream_handler(by.victim, PROTOCOL) for _ in range(32)]
-
-
-async def spam_hints(by: Outsider, key: str) -> None:
-    for number in range(100):
-        await by.p2p.publish(names.hints(SWARM), number.to_bytes(2, "big") * 300)
-
-
-async def ping_hugely(by: Outsider, key: str) -> None:
-    request = dht_pb2.PingRequest(peer=dht_pb2.NodeInfo(node_id=bytes(20)), validate=True)
-    encoded = request.SerializeToString() + b"\xfa\x7f" + varint(MIB) + bytes(MIB)
-    await send(by, "rpc_ping", encoded, 8)

@@ -1,0 +1,105 @@
+"""Attackers in a process of their own, so that whoever watches the nodes has its turns.
+
+`python -m tests.hostile.assail DIRECTORY ATTACKS ADDRESS ...` connects, says "ready", and then does what its standard
+input says, a word a line: "act", "rest", or the number of the round that is open. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.hostile.actors import Cast
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+READY_S = 120.0
+REST_S = 30.0
+NICE = 19  # what is looked at is what nodes make of it, not who gets the processor
+
+
+class Assault:
+    """The process, from outside. It comes when it is entered, and connects to nodes that run."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._round = -1
+
+    def tell(self, round: int) -> None:
+        """The round that is open."""
+        if round != self._round:
+            self._round = round
+            self._say(str(round))
+
+    def act(self) -> None:
+        """Attack from now on."""
+        self._say("act")
+
+    def rest(self) -> None:
+        """Return when no attack goes on."""
+        self._say("rest")
+        self._hear("resting", REST_S)
+
+    def _say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(word.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _hear(self, word: str, within_s: float) -> None:
+        assert self._process.stdout is not None
+        heard = select.select([self._process.stdout], [], [], within_s)[0] and self._process.stdout.readline().split()
+        if not heard or heard[0] != word.encode():
+            raise RuntimeError(f"the attackers did not say {word!r} in {within_s:g} s but {heard!r}")
+
+
+@contextmanager
+def assault(attacks: Sequence[str], addresses: Sequence[str]) -> Iterator[Assault]:
+    """Attackers that are connected and rest; gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="assail-", dir="/tmp") as directory:
+        command = [sys.executable, "-m", "tests.hostile.assail", directory, ",".join(attacks), *addresses]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, bufsize=0)
+        try:
+            attackers = Assault(process)
+            attackers._hear("ready", READY_S)
+            yield attackers
+        finally:
+            assert process.stdin is not None
+            with suppress(OSError):
+                process.stdin.close()
+            try:
+                process.wait(REST_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+async def main(directory: Path, attacks: Sequence[str], addresses: Sequence[str]) -> None:
+    """Do what standard input says."""
+    cast = Cast(directory, addresses, attacks)
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    try:
+        await cast.arrive()
+        print("ready", flush=True)
+        while word := (await lines.readline()).decode().strip():
+            if word == "act":
+                cast.act()
+            elif word == "rest":
+                await cast.rest()
+                print("resting", flush=True)
+            else:
+                cast.round = int(word)
+    finally:
+        await cast.leave()
+        print(f"{cast.turns} turns", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    os.nice(NICE)
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2].split(","), sys.argv[3:]))
