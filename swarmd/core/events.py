@@ -10,6 +10,7 @@ import msgspec
 
 from swarmd.core.values import (
     BlockRef,
+    EvidenceKind,
     Judgement,
     Prepared,
     RolloutsRef,
@@ -213,6 +214,17 @@ class RecordsRejected(Fact, frozen=True, tag="records_rejected"):
     peer: str  # empty when the sender cannot be known
     reason: str
     count: int = 1
+
+
+class Equivocated(Fact, frozen=True, tag="equivocated"):
+    """A peer has signed two different records for one place; both are here, for anyone to check."""
+
+    kind: EvidenceKind
+    peer: str
+    round: int
+    stage: int
+    first: bytes  # signed records, as `swarmd.dht.records.Signed.encode` gives them, the one that expires first
+    second: bytes
 
 
 class CommandFailed(Fact, frozen=True, tag="command_failed"):
@@ -463,6 +475,7 @@ Event = (
     | RoundPublished
     | LeaderboardPublished
     | RecordsRejected
+    | Equivocated
     | CommandFailed
     | TrainerReady
     | StageTrained
