@@ -26,14 +26,21 @@ def is_news(known: tuple[Equivocation, ...] | tuple[KnownEvidence, ...], kind: s
     return not any(each.kind == kind and each.peer == peer and round < each.round + APART_ROUNDS for each in known)
 
 
+def keep(known: tuple[Equivocation, ...], event: Equivocated, at: float) -> tuple[Equivocation, ...]:
+    """What is kept in mind with this event, by round; the same tuple where it is no news."""
+    if not is_news(known, event.kind, event.peer, event.round):
+        return known
+    new = Equivocation(event.kind, event.peer, event.round, event.stage, at)
+    return tuple(sorted((*known, new), key=lambda each: (each.round, each.at))[-EQUIVOCATIONS_KEPT:])
+
+
 def on_equivocated(turn: Turn, event: Equivocated) -> None:
     """Keep in mind whom it concerns; a report of the open stage no longer counts."""
     known = turn.state.equivocations
-    if not is_news(known, event.kind, event.peer, event.round):
+    kept = keep(known, event, turn.at)
+    if kept is known:
         return
-    new = Equivocation(event.kind, event.peer, event.round, event.stage, turn.at)
-    kept = sorted((*known, new), key=lambda each: (each.round, each.at))[-EQUIVOCATIONS_KEPT:]
-    turn.put("equivocations", tuple(kept))
+    turn.put("equivocations", kept)
     if turn.state.coordination is not None:
         _withdraw(turn, turn.coordination)
 
@@ -52,6 +59,11 @@ def barred_in(state: State, round: int) -> tuple[str, ...]:
     if not state.equivocations:
         return ()
     return tuple(sorted({each.peer for each in state.equivocations if bars(each, round)}))
+
+
+def barred_until(state: State) -> dict[str, int]:
+    """The round from which each peer counts again whose reports do not now."""
+    return {each.peer: each.round + BARRED_ROUNDS for each in in_force(state) if each.kind == "report"}
 
 
 def bars(known: Equivocation | KnownEvidence, round: int) -> bool:
