@@ -117,7 +117,8 @@ async def test_followers_compare_the_reports_of_a_leaderboard_with_what_they_rea
         await boss.do(PublishLeaderboard("leaderboard/0", 0, standings, (shown.encode(),)))
         await boss.expect(LeaderboardPublished)
         await boss.do(Announce("announce/1/0/2", 1, 0, now, now + 60.0))
-        await found(swarm, "report", liar.peer_id)
+        events = await found(swarm, "report", liar.peer_id)
+        assert {event.first for event in events} == {shown.encode()}
 
 
 @pytest.mark.parametrize("apart_s", [0.0, 0.5])
@@ -153,7 +154,8 @@ async def test_a_coordinator_with_two_leaderboards_is_found_out(tmp_path: Path) 
             for follower, record in zip(swarm.followers, records, strict=True)
         ]
         await boss.do(Announce("announce/1/0/1", 1, 0, now, now + 60.0))
-        await found(swarm, "leaderboard", boss.peer_id)
+        events = await found(swarm, "leaderboard", boss.peer_id)
+        assert len({event.second for event in events}) == 1
         for outsider in outsiders:
             await outsider.close()
 
