@@ -14,6 +14,7 @@ import swarmd
 from swarmd.bounds import is_bounded
 from swarmd.chain.signer_http import RegisterBody, RewardBody, WinnerBody
 from swarmd.dht.admission import Invitation
+from swarmd.dht.exchange import Message, decode_message
 from swarmd.dht.gossip import Hint
 from swarmd.dht.leaderboard import Board, decode_board
 from swarmd.dht.records import Payload, Signed, check_payload, decode_signed
@@ -50,6 +51,7 @@ OUTSIDE = [
     Outside(Payload, check_payload, greatest={"work": 2**63 - 1}),
     Outside(Signed, decode_signed),
     *(Outside(kind, msgspec.msgpack.Decoder(kind).decode) for kind in (Hint, Invitation)),
+    Outside(Message, decode_message),
     Outside(Board, decode_board),
     Outside(Rollouts, decode_rollouts),
     *(json_of(kind) for kind in (RegisterBody, RewardBody, WinnerBody)),
@@ -62,7 +64,7 @@ REFUSED = (RecordRejected, FrameError, msgspec.DecodeError)
 # What everything that is decoded into a type is, by the type's name where it is decoded. Read from outside: `OUTSIDE`
 # above, or held in bounds by what reads it (block numbers are texts of 16 hex digits, which `swarmd.chain` looks at one
 # by one). All else is a file of this node, its operator's, or what its own processes tell each other.
-FROM_OUTSIDE = {"Payload", "Signed", "Hint", "Invitation", "Board", "Rollouts", "_Version", "kind"}
+FROM_OUTSIDE = {"Payload", "Signed", "Hint", "Invitation", "Message", "Board", "Rollouts", "_Version", "kind"}
 CHECKED = {"Header", "Entry", "Answer", "Notice", "_Head", "Outcome", "str", "list[str | None]", "list[str]"}
 OWN = {
     *("Manifest", "Backup", "Artefact", "Keystore", "Scrypt", "Pbkdf2", "Record", "Line", "ChainConfig", "Config"),

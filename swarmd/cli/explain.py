@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.errors import ConfigError, ControlError
+from swarmd.errors import ConfigError, ControlError, ExitCode
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
@@ -33,24 +33,33 @@ def explain(
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the stories as JSON.")] = False,
-) -> None:
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="Show who signed two different records for one place, and check both.")
+    ] = False,
+) -> int:
     """Tell what became of a round and why: trained, skipped and for which cause, or under way.
 
-    Reads the log, and asks only whether the daemon is up; a copied directory does as well.
+    Reads the log, and asks only whether the daemon is up; a copied directory does as well. With --evidence it exits
+    with 1 where the log holds what proves nothing.
     """
     from rich.console import Console
 
     from swarmd.eventlog.text import to_json
 
     directory, round_ = read_words(words or [], config)
+    if evidence:
+        from swarmd.cli.evidence import show
+
+        return show(directory, as_json)
     now = time.time() if has_daemon(directory) else None
     stories = tell_round(directory, round_, now) if round_ is not None else tell_latest(directory, now)
     if as_json:
         typer.echo(to_json(stories))
-        return
+        return ExitCode.OK
     console = Console()
     for story in stories:
         console.print(picture_of(story))
+    return ExitCode.OK
 
 
 def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]:

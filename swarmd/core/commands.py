@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.core.values import BlockRef, Prepared, RolloutsRef, Standing, SubmissionKind, Worker
+from swarmd.core.values import BlockRef, KnownEvidence, Prepared, RolloutsRef, Standing, SubmissionKind, Worker
 
 
 class Order(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
@@ -90,6 +90,12 @@ class Announce(Order, frozen=True, tag="announce"):
     deadline_at: float
     final: bool = False
 
+    @property
+    def opening(self) -> int:
+        """Number of the announcement, in which its id ends; 0 for the final one. A stage may be announced anew."""
+        number = self.id.rpartition("/")[2]
+        return int(number) if number.isdecimal() and not self.final else 0
+
 
 class CollectReports(Order, frozen=True, tag="collect_reports"):
     """Report every member's record of (round, stage) as `ReportSeen`, until told another stage."""
@@ -111,6 +117,12 @@ class AdmitPeers(Order, frozen=True, tag="admit_peers"):
 
     open: bool
     peers: tuple[str, ...] = ()
+
+
+class NoteEvidence(Order, frozen=True, tag="note_evidence"):
+    """The log holds this evidence: do not tell it again, and gather nothing of whom it bars."""
+
+    known: tuple[KnownEvidence, ...]
 
 
 class WatchChain(Order, frozen=True, tag="watch_chain"):
@@ -164,6 +176,7 @@ Command = (
     | CollectReports
     | PublishLeaderboard
     | AdmitPeers
+    | NoteEvidence
     | WatchChain
     | Submit
     | Broadcast
@@ -179,6 +192,7 @@ NETWORK_COMMANDS = (
     CollectReports,
     PublishLeaderboard,
     AdmitPeers,
+    NoteEvidence,
 )
 CHAIN_COMMANDS = (WatchChain, Submit, Broadcast)
 TRAINER_COMMANDS = (Train, CancelTraining)

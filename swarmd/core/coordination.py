@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from swarmd.bounds import fit
-from swarmd.core import standings
+from swarmd.core import evidence, standings
 from swarmd.core.commands import Announce, CollectReports
 from swarmd.core.events import (
     MemberLeft,
@@ -247,6 +247,7 @@ def _open(turn: Turn, trigger: str, round: int, stage: int) -> None:
         round_reports=() if stage == 0 else (*coordination.round_reports, *coordination.reports),
         openings=coordination.openings + 1,
         held_since=None,
+        barred=evidence.barred_in(turn.state, round),
     )
     if opened:
         _announce(turn)
@@ -292,6 +293,9 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     current = event.round == coordination.round and event.stage == coordination.stage
     if not current or coordination.chart not in COLLECTING or event.peer in reported_by(coordination):
         return
+    if event.peer in coordination.barred:
+        turn.count_rejections(evidence.REASON, 1)
+        return
     if turn.rules >= BOUNDED_SINCE and len(event.record) > REPORT_BYTES_MAX:
         turn.count_rejections("oversized", 1)
         return
@@ -315,6 +319,7 @@ class _Expected(NamedTuple):
 
     members: tuple[Member, ...] = ()
     round: int = -1
+    barred: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
 
 
@@ -327,19 +332,21 @@ def expected_of(coordination: Coordination) -> tuple[str, ...]:
     Asked at every report, while members change between stages only: the last answer is kept, for these same members.
     """
     latest = _expected[0]
-    if latest.members is not coordination.members or latest.round != coordination.round:
-        latest = _Expected(coordination.members, coordination.round, _find_expected(coordination))
+    found = (coordination.members, coordination.round, coordination.barred)
+    if latest.members is not found[0] or latest[1:3] != found[1:]:
+        latest = _Expected(*found, _find_expected(coordination))
         _expected[0] = latest
     return latest.peers
 
 
 def _find_expected(coordination: Coordination) -> tuple[str, ...]:
-    round, lately = coordination.round, coordination.round - 1
+    round, lately, barred = coordination.round, coordination.round - 1, coordination.barred
     return tuple(
         [
             member.peer
             for member in coordination.members
             if not member.left
+            and member.peer not in barred
             and (member.last_round >= lately or member.since_round > lately or is_expected(member, round))
         ]  # whom `is_expected` takes for certain is not put to it: there may be thousands
     )
@@ -357,6 +364,11 @@ def is_expected(member: Member, round: int) -> bool:
     silent = round - max(member.last_round, member.since_round - 1)
     again = silent < SILENT_ROUNDS and silent & (silent + 1) == 0
     return silent <= 1 or again or round % SILENT_ROUNDS == SILENT_ROUNDS - 1
+
+
+def on_equivocated(turn: Turn) -> None:
+    """Fewer reports count, and fewer are waited for."""
+    _close_on_quorum(turn)
 
 
 def _close_on_quorum(turn: Turn) -> None:

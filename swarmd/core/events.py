@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import msgspec
 
+from swarmd.core import chain_logs
 from swarmd.core.values import (
     BlockRef,
+    EvidenceKind,
     Judgement,
     Prepared,
     RolloutsRef,
     SetAside,
     Settings,
     SkipCause,
-    Value,
     Worker,
 )
 
@@ -215,6 +216,17 @@ class RecordsRejected(Fact, frozen=True, tag="records_rejected"):
     count: int = 1
 
 
+class Equivocated(Fact, frozen=True, tag="equivocated"):
+    """A peer has signed two different records for one place; both are here, for anyone to check."""
+
+    kind: EvidenceKind
+    peer: str
+    round: int
+    stage: int
+    first: bytes  # signed records, as `swarmd.dht.records.Signed.encode` gives them, the one that expires first
+    second: bytes
+
+
 class CommandFailed(Fact, frozen=True, tag="command_failed"):
     """A worker could not do what it was told; it may be told again."""
 
@@ -284,63 +296,14 @@ class ModelPushed(Fact, frozen=True, tag="model_pushed"):
 # --- chain ---
 
 
-class ChainLog(Value, frozen=True, tag_field="log"):
-    """Base of what the swarm's contract said in one log entry; accounts are checksummed addresses.
-
-    `index` is the entry's place in its block, `transaction` the hash of the transaction that caused it.
-    """
-
-    index: int
-    transaction: str
-
-
-class StageLog(ChainLog, frozen=True, tag="stage"):
-    """StageAdvanced: the swarm is at this stage now. A new round is told by its stage 0 alone."""
-
-    round: int
-    stage: int
-
-
-class RegistrationLog(ChainLog, frozen=True, tag="registration"):
-    """PeerRegistered."""
-
-    account: str
-    peer: str
-
-
-class RewardLog(ChainLog, frozen=True, tag="reward"):
-    """RewardSubmitted; `reward` is an int256 in decimal."""
-
-    account: str
-    peer: str
-    round: int
-    stage: int
-    reward: str
-
-
-class VoteLog(ChainLog, frozen=True, tag="vote"):
-    """WinnerSubmitted."""
-
-    account: str
-    peer: str
-    round: int
-    winners: tuple[str, ...]
-
-
-class PolicyLog(ChainLog, frozen=True, tag="policy"):
-    """RoundPolicyChanged; 0 turns a condition off."""
-
-    min_submissions: int
-    max_stage_s: int
-
-
-class OtherLog(ChainLog, frozen=True, tag="other"):
-    """Any other event of the contract, by name: bootnodes, roles, membership, upgrades."""
-
-    name: str
-
-
-AnyChainLog = StageLog | RegistrationLog | RewardLog | VoteLog | PolicyLog | OtherLog
+ChainLog = chain_logs.ChainLog
+StageLog = chain_logs.StageLog
+RegistrationLog = chain_logs.RegistrationLog
+RewardLog = chain_logs.RewardLog
+VoteLog = chain_logs.VoteLog
+PolicyLog = chain_logs.PolicyLog
+OtherLog = chain_logs.OtherLog
+AnyChainLog = chain_logs.AnyChainLog
 
 
 class ChainUp(Fact, frozen=True, tag="chain_up"):
@@ -463,6 +426,7 @@ Event = (
     | RoundPublished
     | LeaderboardPublished
     | RecordsRejected
+    | Equivocated
     | CommandFailed
     | TrainerReady
     | StageTrained

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmd.core import restored, submissions, votes
+from swarmd.core import evidence, restored, submissions, votes
 from swarmd.core.commands import (
     Announce,
     CancelTraining,
@@ -54,6 +54,7 @@ def on_linked(turn: Turn) -> None:
         if not idle and not isinstance(command, Register | Train | Announce):  # the coordinator announces by itself
             _send_again(turn, command)
     _publish_again(turn)
+    evidence.note_to_network(turn)
 
 
 def _publish_again(turn: Turn) -> None:
@@ -219,11 +220,11 @@ def on_rollouts_gathered(turn: Turn, event: RolloutsGathered) -> None:
     """Peers' rollouts are in the blob store."""
     if turn.settle(event.command) is None:
         return
-    work = turn.state.work
+    work, rollouts = turn.state.work, evidence.without_barred(turn.state, event.rollouts)
     if turn.state.chart == "round.gathering":
-        _begin_training(turn, event.rollouts)
+        _begin_training(turn, rollouts)
     elif work is not None and (work.round, work.stage) == (event.round, event.stage):
-        turn.work_on(gathered=True, rollouts=event.rollouts)  # after a start, before the clock was read
+        turn.work_on(gathered=True, rollouts=rollouts)  # after a start, before the clock was read
 
 
 def on_gather_overdue(turn: Turn) -> None:

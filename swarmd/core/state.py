@@ -6,7 +6,17 @@ State is only ever made by `swarmd.core.step.step`. Everything in it is bounded;
 from __future__ import annotations
 
 from swarmd.core.commands import Command
-from swarmd.core.values import BlockRef, Prepared, RolloutsRef, Settings, SkipCause, Standing, SubmissionKind, Value
+from swarmd.core.values import (
+    BlockRef,
+    EvidenceKind,
+    Prepared,
+    RolloutsRef,
+    Settings,
+    SkipCause,
+    Standing,
+    SubmissionKind,
+    Value,
+)
 
 SKIPS_KEPT = 32  # most recent skips shown by status; the log has them all
 REWARDS_KEPT = 128  # most recent own stage rewards
@@ -137,6 +147,16 @@ class Report(Value, frozen=True):
     record: bytes
 
 
+class Equivocation(Value, frozen=True):
+    """Somebody signed two different records for one place; the event of the log has them."""
+
+    kind: EvidenceKind
+    peer: str
+    round: int
+    stage: int
+    at: float  # when this node learnt of it, POSIX seconds
+
+
 class Coordination(Value, frozen=True):
     """The coordinator's side; `chart` is a state of coordinator.yaml."""
 
@@ -152,6 +172,7 @@ class Coordination(Value, frozen=True):
     standings: tuple[Standing, ...] = ()  # after the last closed round
     openings: int = 0  # announcements made, so that one made again after a restart has an id of its own
     held_since: float | None = None  # the open stage would have closed then, but this node was alone
+    barred: tuple[str, ...] = ()  # peers whose reports of the open round do not count, sorted
 
 
 class Submission(Value, frozen=True):
@@ -259,6 +280,7 @@ class State(Value, frozen=True):
     tally: Tally | None = None
     judging: Tally | None = None  # the round before, whose last stage is still to be judged
     members: tuple[str, ...] | None = None  # the contract's allow-list, None where everybody may take part
+    equivocations: tuple[Equivocation, ...] = ()  # see `swarmd.core.evidence`, by round
 
 
 def next_deadline(state: State) -> Deadline | None:

@@ -7,7 +7,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from swarmd.core import chain, clock_set, coordination, pause, results, rounds, standings, submissions, votes, workers
+from swarmd.core import (
+    chain,
+    clock_set,
+    coordination,
+    evidence,
+    pause,
+    results,
+    rounds,
+    standings,
+    submissions,
+    votes,
+    workers,
+)
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import (
@@ -18,6 +30,7 @@ from swarmd.core.events import (
     ClockSet,
     CommandFailed,
     Envelope,
+    Equivocated,
     LeaderboardPublished,
     LinkDegraded,
     LinkDown,
@@ -151,6 +164,12 @@ def _on_records_rejected(turn: Turn, event: RecordsRejected) -> None:
     turn.count_rejections(event.reason, event.count)
 
 
+def _on_equivocated(turn: Turn, event: Equivocated) -> None:
+    evidence.on_equivocated(turn, event)
+    if turn.state.coordination is not None:
+        coordination.on_equivocated(turn)
+
+
 def _on_report_seen(turn: Turn, event: ReportSeen) -> None:
     if turn.state.coordination is not None:
         coordination.on_report_seen(turn, event)
@@ -232,6 +251,7 @@ _RULES: dict[type, Rule] = {
     RoundPublished: _on_round_published,
     LeaderboardPublished: _if_coordinating(standings.on_leaderboard_published),
     RecordsRejected: _on_records_rejected,
+    Equivocated: _on_equivocated,
     CommandFailed: _on_command_failed,
     TrainerReady: _on_trainer_ready,
     StageTrained: rounds.on_stage_trained,

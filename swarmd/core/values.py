@@ -14,6 +14,7 @@ SkipCause = Literal["slow", "late", "fault", "stopped"]
 SubmissionKind = Literal["register", "reward", "winners", "advance"]
 Drive = Literal["never", "policy", "manager"]
 Votes = Literal["reported", "judged"]
+EvidenceKind = Literal["report", "clock", "leaderboard"]  # of what somebody signed two different records
 
 
 class Value(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -139,3 +140,11 @@ class Prepared(Value, frozen=True):
     raw: bytes = b""
     fee_wei: str = "0"  # most that a unit of gas may cost, decimal
     cost_wei: str = "0"  # most that it may cost in all, decimal
+
+
+class KnownEvidence(Value, frozen=True):
+    """Evidence of two different signed records that the log holds, without the records."""
+
+    kind: EvidenceKind
+    peer: str  # who signed both
+    round: int

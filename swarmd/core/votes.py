@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
+from swarmd.core.evidence import barred_in
 from swarmd.core.state import MEMBERS_MAX, Score, Submission, Tally
 from swarmd.core.submissions import intend
 from swarmd.core.turn import Turn
@@ -55,7 +56,8 @@ def _counted(turn: Turn, tally: Tally, new: Score) -> Tally:
 
 def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     """A peer's signed report."""
-    if turn.chain_settings.votes == "reported":
+    barred = event.peer in barred_in(turn.state, event.round)
+    if turn.chain_settings.votes == "reported" and not barred:
         count_report(turn, event.peer, event.round, event.stage, event.reward)
 
 

@@ -355,7 +355,7 @@ class Node:
         log_status = LogStatus(str(self._data.events), self.engine.next_seq, log_bytes(self._data.events))
         notes = (self._companion.trouble,) if self._companion and self._companion.trouble else ()
         status = status_of(self.engine.state, self._clock.now(), log_status, live, __version__)
-        return msgspec.structs.replace(status, notes=notes) if notes else status
+        return msgspec.structs.replace(status, notes=(*status.notes, *notes)) if notes else status
 
     def status_json(self) -> bytes:
         """The status for the control socket."""

@@ -10,6 +10,7 @@ from swarmd.core.commands import (
     Announce,
     CollectReports,
     Gather,
+    NoteEvidence,
     PublishLeaderboard,
     PublishReport,
     ReadClock,
@@ -44,6 +45,7 @@ class SignedActions:
             CollectReports: stages.collect,
             PublishLeaderboard: stages.publish_leaderboard,
             AdmitPeers: self._members.admit,
+            NoteEvidence: session.exchange.note,
         }
 
     def begin(self) -> None:

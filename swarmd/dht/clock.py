@@ -10,9 +10,10 @@ import anyio
 from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
 from swarmd.dht import names
+from swarmd.dht.evidence import Evidence
 from swarmd.dht.hive import DHTID, MSGPackSerializer, PeerID
 from swarmd.dht.lookup import lookup
-from swarmd.dht.records import ClockRecord, Signed, is_far
+from swarmd.dht.records import ROUNDS_AHEAD, ClockRecord, Signed, is_far
 from swarmd.dht.session import Session
 from swarmd.dht.watch import Watch
 from swarmd.errors import NetworkDown, RecordRejected
@@ -33,12 +34,13 @@ class SwarmClock:
         self._reached = reached
         self._name = names.clock(session.swarm)
         self._latest: Signed | None = None
-        self._told: ClockRecord | None = None
+        self._told: RoundAnnounced | None = None
 
     def follow(self) -> None:
         """Watch the clock for the rest of the session, and listen for the coordinator."""
         session = self._session
         session.heard_clock = self._hear
+        session.exchange.contradicted = self._tell_both
         session.watch(Watch(session.node, self._name, session.config.dht.poll_s, self._see))
         if not session.coordinating and session.coordinator:
             session.start(self._call_coordinator)
@@ -74,6 +76,7 @@ class SwarmClock:
             opened_at=command.opened_at,
             deadline_at=command.deadline_at,
             final=command.final,
+            opening=command.opening,
         )
         await self._session.publisher.publish(content)
         self._session.emit(RoundPublished(command.id, command.round, command.stage))
@@ -94,7 +97,7 @@ class SwarmClock:
             raise NetworkDown("no peer answered when the clock was read")
 
     def _see(self, records: Mapping[str, Signed]) -> None:
-        if self._take(records) and self._latest is not None and self._latest.content != self._told:
+        if self._take(records) and self._latest is not None and _said(self._latest) != self._told:
             self._tell(self._latest)
 
     def _take(self, records: Mapping[str, Signed]) -> bool:
@@ -123,10 +126,25 @@ class SwarmClock:
         session.herald.pass_on(signed)
 
     def _tell(self, signed: Signed) -> None:
-        content = signed.content
-        assert isinstance(content, ClockRecord)
-        self._told = content
-        self._session.policy.round = content.round
-        place = (content.round, content.stage, content.opened_at, content.deadline_at, content.final)
-        self._session.emit(RoundAnnounced(*place))
-        self._reached(content.round)
+        self._told = _said(signed)
+        self._session.policy.round = self._told.round
+        self._session.emit(self._told)
+        self._reached(self._told.round)
+
+    def _tell_both(self, evidence: Evidence) -> None:
+        """The coordinator told others otherwise: tell both, of which the core takes the later place and deadline.
+
+        So all who know of both go on alike. What lies too far ahead is nothing to go on by.
+        """
+        for signed in (evidence.first, evidence.second):
+            if isinstance(signed.content, ClockRecord):
+                said, reached = _said(signed), self._session.policy.round
+                if reached is None or said.round <= reached + ROUNDS_AHEAD:
+                    self._session.emit(said)
+
+
+def _said(signed: Signed) -> RoundAnnounced:
+    """What a clock record says; its number says nothing."""
+    content = signed.content
+    assert isinstance(content, ClockRecord)
+    return RoundAnnounced(content.round, content.stage, content.opened_at, content.deadline_at, content.final)

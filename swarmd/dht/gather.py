@@ -126,6 +126,7 @@ class Gathering:
             peer: signed
             for peer, signed in found.records.items()
             if isinstance(report := signed.content, ReportRecord) and report.groups and peer != self._session.peer_id
+            if not self._is_barred(peer)
         }
         ranks = self._session.seniority.ranks_of(announced, names.key_id(name))
         self._awaited = {peer for peer in choose_expected(ranks, idle=0) if not self._session.slow[peer]}
@@ -150,9 +151,13 @@ class Gathering:
         """Peers to gather from: at random of those known, and of newcomers those who come first; at most so many."""
         tried, own = self._sources.peers, self._session.peer_id
         fresh = {peer: signed for peer, signed in records.items() if peer != own and peer not in tried}
+        fresh = {peer: signed for peer, signed in fresh.items() if not self._is_barred(peer)}
         key = names.key_id(names.rollouts(*self._place))
         self._sources.choose(self._session.seniority.ranks_of(fresh, key))
         return [peer for peer in self._sources.peers if peer in records and peer not in self._got]
+
+    def _is_barred(self, peer: str) -> bool:
+        return self._session.exchange.bars(peer, self._command.source_round)
 
     def _wanted(self, signed: Signed) -> RolloutsRecord | None:
         content = signed.content

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable
 
 import anyio
@@ -22,6 +23,7 @@ MESSAGE_BYTES_MAX = 2048
 MESSAGES_BURST, MESSAGES_PER_S = 20.0, 2.0  # one sender's
 ALL_BURST, ALL_PER_S = 200.0, 50.0  # of all senders: each costs a signature's check
 SEND_S = 2.0
+HEARD_KEPT = 16  # messages that need not be judged again
 HEARD_ELSEWHERE_S = 1.0  # longest wait before it is passed on, in which others may have done so
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ class Herald:
         self._heard = heard
         self._refused = refused
         self._latest = 0.0  # expiration of the latest record that was on the topic
+        self._heard_lately: deque[bytes] = deque(maxlen=HEARD_KEPT)
         self._quota = Quota(MESSAGES_BURST, MESSAGES_PER_S, time.monotonic)
         self._all = Quota(ALL_BURST, ALL_PER_S, time.monotonic)
         node.attendants.append(self.listen)
@@ -61,15 +64,16 @@ class Herald:
     def _take(self, sender: str, message: bytes) -> None:
         if len(message) > MESSAGE_BYTES_MAX or not self._quota.take(sender) or not self._all.take(""):
             return
+        if message in self._heard_lately:
+            return  # it is passed on by many
         try:
             signed = decode_signed(message)
-            if signed.expiration <= self._latest:
-                return  # it is passed on by many
-            self._heard(signed)
+            self._heard(signed)  # an earlier one too: it may be what somebody else was told instead of a later one
         except RecordRejected as error:
             self._refused(sender, error)
         else:
-            self._latest = signed.expiration
+            self._heard_lately.append(message)
+            self._latest = max(self._latest, signed.expiration)
 
     def tell(self, signed: Signed) -> None:
         """Gossip this node's own record now."""

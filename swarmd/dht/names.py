@@ -45,6 +45,11 @@ def clock_topic(swarm: str) -> str:
     return f"swarmd/{swarm}/clock"
 
 
+def evidence_topic(swarm: str) -> str:
+    """The gossip topic on which contradictory records travel, and which leaderboard was read."""
+    return f"swarmd/{swarm}/evidence"
+
+
 def key_id(name: str) -> bytes:
     """The 20-byte id under which hivemind stores a name."""
     return hashlib.sha1(msgpack.packb(name), usedforsecurity=False).digest()

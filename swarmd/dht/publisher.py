@@ -62,6 +62,10 @@ class Publisher:
             content.key: content for content in shelf.contents() if not isinstance(content, Membership)
         }
 
+    def remembers(self, kind: type[Payload]) -> bool:
+        """Whether a record of this kind was published from this data directory lately."""
+        return any(isinstance(content, kind) for content in self._live.values())
+
     async def publish(self, content: Payload) -> Signed:
         """Publish a record and prove that it is there.
 

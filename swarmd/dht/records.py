@@ -16,7 +16,7 @@ from typing import Annotated
 import msgpack  # type: ignore[import-untyped]
 import msgspec
 
-from swarmd.bounds import Integer, Real
+from swarmd.bounds import Count, Integer, Real
 from swarmd.dht import names
 from swarmd.dht.admission import Admission
 from swarmd.dht.identity import Identity, is_peer_id
@@ -81,6 +81,7 @@ class ClockRecord(Content, frozen=True, tag="clock"):
     opened_at: Real
     deadline_at: Real
     final: bool = False
+    opening: Count = 0  # number of the announcement among all of this coordinator; 0: it has none
 
     @property
     def key(self) -> str:

@@ -12,7 +12,7 @@ from swarmd.dht.seniority import Places, Rank, pick
 
 NEWCOMERS_MAX = 256  # peers without any credit whose reports count in a stage: those that worked most, then by lot
 IDLE_MAX = 16  # of those that have not worked
-CHANGES_MAX = 4  # of one peer's report of one stage; an honest one changes when its node has lost its log
+CHANGES_MAX = 4  # of one peer's report of one stage; an honest one never changes, see `swarmd.dht.evidence`
 CHANGES_APART_S = 10.0
 
 T = TypeVar("T", bound=Hashable)

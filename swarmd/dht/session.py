@@ -20,8 +20,10 @@ from swarmd.dht import names
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.admission import Admission, must_be_invited, read_invitation
 from swarmd.dht.bodies import BlobStore
+from swarmd.dht.compared import Compared
 from swarmd.dht.connections import Connections
 from swarmd.dht.door import Door
+from swarmd.dht.exchange import Exchange
 from swarmd.dht.fetch import BodyServer
 from swarmd.dht.gossip import Gossip
 from swarmd.dht.guides import choose_guides
@@ -33,7 +35,7 @@ from swarmd.dht.link import LinkReporter
 from swarmd.dht.node import Node, NodeSettings
 from swarmd.dht.peers import AddressBook, Rejoin
 from swarmd.dht.publisher import Publisher
-from swarmd.dht.records import TTL_MAX_S, ClockRecord, Policy, Signed
+from swarmd.dht.records import TTL_MAX_S, ClockRecord, LeaderboardRecord, Policy, Signed
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.room import Marks, Room
 from swarmd.dht.seniority import Seniority
@@ -135,10 +137,21 @@ class Session:
             lambda signed: self.heard_clock(signed),
             lambda sender, error: self.rejections.count(sender, error.reason, error.message),
         )
+        self._compare_records()
         shelf = Shelf(paths.records, self.swarm)
         self.publisher = Publisher(self.node, self.identity, shelf, dht.record_s, self.coordinating, self._told)
         self.bodies = BodyServer(self.node, self.blobs, self.policy.admits)
         self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit, self.hearing.isolation)
+
+    def _compare_records(self) -> None:
+        """Whoever says one thing here and another there is found out; see `swarmd.dht.evidence`."""
+
+        def known(peer: str) -> bool:
+            return self.seniority.rounds_of(peer) > 0
+
+        self.exchange = Exchange(self.node, self.policy, self.validator, known, self.rejections, self.emit)
+        self.compared = Compared(self.coordinator, known, self.exchange.found)
+        self.validator.verified = self.compared.see
 
     def _guides(self) -> list[str]:
         """Peers that are asked whatever lies near a key: the coordinator, and of those known the longest, by chance."""
@@ -169,8 +182,11 @@ class Session:
     def _told(self, signed: Signed) -> None:
         """An own record is out: hint at it, and look at it like everybody else."""
         self.gossip.tell(signed)
+        self.compared.see(signed)
         if isinstance(signed.content, ClockRecord):
             self.herald.tell(signed)
+        elif isinstance(signed.content, LeaderboardRecord):
+            self.exchange.read_board(signed)
         self._accepted(signed)
 
     def emit(self, event: Event) -> None:
@@ -182,6 +198,7 @@ class Session:
     def learn(self, board: Board) -> None:
         """Take over the standings: whom the swarm knows, also after a restart."""
         self.seniority.learn(board.standings)
+        self.compared.read_board(board.reports)
         self.start(self._keep_aside, board)
 
     async def _keep_aside(self, board: Board) -> None:
@@ -237,7 +254,7 @@ class Session:
 
     def parts(self) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
         """What runs for as long as the session does."""
-        return (self.node.run, self.link.run, self.publisher.run, self._tell_rejections)
+        return (self.node.run, self.link.run, self.publisher.run, self.exchange.run, self._tell_rejections)
 
     async def _tell_rejections(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 
 from anyio import to_thread
@@ -12,11 +13,14 @@ from swarmd.core.events import LeaderboardPublished, ReportPublished, ReportSeen
 from swarmd.dht import names
 from swarmd.dht.bodies import deflate
 from swarmd.dht.leaderboard import Board, encode_board
+from swarmd.dht.lookup import lookup
 from swarmd.dht.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRecord, RolloutsRecord, Signed
 from swarmd.dht.reporters import Reporters
 from swarmd.dht.session import Session
 from swarmd.dht.watch import Watch
 from swarmd.errors import NetworkDown, RecordRejected
+
+log = logging.getLogger(__name__)
 
 
 class Stages:
@@ -30,6 +34,7 @@ class Stages:
         self._session = session
         self._collecting: CollectReports | None = None
         self._reporters: Reporters[ReportRecord] = Reporters()  # of the stage that is collected
+        self._remembers = session.publisher.remembers(ReportRecord)
         self._crowded: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts found no room with their body
 
     async def publish_report(self, command: PublishReport) -> None:
@@ -39,6 +44,9 @@ class Stages:
             NetworkDown: it may be tried again.
             SwarmdError: the rollouts are not in the blob store, or too large.
         """
+        if await self._has_reported_otherwise(command):
+            self._session.emit(ReportPublished(command.id, command.round, command.stage))
+            return
         await self._publish_rollouts(command)
         rollouts = command.rollouts
         report = ReportRecord(
@@ -53,7 +61,25 @@ class Stages:
             invitation=self._session.invitation,
         )
         await self._session.publisher.publish(report)
+        self._remembers = True
         self._session.emit(ReportPublished(command.id, command.round, command.stage))
+
+    async def _has_reported_otherwise(self, command: PublishReport) -> bool:
+        """Whether peers hold another report of this node of this stage: then that one stands, and nothing is signed.
+
+        Asked by a node that remembers no report of its own: its directory is new and its key is not, or a second node
+        runs under it. Two different reports of one stage would cost it its place.
+        """
+        if self._remembers:
+            return False
+        name = names.reports(self._session.swarm, command.round, command.stage)
+        own = self._session.peer_id
+        found = await self._session.node.call(lambda life: lookup(life, name))
+        standing = found.records[own].content if own in found.records else None
+        if not isinstance(standing, ReportRecord) or standing.digest == command.rollouts.digest:
+            return False
+        log.warning("%s holds another report of this node; it stands, this directory's is not published", name)
+        return True
 
     async def _publish_rollouts(self, command: PublishReport) -> None:
         rollouts = command.rollouts
@@ -105,7 +131,8 @@ class Stages:
 
     def _is_news(self, peer: str, content: ReportRecord) -> bool:
         try:
-            return self._reporters.is_news(peer, content)
+            barred = self._session.exchange.bars(peer, content.round)
+            return not barred and self._reporters.is_news(peer, content)
         except RecordRejected as error:
             self._session.rejections.count(peer, error.reason, error.message)
             return False

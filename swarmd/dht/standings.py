@@ -49,6 +49,7 @@ class Standings:
         signed = records.get(self._session.coordinator)
         if signed is not None and isinstance(signed.content, LeaderboardRecord):
             self._session.unwatch(self._name)
+            self._session.exchange.read_board(signed)
             self._session.start(self._fetch, signed.content)
 
     async def _fetch(self, record: LeaderboardRecord) -> None:

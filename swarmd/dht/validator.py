@@ -121,6 +121,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.accepted = accepted
         self.seniority = seniority
         self.guides: Callable[[], Iterable[str]] = tuple  # peers to ask in each search, whoever is nearest to the key
+        self.verified: Callable[[Signed], None] = lambda signed: None  # called with every record that is seen first
         self.records_quota = Quota(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
         self.bytes_quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
         self.rewrites_quota = Quota(REWRITES_BURST, REWRITES_PER_S, time.monotonic)
@@ -138,6 +139,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self._checked_bytes += len(value)
         while len(self._checked) > CHECKED_MAX or self._checked_bytes > CHECKED_BYTES_MAX:
             self._checked_bytes -= len(self._checked.popitem(last=False)[1].value)
+        self.verified(signed)
         return signed
 
     def _judge_again(self, known: Signed) -> Signed:

@@ -10,6 +10,7 @@ from swarmd.errors import EXIT_FOR_ROOM
 
 OTHER = "other"
 LAYERS = ("process", "network", "training", "round", "chain", "submissions")
+EQUIVOCATIONS = ("report", "clock", "leaderboard")  # of what there were two
 WORKERS = ("network", "trainer", "chain")
 SKIP_CAUSES = ("slow", "late", "fault", "stopped")
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
@@ -35,12 +36,13 @@ REFUSAL_CODES = (
 )  # fmt: skip
 REJECTION_REASONS = (
     "bad-signature", "bytes-in", "bytes-out", "calls", "config-digest", "connections", "doubled", "duplicate",
-    "empty", "far-expiration", "flood", "full", "future", "generator", "group-size", "held-out", "hints", "idle",
-    "index", "leaderboard-full", "malformed", "members-full", "missing", "nested", "no-work", "non-finite",
-    "not-a-member", "not-invited", "not-the-coordinator", "old-protocol", "origin", "oversize", "oversized", "plan",
-    "processor", "prompt-length", "quota", "quoted", "replayed", "seed", "slow", "source", "stale", "streams",
-    "swarm", "unknown-question", "unknown-task", "unowned", "unsafe-scorer", "unsigned", "version", "wrong-digest",
-    "wrong-id", "wrong-key", "wrong-keys", "wrong-round", "wrong-swarm", OTHER,
+    "empty", "equivocated", "far-expiration", "flood", "full", "future", "generator", "group-size", "held-out",
+    "hints", "idle", "index", "leaderboard-full", "malformed", "members-full", "missing", "nested", "no-evidence",
+    "no-work", "non-finite", "not-a-member", "not-invited", "not-the-coordinator", "old-protocol", "origin",
+    "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "quoted", "replayed", "seed", "slow",
+    "source", "stale", "streams", "swarm", "unknown-question", "unknown-task", "unowned", "unsafe-scorer",
+    "unsigned", "version", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys", "wrong-round", "wrong-swarm",
+    OTHER,
 )  # fmt: skip
 
 

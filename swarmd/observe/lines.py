@@ -14,6 +14,7 @@ from swarmd.core.events import (
     ClockSet,
     CommandFailed,
     Envelope,
+    Equivocated,
     Event,
     Fact,
     LeaderboardPublished,
@@ -59,6 +60,7 @@ from swarmd.core.values import BlockRef, Prepared
 from swarmd.core.workers import LEAVING
 from swarmd.observe.aside import aside_words, is_marked
 from swarmd.observe.blocks import block_words
+from swarmd.observe.equivocations import bars_nobody, equivocation_words
 from swarmd.observe.layers import hold_words, holding
 
 TEXT_CHARACTERS_MAX = 2000  # of one field of a line
@@ -102,6 +104,7 @@ _WORDS: dict[type[Fact], tuple[str, str]] = {
     RoundPublished: ("info", "announcement of round {round} stage {stage} is in the DHT"),
     LeaderboardPublished: ("info", "leaderboard of round {round} published"),
     RecordsRejected: ("warning", "{count} records refused: {reason}"),
+    Equivocated: ("warning", "{peer} signed two different records of round {round} stage {stage}: {kind}"),
     CommandFailed: ("warning", "command {command} failed: {reason}"),
     TrainerReady: ("info", "trainer ready: {model} on {device}, {parameters} parameters, {numbers}"),
     StageTrained: ("info", "round {round} stage {stage} trained in {seconds:.1f} s, reward {reward:.4f}"),
@@ -121,7 +124,7 @@ _WORDS: dict[type[Fact], tuple[str, str]] = {
     SubmissionRefused: ("warning", "{submission}: refused, {code}: {reason}"),
 }
 _NOTHING: tuple[Any, ...] = (None, "", ())  # fields that say nothing are left out
-_BULKY = ("settings", "record", "rollouts", "due_at", "logs", "set_aside")
+_BULKY = ("settings", "record", "rollouts", "due_at", "logs", "set_aside", "first", "second")
 
 
 def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
@@ -136,6 +139,9 @@ def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
         level, words = ("debug" if before.link.isolated else "warning"), "isolated: {isolated}"
     elif isinstance(event, RoundAnnounced) and event.final:
         words = "the swarm has run its {round} rounds"
+    elif isinstance(event, Equivocated):
+        words = equivocation_words(event, after)
+        level = "debug" if before.equivocations is after.equivocations else "error" if bars_nobody(event) else level
     elif isinstance(event, ChainBlock | MembershipRead):
         return EventLine(_quiet(event), _chain_words(event, after), _fields(envelope, before, after))
     if isinstance(event, ModelPushed):

@@ -18,6 +18,7 @@ from swarmd.core.events import (
     ChainReorged,
     CommandFailed,
     Envelope,
+    Equivocated,
     Fact,
     ModelPushed,
     NodeStarted,
@@ -75,6 +76,10 @@ COUNTERS: Mapping[str, Count] = {
     ),
     "records_rejected": Count(
         "Peers' records and groups that were refused, by reason.", {"reason": labels.REJECTION_REASONS}
+    ),
+    "equivocations": Count(
+        "Peers found to have signed two different records for one place, by kind of record.",
+        {"kind": labels.EQUIVOCATIONS},
     ),
     "tokens_set_aside": Count("Tokens of peers' right completions that were not learnt from."),
     "groups_passed_over": Count(
@@ -238,6 +243,11 @@ def _on_stage_trained(to: Outcomes, event: StageTrained, before: State, after: S
     to.count("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
 
 
+def _on_equivocated(to: Outcomes, event: Equivocated, before: State, after: State) -> None:
+    if before.equivocations is not after.equivocations:  # else it was known, and is told again
+        to.count("equivocations", event.kind)
+
+
 def _on_worker_exited(to: Outcomes, event: WorkerExited, before: State, after: State) -> None:
     if before.chart not in LEAVING:
         to.count("worker_exits", event.worker, labels.exit_cause(event))
@@ -267,6 +277,7 @@ _RULES: dict[type[Fact], Callable[[Outcomes, Any, State, State], None]] = {
     StageTrained: _on_stage_trained,
     TrainingCancelled: lambda to, *_: to.count("stages_cancelled"),
     ReportPublished: lambda to, *_: to.count("reports_published"),
+    Equivocated: _on_equivocated,
     WorkerExited: _on_worker_exited,
     WorkerStartFailed: _on_worker_start_failed,
     CommandFailed: _on_command_failed,

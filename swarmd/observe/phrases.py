@@ -11,6 +11,7 @@ import msgspec
 
 from swarmd.core.events import (
     Envelope,
+    Equivocated,
     Event,
     LinkDown,
     LinkUp,
@@ -36,6 +37,7 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.workers import LEAVING
 from swarmd.observe.aside import aside_words, is_marked
+from swarmd.observe.equivocations import equivocation_words
 from swarmd.observe.layers import first_line, holding
 from swarmd.observe.lines import hold_turn, line_of
 
@@ -237,6 +239,15 @@ def _submission(envelope: Envelope, before: State, after: State, last_at: float)
     return Sentence(envelope.at, envelope.seq, _short(line.message), round, trouble, settles=True)
 
 
+def _equivocated(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
+    event = envelope.event
+    assert isinstance(event, Equivocated)
+    if before.equivocations is after.equivocations:
+        return None
+    text = equivocation_words(event, after)
+    return Sentence(envelope.at, envelope.seq, text, event.round, settles=True)
+
+
 def _warning(envelope: Envelope, before: State, after: State) -> Sentence | None:
     """What nothing else is said of, if it is a warning, in the words of the log."""
     line = line_of(envelope, before, after)
@@ -276,5 +287,6 @@ _PHRASES: dict[type[Event], _Phrase] = {
     TrainerReady: _ready,
     LinkUp: _linked,
     LinkDown: _link_lost,
+    Equivocated: _equivocated,
     **dict.fromkeys(_SUBMISSIONS, _submission),
 }

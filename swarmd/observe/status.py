@@ -11,6 +11,7 @@ import msgspec
 from swarmd.core.coordination import awaits_trainer, expected_of
 from swarmd.core.restored import is_barred
 from swarmd.core.state import Coordination, StageReward, State
+from swarmd.observe.equivocations import coordinator_trouble, equivocation_notes
 from swarmd.observe.layers import (
     Layer,
     WorkerStatus,
@@ -221,6 +222,7 @@ def status_of(
         coordinator=coordinator,
         chain=chain,
         submissions=submissions,
+        notes=equivocation_notes(state),
     )
 
 
@@ -342,6 +344,8 @@ def _round_reason(state: State, overdue_s: float) -> str:
     if pause := pause_words(state):
         return pause
     reason = _ROUND_REASONS.get(state.chart, state.chart)
+    if doubt := coordinator_trouble(state):
+        reason += f"; {doubt}"
     if state.chart == "waiting" and state.clock is not None and is_barred(state, state.clock.round):
         first = max(state.floor, state.clock.round + 1) + state.restored
         reason = f"restored from a backup: it takes part from round {first} on"

@@ -23,6 +23,7 @@ from swarmd.sim.orders import Orders
 from swarmd.sim.profile import Profile, draw_profile
 from swarmd.sim.progress import Progress
 from swarmd.sim.recovery import Recovery
+from swarmd.sim.signed import SignedRecords
 from swarmd.sim.waits import find_stall
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Checks:
         self.progress = Progress(world)
         self.recovery = Recovery(world)
         self.honest = Honest(world)
+        self.signed = SignedRecords(world)
         self.reports: dict[tuple[str, int, int], Report] = {}
 
     def forget(self, node: Node) -> None:
@@ -108,6 +110,7 @@ class Checks:
 
     def on_dispatch(self, node: Node, command: Command) -> None:
         """A command goes out."""
+        self.signed.on_dispatch(node, command)
         self.ledgers[node.index].orders.on_dispatch(command)
 
     def on_report(self, node: Node, report: Report) -> None:

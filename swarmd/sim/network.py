@@ -11,6 +11,7 @@ from swarmd.core.commands import (
     CollectReports,
     Command,
     Gather,
+    NoteEvidence,
     PublishLeaderboard,
     PublishReport,
     ReadClock,
@@ -209,6 +210,9 @@ class NetworkWorker(SimWorker):
     def _admit(self, command: AdmitPeers) -> None:
         """Everybody may take part in the simulated DHT."""
 
+    def _note_evidence(self, command: NoteEvidence) -> None:
+        """Nobody fetches in vain in the simulated DHT; the core leaves out what does not count."""
+
     def _publish_leaderboard(self, command: PublishLeaderboard) -> None:
         self.tell(LeaderboardPublished(command.id, command.round))
 
@@ -316,6 +320,7 @@ _PERFORM: dict[type, str] = {  # by name: workers among strangers do some of the
     ReadClock: "_read_clock",
     Gather: "_gather",
     AdmitPeers: "_admit",
+    NoteEvidence: "_note_evidence",
     PublishReport: "_publish_report",
     Announce: "_announce",
     CollectReports: "_collect",

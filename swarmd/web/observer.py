@@ -21,6 +21,7 @@ from swarmd import __version__
 from swarmd.config import Config, DhtConfig, LogsConfig, SwarmConfig
 from swarmd.core.commands import CollectReports, Gather
 from swarmd.core.events import (
+    Equivocated,
     Event,
     LinkDegraded,
     LinkDown,
@@ -31,6 +32,7 @@ from swarmd.core.events import (
     RolloutsGathered,
     RoundAnnounced,
 )
+from swarmd.core.evidence import keep
 from swarmd.core.results import preceding
 from swarmd.core.state import Clock, State
 from swarmd.core.values import ChainSettings, Settings
@@ -47,6 +49,7 @@ from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Applied
 from swarmd.manifest import Manifest
+from swarmd.observe.equivocations import equivocation_notes
 from swarmd.paths import DataPaths
 from swarmd.web.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
 from swarmd.web.gossip import GossipFeed
@@ -155,6 +158,9 @@ class DhtSwarm:
             self._link, self._isolated = "", event.isolated
         elif isinstance(event, LinkDegraded | LinkDown):
             self._link, self._isolated = event.reason, ""
+        elif isinstance(event, Equivocated):
+            known = keep(self._state.equivocations, event, time.time())
+            self._state = msgspec.structs.replace(self._state, equivocations=known)
         elif isinstance(event, IN_BOOKS):
             self._book(event)
         else:
@@ -229,6 +235,7 @@ class DhtSwarm:
     def _settle(self, board: Board) -> None:
         """Take over the coordinator's sums."""
         self._ledger.settle(board.round, board.standings, time.time())
+        self._session.compared.read_board(board.reports)
         self.changes.ring()
 
     # --- what is asked ---
@@ -262,6 +269,7 @@ class DhtSwarm:
         else:
             notes.append(f"Read from the DHT since {since}: of what came before only the sums are known.")
             notes += _notes_unread(self._manifest)
+        notes += equivocation_notes(self._state)
         if self._ledger.turned_away:
             notes.append("There are more peers than this server keeps count of.")
         return tuple(notes)

@@ -46,6 +46,7 @@ class PeerRow(msgspec.Struct, frozen=True):
     present: bool = True  # False: it said that it leaves
     votes: int | None = None  # received on the chain; None in a swarm without one
     known: bool = True  # False: no reward of it is known here, and `reward` says nothing
+    barred_until: int | None = None  # it signed two reports of one stage: nothing of it counts before this round
 
 
 class ChainView(msgspec.Struct, frozen=True):

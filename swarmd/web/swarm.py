@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from swarmd.core.coordination import expected_of
+from swarmd.core.evidence import barred_until
 from swarmd.core.state import Coordination, State
+from swarmd.observe.equivocations import equivocation_notes
 from swarmd.web.ledger import Ledger, PeerAccount
 from swarmd.web.moments import number, shown_text
 from swarmd.web.shapes import ChainView, PeerRow, SwarmView
@@ -74,7 +76,7 @@ def peer_rows(state: State, ledger: Ledger) -> list[PeerRow]:
         ((peer, account, *sums.get(peer, (account.reward, account.rounds))) for peer, account in _entries(ledger)),
         key=lambda row: (not row[1].known, -row[2], row[0]),
     )
-    chained = state.chain is not None
+    chained, barred = state.chain is not None, barred_until(state)
     return [
         PeerRow(
             id=account.id,
@@ -89,8 +91,9 @@ def peer_rows(state: State, ledger: Ledger) -> list[PeerRow]:
             present=not account.left,
             votes=account.votes if chained else None,
             known=account.known,
+            barred_until=barred.get(peer),
         )
-        for rank, (_, account, reward, rounds) in enumerate(ranked, 1)
+        for rank, (peer, account, reward, rounds) in enumerate(ranked, 1)
     ]
 
 
@@ -141,6 +144,7 @@ def _notes(state: State, ledger: Ledger, begin: int) -> tuple[str, ...]:
         notes.append(_others_rewards(ledger.settled_round))
     if begin > 0:
         notes.append(f"The log begins at event {begin}; of what came before it has sums only.")
+    notes += equivocation_notes(state)
     if ledger.turned_away:
         notes.append("There are more peers than this server keeps count of.")
     if state.link.isolated:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from swarmd.cli import run_command
+from swarmd.core.events import Equivocated, Event
+from swarmd.dht.evidence import open_evidence, pair_of
+from swarmd.dht.records import sign
 from swarmd.errors import ExitCode
+from swarmd.eventlog.store import EventLog
+from tests.core.story import Story, announced, settings
+from tests.dht.making import ALICE, BOB, REPORT
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 LATE = str(GOLDEN / "rules-1" / "late-joiner" / "node-3")
@@ -51,3 +60,42 @@ def test_chain_submissions_belong_to_their_round(capsys) -> None:
 )
 def test_bad_arguments_are_one_clear_error(args: tuple[str, ...], code: int, said: str, capsys) -> None:
     assert said in output_of(capsys, *args, code=code)
+
+
+def log_with(directory: Path, *events: Event) -> Path:
+    """A follower's log that holds these."""
+    node = Story(settings())
+    node.join()
+    node.tell(announced(3), *events)
+    with EventLog.open(directory / "events", "me", "run") as store:
+        store.append(1.7e9, node.recorded, b"d" * 16)
+    return directory
+
+
+def test_evidence_is_shown_and_checked_offline(tmp_path: Path, capsys) -> None:
+    now = time.time()
+    pair = pair_of(sign(ALICE, REPORT, now), sign(ALICE, replace(REPORT, reward=0.25), now + 1))
+    told = Equivocated("report", ALICE.peer_id, 3, 0, pair.first.encode(), pair.second.encode())
+    directory = log_with(tmp_path, told)
+    text = output_of(capsys, str(directory), "--evidence")
+    assert "both signatures are genuine" in text and "reward 0.5" in text and "reward 0.25" in text
+    (exhibit,) = json.loads(output_of(capsys, str(directory), "--evidence", "--json"))
+    records = [base64.b64decode(each) for each in exhibit["signed"]]
+    assert open_evidence(*records)[1].peer == exhibit["peer"] == ALICE.peer_id
+    story = " ".join(output_of(capsys, str(directory), "3").split())
+    assert "signed two different reports of round 3 stage 0: nothing of it counts until round 67" in story
+
+
+def test_evidence_that_proves_nothing_is_named(tmp_path: Path, capsys) -> None:
+    now = time.time()
+    pair = pair_of(sign(ALICE, REPORT, now), sign(ALICE, replace(REPORT, reward=0.25), now + 1))
+    accusations = (
+        Equivocated("report", ALICE.peer_id, 3, 0, pair.first.encode(), pair.first.encode()),
+        Equivocated("report", BOB.peer_id, 3, 0, pair.first.encode(), pair.second.encode()),
+    )
+    text = output_of(capsys, str(log_with(tmp_path, *accusations)), "--evidence", code=ExitCode.FAILURE)
+    assert "no-evidence" in text and "the records show something else" in text
+
+
+def test_a_log_without_evidence_says_so(capsys) -> None:
+    assert "no evidence" in output_of(capsys, LATE, "--evidence")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from swarmd.core.commands import Train
+from swarmd.core.commands import Announce, PublishReport, Train
 from swarmd.core.events import Envelope, RoundsSkipped, StopRequested
 from swarmd.core.state import Clock, Deadline, State, Trainer, WorkerState
+from swarmd.core.values import RolloutsRef
 from swarmd.sim.chair import is_awaited
 from swarmd.sim.checks import InvariantBroken
 from swarmd.sim.profile import Profile
@@ -95,3 +96,16 @@ def test_a_chart_state_that_is_not_listed_is_refused(world: World) -> None:
     step = (Envelope(0, 0.0, StopRequested("now")), State(), replace(State(), chart="round.training"), ())
     with pytest.raises(InvariantBroken, match="no chart leads"):
         world.checks.on_step(world.nodes[1], step)
+
+
+def test_two_records_of_one_place_that_differ_are_refused_and_honest_ones_are_not(world: World) -> None:
+    boss, node = world.nodes
+    signed, ref = world.checks.signed, RolloutsRef(node.peer, 0, 0, "d", 9, 1)
+    for opening, deadline_at in ((1, 9.0), (1, 9.0), (2, 12.0), (3, 4.0)):
+        signed.on_dispatch(boss, Announce(f"announce/0/0/{opening}", 0, 0, 1.0, deadline_at))
+    for stage, reward in ((0, 0.5), (1, 0.7), (0, 0.5)):
+        signed.on_dispatch(node, PublishReport(f"report/0/{stage}", 0, stage, reward, ref))
+    with pytest.raises(InvariantBroken, match="two different records"):
+        signed.on_dispatch(node, PublishReport("report/0/1", 0, 1, 0.5, ref))
+    with pytest.raises(InvariantBroken, match="two different records"):
+        signed.on_dispatch(boss, Announce("announce/0/0/3", 0, 0, 1.0, 5.0))

@@ -12,7 +12,7 @@ const TALL = matchMedia("(max-width: 700px)");
 /**
  * @typedef {{id: string, name: string, rank: number, reward: number, rounds: number, last_round: number,
  *   last_stage: number, last_reward: number | null, seen_at: number | null, present: boolean, votes: number | null,
- *   known: boolean}} PeerRow
+ *   known: boolean, barred_until: number | null}} PeerRow
  * @typedef {{key: keyof PeerRow, title: string, class: string, descending: boolean}} Column
  */
 
@@ -141,7 +141,8 @@ export class Board {
     last.title = peer.last_round < 0 ? "" : `in round ${peer.last_round}, stage ${peer.last_stage}`;
     say(rounds, count(peer.rounds));
     say(votes, peer.votes === null ? "—" : count(peer.votes));
-    say(seen, peer.present ? this.seen(peer) : "left");
+    say(seen, peer.barred_until !== null ? "barred" : peer.present ? this.seen(peer) : "left");
+    row.title = barred(peer);
   }
 
   /** What a narrow screen has no columns for. @param {PeerRow} peer */
@@ -149,7 +150,7 @@ export class Board {
     const last = peer.last_reward === null ? "" : `last ${reward(peer.last_reward)}`;
     const votes = peer.votes === null ? "" : plural(peer.votes, "vote");
     const seen = peer.present ? (peer.seen_at === null ? "" : `seen ${this.seen(peer)} ago`) : "left";
-    return [last, plural(peer.rounds, "round"), votes, seen].filter(Boolean).join(" · ");
+    return [barred(peer), last, plural(peer.rounds, "round"), votes, seen].filter(Boolean).join(" · ");
   }
 
   /** @param {PeerRow} peer */
@@ -215,6 +216,12 @@ export class Board {
     else if (this.hits.length === 1) say(byId("found"), `Found ${this.hits[0].name}, rank ${this.hits[0].rank}.`);
     else say(byId("found"), `${this.hit + 1} of ${this.hits.length} found; Enter shows the next.`);
   }
+}
+
+/** Why nothing of a peer counts; empty as a rule. @param {PeerRow} peer */
+function barred(peer) {
+  if (peer.barred_until === null) return "";
+  return `signed two different reports of one stage: nothing of it counts before round ${peer.barred_until}`;
 }
 
 /** @param {PeerRow} peer @param {string} wanted in lower case */

@@ -28,6 +28,7 @@ from swarmd.web import shapes
 
 STATIC = Path(shapes.__file__).parent / "static"
 GOLDEN = Path(__file__).parents[2] / "golden"
+BARRED = 3  # the peer with two reports of one stage
 PEERS = 1000
 EVENTS = 100_000
 EVENTS_A_ROUND = 20
@@ -134,6 +135,7 @@ def swarm() -> shapes.SwarmView:
                 last_stage=2,
                 last_reward=round(0.9 - n / 2000, 3),
                 seen_at=time_of(EVENTS) - n,
+                barred_until=rounds + 40 if n == BARRED else None,
             )
             for n in range(PEERS)
         ),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
 from tests.web.page.conftest import Watched
-from tests.web.page.crowd import EVENTS, PEERS, peer_id
+from tests.web.page.crowd import BARRED, EVENTS, PEERS, peer_id
 
 Tab = Callable[[str], Watched]
 ROWS_MAX = 120  # elements of rows that may exist at once
@@ -45,6 +46,9 @@ def test_a_thousand_peers_scroll_sort_and_are_found(crowded: str, tab: Tab) -> N
     expect(page.locator("#pulse")).to_have_text("archive")
     expect(page.locator("#left")).to_contain_text("was to close at")
     assert page.locator("#board-body tr").count() < ROWS_MAX
+    liar = page.locator("#board-body tr", has_text=f"heron {BARRED}").first
+    expect(liar.locator(".seen")).to_have_text("barred")
+    expect(liar).to_have_attribute("title", re.compile("nothing of it counts before round"))
     page.evaluate(SCROLL, ["#board-scroller", 40])
     expect(page.locator("#board .name", has_text=f"heron {PEERS - 1}")).to_be_visible()
     page.locator("#board th.last button").click()

@@ -1,0 +1,91 @@
+"""What follows when somebody has signed two different records for one place: what is kept of it, and what it costs.
+
+A member's reports are not counted, nor its rollouts trained on, from the round of the two records on, for
+`BARRED_ROUNDS` rounds; whoever learns of it later goes by the same rounds. A coordinator cannot be left out: what it
+signed twice is told, and the node goes on by what its clock makes of both (the later place, the later deadline).
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from swarmd.core.commands import NoteEvidence
+from swarmd.core.events import Equivocated
+from swarmd.core.state import Coordination, Equivocation, State
+from swarmd.core.turn import Turn
+from swarmd.core.values import KnownEvidence, RolloutsRef
+
+BARRED_ROUNDS = 64  # from the round of the two records on: as far back as records are taken
+APART_ROUNDS = 16  # further evidence of the same kind against a peer is kept when it is so many rounds later
+EQUIVOCATIONS_KEPT = 256  # in all; the earliest round is forgotten first
+REASON = "equivocated"  # reports that are refused for it are counted under
+
+
+def is_news(known: tuple[Equivocation, ...] | tuple[KnownEvidence, ...], kind: str, peer: str, round: int) -> bool:
+    """Whether evidence is to be kept: the first of its kind against a peer, and then what is `APART_ROUNDS` later."""
+    return not any(each.kind == kind and each.peer == peer and round < each.round + APART_ROUNDS for each in known)
+
+
+def keep(known: tuple[Equivocation, ...], event: Equivocated, at: float) -> tuple[Equivocation, ...]:
+    """What is kept in mind with this event, by round; the same tuple where it is no news."""
+    if not is_news(known, event.kind, event.peer, event.round):
+        return known
+    new = Equivocation(event.kind, event.peer, event.round, event.stage, at)
+    return tuple(sorted((*known, new), key=lambda each: (each.round, each.at))[-EQUIVOCATIONS_KEPT:])
+
+
+def on_equivocated(turn: Turn, event: Equivocated) -> None:
+    """Keep in mind whom it concerns; a report of the open stage no longer counts."""
+    known = turn.state.equivocations
+    kept = keep(known, event, turn.at)
+    if kept is known:
+        return
+    turn.put("equivocations", kept)
+    if turn.state.coordination is not None:
+        _withdraw(turn, turn.coordination)
+
+
+def _withdraw(turn: Turn, coordination: Coordination) -> None:
+    """Count no report of the open stage of those that are barred now. What was credited before stays."""
+    barred = barred_in(turn.state, coordination.round)
+    reports = tuple([report for report in coordination.reports if report.peer not in barred])
+    if len(reports) < len(coordination.reports):
+        turn.count_rejections(REASON, len(coordination.reports) - len(reports))
+    turn.put("coordination", replace(coordination, barred=barred, reports=reports))
+
+
+def barred_in(state: State, round: int) -> tuple[str, ...]:
+    """Peers whose reports and rollouts of a round do not count, sorted."""
+    if not state.equivocations:
+        return ()
+    return tuple(sorted({each.peer for each in state.equivocations if bars(each, round)}))
+
+
+def barred_until(state: State) -> dict[str, int]:
+    """The round from which each peer counts again whose reports do not now."""
+    return {each.peer: each.round + BARRED_ROUNDS for each in in_force(state) if each.kind == "report"}
+
+
+def bars(known: Equivocation | KnownEvidence, round: int) -> bool:
+    """Whether a peer's part in a round does not count. What a coordinator signed twice bars nobody."""
+    return known.kind == "report" and known.round <= round < known.round + BARRED_ROUNDS
+
+
+def in_force(state: State) -> tuple[Equivocation, ...]:
+    """What is still told, the latest last: of rounds that are not `BARRED_ROUNDS` behind the swarm's."""
+    round = -1 if state.clock is None else state.clock.round
+    return tuple([each for each in state.equivocations if round < each.round + BARRED_ROUNDS])
+
+
+def without_barred(state: State, rollouts: tuple[RolloutsRef, ...]) -> tuple[RolloutsRef, ...]:
+    """Rollouts to train on: those of peers whose rounds count."""
+    if not state.equivocations:
+        return rollouts
+    return tuple([ref for ref in rollouts if ref.peer not in barred_in(state, ref.round)])
+
+
+def note_to_network(turn: Turn) -> None:
+    """Tell a fresh network worker what is known: it neither tells it again nor fetches what does not count."""
+    known = tuple([KnownEvidence(each.kind, each.peer, each.round) for each in turn.state.equivocations])
+    if known:
+        turn.emit(NoteEvidence(f"evidence/{turn.seq}", known))
