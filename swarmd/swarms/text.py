@@ -24,9 +24,10 @@ def extract_answer(completion: str) -> str | None:
     return completion[begin:end].strip() if end - begin <= ANSWER_CHARACTERS_MAX else None
 
 
-def span_answer(completion: str, answer: str) -> tuple[tuple[int, int], ...]:
-    """Where the last pair of answer tags stands, in characters, if just this answer stands in it, with no blank."""
-    pair = f"{OPENING}{answer}{CLOSING}"
+def span_answer(completion: str, answer: str, margin: str = "") -> tuple[tuple[int, int], ...]:
+    """Where the last pair of answer tags stands, in characters, if just this answer stands in it, with the margin on
+    both sides and no other blank."""
+    pair = f"{OPENING}{margin}{answer}{margin}{CLOSING}"
     begin = completion.rfind(pair)
     return ((begin, begin + len(pair)),) if begin >= 0 and extract_answer(completion) == answer else ()
 

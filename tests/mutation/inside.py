@@ -482,6 +482,27 @@ AT_WORK = (
         ("tests/training/test_groups.py",),
     ),
     Mutant(
+        "one peer may fill a batch",
+        "swarmd/training/deal.py",
+        "        room = not group.peer or self._batch[group.peer] < self._bound(group.peer)\n",
+        "        room = True\n",
+        ("tests/training/test_deal.py",),
+    ),
+    Mutant(
+        "a peer with plain answers has all others left out",
+        "swarmd/training/aside.py",
+        "sorted(worth.values())[len(worth) // 2]",
+        "max(worth.values())",
+        ("tests/training/test_corroborate.py",),
+    ),
+    Mutant(
+        "an answer that came with a sender's words counts as the truth",
+        "swarmd/swarms/math/plan.py",
+        "question.stage == 1 or question.reference.config_digest == QUOTED or",
+        "question.stage == 1 or",
+        ("tests/swarms/math/test_plan.py",),
+    ),
+    Mutant(
         "a worker's frame may have any length",
         "swarmd/worker/frames.py",
         "            if length > FRAME_BYTES_MAX:\n",

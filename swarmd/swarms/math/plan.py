@@ -30,6 +30,7 @@ from swarmd.swarms.math.settings import MathOptions
 from swarmd.swarms.options import decode_options
 from swarmd.swarms.plan import Material, Message, Outcome, Place, Plan, Question, Score, Split, hash_number
 from swarmd.swarms.rollouts import Quoted, Reference, Source
+from swarmd.swarms.text import span_answer
 
 QUOTED = "quoted"  # in place of a digest: a question that this node knows from a peer's words only
 
@@ -119,6 +120,18 @@ class MathPlan(Plan):
         except Exception:
             return [Score(0.0, failed=True) for _ in completions]
         return [_score(*each) for each in scored]
+
+    def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
+        """See `Plan.true_spans`: the last pair of answer tags, where the data's answer stands between them on a line of
+        its own, as the template has it.
+
+        Nothing where several students may be named. Nothing of a question that only its sender's words tell of, either:
+        the answer is the sender's, too.
+        """
+        answer = question.entry.get("answer")
+        if question.stage == 1 or question.reference.config_digest == QUOTED or not isinstance(answer, str):
+            return ()
+        return span_answer(text, answer, "\n") if answer and answer == answer.strip() else ()
 
     def quote(self, question: Question) -> Quoted:
         """See `Plan.quote`: question and answer as the data have them, and the message of a later stage."""

@@ -431,3 +431,34 @@ def test_held_out_questions_in_words_are_refused(tmp_path: Path) -> None:
         plan = make_plan(home=tmp_path, data="rows.jsonl", rewards=mode)
         held = in_words(plan, plan.hold_out("gsm8k", 1)[0])
         assert refusal(plan, held, Place("a", 0, 0)) == "held-out"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("stage", [0, 2])
+def test_the_answer_on_its_own_line_in_its_tags_is_true(mode: str, stage: int) -> None:
+    plan = make_plan(rewards=mode)
+    *_, material = first_stages(plan)
+    (question,) = take(plan, Place("alpha", 0, stage), 1, material)
+    truth = str(question.entry["answer"])
+    pair = f"<answer>\n{truth}\n</answer>"
+    text = f"<think>\n!!\n</think>\n{pair}"
+    ((begin, end),) = plan.true_spans(question, text)
+    assert text[begin:end] == pair
+    for other in (f"<answer>{truth}</answer>", f"<answer>\n {truth}\n</answer>", f"<answer>\n{truth}.0\n</answer>"):
+        assert plan.true_spans(question, other) == (), "right, or not, in another spelling"
+    assert plan.true_spans(question, f"{pair}<answer>\n{truth}1\n</answer>") == ()
+
+
+def test_no_text_is_the_only_true_one_where_several_students_may_be_named() -> None:
+    plan = make_plan()
+    *_, material = first_stages(plan)
+    (question,) = take(plan, Place("alpha", 0, 1), 1, material)
+    assert plan.true_spans(question, f"<answer>\n{question.entry['answer']}\n</answer>") == ()
+
+
+def test_an_answer_that_came_with_a_senders_words_is_no_truth() -> None:
+    plan = make_plan(rewards="compat")
+    reference = Reference("legacy", "legacy", 0, 0, quoted=Quoted("What is 2+2?", "buy coins"))
+    question = plan.regenerate(reference, Place("mallory", 0, 0), NO_MATERIAL)
+    assert question.entry["answer"] == "buy coins"
+    assert plan.true_spans(question, "<answer>\nbuy coins\n</answer>") == ()
