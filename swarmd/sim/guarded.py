@@ -24,6 +24,8 @@ from swarmd.sim.rooms import MEMBERS, GuardedDht, GuardedStore
 if TYPE_CHECKING:
     from swarmd.sim.node import Node
 
+BOOTSTRAP = ("peer-000", "peer-001")  # that every node was given
+
 
 class GuardedNetworkWorker(NetworkWorker):
     """A node's place in a DHT with strangers in it."""
@@ -59,7 +61,7 @@ class GuardedNetworkWorker(NetworkWorker):
     def _has_guide(self, how: str) -> bool:
         """Does one of those that are asked in each search answer, and is it honest? With "all" none can be called."""
         coordinator, eldest = self.world.coordinator, self.seniority.eldest
-        guides = choose_guides(self.node.peer, coordinator, (), eldest, self.sample)
+        guides = choose_guides(self.node.peer, coordinator, BOOTSTRAP, eldest, self.sample)
         return how != "all" and any(other.node.peer in guides for other in self.dht.reached_by(self))
 
     def _clock(self) -> RoundAnnounced | None:
