@@ -161,7 +161,9 @@ def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
         turn.count_rejections("members-full", 1)
         return
     coordination = turn.coordination
-    member = replace(known, left=False) if known else Member(event.peer, event.name, coordination.round)
+    member = Member(event.peer, event.name, coordination.round, worked=event.worked)
+    if known is not None:
+        member = replace(known, left=False, worked=known.worked or event.worked)
     if known is None or known.left:
         member = replace(member, since_round=coordination.round)
     if member != known:
@@ -300,7 +302,7 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
         turn.count_rejections("oversized", 1)
         return
     if member_of(coordination, event.peer) is None:
-        _note_member(turn, MemberSeen(event.peer), reported=True)
+        _note_member(turn, MemberSeen(event.peer, worked=event.worked), reported=True)
         if member_of(turn.coordination, event.peer) is None:
             return
     report = Report(event.peer, event.reward, event.record)
@@ -347,6 +349,7 @@ def _find_expected(coordination: Coordination) -> tuple[str, ...]:
             for member in coordination.members
             if not member.left
             and member.peer not in barred
+            and member.worked
             and (member.last_round >= lately or member.since_round > lately or is_expected(member, round))
         ]  # whom `is_expected` takes for certain is not put to it: there may be thousands
     )
@@ -355,11 +358,13 @@ def _find_expected(coordination: Coordination) -> tuple[str, ...]:
 def is_expected(member: Member, round: int) -> bool:
     """Whether a stage waits for a member: it is present, and new or heard of in the round before.
 
+    For an identity that has cost nothing none waits: any number of them would have each stage last to its deadline.
+
     One that is silent is waited for again after 3, 7, 15, ... rounds, later together with all others that are silent: a
     node that has fallen behind the others' pace comes back into step when they wait for it, and would otherwise report
     too late for ever; and many that never come back cost one stage's time in `SILENT_ROUNDS` rounds, not in each.
     """
-    if member.left:
+    if member.left or not member.worked:
         return False
     silent = round - max(member.last_round, member.since_round - 1)
     again = silent < SILENT_ROUNDS and silent & (silent + 1) == 0

@@ -140,6 +140,7 @@ class Registered(Fact, frozen=True, tag="registered"):
 class MemberSeen(Fact, frozen=True, tag="member_seen"):
     peer: str
     name: str = ""
+    worked: bool = True  # whether its identity has cost what every node's does; else nobody waits for it
 
 
 class MemberLeft(Fact, frozen=True, tag="member_left"):
@@ -193,6 +194,7 @@ class ReportSeen(Fact, frozen=True, tag="report_seen"):
     reward: float  # mean reward of the peer's own completions
     digest: str = ""  # of its rollouts
     record: bytes = b""  # the signed record, for anyone to check
+    worked: bool = True  # as in `MemberSeen`
 
 
 class RoundPublished(Fact, frozen=True, tag="round_published"):

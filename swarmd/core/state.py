@@ -137,6 +137,7 @@ class Member(Value, frozen=True):
     rounds: int = 0
     reward: float = 0.0
     left: bool = False
+    worked: bool = True  # else its reports count, and no stage waits for them
 
 
 class Report(Value, frozen=True):

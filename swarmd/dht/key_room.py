@@ -1,7 +1,8 @@
 """The room under one key, shared: three quarters for peers that the swarm knows, one for newcomers.
 
 Each side may use what the other leaves free, and gives it back when the other wants it. Within a side, who comes first
-stays (`swarmd.dht.seniority`).
+stays (`swarmd.dht.seniority`); but of peers that the swarm knows a small record comes before all large ones, for there is
+room for thousands of small ones: else some sixty with more rounds than a young member would leave it none.
 """
 
 from __future__ import annotations
@@ -15,6 +16,14 @@ KEY_BYTES_MAX = 3 * 1024 * 1024  # of all records under one key: they are read a
 NEWCOMERS_SHARE = 0.25
 
 
+_Order = tuple[bool, Rank]
+
+
+def _order_of(rank: Rank) -> _Order:
+    """The higher stays."""
+    return rank.known and rank.small, rank
+
+
 class KeyRoom:
     """Sizes and ranks of the records under a key.
 
@@ -25,7 +34,7 @@ class KeyRoom:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._kept: dict[str, tuple[int, Rank]] = {}  # owner → size, rank
-        self._sides: dict[bool, list[tuple[Rank, str]]] = {True: [], False: []}  # known → lowest first
+        self._sides: dict[bool, list[tuple[_Order, str]]] = {True: [], False: []}  # known → lowest first
         self._bytes = {True: 0, False: 0}
 
     @property
@@ -42,7 +51,7 @@ class KeyRoom:
         """Note a record in the place of what the owner had."""
         self.drop(owner)
         self._kept[owner] = (size, rank)
-        insort(self._sides[rank.known], (rank, owner))
+        insort(self._sides[rank.known], (_order_of(rank), owner))
         self._bytes[rank.known] += size
 
     def drop(self, owner: str) -> None:
@@ -51,7 +60,7 @@ class KeyRoom:
         if rank is None:
             return
         side = self._sides[rank.known]
-        del side[bisect_left(side, (rank, owner))]
+        del side[bisect_left(side, (_order_of(rank), owner))]
         self._bytes[rank.known] -= size
 
     def admit(self, owner: str, size: int, rank: Rank) -> list[str] | None:
@@ -90,7 +99,7 @@ class KeyRoom:
             at[side] += 1
             if loser == owner:
                 continue
-            if side == rank.known and lowest >= rank:
+            if side == rank.known and lowest >= _order_of(rank):
                 return None
             gone.append(loser)
             held[side] -= self._kept[loser][0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from functools import partial
 
 import anyio
 
@@ -139,13 +140,12 @@ class Members:
     def _note(self, peer: str, content: Membership, signed: Signed) -> None:
         """Tell of newcomers, of those who return and of those who leave, once each and within bounds."""
         session, here, known = self._session, not content.leaving, peer in self._presences.known
-        told = self._presences.note(
-            peer, here, signed.expiration, lambda: session.seniority.rank_of(signed, _key(session))
-        )
+        rank = partial(session.seniority.rank_of, signed, _key(session))
+        told = self._presences.note(peer, here, signed.expiration, rank)
         if peer == session.peer_id and not here and known:
             self._left.set()
         if told is not None:
-            session.emit(MemberSeen(peer, content.name) if told else MemberLeft(peer))
+            session.emit(MemberSeen(peer, content.name, rank().awaited) if told else MemberLeft(peer))
 
     def _look_for_twin(self, content: Membership, expiration: float) -> None:
         """Another life's record over our own was written after ours: by a twin, for a predecessor writes no more.

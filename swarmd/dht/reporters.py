@@ -27,12 +27,19 @@ class Reporters(Generic[T]):
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.peers: set[str] = set()
+        self._awaited: set[str] = set()
         self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
         self._changes: Changes[T] = Changes(CHANGES_MAX, CHANGES_APART_S, now)
 
     def choose(self, ranks: Mapping[str, Rank]) -> None:
         """Of peers not yet among them, take those whom the swarm knows, and a bounded number of newcomers."""
-        self.peers.update(pick(ranks, self._places.take))
+        chosen = pick(ranks, self._places.take)
+        self.peers.update(chosen)
+        self._awaited.update(peer for peer in chosen if ranks[peer].awaited)
+
+    def is_awaited(self, peer: str) -> bool:
+        """May a stage wait for one of them?"""
+        return peer in self._awaited
 
     def is_news(self, peer: str, content: T) -> bool:
         """Is this report to be told? Raises RecordRejected("flood") where it changes too often."""

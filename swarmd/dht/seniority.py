@@ -38,6 +38,11 @@ class Rank(NamedTuple):
         """Has its owner done the work that every node does?"""
         return self.work >= WORK_BITS
 
+    @property
+    def awaited(self) -> bool:
+        """May a stage wait for its owner? It has worked, or needs no work: credit alone is to be had for nothing."""
+        return self.worked or self.rounds >= ALWAYS
+
 
 class Seniority:
     """What this node knows of who has been in the swarm for how long.

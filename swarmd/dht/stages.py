@@ -127,7 +127,8 @@ class Stages:
             content = signed.content
             if isinstance(content, ReportRecord) and self._is_news(peer, content):
                 place = (peer, content.round, content.stage, content.reward, content.digest)
-                self._session.emit(ReportSeen(*place, record=signed.encode()))
+                worked = self._reporters.is_awaited(peer)
+                self._session.emit(ReportSeen(*place, record=signed.encode(), worked=worked))
 
     def _is_news(self, peer: str, content: ReportRecord) -> bool:
         try:

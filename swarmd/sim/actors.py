@@ -14,7 +14,7 @@ from swarmd.dht.sizes import PAYLOAD_BYTES_MAX
 from swarmd.dht.work import WORK_BITS
 from swarmd.errors import RecordRejected
 from swarmd.sim.actor import GROUPS, RENEW_S, Actor, Insider
-from swarmd.sim.rooms import GuardedStore, Place
+from swarmd.sim.rooms import BARE_BYTES, GuardedStore, Place
 
 if TYPE_CHECKING:
     from swarmd.sim.hostile import Hostile
@@ -213,6 +213,10 @@ class Sybil(Actor):
             for peer in self.peers:
                 rollouts = RolloutsRef(peer, *each, "sybil", 40960, GROUPS)
                 self.report(store, rollouts, 1.0, self.report_bytes, self.rollouts_bytes)
+            for peer in self.peers:  # to the last byte
+                report = store.reports[each].get(peer)
+                if report is not None and peer not in store.rollouts[each]:
+                    store.keep_rollouts(report, BARE_BYTES)
 
 
 ACTORS: dict[str, type[Actor]] = {

@@ -100,7 +100,8 @@ class Chair:
                 self._fail(f"stage {_place(then)} closed before anybody could train it")
         elif not self._is_complete(then.round, now.members, self._quorum(before)):
             self._fail(f"stage {_place(then)} closed without its quorum: {sorted(self.reports)} reported")
-        self.world.checks.honest.on_close(then, envelope.at, self.reports)
+        missing = [peer for peer in self._find_expected(then.round, then.members) if peer not in self.reports]
+        self.world.checks.honest.on_close(then, envelope.at, self.reports, missing)
         for peer, reward in self.reports.items():
             self.round_reports.append((peer, then.round, then.stage, reward))
             self.totals[peer] = add_real(self.totals.get(peer, 0.0), reward)
@@ -143,6 +144,7 @@ class Chair:
             member.peer
             for member in members
             if not member.left
+            and member.worked
             and is_awaited(round - max(self.credited.get(member.peer, -1), member.since_round - 1), round)
         ]
 

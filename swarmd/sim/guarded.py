@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from swarmd.core.commands import Announce, CollectReports, Gather, PublishLeaderboard
 from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen, RolloutsGathered, RoundAnnounced
 from swarmd.dht.guides import choose_guides
@@ -12,7 +14,7 @@ from swarmd.dht.hint_bounds import HintBounds
 from swarmd.dht.presence import Presences
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.reporters import Reporters
-from swarmd.dht.seniority import Seniority
+from swarmd.dht.seniority import Rank, Seniority
 from swarmd.dht.sources import Sources
 from swarmd.errors import RecordRejected
 from swarmd.sim.dht import Report, is_newer
@@ -21,6 +23,8 @@ from swarmd.sim.rooms import MEMBERS, GuardedDht, GuardedStore
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node
+
+BOOTSTRAP = ("peer-000", "peer-001")  # that every node was given
 
 
 class GuardedNetworkWorker(NetworkWorker):
@@ -57,7 +61,7 @@ class GuardedNetworkWorker(NetworkWorker):
     def _has_guide(self, how: str) -> bool:
         """Does one of those that are asked in each search answer, and is it honest? With "all" none can be called."""
         coordinator, eldest = self.world.coordinator, self.seniority.eldest
-        guides = choose_guides(self.node.peer, coordinator, (), eldest, self.sample)
+        guides = choose_guides(self.node.peer, coordinator, BOOTSTRAP, eldest, self.sample)
         return how != "all" and any(other.node.peer in guides for other in self.dht.reached_by(self))
 
     def _clock(self) -> RoundAnnounced | None:
@@ -143,7 +147,7 @@ class GuardedNetworkWorker(NetworkWorker):
             self._passed_over |= fresh - self.reporters.peers
         for peer, report in reports.items():
             if peer in self.reporters.peers and self._is_told(report.seen):
-                self.tell(report.seen)
+                self.tell(replace(report.seen, worked=self.reporters.is_awaited(peer)))
 
     def _is_told(self, seen: ReportSeen) -> bool:
         try:
@@ -167,11 +171,13 @@ class GuardedNetworkWorker(NetworkWorker):
 
     def _note_member(self, view: GuardedStore, peer: str, fact: Event) -> None:
         until = view.key(MEMBERS).until[peer]
-        told = self.presences.note(
-            peer, isinstance(fact, MemberSeen), until, lambda: view.rank_members(self.seniority, [peer])[peer]
-        )
+
+        def rank() -> Rank:
+            return view.rank_members(self.seniority, [peer])[peer]
+
+        told = self.presences.note(peer, isinstance(fact, MemberSeen), until, rank)
         if told is not None:
-            self.tell(fact)
+            self.tell(replace(fact, worked=rank().awaited) if isinstance(fact, MemberSeen) else fact)
 
     def _answer_gather(self, command: Gather) -> None:
         place, view = (command.source_round, command.source_stage), self._view()

@@ -89,8 +89,8 @@ class Honest:
             self.told[node.index][kind] += 1
             self._told_of[node.index, event.peer, kind] += 1
 
-    def on_close(self, then: Coordination, at: float, reports: Mapping[str, float]) -> None:
-        """The coordinator closes a stage; these reported in it."""
+    def on_close(self, then: Coordination, at: float, reports: Mapping[str, float], missing: list[str]) -> None:
+        """The coordinator closes a stage; these reported in it, for others it waited in vain."""
         if self.world.hostile is None:
             return
         place = (then.round, then.stage)
@@ -98,6 +98,9 @@ class Honest:
         if len(fresh) > IDLE_MAX * self._begun:
             self.world.fail(None, f"{len(fresh)} strangers that have done nothing are credited for stage {place}")
         self._begun = 0
+        for peer in missing:
+            if is_hostile(peer) and not self._has_worked(peer):
+                self.world.fail(None, f"stage {place} waited for {peer}, which has done nothing")
         self._credited |= reports.keys()
         if self.world.now > self.calm_at:
             self._check_calm(place, at - then.opened_at, reports)

@@ -92,6 +92,21 @@ def test_all_expected_reports_close_the_stage(node: Story) -> None:
     assert board.reports == (b"me/0/0", b"a/0/0", b"b/0/0")
 
 
+def test_nobody_waits_for_identities_that_cost_nothing_and_their_reports_count(node: Story) -> None:
+    open_first(node)
+    for number in range(50):
+        node.tell(MemberSeen(f"idle {number}", worked=False))
+    reported = report("idle 7", 0)
+    node.tell(reported, replace(reported, peer="unseen", worked=False))
+    node.tell(report("me", 0), report("a", 0))
+    assert set(expected_of(coordination(node))) == {"me", "a", "b"}
+    assert announcement(node.tell(report("b", 0))).round == 1, "the last that is waited for"
+    credited = {member.peer for member in coordination(node).members if member.rounds}
+    assert credited == {"me", "a", "b", "idle 7", "unseen"}
+    node.tell(MemberSeen("idle 7"))
+    assert "idle 7" in expected_of(coordination(node)), "it has worked since"
+
+
 def open_without_trainer(node: Story) -> None:
     """The first round is open, and the coordinator's own trainer still loads."""
     node.start()

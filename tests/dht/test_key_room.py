@@ -38,7 +38,9 @@ def test_whoever_is_let_in_the_bounds_hold_and_nobody_gives_way_to_a_lower_rank(
             continue
         known_bytes = sum(size for size, rank in held.values() if rank.known)
         for loser in gone:
-            assert held[loser][1].known != rank.known or held[loser][1] < rank
+            other = held[loser][1]
+            lower = (other.known and other.small, other) < (rank.known and rank.small, rank)
+            assert other.known != rank.known or lower
             assert rank.known or not held[loser][1].known or known_bytes > BYTES * (1 - NEWCOMERS_SHARE)
             del held[loser]
             room.drop(loser)
@@ -63,6 +65,15 @@ def test_each_side_has_its_share_however_full_the_other_is() -> None:
             room.put(f"second {number}", 10, second)
         sides = {side: sum(rank.known is side for rank in room.ranks.values()) for side in (True, False)}
         assert sides == {True: 75, False: 25}
+
+
+def test_a_young_member_has_room_beside_elders_whose_records_fill_it() -> None:
+    room = KeyRoom(BYTES)
+    for number in range(10):
+        assert room.admit(f"elder {number}", BYTES // 10, Rank(50 + number, 16, False, b"l")) == []
+    assert room.admit("young, large", 50, Rank(1, 16, False, b"m")) is None
+    assert room.admit("young", 10, Rank(1, 16, True, b"m")) == ["elder 0"]
+    assert room.admit("elder 11", BYTES - 5, Rank(99, 16, False, b"m")) is None, "it stays"
 
 
 def test_a_number_is_worth_what_its_hash_says() -> None:

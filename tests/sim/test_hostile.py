@@ -15,6 +15,7 @@ from swarmd.core.state import MEMBERS_MAX, Coordination, Member
 from swarmd.dht import presence, rejections, reporters
 from swarmd.dht.key_room import KeyRoom
 from swarmd.dht.presence import Presences
+from swarmd.dht.seniority import Rank
 from swarmd.errors import ConfigError
 from swarmd.sim import actors, guarded
 from swarmd.sim.checks import InvariantBroken
@@ -128,6 +129,7 @@ LOST = (
     Lost("whoever has done nothing has any place", reporters, "IDLE_MAX", 10**6, "sybil", "done nothing"),
     Lost("nobody trusted is asked", guarded, "choose_guides", lambda *_: [], "eclipser", ""),
     Lost("the clock is not gossiped", GuardedNetworkWorker, "hear_clock", forget_gossip, "eclipser", "knows"),
+    Lost("stages wait for anybody", Rank, "awaited", property(lambda rank: True), "sybil", "which has done nothing"),
     Lost("numbers have no bounds", actors, "check_payload", lambda payload: None, "poisoner", "is taken"),
 )
 
