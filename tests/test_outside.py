@@ -66,7 +66,18 @@ FROM_OUTSIDE = {"Payload", "Signed", "Hint", "Invitation", "Board", "Rollouts", 
 CHECKED = {"Header", "Entry", "Answer", "Notice", "_Head", "Outcome", "str", "list[str | None]", "list[str]"}
 OWN = {
     *("Manifest", "Backup", "Artefact", "Keystore", "Scrypt", "Pbkdf2", "Record", "Line", "ChainConfig", "Config"),
-    *("Profile", "Status", "Request", "Copied", "Layout", "KeptStandings", "Saved", "list[Entry]", "list[Question]"),
+    *(
+        "Profile",
+        "Status",
+        "Request",
+        "Copied",
+        "Layout",
+        "KeptStandings",
+        "KeptWithdrawals",
+        "Saved",
+        "list[Entry]",
+        "list[Question]",
+    ),
     *("list[Answer]", "list[Dialled]", "Commit", "Snapshot", "State", "Recipe", "Order", "Remembered", "Source"),
     *(
         "TrainingConfig",
@@ -80,6 +91,7 @@ OWN = {
         "Show",
         "int",
         "tuple[str, ...]",
+        "tuple[Made, ...]",
     ),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, object]"),
 }
