@@ -39,6 +39,7 @@ from swarmd.dht.rejections import Rejections
 from swarmd.dht.room import Marks, Room
 from swarmd.dht.seniority import Seniority
 from swarmd.dht.shelf import Shelf
+from swarmd.dht.topic import Topic
 from swarmd.dht.validator import Validator, install_guards
 from swarmd.dht.watch import Watch
 from swarmd.dht.withdrawal import Withdrawals, keep_withdrawals, read_withdrawals
@@ -130,12 +131,12 @@ class Session:
         self.node = Node(node_settings(self.config, paths, self.peer_id), self.validator, self._down, self.door)
         self.node.port = self.book.port
         self.rejoin = Rejoin(self.node, self.book)
-        admits, hints = self.policy.admits, names.hints(self.swarm)
-        self.gossip = Gossip(self.node, hints, self.peer_id, admits, self._is_credited, self._hinted)
+        hints, clock = Topic(self.node, names.hints(self.swarm)), Topic(self.node, names.clock_topic(self.swarm))
+        admits = self.policy.admits
+        self.gossip = Gossip(hints, self.door, self.peer_id, admits, self._is_credited, self._hinted)
         self.heard_clock: Callable[[Signed], None] = lambda signed: None
         self.herald = Herald(
-            self.node,
-            names.clock_topic(self.swarm),
+            clock,
             lambda signed: self.heard_clock(signed),
             lambda sender, error: self.rejections.count(sender, error.reason, error.message),
         )
