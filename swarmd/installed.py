@@ -29,8 +29,20 @@ def install_command(*requirements: str, prefix: str = sys.prefix) -> str:
     if tool == "pipx":
         return f"pipx inject {DISTRIBUTION} {' '.join(wanted)}"
     if tool == "uv":
-        return f"uv tool install {' '.join(f'--with {each}' for each in wanted)} ./{WHEEL}"
+        return f"uv tool install --compile-bytecode {' '.join(f'--with {each}' for each in wanted)} ./{WHEEL}"
     return f"{sys.executable} -m pip install {' '.join(wanted)}"
+
+
+def compile_command(site: Path, prefix: str = sys.prefix) -> str:
+    """The command that compiles what is installed, where nothing did: uv leaves that to the first start.
+
+    Args:
+        site: the directory of packages.
+        prefix: of the environment.
+    """
+    if tool_of(Path(prefix)) == "uv":
+        return f"uv tool install --reinstall --compile-bytecode ./{WHEEL}"
+    return f"{sys.executable} -m compileall -q {site}"
 
 
 def extra_command(extra: str) -> str:

@@ -35,7 +35,7 @@ class DataPaths(msgspec.Struct, frozen=True):
 
     @property
     def network(self) -> Path:
-        """What the network worker alone writes."""
+        """What the network worker alone writes, but for `invitations`."""
         return self.root / "network"
 
     @property
@@ -52,6 +52,16 @@ class DataPaths(msgspec.Struct, frozen=True):
     def standings(self) -> Path:
         """The newest leaderboard that a follower has read."""
         return self.network / "standings.bin"
+
+    @property
+    def invitations(self) -> Path:
+        """The invitations that were made here, and which of them were withdrawn: `swarmd swarm invite` writes it."""
+        return self.network / "invitations.json"
+
+    @property
+    def withdrawn(self) -> Path:
+        """Withdrawn invitations of which this node has heard."""
+        return self.network / "withdrawn.bin"
 
     @property
     def layout(self) -> Path:

@@ -25,7 +25,7 @@ def test_who_made_an_environment_is_read_from_what_it_left(tmp_path: Path) -> No
     [
         ("", f"{sys.executable} -m pip install 'a>=1' 'b'"),
         ("pipx_metadata.json", "pipx inject swarmd 'a>=1' 'b'"),
-        ("uv-receipt.toml", "uv tool install --with 'a>=1' --with 'b' ./swarmd-*.whl"),
+        ("uv-receipt.toml", "uv tool install --compile-bytecode --with 'a>=1' --with 'b' ./swarmd-*.whl"),
     ],
 )
 def test_the_command_fits_the_environment(receipt: str, command: str, tmp_path: Path) -> None:

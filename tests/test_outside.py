@@ -68,7 +68,18 @@ FROM_OUTSIDE = {"Payload", "Signed", "Hint", "Invitation", "Message", "Board", "
 CHECKED = {"Header", "Entry", "Answer", "Notice", "_Head", "Outcome", "str", "list[str | None]", "list[str]"}
 OWN = {
     *("Manifest", "Backup", "Artefact", "Keystore", "Scrypt", "Pbkdf2", "Record", "Line", "ChainConfig", "Config"),
-    *("Profile", "Status", "Request", "Copied", "Layout", "KeptStandings", "Saved", "list[Entry]", "list[Question]"),
+    *(
+        "Profile",
+        "Status",
+        "Request",
+        "Copied",
+        "Layout",
+        "KeptStandings",
+        "KeptWithdrawals",
+        "Saved",
+        "list[Entry]",
+        "list[Question]",
+    ),
     *("list[Answer]", "list[Dialled]", "Commit", "Snapshot", "State", "Recipe", "Order", "Remembered", "Source"),
     *(
         "TrainingConfig",
@@ -82,6 +93,7 @@ OWN = {
         "Show",
         "int",
         "tuple[str, ...]",
+        "tuple[Made, ...]",
     ),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, object]"),
 }

@@ -30,6 +30,7 @@ MEMBERS_MAX = 200_000
 CHUNK_BYTES = 1024 * 1024
 PUBLIC = ("swarm.toml", "layout.json", "model.json")  # files of the directory itself that hold nothing secret
 PEERS = "network/peers.json"
+INVITATIONS = "network/invitations.json"
 CONFIG = "config.toml"
 MODES = {".tar": "", ".tar.gz": "gz", ".tgz": "gz"}
 AGAIN = "Take another copy of the backup"
@@ -176,7 +177,7 @@ def read_chunk(content: BinaryIO, size_bytes: int = CHUNK_BYTES) -> bytes:
 
 def is_member(name: str) -> bool:
     """Whether a backup has files of that name: only below known directories, and no way out of them."""
-    if name in (*PUBLIC, PEERS, CONFIG, SEALED, MANIFEST) or is_questions(name):
+    if name in (*PUBLIC, PEERS, INVITATIONS, CONFIG, SEALED, MANIFEST) or is_questions(name):
         return True
     return _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 
 from swarmd import __version__
-from swarmd.care.archive import CONFIG, FORMAT, PEERS, PUBLIC, SEALED, ArchiveWriter, Manifest, mode_of
+from swarmd.care.archive import CONFIG, FORMAT, INVITATIONS, PEERS, PUBLIC, SEALED, ArchiveWriter, Manifest, mode_of
 from swarmd.care.questions import find_questions
 from swarmd.care.sealed import SEALED_BYTES_MAX, seal
 from swarmd.core.events import Envelope
@@ -244,6 +244,8 @@ def _add_files(data: DataPaths, archive: ArchiveWriter, plan: Plan) -> None:
     known |= find_questions(data.root, [path for path in (files.get(CONFIG), known.get(SWARM)) if path])
     if data.peers.is_file():  # but not the records beside it, which would be published again
         known[PEERS] = data.peers
+    if data.invitations.is_file():
+        known[INVITATIONS] = data.invitations
     for name, path in known.items():
         files.pop(name, None)
         _add_open(archive, name, path)

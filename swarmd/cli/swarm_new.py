@@ -18,7 +18,7 @@ from swarmd.config import Config, SwarmConfig, load_config
 from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity import load_identity
-from swarmd.dht.records import PROTOCOL
+from swarmd.dht.records import PROTOCOL, WORK_SINCE
 from swarmd.errors import ConfigError, OtherSwarm
 from swarmd.manifest import (
     Manifest,
@@ -243,7 +243,7 @@ def _unsigned(wishes: Wishes, recipe: Recipe, peer: str) -> Manifest:
         signature=Signature(peer, "0" * 128),
         rounds=Rounds(coordinator=peer, **rounds),
         work_bits=wishes.work_bits,
-        protocol=PROTOCOL if wishes.invited or wishes.work_bits else 1,
+        protocol=PROTOCOL if wishes.invited else WORK_SINCE if wishes.work_bits else 1,
     )
 
 

@@ -1,7 +1,7 @@
 """Who may write, where a swarm has no list: everybody, whom a member has invited, or whoever has worked for it.
 
 An invitation is the creator's, or of one whom the creator has invited, and names the guest; it travels in the guest's
-records, so that everybody can check it without asking anybody.
+records, so that everybody can check it without asking anybody. `swarmd.dht.withdrawal` has those that were withdrawn.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def invite(identity: Identity, swarm: str, creator: str, guest: str, until: floa
 
 
 def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: float, depth: int = HOSTS_MAX) -> float:
-    """Is it a good invitation of this guest? Returns until when, infinity where it has no end.
+    """Is it a good invitation of this guest? Returns until when, infinity where it has no end. Withdrawn it may be.
 
     Raises:
         RecordRejected: "not-invited".
@@ -93,10 +93,22 @@ def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: 
     return until
 
 
-def must_be_invited(encoded: bytes, swarm: str, creator: str, peer: str) -> None:
+def chain_of(encoded: bytes) -> tuple[Invitation, ...]:
+    """A checked invitation, and the host's own that is in it."""
+    chain: list[Invitation] = []
+    while encoded and len(chain) < HOSTS_MAX:
+        chain.append(msgspec.msgpack.decode(encoded, type=Invitation))
+        encoded = chain[-1].own
+    return tuple(chain)
+
+
+def must_be_invited(
+    encoded: bytes, swarm: str, creator: str, peer: str, withdrawn: Callable[[Invitation], bool] = lambda each: False
+) -> None:
     """Raises ConfigError where others would take nothing of this peer."""
     try:
         check_invitation(encoded, swarm, creator, peer, time.time())
+        _check_standing(encoded, peer, withdrawn)
     except RecordRejected as error:
         fix = f"Ask the swarm's creator, or one whom it has invited, for `swarmd swarm invite {peer}`"
         raise ConfigError(f"dht.invitation: {error.message}", fix) from error
@@ -115,6 +127,13 @@ def read_invitation(text: str) -> bytes:
         raise ConfigError("the invitation is no text that `swarmd swarm invite` prints", "Copy all of it") from error
 
 
+def _check_standing(encoded: bytes, guest: str, withdrawn: Callable[[Invitation], bool]) -> None:
+    """Raises RecordRejected where it was withdrawn, or the host's own was."""
+    for invitation in chain_of(encoded):
+        if withdrawn(invitation):
+            raise RecordRejected("withdrawn", f"the invitation of {guest} was withdrawn")
+
+
 class Admission:
     """The rule of a swarm, for records.
 
@@ -123,9 +142,13 @@ class Admission:
         swarm: its id.
         creator: peer id of its creator.
         bits: of work that `rule` "work" asks for.
+
+    Attributes:
+        withdrawn: says whether an invitation has been withdrawn.
     """
 
     def __init__(self, rule: Rule = "open", swarm: str = "", creator: str = "", bits: int = WORK_BITS) -> None:
+        self.withdrawn: Callable[[Invitation], bool] = lambda invitation: False
         self._rule = rule
         self._swarm = swarm
         self._creator = creator
@@ -133,7 +156,7 @@ class Admission:
         self._verified: OrderedDict[tuple[str, bytes], float] = OrderedDict()
 
     def check(self, owner: str, work: int, invitation: bytes, now: Callable[[], float]) -> None:
-        """May the owner write? Raises RecordRejected: "not-invited" or "no-work"."""
+        """May the owner write? Raises RecordRejected: "not-invited", "withdrawn" or "no-work"."""
         if self._rule == "work" and work_bits(self._swarm, owner, work) < self._bits:
             raise RecordRejected("no-work", f"{owner} has not worked {self._bits} bits")
         if self._rule == "invitation":
@@ -148,3 +171,4 @@ class Admission:
                 self._verified.popitem(last=False)
         if until <= now:
             raise RecordRejected("not-invited", f"the invitation of {owner} is over")
+        _check_standing(invitation, owner, self.withdrawn)

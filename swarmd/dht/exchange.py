@@ -23,14 +23,14 @@ from swarmd.dht import names
 from swarmd.dht.background import spawn
 from swarmd.dht.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.hive import MSGPackSerializer
-from swarmd.dht.node import Life, Node
 from swarmd.dht.plain import DECODE_ERRORS
 from swarmd.dht.quota import Quota
 from swarmd.dht.records import LeaderboardRecord, Policy, Round, Signed, check_payload
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.sizes import VALUE_BYTES_MAX
+from swarmd.dht.topic import Topic
 from swarmd.dht.validator import Validator
-from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.errors import RecordRejected
 
 MESSAGE_BYTES_MAX = 2 * VALUE_BYTES_MAX + 1024  # two leaderboards with their bodies
 MESSAGES_BURST, MESSAGES_PER_S = 16.0, 0.5  # one sender's
@@ -40,7 +40,6 @@ NEWCOMERS_BURST, NEWCOMERS_PER_S = 16.0, 1 / 1800  # against all others together
 KEPT = 64  # pairs held to be told again, the oldest of them forgotten first
 HEARD_ELSEWHERE_S = 2.0  # longest wait before something is told, in which others may have told it
 RETELL_S = 300.0
-SEND_S = 2.0
 DIGEST_LENGTH = 64
 
 log = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ class Exchange:
     """Tells, takes and keeps evidence.
 
     Args:
-        node: whose p2pd gossips.
+        topic: where evidence is told.
         policy: the swarm, whose peers count.
         validator: checks single records.
         known: has the swarm credited this peer?
@@ -93,7 +92,7 @@ class Exchange:
 
     def __init__(
         self,
-        node: Node,
+        topic: Topic,
         policy: Policy,
         validator: Validator,
         known: Callable[[str], bool],
@@ -101,8 +100,7 @@ class Exchange:
         emit: Callable[[Event], None],
         contradicted: Callable[[Evidence], None] = lambda evidence: None,
     ) -> None:
-        self._node = node
-        self._topic = names.evidence_topic(policy.swarm)
+        self._topic = topic
         self._policy = policy
         self._validator = validator
         self._is_known = known
@@ -118,7 +116,7 @@ class Exchange:
         self._all = Quota(ALL_BURST, ALL_PER_S, time.monotonic)
         self._signers = Quota(SIGNER_BURST, SIGNER_PER_S, time.monotonic)
         self._newcomers = Quota(NEWCOMERS_BURST, NEWCOMERS_PER_S, time.monotonic)
-        node.attendants.append(self._listen)
+        topic.listen(self._listen)
 
     async def note(self, command: NoteEvidence) -> None:
         """The log holds this."""
@@ -211,14 +209,12 @@ class Exchange:
 
     # --- gossip ---
 
-    async def _listen(self, life: Life) -> None:
-        """Take messages for as long as p2pd lives."""
-        async for sender, message in life.p2p.subscribe(self._topic):
-            if self._policy.admits(sender):
-                try:
-                    self._take(sender, message)
-                except RecordRejected as error:
-                    self._rejections.count(sender, error.reason, error.message)
+    def _listen(self, sender: str, message: bytes) -> None:
+        if self._policy.admits(sender):
+            try:
+                self._take(sender, message)
+            except RecordRejected as error:
+                self._rejections.count(sender, error.reason, error.message)
 
     def _take(self, sender: str, message: bytes) -> None:
         """Judge a message. Raises RecordRejected."""
@@ -257,8 +253,4 @@ class Exchange:
             await self._send(EvidenceTold(evidence))
 
     async def _send(self, message: Message) -> None:
-        encoded = msgspec.msgpack.encode(message)
-        try:
-            await self._node.call(lambda life: life.p2p.publish(self._topic, encoded), SEND_S)
-        except NetworkDown as error:
-            log.debug("evidence was not gossiped: %s", error)
+        await self._topic.send(msgspec.msgpack.encode(message))

@@ -12,6 +12,7 @@ import anyio
 from swarmd.core.commands import AdmitPeers, Register
 from swarmd.core.events import MemberLeft, MemberSeen, Registered
 from swarmd.dht import names
+from swarmd.dht.admission import chain_of
 from swarmd.dht.places import is_loopback
 from swarmd.dht.presence import Presences
 from swarmd.dht.records import ADDRESSES_MAX, PROTOCOL, Membership, Signed
@@ -35,7 +36,9 @@ class Members:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._presences = Presences(time.monotonic)
+        self._invitations: dict[str, bytes] = {}  # of members, where the swarm asks for them
         self._published = 0.0  # expiration of the latest own record
+        self._withdrawn: bytes | None = b""  # in it
         self._watch: Watch | None = None
         self._alert_until = 0.0
         self._elder = ""  # nonce of an elder twin's record that ours was written over
@@ -50,6 +53,8 @@ class Members:
         if self._watch is None:
             self._watch = self._begin_watch()
             self._session.start(self._keep_alert, self._watch)
+            if self._session.config.dht.admission == "invitation":
+                self._session.start(self._tell_withdrawn)
         self._session.emit(Registered(command.id))
 
     def follow(self) -> None:
@@ -58,6 +63,7 @@ class Members:
 
     async def _publish(self, leaving: bool) -> None:
         session = self._session
+        withdrawn = self._withdrawn = await self._read_withdrawn()
         content = Membership(
             swarm=session.swarm,
             name=session.config.name[:64],
@@ -68,9 +74,27 @@ class Members:
             work=await session.work(),
             invitation=session.invitation,
             protocol=PROTOCOL,
+            withdrawn=withdrawn,
         )
         signed = await session.publisher.publish(content)
         self._published = signed.expiration
+
+    async def _read_withdrawn(self) -> bytes:
+        """The invitations that this node's operator has withdrawn, as they travel."""
+        if self._session.config.dht.admission != "invitation":
+            return b""
+        return await anyio.to_thread.run_sync(self._session.withdrawn_here.packed)
+
+    async def _tell_withdrawn(self) -> None:
+        """Write the membership anew when the operator withdraws an invitation."""
+        while True:
+            await anyio.sleep(self._session.config.dht.poll_s)
+            if await self._read_withdrawn() != self._withdrawn:
+                try:
+                    await self._publish(leaving=False)
+                except (NetworkDown, RecordRejected) as error:
+                    self._withdrawn = None  # not told yet: once more
+                    log.info("what was withdrawn is not told yet: %s", error)
 
     def _begin_watch(self) -> Watch:
         session = self._session
@@ -116,6 +140,7 @@ class Members:
         raise self._twin
 
     def _see(self, records: Mapping[str, Signed]) -> None:
+        heard = False
         for peer in self._chosen(records):
             signed = records[peer]
             content = signed.content
@@ -126,8 +151,12 @@ class Members:
             else:
                 self._session.book.meet(peer, content.addresses, self._session.seniority.rounds_of(peer) > 0)
             self._note(peer, content, signed)
-        for peer in self._presences.forget_gone(self._session.policy.now()):
+            heard |= self._hear_withdrawn(peer, content, signed.expiration)
+        gone = self._presences.forget_gone(self._session.policy.now())
+        for peer in (*gone, *(self._presences.forget(self._void()) if heard else ())):
             self._session.emit(MemberLeft(peer))
+        known = self._presences.known
+        self._invitations = {peer: own for peer, own in self._invitations.items() if peer in known}
         self._session.members = max(1, self._presences.here)
 
     def _chosen(self, records: Mapping[str, Signed]) -> list[str]:
@@ -146,6 +175,28 @@ class Members:
             self._left.set()
         if told is not None:
             session.emit(MemberSeen(peer, content.name, rank().awaited) if told else MemberLeft(peer))
+
+    def _hear_withdrawn(self, peer: str, content: Membership, expiration: float) -> bool:
+        """Take a host's word on what it has withdrawn. True where that is news."""
+        session = self._session
+        if session.config.dht.admission != "invitation":
+            return False
+        self._invitations[peer] = content.invitation
+        return self._may_host(peer) and session.learn_withdrawn(peer, content.withdrawn, expiration)
+
+    def _may_host(self, peer: str) -> bool:
+        """Whether this peer may have made invitations: the creator, and whom it has invited itself."""
+        session = self._session
+        if peer == session.coordinator or session.policy.lists(peer):
+            return peer == session.coordinator
+        return chain_of(self._invitations[peer])[0].host == session.coordinator
+
+    def _void(self) -> list[str]:
+        """Members whose invitation does not hold any more: their records are refused from now on."""
+        session, known = self._session, self._presences.known
+        invited = {peer: own for peer, own in self._invitations.items() if not session.policy.lists(peer)}
+        void = [peer for peer, own in invited.items() if any(map(session.withdrawals.has, chain_of(own)))]
+        return [peer for peer in void if peer in known]
 
     def _look_for_twin(self, content: Membership, expiration: float) -> None:
         """Another life's record over our own was written after ours: by a twin, for a predecessor writes no more.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from swarmd.core.state import MEMBERS_MAX
@@ -81,5 +81,8 @@ class Presences:
         Returns:
             Those who were here, which is to be told.
         """
-        gone = [peer for peer, known in self.known.items() if known.until < now - PAST_S]
-        return [peer for peer in gone if self.known.pop(peer).here]
+        return self.forget([peer for peer, known in self.known.items() if known.until < now - PAST_S])
+
+    def forget(self, peers: Iterable[str]) -> list[str]:
+        """Forget members. Returns those who were here, which is to be told."""
+        return [peer for peer in peers if self.known.pop(peer).here]

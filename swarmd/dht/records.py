@@ -23,6 +23,7 @@ from swarmd.dht.identity import Identity, is_peer_id
 from swarmd.dht.plain import DECODE_ERRORS, check_plain
 from swarmd.dht.signatures import signature_bytes, verify
 from swarmd.dht.sizes import VALUE_BYTES_MAX, check_payload_size
+from swarmd.dht.withdrawal import is_packed
 from swarmd.dht.work import NUMBER_MAX
 from swarmd.errors import RecordRejected
 
@@ -45,7 +46,8 @@ Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
 Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
 Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
 
-PROTOCOL = 2  # version that this node speaks; a node of version 1 knows neither work nor invitations, and needs none
+PROTOCOL = 3  # that this node speaks; version 1 knows neither work nor invitations, 2 not that these can be withdrawn
+WORK_SINCE = 2
 Protocol = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.work`
 
@@ -67,6 +69,7 @@ class Membership(Content, frozen=True, tag="membership"):
     work: Work = 0
     invitation: bytes = b""
     protocol: Protocol = 1
+    withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.withdrawal`
 
     @property
     def key(self) -> str:
@@ -374,8 +377,8 @@ def _check_values(content: Payload) -> None:
 
 def _check_membership(content: Membership) -> None:
     short = len(content.name) <= NAME_LENGTH_MAX and len(content.nonce) <= NAME_LENGTH_MAX
-    if not short or len(content.addresses) > ADDRESSES_MAX:
-        raise RecordRejected("oversized", "a name, nonce or list of addresses is too long")
+    if not short or len(content.addresses) > ADDRESSES_MAX or not is_packed(content.withdrawn):
+        raise RecordRejected("oversized", "a name, nonce, list of addresses or of withdrawn invitations is too long")
     texts = (content.name, content.nonce, *content.addresses)
     if not all(text.isprintable() for text in texts):
         raise RecordRejected("malformed", "control characters in a name or address")

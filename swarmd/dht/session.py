@@ -30,18 +30,21 @@ from swarmd.dht.guides import choose_guides
 from swarmd.dht.hearing import Hearing
 from swarmd.dht.herald import Herald
 from swarmd.dht.identity import Identity
+from swarmd.dht.invitations import MadeHere, WithdrawnHere
 from swarmd.dht.leaderboard import Board, keep_standings, read_standings
 from swarmd.dht.link import LinkReporter
 from swarmd.dht.node import Node, NodeSettings
 from swarmd.dht.peers import AddressBook, Rejoin
 from swarmd.dht.publisher import Publisher
-from swarmd.dht.records import TTL_MAX_S, ClockRecord, LeaderboardRecord, Policy, Signed
+from swarmd.dht.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, Policy, Signed
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.room import Marks, Room
 from swarmd.dht.seniority import Seniority
 from swarmd.dht.shelf import Shelf
+from swarmd.dht.topic import Topic
 from swarmd.dht.validator import Validator, install_guards
 from swarmd.dht.watch import Watch
+from swarmd.dht.withdrawal import Withdrawals, keep_withdrawals, read_withdrawals
 from swarmd.dht.work import WORK_BITS, find_work
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
@@ -116,9 +119,11 @@ class Session:
         self.policy = Policy(
             self.swarm, self.coordinator, dht.members, self.peer_id, admission=admission, protocol=dht.protocol
         )
+        self.withdrawals = Withdrawals(self.coordinator, read_withdrawals(paths.withdrawn, self.swarm))
+        admission.withdrawn = self.withdrawals.has
+        self.withdrawn_here = WithdrawnHere(MadeHere(paths.invitations))
         self.invitation = read_invitation(dht.invitation)
-        if dht.admission == "invitation" and not self.coordinating and self.peer_id not in dht.members:
-            must_be_invited(self.invitation, self.swarm, self.coordinator, self.peer_id)
+        self.must_be_invited()
         self.seniority = Seniority(self.policy.lists)
         kept = read_standings(paths.standings, self.swarm)
         if kept is not None:
@@ -128,12 +133,12 @@ class Session:
         self.node = Node(node_settings(self.config, paths, self.peer_id), self.validator, self._down, self.door)
         self.node.port = self.book.port
         self.rejoin = Rejoin(self.node, self.book)
-        admits, hints = self.policy.admits, names.hints(self.swarm)
-        self.gossip = Gossip(self.node, hints, self.peer_id, admits, self._is_credited, self._hinted)
+        hints, clock = Topic(self.node, names.hints(self.swarm)), Topic(self.node, names.clock_topic(self.swarm))
+        admits = self.policy.admits
+        self.gossip = Gossip(hints, self.door, self.peer_id, admits, self._is_credited, self._hinted)
         self.heard_clock: Callable[[Signed], None] = lambda signed: None
         self.herald = Herald(
-            self.node,
-            names.clock_topic(self.swarm),
+            clock,
             lambda signed: self.heard_clock(signed),
             lambda sender, error: self.rejections.count(sender, error.reason, error.message),
         )
@@ -149,9 +154,39 @@ class Session:
         def known(peer: str) -> bool:
             return self.seniority.rounds_of(peer) > 0
 
-        self.exchange = Exchange(self.node, self.policy, self.validator, known, self.rejections, self.emit)
+        topic = Topic(self.node, names.evidence_topic(self.swarm))
+        self.exchange = Exchange(topic, self.policy, self.validator, known, self.rejections, self.emit)
         self.compared = Compared(self.coordinator, known, self.exchange.found)
         self.validator.verified = self.compared.see
+
+    def must_be_invited(self) -> None:
+        """Raises ConfigError where the swarm asks for an invitation, and this node has none that holds."""
+        dht = self.config.dht
+        if dht.admission == "invitation" and not self.coordinating and self.peer_id not in dht.members:
+            parts = (self.invitation, self.swarm, self.coordinator, self.peer_id, self.withdrawals.has)
+            must_be_invited(*parts)
+
+    def learn_withdrawn(self, host: str, packed: bytes, expiration: float) -> bool:
+        """Take a host's word on what it has withdrawn. True where it changes anything: all records are judged anew.
+
+        Raises:
+            ConfigError: this node's own invitation is withdrawn.
+        """
+        if self.config.dht.admission != "invitation":
+            return False
+        if not self.withdrawals.learn(host, packed, expiration, self.policy.now() + TTL_MAX_S + PAST_S):
+            return False
+        self.validator.forget()
+        self._keep_withdrawn()
+        self.must_be_invited()
+        return True
+
+    def _keep_withdrawn(self) -> None:
+        """At once, rare and small as it is: this node may be about to end for it."""
+        try:
+            keep_withdrawals(self.paths.withdrawn, self.swarm, self.withdrawals.told)
+        except SwarmdError as error:
+            log.warning("withdrawn invitations are not kept: %s", error)
 
     def _guides(self) -> list[str]:
         """Peers that are asked whatever lies near a key: the coordinator, and of those known the longest, by chance."""

@@ -148,6 +148,11 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
         return known
 
+    def forget(self) -> None:
+        """Judge all records anew: the rules by which they were judged have changed."""
+        self._checked.clear()
+        self._checked_bytes = 0
+
     def validate(self, record: DHTRecord) -> bool:
         """hivemind asks this of the node's own records."""
         try:

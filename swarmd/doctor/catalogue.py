@@ -13,6 +13,7 @@ from types import ModuleType
 from swarmd.doctor import (
     announce,
     bootstrap,
+    bytecode,
     clock,
     configuration,
     device,
@@ -43,6 +44,7 @@ CHECKS = (
     Check("python", "Python", machine.check_python, "machine"),
     Check("packages", "Packages", machine.check_packages, "machine"),
     Check("extras", "Optional packages", machine.check_extras),
+    Check("bytecode", "Compiled packages", bytecode.check_bytecode, "machine"),
     Check("device", "Device", device.check_device, "machine", TORCH_S),
     Check("memory", "Memory", device.check_memory, "config", TORCH_S),
     Check("model", "Model", hub.check_model),
@@ -69,6 +71,7 @@ CHECKS = (
 )
 MODULES: tuple[ModuleType, ...] = (
     machine,
+    bytecode,
     device,
     hub,
     disk,

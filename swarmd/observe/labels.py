@@ -41,8 +41,8 @@ REJECTION_REASONS = (
     "no-work", "non-finite", "not-a-member", "not-invited", "not-the-coordinator", "old-protocol", "origin",
     "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "quoted", "replayed", "seed", "slow",
     "source", "stale", "streams", "swarm", "unknown-question", "unknown-task", "unowned", "unsafe-scorer",
-    "unsigned", "version", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys", "wrong-round", "wrong-swarm",
-    OTHER,
+    "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys", "wrong-round",
+    "wrong-swarm", OTHER,
 )  # fmt: skip
 
 

@@ -45,6 +45,7 @@ def make_node(root: Path, rounds: int = 4, segment_bytes: int = 1500) -> DataPat
     data.network.mkdir()
     data.records.write_bytes(b"old records")
     data.peers.write_bytes(b"[]")
+    data.invitations.write_bytes(b"[]")
     for number in range(rounds):
         make_checkpoint(data, number)
     return data

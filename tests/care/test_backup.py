@@ -60,6 +60,7 @@ def test_a_restored_directory_has_the_state_the_key_and_the_newest_checkpoint(
     bodies = [path.read_bytes() for path in restored.blobs.glob("??/*")]
     assert bodies == [BODY], "rollouts in use come along, others do not"
     assert restored.peers.exists()
+    assert restored.invitations.exists()
     assert not restored.records.exists(), "old records would be published again"
 
 

@@ -283,7 +283,7 @@ def test_a_swarm_that_asks_for_invitations(shell: Shell) -> None:
     a, key = shell.root / "a", shell.root / "own.key"
     shell.well("swarm", "new", "Digits", "--dir", a, "--invited")
     config, guest = load_config(a / "config.toml"), create_identity(key).peer_id
-    assert (config.dht.admission, config.dht.protocol) == ("invitation", 2)
+    assert (config.dht.admission, config.dht.protocol) == ("invitation", 3)
     invitation = shell.well("swarm", "invite", guest, "--dir", a).strip()
     shell.well("join", a / "swarm.toml", "--dir", shell.root / "b", "--identity", key, "--invitation", invitation)
     joined = load_config(shell.root / "b" / "config.toml").dht
@@ -291,11 +291,31 @@ def test_a_swarm_that_asks_for_invitations(shell: Shell) -> None:
     further = create_identity(shell.root / "further.key").peer_id
     others = shell.well("swarm", "invite", further, "--dir", shell.root / "b", "--days", "1").strip()
     assert others != invitation, "a guest of the creator invites as well"
+    look_at_the_list(shell, guest, further)
     refused = shell("join", a / "swarm.toml", "--dir", shell.root / "c", "--invitation", others)
     assert refused.code == ExitCode.BAD_CONFIG and "has not invited" in refused.err
     shown = shell.well("join", a / "swarm.toml", "--dir", shell.root / "d")
     assert "swarmd swarm invite 12D3Koo" in shown
     assert shell("swarm", "allow", a / "swarm.toml", guest).code == ExitCode.BAD_CONFIG
+
+
+def look_at_the_list(shell: Shell, guest: str, further: str) -> None:
+    """The creator has invited the guest, who has invited a further one."""
+    a, b = shell.root / "a", shell.root / "b"
+    own, made = (
+        shell.well("swarm", "invite", "--list", "--dir", a).split(),
+        shell.well("swarm", "invite", "--list", "--dir", b),
+    )
+    assert (own[1], own[2]) == ("holds", guest) and "without an end" in " ".join(own)
+    id_, state, whom, *when = made.split()
+    assert (state, whom) == ("holds", further) and "until" in when
+    assert "was not made here" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "invite", "--withdraw", own[0], "--dir", b)
+    assert "no id" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "invite", "--withdraw", "nothing", "--dir", b)
+    assert f"the invitation of {further} is withdrawn" in shell.well("swarm", "invite", "--withdraw", id_, "--dir", b)
+    assert shell.well("swarm", "invite", "--list", "--dir", b).split()[1] == "withdrawn"
+    shell.well("swarm", "invite", "--withdraw", id_, "--dir", a)
+    assert "made elsewhere" in shell.well("swarm", "invite", "--list", "--dir", a)
+    assert "name the peer" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "invite", further, "--list", "--dir", a)
 
 
 def test_a_swarm_that_asks_for_work(shell: Shell) -> None:

@@ -17,6 +17,7 @@ from swarmd.core.events import Equivocated, Event
 from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.values import KnownEvidence
 from swarmd.dht import exchange as exchange_module
+from swarmd.dht import names
 from swarmd.dht.compared import Compared
 from swarmd.dht.evidence import Evidence, pair_of
 from swarmd.dht.exchange import (
@@ -33,6 +34,7 @@ from swarmd.dht.exchange import (
 from swarmd.dht.identity import Identity, generate_identity
 from swarmd.dht.records import Payload, Policy, sign
 from swarmd.dht.rejections import Rejections
+from swarmd.dht.topic import Topic
 from swarmd.dht.validator import Validator
 from tests.dht.driver import until
 from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, DIGEST, LEADERBOARD, REPORT, SWARM
@@ -77,7 +79,7 @@ class Listener:
         validator = Validator(self.policy, self.rejections)
         peers = {COORDINATOR.peer_id, *(each.peer_id for each in known)}
         self.exchange = Exchange(
-            self.wire,  # type: ignore[arg-type]
+            Topic(self.wire, names.evidence_topic(SWARM)),  # type: ignore[arg-type]
             self.policy,
             validator,
             peers.__contains__,
@@ -96,7 +98,8 @@ class Listener:
                 async def subscribe(topic: str) -> Any:
                     yield sender, encoded
 
-        await self.exchange._listen(Life)  # type: ignore[arg-type]
+        for attend in self.wire.attendants:
+            await attend(Life)
         await anyio.sleep(0.01)
 
     @property

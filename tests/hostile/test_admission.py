@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from swarmd.core.events import RecordsRejected
+from swarmd.core.events import MemberLeft, MemberSeen, RecordsRejected
 from swarmd.dht.admission import invite, write_invitation
 from swarmd.dht.identity import load_identity
+from swarmd.dht.invitations import MadeHere
 from swarmd.dht.records import ReportRecord
 from tests.dht.driver import SWARM, Driver
 from tests.dht.making import DIGEST
@@ -46,3 +49,47 @@ async def test_only_the_invited_take_part(tmp_path: Path) -> None:
             await driver.clean()
         if hasattr(crowd, "p2p"):
             await crowd.close()
+
+
+async def test_who_is_invited_no_more_takes_part_no_more(tmp_path: Path) -> None:
+    """One guest heeds that it is withdrawn, and one, like a node of before, does not; a third stays."""
+    coordinator = Driver(tmp_path / "coordinator", poll_s=1.0, admission="invitation")
+    creator = load_identity(coordinator.paths.root / "identity.key")
+    made = MadeHere(coordinator.paths.invitations)
+    swarm = SmallSwarm(coordinator, [])
+    try:
+        await swarm.start(coordinator)
+        address = await coordinator.address()
+        ids = {}
+        for name in ("heeding", "stubborn", "staying"):
+            bare = Driver(tmp_path / name, creator.peer_id, (address,))
+            encoded = invite(creator, SWARM, creator.peer_id, bare.peer_id)
+            ids[name] = bytes.fromhex(made.note(encoded, bare.peer_id, 0.0, time.time()))
+            rule: dict[str, Any] = {
+                "admission": "invitation",
+                "invitation": write_invitation(encoded),
+                "poll_s": 1.0,
+                "record_s": 30.0,
+            }
+            if name == "stubborn":
+                rule["members"] = (bare.peer_id,)  # needs no invitation, as it sees it
+            swarm.followers.append(Driver(tmp_path / name, creator.peer_id, (address,), **rule))
+            await swarm.start(swarm.followers[-1])
+        heeding, stubborn, staying = swarm.followers
+        await staying.expect(MemberSeen, peer=stubborn.peer_id)
+        for name in ("heeding", "stubborn"):
+            made.withdraw(ids[name], True, time.time())
+        for peer in (heeding.peer_id, stubborn.peer_id):
+            await coordinator.expect(MemberLeft, peer=peer)
+            await staying.expect(MemberLeft, peer=peer)
+        assert await heeding.wait() == 78
+        assert "was withdrawn" in heeding.faults[0].reason
+        await coordinator.expect(RecordsRejected, reason="withdrawn")
+        swarm.followers = [staying]
+        assert await swarm.run_round(0) == swarm.peers
+        swarm.followers = [staying, stubborn, heeding]
+        await heeding.start()
+        assert await heeding.wait() == 78, "it remembers"
+    finally:
+        for driver in swarm.drivers:
+            await driver.clean()

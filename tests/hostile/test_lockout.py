@@ -32,6 +32,7 @@ class Watcher:
             peer_id="own",
             seniority=self.seniority,
             policy=SimpleNamespace(now=lambda: self.now),
+            config=SimpleNamespace(dht=SimpleNamespace(admission="open")),
             book=SimpleNamespace(meet=lambda peer, addresses, known: None),
             emit=self.told.append,
             members=1,

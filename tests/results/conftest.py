@@ -10,7 +10,7 @@ import pytest
 
 from swarmd.config import Config, HubConfig, ResultsConfig, SwarmConfig
 from swarmd.paths import DataPaths
-from tests.results.hub_double import TOKEN, HubDouble, serve_hub
+from tests.hub_double import TOKEN, HubDouble, serve_hub
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 NODE = GOLDEN / "rules-1" / "late-joiner" / "node-3"

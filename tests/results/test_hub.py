@@ -18,8 +18,8 @@ from swarmd.paths import DataPaths
 from swarmd.results import hub as hub_module
 from swarmd.results.history import read_history
 from swarmd.results.hub import NAME_CHARS_MAX, Pusher, repo_of
+from tests.hub_double import COMMIT, TOKEN, HubDouble
 from tests.results.conftest import NODE, config_of
-from tests.results.hub_double import COMMIT, TOKEN, HubDouble
 
 PEER = read_history(NODE).peer
 REPO = f"someone/embedded-swarmd-{animal_name(PEER, '_')}"

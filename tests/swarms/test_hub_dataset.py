@@ -15,18 +15,24 @@ import pytest
 from swarmd.errors import DatasetRefused
 from swarmd.swarms import hub_dataset
 from swarmd.swarms.hub_dataset import check_size, load_from_hub, split_addresses
-from tests.swarms.dataset_hub import COMMIT, ROWS, DatasetHub, lines
+from tests.hub_double import COMMIT, HubDouble
 
 HOME = f"hf://datasets/org/sums@{COMMIT}"
 BOUND = 2000
+ROWS = 6
 CARD = "---\nconfigs:\n- config_name: default\n  data_files: {}\ndataset_info:\n  {}\n---\n"
+
+
+def lines(rows: int = ROWS) -> bytes:
+    """A file of questions."""
+    return b"".join(json.dumps({"prompt": f"{n} + 1?", "answer": str(n + 1)}).encode() + b"\n" for n in range(rows))
 
 
 def test_a_client_of_the_hub_downloads_what_is_within_the_bound_and_nothing_else(tmp_path: Path) -> None:
     small = lines()
     secret = tmp_path / "secret.jsonl"
     secret.write_bytes(small)
-    hub = DatasetHub(
+    hub = HubDouble(
         {
             "org/small": {"train.jsonl": small},
             "org/large": {"train.jsonl": small, "test.jsonl": small},
@@ -58,9 +64,9 @@ def test_a_client_of_the_hub_downloads_what_is_within_the_bound_and_nothing_else
     assert [file for file in hub.fetched if not file.endswith("README.md")] == ["org/small/train.jsonl"]
 
 
-def ask(hub: DatasetHub, home: Path) -> dict[str, str]:
+def ask(hub: HubDouble, home: Path) -> dict[str, str]:
     """Load all of the Hub's data sets in a process of its own: the libraries read their settings when imported."""
-    command = [sys.executable, "-m", "tests.swarms.dataset_hub", str(home), str(BOUND), *hub.files]
+    command = [sys.executable, "-m", "tests.swarms.dataset_loading", str(home), str(BOUND), *hub.datasets]
     settings = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home / "hub"), "NO_PROXY": "127.0.0.1"}
     settings |= {"HF_HUB_DISABLE_XET": "1", "PATH": "/usr/bin:/bin", "HOME": str(home)}
     root = Path(__file__).resolve().parents[2]

@@ -21,8 +21,8 @@ from swarmd.training.engine import Engine
 from swarmd.training.gauges import read_metrics
 from swarmd.training.tally import Sums
 from swarmd.worker.messages import Perform, Stop
+from tests.hub_double import TOKEN, HubDouble, serve_hub
 from tests.results.conftest import NODE
-from tests.results.hub_double import TOKEN, HubDouble, serve_hub
 from tests.results.test_trackers import read_scalars
 from tests.training.conftest import make_config, order
 from tests.training.test_generation import AfterTokens

@@ -1,7 +1,10 @@
-"""A Hugging Face Hub on loopback: the calls that `create_repo` and `create_commit` of huggingface_hub 2 make.
+"""A Hugging Face Hub on loopback: models are pushed to it, and data sets read from it.
 
-Written from the client's code (hf_api.py, _commit_api.py, lfs.py): POST /api/repos/create, /api/validate-yaml,
-/api/models/<repo>/preupload/<revision>, the git-lfs batch, PUT of the objects, and the commit as NDJSON.
+Written from the clients' code. Pushing is what `create_repo` and `create_commit` of huggingface_hub 2 call (hf_api.py,
+_commit_api.py, lfs.py): POST /api/repos/create, /api/validate-yaml, /api/models/<repo>/preupload/<revision>, the
+git-lfs batch, PUT of the objects, and the commit as NDJSON; all of it with a token. Reading is what datasets 5 calls
+(load.py; hf_file_system.py and file_download.py of huggingface_hub): /api/datasets/<name>, its tree and paths-info, and
+files below /datasets/<name>/resolve.
 """
 
 from __future__ import annotations
@@ -14,19 +17,32 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs, unquote
 
 import pytest
 
-COMMIT = "c" * 40
+COMMIT = "c" * 40  # of models and of data sets
 TOKEN = "hf_" + "t" * 34
 LFS_SUFFIXES = (".safetensors", ".bin")
 
 
 class HubDouble:
-    """Serves until closed. `faults` maps a part of a path to a status, or to "hang" for an answer that never comes."""
+    """Serves until closed.
 
-    def __init__(self, **faults: int | str) -> None:
-        self.faults: dict[str, int | str] = dict(faults)
+    Args:
+        datasets: what there is to read: contents by the data set's name and the file's.
+
+    Attributes:
+        faults: status by a part of a path, or "hang" for an answer that never comes.
+        claimed: sizes told of files of data sets, where they are not those of their contents; None: none is told.
+        fetched: names of such files whose contents were sent.
+    """
+
+    def __init__(self, datasets: dict[str, dict[str, bytes]] | None = None) -> None:
+        self.faults: dict[str, int | str] = {}
+        self.datasets = datasets or {}
+        self.claimed: dict[str, int | None] = {}
+        self.fetched: list[str] = []
         self.repos: dict[str, dict[str, Any]] = {}
         self.files: dict[str, dict[str, bytes]] = {}  # committed ones, by repository and name
         self.objects: dict[str, bytes] = {}  # large ones, by their SHA-256
@@ -51,6 +67,12 @@ class HubDouble:
         self._server.shutdown()
         self._server.server_close()
 
+    def describe(self, name: str, file: str) -> dict[str, Any]:
+        """A file of a data set, as the Hub tells of it."""
+        size = self.claimed.get(f"{name}/{file}", len(self.datasets[name][file]))
+        told = {} if size is None else {"size": size}
+        return {"type": "file", "path": file, "oid": "0" * 40, **told}
+
 
 class Answers(BaseHTTPRequestHandler):
     double: HubDouble
@@ -68,6 +90,9 @@ class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer()
 
+    def do_HEAD(self) -> None:
+        self._answer()
+
     def _answer(self) -> None:
         body = self._read_body()
         path = self.path.partition("?")[0]
@@ -79,6 +104,9 @@ class Answers(BaseHTTPRequestHandler):
                     return
                 self._reply(int(fault), {"error": "a fault of the double"})
                 return
+        if path.startswith(("/datasets/", "/api/datasets/")):
+            self._read_dataset(unquote(path), body)
+            return
         if not path.startswith("/objects/") and self.headers.get("authorization") != f"Bearer {TOKEN}":
             self._reply(401, {"error": "Invalid username or password."})
             return
@@ -144,13 +172,51 @@ class Answers(BaseHTTPRequestHandler):
                 files[value["path"]] = hub.objects[value["oid"]]
         return {"commitUrl": f"{hub.url}/{repo}/commit/{COMMIT}", "commitOid": COMMIT}
 
-    def _reply(self, status: int, value: dict[str, Any]) -> None:
-        encoded = json.dumps(value).encode()
+    # --- data sets ---
+
+    def _read_dataset(self, path: str, body: bytes) -> None:
+        if found := re.fullmatch(r"/datasets/(org/\w+)/resolve/[^/]+/(.+)", path):
+            self._send_file(found[1], found[2])
+            return
+        found = re.fullmatch(r"/api/datasets/(org/\w+)(?:/(\S+?))?(?:/(?:main|c{40})(?:/(.*))?)?", path)
+        files = self.double.datasets.get(found[1]) if found else None
+        if found is None or files is None:
+            self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+            return
+        self._reply(200, self._tell_of(found[1], found[2] or "revision", files, body))
+
+    def _tell_of(self, name: str, verb: str, files: dict[str, bytes], body: bytes) -> Any:
+        if verb == "tree":
+            return [self.double.describe(name, file) for file in files]
+        if verb == "paths-info":
+            asked = json.loads(body) if body.startswith(b"{") else parse_qs(body.decode())
+            return [self.double.describe(name, file) for file in asked["paths"] if file in files]
+        siblings = [{"rfilename": file} for file in files]
+        repo = {"_id": "0", "id": name, "sha": COMMIT, "siblings": siblings}
+        return {**repo, "private": False, "tags": [], "downloads": 0}
+
+    def _send_file(self, name: str, file: str) -> None:
+        content = self.double.datasets[name].get(file)
+        if content is None:
+            self._send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+            return
+        if self.command == "GET":
+            self.double.fetched.append(f"{name}/{file}")
+        self._send(200, content, {"ETag": f'"{name.replace("/", "-")}-{file}"', "X-Repo-Commit": COMMIT})
+
+    # --- answers ---
+
+    def _reply(self, status: int, value: Any) -> None:
+        self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def _send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(encoded)))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(encoded)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
 
 def serve_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubDouble]:
