@@ -114,8 +114,8 @@ CORE = (
     Mutant(
         "who has left is waited for",
         "swarmd/core/coordination.py",
-        "            if not member.left\n            and (",
-        "            if (",
+        "            if not member.left\n            and member.peer",
+        "            if member.peer",
         ("tests/core/test_coordination.py",),
     ),
 )

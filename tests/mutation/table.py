@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutation.around import AROUND
+from tests.mutation.evidence import EVIDENCE
 from tests.mutation.inside import INSIDE
 
-MUTANTS = (*INSIDE, *AROUND)
+MUTANTS = (*INSIDE, *EVIDENCE, *AROUND)

@@ -1,0 +1,57 @@
+"""Mistakes in finding out who signs two different records for one place, and in what it costs."""
+
+from __future__ import annotations
+
+from tests.mutation.planting import Mutant
+
+EVIDENCE = (
+    Mutant(
+        "two reports of one stage are not compared",
+        "swarmd/dht/compared.py",
+        "        _compare(before, seen, self._found)\n",
+        "",
+        ("tests/dht/test_evidence.py",),
+    ),
+    Mutant(
+        "an invitation makes a report another one",
+        "swarmd/dht/evidence.py",
+        "return (report.reward, report.digest, report.size_bytes, report.groups)",
+        "return (report.reward, report.digest, report.size_bytes, report.groups, report.invitation)",
+        ("tests/dht/test_evidence.py",),
+    ),
+    Mutant(
+        "evidence needs no signatures",
+        "swarmd/dht/evidence.py",
+        "        if not verifies(signed, names.key_id(content.key)):",
+        "        if False:",
+        ("tests/dht/test_evidence.py",),
+    ),
+    Mutant(
+        "evidence against free identities is kept without end",
+        "swarmd/dht/exchange.py",
+        'self._newcomers.take("")',
+        "True",
+        ("tests/dht/test_exchange.py",),
+    ),
+    Mutant(
+        "reports of a barred peer count",
+        "swarmd/core/coordination.py",
+        "    if event.peer in coordination.barred:",
+        "    if False:",
+        ("tests/core/test_evidence.py",),
+    ),
+    Mutant(
+        "a stage waits for a barred peer",
+        "swarmd/core/coordination.py",
+        "            and member.peer not in barred\n",
+        "",
+        ("tests/core/test_evidence.py",),
+    ),
+    Mutant(
+        "two clocks bar the coordinator",
+        "swarmd/core/evidence.py",
+        'known.kind == "report" and ',
+        "",
+        ("tests/core/test_evidence.py",),
+    ),
+)
