@@ -12,26 +12,25 @@ from typing import Any
 import msgspec
 import structlog
 
-from swarmd.config import Config, SwarmConfig
+from swarmd.config import Config
 from swarmd.core.commands import Train
 from swarmd.core.events import OutputsMade, StageTrained
-from swarmd.core.values import RolloutsRef
-from swarmd.errors import CheckpointFailed, ModelUnfit, SwarmError
+from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question, hash_number
-from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
-from swarmd.swarms.scored import encode_scored, of_peers
 from swarmd.training.batch import bound_peer, count_rows
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoint import Checkpoint, Checkpoints
+from swarmd.training.checks import check_context, check_stages
 from swarmd.training.deal import Deal
-from swarmd.training.evaluation import evaluate, mean_accuracy
+from swarmd.training.evaluation import measure_held_out
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
 from swarmd.training.kl import make_reference
-from swarmd.training.model import Policy, load_policy
+from swarmd.training.model import load_policy
+from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
 from swarmd.training.pace import Pace
 from swarmd.training.parts import halve_rows, keep_rows, load_rows
 from swarmd.training.progress import Progress
@@ -40,7 +39,6 @@ from swarmd.training.replay import Replay
 from swarmd.training.stage import Figures, Stage, StageKey
 from swarmd.training.tally import name_stage
 from swarmd.training.trainer import SwarmTrainer, make_trainer
-from swarmd.training.trl_names import read_as_trl
 from swarmd.training.vllm_sampler import make_sampler
 
 _log = structlog.get_logger(__name__)
@@ -265,16 +263,17 @@ class Engine:
         first = self.steps
 
         def tell() -> None:
-            report(self.steps - first, self._training.steps, self._figures(stage, first))
-            self.trackers.log(self.steps, self._step_figures(stage))
-            if self._quotes and (self.steps - first) % LEGACY_CADENCE_STEPS == 1:
-                observe(OutputsMade(order.id, order.round, order.stage, self._publish(stage, order)[0]))
+            done = self.steps - first
+            report(done, self._training.steps, figures_of(stage, done, self._training.steps))
+            self.trackers.log(self.steps, step_figures(stage, self._trainer, self.policy))
+            if self._quotes and done % LEGACY_CADENCE_STEPS == 1:
+                observe(OutputsMade(order.id, order.round, order.stage, publish(stage, self._blobs)[0]))
 
         self._pace.report = tell
         self._take_steps(stage, order)
         trained_s = stage.seconds
         held_out = self._measure_if_due(order, cancellation)
-        rollouts, body = self._publish(stage, order)
+        rollouts, body = publish(stage, self._blobs)
         event = StageTrained(
             command=order.id,
             round=order.round,
@@ -289,7 +288,7 @@ class Engine:
             held_out_before=before,
             rejected=tuple(sorted(collected.rejected.items())),
             judged=judge_peers(self._plan, collected.judged),
-            scored=self._keep_scored(stage, collected),
+            scored=keep_scored(stage, collected, self._plan, self._blobs),
             set_aside=stage.aside.tell(self.policy.decode_completion),
         )
         self._report_scorers()
@@ -297,25 +296,6 @@ class Engine:
         self._ranks.gather(None)  # the others go on from this checkpoint
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
         return saved
-
-    def _publish(self, stage: Stage, order: Train) -> tuple[RolloutsRef, bytes]:
-        """Put what is shared of a stage into the blob store."""
-        body = encode_rollouts(stage.make_rollouts())
-        shared = len(decode_rollouts(body).groups)
-        digest = self._blobs.put(body)
-        return RolloutsRef(self._peer, order.round, order.stage, digest, len(body), shared), body
-
-    def _keep_scored(self, stage: Stage, collected: Collected) -> str:
-        """Put what was asked, expected and rewarded into the blob store, for views. Returns the digest.
-
-        A stage is not lost over it: where it cannot be told or kept, nothing is, and the digest is empty.
-        """
-        try:
-            groups = [*stage.describe_published(), *of_peers(self._plan, collected.judged.values())]
-            return self._blobs.put(encode_scored(groups))
-        except Exception:  # a plan's own code is asked for the truth
-            _log.warning("questions and rewards of this stage are not kept in words", exc_info=True)
-            return ""
 
     @property
     def _quotes(self) -> bool:
@@ -381,46 +361,13 @@ class Engine:
         if not self._training.held_out_questions:
             return None
         with self.policy.holding.whole():
-            measured = self._evaluate(cancellation) if self._ranks.rank == 0 else None
+            measured = self._measure_alone(cancellation) if self._ranks.rank == 0 else None
         self._ranks.gather(None)
         return measured
 
-    def _evaluate(self, cancellation: Cancellation) -> float | None:
-        count = self._training.held_out_questions
-        questions = {task: self._plan.hold_out(task, count) for task in self._plan.tasks}
-        training = self._training
-        result = evaluate(
-            self.policy,
-            self._sampler,
-            self._plan,
-            questions,
-            training.completion_tokens,
-            training.temperature,
-            seed=training.seed,
-            cancellation=cancellation,
-            batch_questions=self._batch_rows,
-            prompt_tokens=training.prompt_tokens,
-        )
-        cancellation.check()  # what a plan gives of a stage that was cancelled is not what it would give
-        return mean_accuracy(result)
-
-    def _figures(self, stage: Stage, first: int) -> dict[str, float]:
-        done = max(self.steps - first, 1)
-        return {
-            "tokens_per_s": stage.tokens / max(stage.seconds, 1e-6),
-            "eta_s": stage.seconds / done * (self._training.steps - done),
-            "reward": stage.reward,
-            "step_reward": stage.last_reward,
-        }
-
-    def _step_figures(self, stage: Stage) -> dict[str, float]:
-        """Of the step that was just taken, by the names that trackers get."""
-        gauges = self._trainer.read_gauges()
-        figures = {**stage.tally.step.read(), **gauges}
-        figures["tokens_per_s"] = stage.tokens / max(stage.seconds, 1e-6)
-        parts = self._trainer.args.gradient_accumulation_steps
-        also = read_as_trl(stage.tally.step_groups, self.policy.stop_ids, gauges, self._trainer.trl_metrics, parts)
-        return {f"step/{name}": value for name, value in figures.items()} | also
+    def _measure_alone(self, cancellation: Cancellation) -> float | None:
+        parts = (self.policy, self._sampler, self._plan, self._training)
+        return measure_held_out(*parts, batch_questions=self._batch_rows, cancellation=cancellation)
 
     def _seed(self, purpose: str, order: Train) -> int:
         return hash_number(
@@ -442,23 +389,3 @@ class Engine:
         if failed:
             _log.warning("scorers failed, the completions count as wrong", failures=failed)
         self._scorer.failures.clear()
-
-
-def check_stages(plan: Plan, swarm: SwarmConfig) -> None:
-    """Raise SwarmError when a round of the swarm has not as many stages as its plan."""
-    if plan.stages != swarm.stages:
-        raise SwarmError(
-            f"swarm.stages is {swarm.stages}, but a round of {swarm.kind} has {plan.stages}",
-            f"Set swarm.stages = {plan.stages}",
-        )
-
-
-def check_context(policy: Policy, prompt_tokens: int, completion_tokens: int) -> None:
-    """Raise ModelError when the model cannot hold a prompt and a completion of the configured lengths."""
-    context = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
-    if context is not None and prompt_tokens + completion_tokens > context:
-        raise ModelUnfit(
-            f"{policy.name} reads {context} tokens, training.prompt_tokens + training.completion_tokens is "
-            f"{prompt_tokens + completion_tokens}",
-            "Lower one of the two",
-        )

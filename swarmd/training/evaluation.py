@@ -8,6 +8,7 @@ import msgspec
 import structlog
 import torch
 
+from swarmd.config import TrainingConfig
 from swarmd.swarms.plan import Plan, Question, Score, hash_number
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.generation import Sampler
@@ -26,6 +27,36 @@ class Accuracy(msgspec.Struct, frozen=True):
     correct: float
     formatted: float
     questions: int
+
+
+def measure_held_out(
+    policy: Policy,
+    sampler: Sampler,
+    plan: Plan,
+    training: TrainingConfig,
+    batch_questions: int,
+    cancellation: Cancellation,
+) -> float | None:
+    """Mean accuracy on the held-out questions of all tasks, as many of each as the configuration says.
+
+    Raises:
+        Cancelled: it was cancelled meanwhile.
+    """
+    questions = {task: plan.hold_out(task, training.held_out_questions) for task in plan.tasks}
+    result = evaluate(
+        policy,
+        sampler,
+        plan,
+        questions,
+        training.completion_tokens,
+        training.temperature,
+        seed=training.seed,
+        cancellation=cancellation,
+        batch_questions=batch_questions,
+        prompt_tokens=training.prompt_tokens,
+    )
+    cancellation.check()  # what a plan gives of a stage that was cancelled is not what it would give
+    return mean_accuracy(result)
 
 
 def evaluate(

@@ -13,7 +13,7 @@ import torch
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ExitCode, ModelError
 from swarmd.swarms.plan import Message
-from swarmd.training.engine import check_context
+from swarmd.training.checks import check_context
 from swarmd.training.model import Policy, load_policy, read_base
 from swarmd.training.reference.scoring import load_frozen
 from swarmd.training.source import EMBEDDED_DIR

@@ -1,0 +1,60 @@
+"""What comes of a stage: what is shared and kept of it, and its figures."""
+
+from __future__ import annotations
+
+import structlog
+
+from swarmd.core.values import RolloutsRef
+from swarmd.eventlog.blobs import Blobs
+from swarmd.swarms.plan import Plan
+from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
+from swarmd.swarms.scored import encode_scored, of_peers
+from swarmd.training.groups import Collected
+from swarmd.training.model import Policy
+from swarmd.training.stage import Stage
+from swarmd.training.trainer import SwarmTrainer
+from swarmd.training.trl_names import read_as_trl
+
+_log = structlog.get_logger(__name__)
+
+
+def publish(stage: Stage, blobs: Blobs) -> tuple[RolloutsRef, bytes]:
+    """Put what is shared of a stage into the blob store. Returns its reference and the body."""
+    rollouts = stage.make_rollouts()
+    body = encode_rollouts(rollouts)
+    shared = len(decode_rollouts(body).groups)
+    place = (rollouts.peer, rollouts.round, rollouts.stage)
+    return RolloutsRef(*place, blobs.put(body), len(body), shared), body
+
+
+def keep_scored(stage: Stage, collected: Collected, plan: Plan, blobs: Blobs) -> str:
+    """Put what was asked, expected and rewarded into the blob store, for views. Returns the digest.
+
+    A stage is not lost over it: where it cannot be told or kept, nothing is, and the digest is empty.
+    """
+    try:
+        groups = [*stage.describe_published(), *of_peers(plan, collected.judged.values())]
+        return blobs.put(encode_scored(groups))
+    except Exception:  # a plan's own code is asked for the truth
+        _log.warning("questions and rewards of this stage are not kept in words", exc_info=True)
+        return ""
+
+
+def figures_of(stage: Stage, done: int, steps: int) -> dict[str, float]:
+    """How a stage goes that has taken `done` of its `steps`, for status and metrics."""
+    return {
+        "tokens_per_s": stage.tokens / max(stage.seconds, 1e-6),
+        "eta_s": stage.seconds / max(done, 1) * (steps - max(done, 1)),
+        "reward": stage.reward,
+        "step_reward": stage.last_reward,
+    }
+
+
+def step_figures(stage: Stage, trainer: SwarmTrainer, policy: Policy) -> dict[str, float]:
+    """Of the step that was just taken, by the names that trackers get."""
+    gauges = trainer.read_gauges()
+    figures = {**stage.tally.step.read(), **gauges}
+    figures["tokens_per_s"] = stage.tokens / max(stage.seconds, 1e-6)
+    parts = trainer.args.gradient_accumulation_steps
+    also = read_as_trl(stage.tally.step_groups, policy.stop_ids, gauges, trainer.trl_metrics, parts)
+    return {f"step/{name}": value for name, value in figures.items()} | also
