@@ -9,6 +9,7 @@ DIR    ?= .swarmd
 SEEDS  ?= 200
 HOSTILE_SEEDS ?= 2000
 STOPS  ?= 200
+SOAK_S ?= 3600
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2 * (os.cpu_count() or 1), 24))')
 AGAINST ?= main
 
@@ -130,10 +131,11 @@ bench: $(READY) ## the benchmarks, as tables
 bench-long: $(READY) ## the trainer over 200 stages, and with a KL term and adapters
 	$(BIN)/python -m bench trainer-memory trainer-kinds
 
-soak: $(READY) ## many seeds of the simulator (SEEDS=200, HOSTILE_SEEDS=2000), many stops of a real node (STOPS=200), long forms of tests
+soak: $(READY) ## simulator (SEEDS=200, HOSTILE_SEEDS=2000), stops (STOPS=200), all attacks (SOAK_S=3600), long tests
 	$(BIN)/swarmd sim --seeds $(SEEDS)
 	$(BIN)/swarmd sim --seeds $(HOSTILE_SEEDS) --hours 0.5 --hostile all
 	$(BIN)/python -m tests.soak --stops $(STOPS)
+	$(BIN)/python -m tests.soak.strangers --seconds $(SOAK_S)
 	$(call pytest,-m soak --soak)
 	@TRAINERS=real $(MAKE) --no-print-directory e2e
 

@@ -55,7 +55,7 @@ async def _wait_until_said(swarm: LocalSwarm) -> float:
 
 @contextmanager
 def silenced(swarm: LocalSwarm) -> Iterator[None]:
-    """While the block runs, the networks of all other nodes stand still; their connections stay."""
+    """While the block runs, all other nodes stand still, daemons too, which would start others; connections stay."""
     pids = [pid for place in swarm.places if place.number != CUT_OFF for pid in _network_of(swarm, place.number)]
     try:
         for pid in pids:
@@ -67,7 +67,7 @@ def silenced(swarm: LocalSwarm) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
-def _network_of(swarm: LocalSwarm, number: int) -> tuple[int, int]:
+def _network_of(swarm: LocalSwarm, number: int) -> tuple[int, int, int]:
     status = swarm.status(number)
     assert status is not None and status.network.worker.pid is not None
-    return status.network.worker.pid, p2pd_of(swarm.places[number - 1])
+    return status.process.pid, status.network.worker.pid, p2pd_of(swarm.places[number - 1])

@@ -26,15 +26,17 @@ class Hearing:
         self._heard_at = steady()
         self._deadline_at = 0.0  # of the stage that was announced last
         self._final = False
+        self._reached = False  # has the coordinator itself ever answered?
         self._unanswered = 0  # stages of this coordinator that nobody else reported in, one after another
 
     def answered(self) -> None:
-        """The coordinator itself answered."""
+        """The coordinator itself answered; it is asked now and then."""
         self._heard_at = self._steady()
+        self._reached = True
 
     def announced(self, deadline_at: float, final: bool) -> None:
         """A newer announcement came, by whatever way: its signature says whose it is."""
-        self.answered()
+        self._heard_at = self._steady()
         self._deadline_at, self._final = deadline_at, final
 
     def closed(self, others_reported: bool, others: int) -> None:
@@ -42,7 +44,11 @@ class Hearing:
         self._unanswered = 0 if others_reported or not others else self._unanswered + 1
 
     def isolation(self, peers: int) -> str:
-        """Why this node counts as cut off although it is connected; empty when it does not."""
+        """Why this node counts as cut off although it is connected; empty when it does not.
+
+        Of a coordinator that used to answer when it was asked, silence alone says so. Where it never did, this node may
+        hear it through others only, and then nothing is amiss before a stage should be over.
+        """
         if not peers:
             return ""
         if self._unanswered:
@@ -52,7 +58,7 @@ class Hearing:
             )
         silent_s = self._steady() - self._heard_at
         waits = self._final or not self._follows or silent_s < SILENT_S
-        if waits or self._wall() < self._deadline_at + SILENT_S / 2:
+        if waits or (not self._reached and self._wall() < self._deadline_at + SILENT_S / 2):
             return ""
         return (
             f"connected to {peers} peers, but nothing was heard of the coordinator for {silent_s:.0f} s, neither from "

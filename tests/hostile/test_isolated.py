@@ -95,6 +95,17 @@ def test_who_hears_nothing_when_a_stage_should_be_over_is_isolated() -> None:
     assert alone.isolation(5) == "", "it has no coordinator to hear of"
 
 
+def test_who_was_answered_by_its_coordinator_says_within_a_long_stage_that_it_is_so_no_more() -> None:
+    times = Times()
+    hearing = Hearing(True, times, times)
+    hearing.announced(deadline_at=4600.0, final=False)
+    hearing.answered()
+    times.now += SILENT_S - 1
+    assert hearing.isolation(5) == ""
+    times.now += 1
+    assert "connected to 5 peers" in hearing.isolation(5)
+
+
 def test_a_coordinator_that_no_member_reports_to_is_isolated() -> None:
     hearing = Hearing(False)
     hearing.closed(others_reported=False, others=0)
