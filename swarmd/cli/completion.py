@@ -13,7 +13,7 @@ from typing import Any
 ENTRIES_MAX = 2000  # of one directory; the rest is not offered
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 CHECKS = (  # of the doctor, whose catalogue takes seconds to import
-    "python", "packages", "extras", "device", "memory", "model", "limits", "proxies", "programs",
+    "python", "packages", "bytecode", "extras", "device", "memory", "model", "limits", "proxies", "programs",
     "sandbox", "config", "secrets", "directory", "disk", "identity", "log", "daemon", "leftovers",
     "unit", "ports", "announce", "bootstrap", "clock", "rpc", "contract", "account",
 )  # fmt: skip
