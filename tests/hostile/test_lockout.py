@@ -60,13 +60,17 @@ def watcher(monkeypatch: pytest.MonkeyPatch) -> Watcher:
 
 def test_who_writes_no_more_is_gone_when_its_record_is(watcher: Watcher) -> None:
     seen = watcher.read(of(ALICE, 1030.0), of(BOB, 1900.0))  # in the order of a lot
-    assert len(seen) == 2 and MemberSeen(ALICE.peer_id) in seen and MemberSeen(BOB.peer_id) in seen
+    assert (
+        len(seen) == 2
+        and MemberSeen(ALICE.peer_id, worked=False) in seen
+        and MemberSeen(BOB.peer_id, worked=False) in seen
+    )
     watcher.now = 1030.0 + PAST_S - 1
     assert watcher.read() == [] and watcher.session.members == 2
     watcher.now += 2
     assert watcher.read() == [MemberLeft(ALICE.peer_id)] and watcher.session.members == 1
     watcher.now += 100
-    assert watcher.read(of(ALICE, 2500.0)) == [MemberSeen(ALICE.peer_id)]
+    assert watcher.read(of(ALICE, 2500.0)) == [MemberSeen(ALICE.peer_id, worked=False)]
     assert watcher.read(of(ALICE, 2501.0, leaving=True)) == [MemberLeft(ALICE.peer_id)]
     watcher.now = 9000.0
     assert watcher.read() == [MemberLeft(BOB.peer_id)], "it is told once that a member is gone"
@@ -94,7 +98,7 @@ def test_who_leaves_and_comes_back_without_end_is_news_a_few_times(watcher: Watc
     assert len(told) <= 2 * (1 + RETURNS_BURST + 4)
     assert watcher.read(of(ALICE, 6000.0, leaving=True)) in ([], [MemberLeft(ALICE.peer_id)])
     watcher.now += 60
-    assert watcher.read(of(ALICE, 6001.0)) == [MemberSeen(ALICE.peer_id)], "it may come back all the same"
+    assert watcher.read(of(ALICE, 6001.0)) == [MemberSeen(ALICE.peer_id, worked=False)], "it may come back all the same"
 
 
 def test_a_crowd_that_leaves_and_comes_back_is_news_as_slowly_as_a_new_one(watcher: Watcher) -> None:
@@ -112,4 +116,4 @@ def test_where_the_list_is_full_those_who_left_make_room(watcher: Watcher, monke
     third = generate_identity()
     assert watcher.read(of(third, 5000.0)) == []
     watcher.read(of(BOB, 5001.0, leaving=True))
-    assert watcher.read(of(third, 5000.0)) == [MemberSeen(third.peer_id)]
+    assert watcher.read(of(third, 5000.0)) == [MemberSeen(third.peer_id, worked=False)]

@@ -118,6 +118,13 @@ CORE = (
         "            if member.peer",
         ("tests/core/test_coordination.py",),
     ),
+    Mutant(
+        "an identity that has cost nothing is waited for",
+        "swarmd/core/coordination.py",
+        "            and member.worked\n",
+        "",
+        ("tests/core/test_coordination.py",),
+    ),
 )
 
 EVENTLOG = (
