@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from swarmd.cli.swarm import LocalSwarm
-from swarmd.core.events import Event, ReportSeen, RoundAnnounced, RoundsSkipped, StageTrained
+from swarmd.core.events import Equivocated, Event, ReportSeen, RoundAnnounced, RoundsSkipped, StageTrained
 from swarmd.eventlog.reader import read_commits
 
 
@@ -27,7 +27,10 @@ def verify(root: Path) -> None:
 
 
 def audit(swarm: LocalSwarm) -> None:
-    """Every log that there is verifies, trains no stage twice, accounts for every round once, and never goes back."""
+    """Every log that there is verifies, trains no stage twice, accounts for every round once, and never goes back.
+
+    None accuses anybody of having signed two things for one place.
+    """
     for place in swarm.places:
         if not place.paths.events.is_dir():
             continue
@@ -36,6 +39,7 @@ def audit(swarm: LocalSwarm) -> None:
         assert_trained_once(events)
         assert_clock_monotone(events)
         assert_rounds_accounted(events)
+        assert_nobody_accused(events)
     assert_one_report_each(swarm)
 
 
@@ -55,6 +59,12 @@ def assert_rounds_accounted(events: list[Event]) -> None:
     skipped = [round for e in events if isinstance(e, RoundsSkipped) for round in range(e.first, e.last + 1)]
     assert skipped == sorted(set(skipped))
     assert not trained & set(skipped)
+
+
+def assert_nobody_accused(events: list[Event]) -> None:
+    """All nodes here are honest: whatever befell them, none has signed two different records for one place."""
+    accused = [(event.kind, event.peer, event.round) for event in events if isinstance(event, Equivocated)]
+    assert accused == []
 
 
 def assert_one_report_each(swarm: LocalSwarm) -> None:
