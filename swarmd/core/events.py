@@ -9,8 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from swarmd.core import chain_logs
+from swarmd.core.observed import StageAccount
 from swarmd.core.values import (
+    Backing,
     BlockRef,
+    Claim,
     EvidenceKind,
     Judgement,
     Prepared,
@@ -19,7 +22,7 @@ from swarmd.core.values import (
     Settings,
     SkipCause,
     Worker,
-)
+)  # fmt: skip
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
@@ -177,6 +180,7 @@ class RolloutsGathered(Fact, frozen=True, tag="rollouts_gathered"):
     stage: int
     rollouts: tuple[RolloutsRef, ...] = ()
     missing: int = 0  # announced by a peer but not to be had in time
+    claims: tuple[Claim, ...] = ()  # of those whose reports name these rollouts
 
 
 class ReportPublished(Fact, frozen=True, tag="report_published"):
@@ -208,6 +212,16 @@ class RoundPublished(Fact, frozen=True, tag="round_published"):
 class LeaderboardPublished(Fact, frozen=True, tag="leaderboard_published"):
     command: str
     round: int
+
+
+class LeaderboardSeen(Fact, frozen=True, tag="leaderboard_seen"):
+    """A follower read a round's leaderboard, and compared it with what it had read of the round itself."""
+
+    round: int
+    since: int = -1  # round of the leaderboard that it had read before
+    idle: bool = False  # between the two nobody was credited
+    whole: bool = True  # it holds all reports that its standings are made of
+    stages: tuple[StageAccount, ...] = ()
 
 
 class RecordsRejected(Fact, frozen=True, tag="records_rejected"):
@@ -266,6 +280,7 @@ class StageTrained(Fact, frozen=True, tag="stage_trained"):
     judged: tuple[Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
     scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.scored`), for people to read
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
+    backed: tuple[Backing, ...] = ()  # what peers' rollouts of the preceding stage give here, to hold their claims to
 
 
 class OutputsMade(Fact, frozen=True, tag="outputs_made"):
@@ -427,6 +442,7 @@ Event = (
     | ReportSeen
     | RoundPublished
     | LeaderboardPublished
+    | LeaderboardSeen
     | RecordsRejected
     | Equivocated
     | CommandFailed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmd.bounds import fit
-from swarmd.core import submissions, votes
+from swarmd.core import claims, submissions, votes
 from swarmd.core.commands import PublishReport
 from swarmd.core.events import RoundsSkipped, StageTrained
 from swarmd.core.state import REWARDS_KEPT, SKIPS_KEPT, Result, Skip, StageReward, Work
@@ -34,10 +34,12 @@ def note_result(turn: Turn, event: StageTrained) -> None:
     turn.put("reward_total", turn.sum_of(turn.state.reward_total, event.reward))
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)
+    source = preceding(event.round, event.stage, turn.settings.stages)
+    claims.on_stage_trained(turn, event, source)
     if turn.submits:
         submissions.reward(turn, event.round, event.stage, event.reward)
         votes.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
-        votes.judge(turn, event.judged, preceding(event.round, event.stage, turn.settings.stages))
+        votes.judge(turn, event.judged, source)
 
 
 def count_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:

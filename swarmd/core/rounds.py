@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmd.core import evidence, restored, submissions, votes
+from swarmd.core import claims, evidence, restored, submissions, votes
 from swarmd.core.commands import (
     Announce,
     CancelTraining,
@@ -221,6 +221,7 @@ def on_rollouts_gathered(turn: Turn, event: RolloutsGathered) -> None:
     if turn.settle(event.command) is None:
         return
     work, rollouts = turn.state.work, evidence.without_barred(turn.state, event.rollouts)
+    claims.on_gathered(turn, event, preceding(event.round, event.stage, turn.settings.stages))
     if turn.state.chart == "round.gathering":
         _begin_training(turn, rollouts)
     elif work is not None and (work.round, work.stage) == (event.round, event.stage):

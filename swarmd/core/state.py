@@ -6,6 +6,7 @@ State is only ever made by `swarmd.core.step.step`. Everything in it is bounded;
 from __future__ import annotations
 
 from swarmd.core.commands import Command
+from swarmd.core.observed import Claims, Conduct
 from swarmd.core.values import (
     BlockRef,
     EvidenceKind,
@@ -282,6 +283,8 @@ class State(Value, frozen=True):
     judging: Tally | None = None  # the round before, whose last stage is still to be judged
     members: tuple[str, ...] | None = None  # the contract's allow-list, None where everybody may take part
     equivocations: tuple[Equivocation, ...] = ()  # see `swarmd.core.evidence`, by round
+    conduct: Conduct | None = None  # the coordinator's, as this follower sees it
+    claims: Claims | None = None  # of peers, and whether their rollouts bear them out
 
 
 def next_deadline(state: State) -> Deadline | None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from swarmd.core import (
     chain,
     clock_set,
+    conduct,
     coordination,
     evidence,
     pause,
@@ -32,6 +33,7 @@ from swarmd.core.events import (
     Envelope,
     Equivocated,
     LeaderboardPublished,
+    LeaderboardSeen,
     LinkDegraded,
     LinkDown,
     LinkUp,
@@ -177,6 +179,16 @@ def _on_report_seen(turn: Turn, event: ReportSeen) -> None:
         votes.on_report_seen(turn, event)
 
 
+def _on_round_announced(turn: Turn, event: RoundAnnounced) -> None:
+    conduct.on_announced(turn, event)
+    rounds.on_round_announced(turn, event)
+
+
+def _on_clock_set(turn: Turn, event: ClockSet) -> None:
+    conduct.on_clock_set(turn)
+    clock_set.on_clock_set(turn, event)
+
+
 def _on_round_published(turn: Turn, event: RoundPublished) -> None:
     if turn.state.coordination is not None:
         coordination.on_round_published(turn, event)
@@ -232,7 +244,7 @@ _RULES: dict[type, Rule] = {
     TimerFired: _on_timer_fired,
     SpaceLow: pause.on_space_low,
     SpaceFreed: pause.on_space_freed,
-    ClockSet: clock_set.on_clock_set,
+    ClockSet: _on_clock_set,
     WorkerStarted: workers.on_worker_started,
     WorkerStartFailed: workers.on_worker_start_failed,
     WorkerExited: _on_worker_exited,
@@ -242,7 +254,7 @@ _RULES: dict[type, Rule] = {
     Registered: _on_registered,
     MemberSeen: _if_coordinating(coordination.on_member_seen),
     MemberLeft: _if_coordinating(coordination.on_member_left),
-    RoundAnnounced: rounds.on_round_announced,
+    RoundAnnounced: _on_round_announced,
     NoRoundYet: rounds.on_no_round_yet,
     RoundsSkipped: results.on_rounds_skipped,
     RolloutsGathered: rounds.on_rollouts_gathered,
@@ -250,6 +262,7 @@ _RULES: dict[type, Rule] = {
     ReportSeen: _on_report_seen,
     RoundPublished: _on_round_published,
     LeaderboardPublished: _if_coordinating(standings.on_leaderboard_published),
+    LeaderboardSeen: conduct.on_leaderboard_seen,
     RecordsRejected: _on_records_rejected,
     Equivocated: _on_equivocated,
     CommandFailed: _on_command_failed,

@@ -22,6 +22,7 @@ from swarmd.dht.membership import Members
 from swarmd.dht.session import Session
 from swarmd.dht.stages import Stages
 from swarmd.dht.standings import Standings
+from swarmd.dht.witness import Witness
 
 
 class SignedActions:
@@ -34,19 +35,24 @@ class SignedActions:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._members = Members(session)
-        self._clock = SwarmClock(session, Standings(session, session.learn).reach)
-        stages = Stages(session)
+        self._witness = Witness(session)
+        self._clock = SwarmClock(session, Standings(session, self._witness.take).reach)
+        stages = self._stages = Stages(session)
         self.by_command: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
             Register: self._members.register,
             ReadClock: self._clock.read,
             Announce: self._clock.announce,
             Gather: lambda command: gather(session, command),
-            PublishReport: stages.publish_report,
+            PublishReport: self._publish_report,
             CollectReports: stages.collect,
             PublishLeaderboard: stages.publish_leaderboard,
             AdmitPeers: self._members.admit,
             NoteEvidence: session.exchange.note,
         }
+
+    async def _publish_report(self, command: PublishReport) -> None:
+        await self._stages.publish_report(command)
+        self._witness.published(command)
 
     def begin(self) -> None:
         """Follow the clock and look for a twin from now on."""

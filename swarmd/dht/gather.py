@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
-from swarmd.core.values import RolloutsRef
+from swarmd.core.values import Claim, RolloutsRef
 from swarmd.dht import names
 from swarmd.dht.bodies import check_body, inflate
 from swarmd.dht.fetch import fetch_body
@@ -56,6 +56,7 @@ class Gathering:
         self._bytes = 0
         self._sources = Sources(random.sample)
         self._expected: set[str] = set()  # peers whose reports name rollouts
+        self._reports: dict[str, ReportRecord] = {}  # the latest of all that name rollouts
         self._awaited: set[str] = set()  # of them, those that gathering waits for
         self._limiter = anyio.CapacityLimiter(FETCHES_AT_ONCE)
         self._others_limiter = anyio.CapacityLimiter(OTHERS_AT_ONCE)
@@ -76,7 +77,14 @@ class Gathering:
                 raise NetworkDown("nobody answered when rollouts were looked for")
         rollouts = tuple(self._got[peer] for peer in sorted(self._got))
         missing = len((self._expected | {peer for peer, _ in self._refused}) - self._got.keys())
-        self._session.emit(RolloutsGathered(command.id, command.round, command.stage, rollouts, missing))
+        place = (command.id, command.round, command.stage)
+        self._session.emit(RolloutsGathered(*place, rollouts, missing, self._claims()))
+
+    def _claims(self) -> tuple[Claim, ...]:
+        """What those claim whose reports name the very rollouts that are here."""
+        named = {peer: report for peer, report in self._reports.items() if peer in self._got}
+        backed = [peer for peer in sorted(named) if named[peer].digest == self._got[peer].digest]
+        return tuple([Claim(peer, named[peer].reward) for peer in backed])
 
     async def _gather(self) -> None:
         """Look, fetch, look again, until everything awaited is there or has shown to be false.
@@ -122,12 +130,10 @@ class Gathering:
         """
         name = names.reports(*self._place)
         found = await self._session.node.call(lambda life: lookup(life, name))
-        announced = {
-            peer: signed
-            for peer, signed in found.records.items()
-            if isinstance(report := signed.content, ReportRecord) and report.groups and peer != self._session.peer_id
-            if not self._is_barred(peer)
-        }
+        reports = {peer: report for peer, signed in found.records.items() if (report := _report_of(signed)).groups}
+        own = self._session.peer_id
+        self._reports = {each: reports[each] for each in reports if each != own and not self._is_barred(each)}
+        announced = {peer: found.records[peer] for peer in self._reports}
         ranks = self._session.seniority.ranks_of(announced, names.key_id(name))
         self._awaited = {peer for peer in choose_expected(ranks, idle=0) if not self._session.slow[peer]}
         return choose_expected(ranks)
@@ -221,6 +227,11 @@ class Gathering:
         with anyio.move_on_after(FETCH_S):
             return await fetch_body(self._session.node, peer, content.digest, content.size_bytes, timeout_s)
         raise RecordRejected(SLOW, f"no body within {FETCH_S:g} s")
+
+
+def _report_of(signed: Signed) -> ReportRecord:
+    content = signed.content
+    return content if isinstance(content, ReportRecord) else ReportRecord("", 0, 0, 0.0)
 
 
 async def gather(session: Session, command: Gather) -> None:

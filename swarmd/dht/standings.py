@@ -12,7 +12,7 @@ from swarmd.dht.leaderboard import Board, decode_board
 from swarmd.dht.records import LeaderboardRecord, Signed
 from swarmd.dht.session import Session
 from swarmd.dht.watch import Watch
-from swarmd.errors import SwarmdError
+from swarmd.errors import RecordRejected, SwarmdError
 
 FETCH_S = 10.0  # for a leaderboard's body
 
@@ -68,4 +68,7 @@ class Standings:
         else:
             body = await fetch_body(session.node, session.coordinator, record.digest, record.size_bytes, FETCH_S)
         check_body(body, record.digest, record.size_bytes)
-        return decode_board(body)
+        board = decode_board(body)
+        if board.round != record.round:
+            raise RecordRejected("malformed", f"it says of itself that it is of round {board.round}")
+        return board

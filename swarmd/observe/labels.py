@@ -13,6 +13,7 @@ LAYERS = ("process", "network", "training", "round", "chain", "submissions")
 EQUIVOCATIONS = ("report", "clock", "leaderboard")  # of what there were two
 WORKERS = ("network", "trainer", "chain")
 SKIP_CAUSES = ("slow", "late", "fault", "stopped")
+CONDUCTS = ("slow", "hasty", "skips", "leaves-out")  # of a coordinator
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
 DEPTHS = ("live", "ready", "productive")  # of health
 EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")

@@ -18,6 +18,7 @@ from swarmd.core.events import (
     Event,
     Fact,
     LeaderboardPublished,
+    LeaderboardSeen,
     LinkDegraded,
     LinkDown,
     LinkUp,
@@ -60,6 +61,7 @@ from swarmd.core.values import BlockRef, Prepared
 from swarmd.core.workers import LEAVING
 from swarmd.observe.aside import aside_words, is_marked
 from swarmd.observe.blocks import block_words
+from swarmd.observe.conduct import conduct_turn, is_trouble
 from swarmd.observe.equivocations import bars_nobody, equivocation_words
 from swarmd.observe.layers import hold_words, holding
 
@@ -103,6 +105,7 @@ _WORDS: dict[type[Fact], tuple[str, str]] = {
     ReportSeen: ("info", "report of round {round} stage {stage} from {peer}, reward {reward:.4f}"),
     RoundPublished: ("info", "announcement of round {round} stage {stage} is in the DHT"),
     LeaderboardPublished: ("info", "leaderboard of round {round} published"),
+    LeaderboardSeen: ("info", "leaderboard of round {round} read"),
     RecordsRejected: ("warning", "{count} records refused: {reason}"),
     Equivocated: ("warning", "{peer} signed two different records of round {round} stage {stage}: {kind}"),
     CommandFailed: ("warning", "command {command} failed: {reason}"),
@@ -124,7 +127,19 @@ _WORDS: dict[type[Fact], tuple[str, str]] = {
     SubmissionRefused: ("warning", "{submission}: refused, {code}: {reason}"),
 }
 _NOTHING: tuple[Any, ...] = (None, "", ())  # fields that say nothing are left out
-_BULKY = ("settings", "record", "rollouts", "due_at", "logs", "set_aside", "first", "second")
+_BULKY = (
+    "settings",
+    "record",
+    "rollouts",
+    "due_at",
+    "logs",
+    "set_aside",
+    "first",
+    "second",
+    "stages",
+    "claims",
+    "backed",
+)
 
 
 def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
@@ -158,6 +173,9 @@ def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
     elif level == "info" and before == after:
         level = "debug"
     message = words.format_map(_Fields(event)) + _refused(event) + _marked(event)
+    blamed = conduct_turn(before, after)
+    if blamed:
+        level, message = ("warning" if is_trouble(before, after) else "info"), f"{message}; {blamed}"
     return EventLine(level, message, _fields(envelope, before, after))
 
 

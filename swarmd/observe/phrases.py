@@ -13,6 +13,7 @@ from swarmd.core.events import (
     Envelope,
     Equivocated,
     Event,
+    LeaderboardSeen,
     LinkDown,
     LinkUp,
     NodeStarted,
@@ -37,6 +38,7 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.workers import LEAVING
 from swarmd.observe.aside import aside_words, is_marked
+from swarmd.observe.conduct import conduct_turn, is_trouble
 from swarmd.observe.equivocations import equivocation_words
 from swarmd.observe.layers import first_line, holding
 from swarmd.observe.lines import hold_turn, line_of
@@ -45,6 +47,7 @@ WARNINGS = ("warning", "error", "critical")
 REASON_CHARACTERS_MAX = 300
 
 _SUBMISSIONS = (SubmissionSent, SubmissionIncluded, SubmissionConfirmed, SubmissionLost, SubmissionRefused)
+_TOLD_OTHERWISE = (RecordsRejected, RoundAnnounced, LeaderboardSeen)
 _OVERDUE = {
     "train": ("the stage took longer than [round] train_s allows and was given up", True),
     "gather": ("the wait for peers' rollouts ended", False),
@@ -80,9 +83,12 @@ def sentences_of(envelope: Envelope, before: State, after: State, last_at: float
     phrase = _PHRASES.get(type(envelope.event))
     if phrase is not None:
         said.append(phrase(envelope, before, after, last_at))
-    elif not isinstance(envelope.event, RecordsRejected | RoundAnnounced) and not hold_turn(before, after):
+    elif not isinstance(envelope.event, RecordsRejected | RoundAnnounced | LeaderboardSeen) and not hold_turn(
+        before, after
+    ):
         said.append(_warning(envelope, before, after))
     said.append(_held(envelope, before, after))
+    said.append(_conduct(envelope, before, after))
     said.append(_entered(envelope, before, after))
     return [sentence for sentence in said if sentence is not None]
 
@@ -121,6 +127,12 @@ def _held(envelope: Envelope, before: State, after: State) -> Sentence | None:
     """A coordinator begins to hold a stage, or need not any more."""
     text = hold_turn(before, after)
     return Sentence(envelope.at, envelope.seq, text, trouble=holding(after) is not None) if text else None
+
+
+def _conduct(envelope: Envelope, before: State, after: State) -> Sentence | None:
+    """The coordinator's conduct turned out to be other than it was, or a peer's claims do not hold."""
+    text = conduct_turn(before, after)
+    return Sentence(envelope.at, envelope.seq, text, trouble=is_trouble(before, after)) if text else None
 
 
 def _started(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:

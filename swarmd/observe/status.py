@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
+from swarmd.core.claims import unbacked
+from swarmd.core.conduct import verdict_of
 from swarmd.core.coordination import awaits_trainer, expected_of
 from swarmd.core.restored import is_barred
 from swarmd.core.state import Coordination, StageReward, State
+from swarmd.observe.conduct import complaints_of
 from swarmd.observe.equivocations import coordinator_trouble, equivocation_notes
 from swarmd.observe.layers import (
     Layer,
@@ -178,6 +181,8 @@ class Status(msgspec.Struct, frozen=True):
     chain: ChainStatus | None = None  # this and the next are present where a contract keeps the rounds
     submissions: SubmissionsStatus | None = None
     notes: tuple[str, ...] = ()  # what is amiss beside the layers, and costs no round
+    conduct: str = ""  # what a follower blames its coordinator for: slow, hasty, skips, leaves-out; empty: nothing
+    unbacked: tuple[str, ...] = ()  # peers that claim more than their rollouts give, again and again
 
 
 def status_of(
@@ -222,7 +227,9 @@ def status_of(
         coordinator=coordinator,
         chain=chain,
         submissions=submissions,
-        notes=equivocation_notes(state),
+        notes=(*equivocation_notes(state), *complaints_of(state)),
+        conduct=verdict_of(state),
+        unbacked=tuple(claimant.peer for claimant in unbacked(state)),
     )
 
 

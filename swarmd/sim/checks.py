@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmd.core.commands import Command
+from swarmd.core.conduct import verdict_of, words_of
 from swarmd.core.state import State
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.commit import Commit
@@ -88,6 +89,8 @@ class Checks:
         self.honest.on_step(node, step)
         if after is before:
             return
+        if after.conduct is not before.conduct:
+            self._look_at_conduct(node, after)
         self.progress.on_step(node, step)
         ledger.accounts.on_step(step)
         if ledger.chair is not None:
@@ -97,6 +100,12 @@ class Checks:
         stall = find_stall(after)
         if stall and find_stall(after, ledger.orders.killed_workers(after)):
             self.world.fail(node, stall)
+
+    def _look_at_conduct(self, node: Node, state: State) -> None:
+        """All coordinators are honest here, whatever becomes of their machines."""
+        verdict = verdict_of(state)
+        if verdict not in ("", "slow"):
+            self.world.fail(node, f"{words_of(state)}; it is honest. {state.conduct}")
 
     def on_commit(self, node: Node, commit: Commit) -> None:
         """A durable commit, adopted by the node that lives."""

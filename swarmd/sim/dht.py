@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from swarmd.core.commands import Announce, PublishReport
+from swarmd.core.commands import Announce, PublishLeaderboard, PublishReport
 from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen, RoundAnnounced
 from swarmd.core.values import RolloutsRef
 
@@ -36,12 +36,14 @@ class Store:
         self.clock_before: RoundAnnounced | None = None
         self.members: dict[str, Event] = {}
         self.reports: Reports = {}
+        self.board: PublishLeaderboard | None = None  # the newest leaderboard
 
     def copy(self) -> Store:
         """What the other side begins with when the network splits."""
         twin = Store(self.dht)
         twin.clock, twin.clock_before = self.clock, self.clock_before
         twin.members = dict(self.members)
+        twin.board = self.board
         twin.reports = {place: dict(reports) for place, reports in self.reports.items()}
         return twin
 
@@ -50,6 +52,8 @@ class Store:
         if other.clock is not None and (self.clock is None or is_newer(other.clock, self.clock)):
             self.clock, self.clock_before = other.clock, self.clock
         self.members = {**self.members, **other.members}
+        boards = [board for board in (self.board, other.board) if board is not None]
+        self.board = max(boards, key=lambda board: board.round, default=None)
         for place, reports in other.reports.items():
             self.reports.setdefault(place, {}).update(reports)
 
@@ -111,6 +115,15 @@ def report_of(peer: str, command: PublishReport) -> Report:
     return Report(
         ReportSeen(peer, command.round, command.stage, command.reward, rollouts.digest, record=record), rollouts
     )
+
+
+def reporters_of(board: PublishLeaderboard) -> dict[int, set[str]]:
+    """Whose reports a leaderboard is made of, by stage."""
+    reporters: dict[int, set[str]] = {}
+    for record in board.reports:
+        peer, _, stage, _ = msgspec.msgpack.decode(record)
+        reporters.setdefault(stage, set()).add(peer)
+    return reporters
 
 
 class Dht:

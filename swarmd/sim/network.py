@@ -32,8 +32,9 @@ from swarmd.core.events import (
     RoundAnnounced,
     RoundPublished,
 )
+from swarmd.dht.accounts import Accounts
 from swarmd.dht.records import PAST_S, TTL_MAX_S
-from swarmd.sim.dht import Report, announcement_of, is_newer, member_fact, report_of
+from swarmd.sim.dht import Report, announcement_of, is_newer, member_fact, report_of, reporters_of
 from swarmd.sim.worker import SimWorker
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class NetworkWorker(SimWorker):
         self.own_clock: RoundAnnounced | None = None
         self.own_report: Report | None = None
         self.own_member: Event | None = None
+        self.accounts = Accounts(node.peer, node.settings.stages)
 
     @property
     def estranged(self) -> bool:
@@ -189,6 +191,9 @@ class NetworkWorker(SimWorker):
             return
         self._hint_listeners(report.seen)
         self.tell(ReportPublished(command.id, command.round, command.stage))
+        reports = self.dht.store_of(self).reports.get((command.round, command.stage), {})
+        worked = [peer for peer, each in reports.items() if each.seen.worked]
+        self.accounts.note(command.round, command.stage, self.node.clock(), worked)
 
     def _announce(self, command: Announce) -> None:
         clock = announcement_of(command)
@@ -214,6 +219,7 @@ class NetworkWorker(SimWorker):
         """Nobody fetches in vain in the simulated DHT; the core leaves out what does not count."""
 
     def _publish_leaderboard(self, command: PublishLeaderboard) -> None:
+        self.dht.store_of(self).board = command
         self.tell(LeaderboardPublished(command.id, command.round))
 
     # --- hints and polls ---
@@ -248,6 +254,16 @@ class NetworkWorker(SimWorker):
         if clock is not None and (clock is not self.clock_told or again):
             self.clock_told = clock
             self.tell(clock)
+            self._look_at_leaderboard(clock)
+
+    def _look_at_leaderboard(self, clock: RoundAnnounced) -> None:
+        """A follower reads the leaderboard of the round before, once that is over."""
+        board = self.dht.store_of(self).board
+        if board is None or board.round != clock.round - 1 or self.node.settings.promised is None:
+            return
+        event = self.accounts.read(board.round, board.standings, reporters_of(board), True)
+        if event is not None:
+            self.tell(event)
 
     def _clock(self) -> RoundAnnounced | None:
         if self.estranged:

@@ -14,7 +14,7 @@ import msgspec
 
 from swarmd.core.catchup import Step
 from swarmd.core.commands import Submit
-from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Settings
+from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Promised, Settings
 from swarmd.eventlog.commit import Commit
 from swarmd.sim.chain import Chain, Receipt, Tx
 from swarmd.sim.chain_worker import ChainWorker
@@ -35,6 +35,7 @@ BUFFER_BYTES = 1 << 16
 RESTART_S_MAX = 120.0
 RESEND_S = 60.0
 NEWCOMER_S = 60.0  # after the faults, among strangers, one honest node more joins within this
+SEEN_S = 35.0  # two polls and a little, as in `swarmd.settings`
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
@@ -171,6 +172,7 @@ class World:
             ready_s=20.0,
             coordination=None if index or profile.chain else self._coordinator_settings(),
             chain=self._chain_settings(index) if profile.chain else None,
+            promised=Promised(profile.stage_s, profile.quorum, SEEN_S) if index and not profile.chain else None,
         )
         pace_s = profile.train_mean_s * random.uniform(0.6, 1.6)
         node = Node(self, index, settings, pace_s, random.uniform(-1.0, 1.0) * profile.skew_s)

@@ -27,7 +27,7 @@ from swarmd.training.checks import check_context, check_stages
 from swarmd.training.deal import Deal
 from swarmd.training.evaluation import measure_held_out
 from swarmd.training.footprint import is_out_of_memory, release_memory
-from swarmd.training.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
+from swarmd.training.groups import Collected, PeerGroups, PeerLimits, Scorer, back_peers, judge_peers
 from swarmd.training.kl import make_reference
 from swarmd.training.model import load_policy
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
@@ -166,6 +166,13 @@ class Engine:
         """Completions in a step."""
         return self._training.questions * self._training.generations
 
+    @property
+    def _recipe_completions(self) -> int:
+        """Own completions of a stage at most."""
+        training = self._training
+        questions = max(training.questions, training.own_questions, training.own_questions_max)
+        return training.steps * questions * training.generations * max(training.processes, 1)
+
     def _cut_smaller(self, error: Exception) -> bool:
         """Where memory ran out: smaller parts from now on, also for the next process. False where there are none."""
         smaller = halve_rows(self._micro_rows)
@@ -290,6 +297,7 @@ class Engine:
             judged=judge_peers(self._plan, collected.judged),
             scored=keep_scored(stage, collected, self._plan, self._blobs),
             set_aside=stage.aside.tell(self.policy.decode_completion),
+            backed=back_peers(self._plan, collected, self._recipe_completions),
         )
         self._report_scorers()
         saved = self._progress.save(event, body)

@@ -12,7 +12,7 @@ import structlog
 
 from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.commands import Train
-from swarmd.core.values import Judgement, RolloutsRef
+from swarmd.core.values import Backing, Judgement, RolloutsRef
 from swarmd.errors import RecordRejected, SwarmdError, SwarmError
 from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
@@ -101,6 +101,8 @@ class Collected(msgspec.Struct):
     material: Material = msgspec.field(default_factory=Material)
     rejected: Counter[str] = msgspec.field(default_factory=Counter)  # groups refused anew, by reason
     judged: dict[str, list[Outcome]] = msgspec.field(default_factory=dict)  # peers' of the preceding stage
+    totals: dict[str, float] = msgspec.field(default_factory=dict)  # of these peers' stage, as their rollouts say
+    whole: dict[str, list[float]] = msgspec.field(default_factory=dict)  # rewards of completions read as written
 
 
 class PeerGroups:
@@ -125,7 +127,7 @@ class PeerGroups:
         taken: Counter[str] = Counter()
         fresh = frozenset(order.rollouts)
         recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self._own}
-        for _, offers in sorted(self._offers(order, read, collected.rejected).items()):
+        for _, offers in sorted(self._offers(order, read, collected).items()):
             Random(seed).shuffle(offers)
             for ref, group in choose_offers(offers, EXAMINED_MAX):
                 cancellation.check()
@@ -147,10 +149,10 @@ class PeerGroups:
         return collected
 
     def _offers(
-        self, order: Train, read: Callable[[str], bytes], rejected: Counter[str]
+        self, order: Train, read: Callable[[str], bytes], collected: Collected
     ) -> Mapping[tuple[int, int], list[tuple[RolloutsRef, Group]]]:
         """Groups by (round, stage), each place of each peer once; this node's own only where questions build on it."""
-        seen = set()
+        seen, rejected = set(), collected.rejected
         offers: dict[tuple[int, int], list[tuple[RolloutsRef, Group]]] = defaultdict(list)
         for ref in (*order.rollouts, *order.context):
             place = (ref.peer, ref.round, ref.stage)
@@ -163,6 +165,8 @@ class PeerGroups:
                 if ref in order.rollouts:
                     rejected[error.reason] = fit(rejected[error.reason] + max(ref.groups, 1), INTEGER_MAX)
                 continue
+            if ref in order.rollouts:
+                collected.totals[ref.peer] = rollouts.total
             offers[ref.round, ref.stage] += [(ref, group) for group in rollouts.groups]
         return offers
 
@@ -192,6 +196,9 @@ class PeerGroups:
             collected.material.add(outcome)
         if preceding:
             collected.judged.setdefault(ref.peer, []).append(outcome)
+            scored = zip(texts, group.completions, scores, strict=True)
+            whole = [score.reward for text, written, score in scored if text == written and not score.failed]
+            collected.whole.setdefault(ref.peer, []).extend(whole)
         wanted = preceding and self._limits.questions > 0
         if not wanted or len(group.completions) != self._limits.generations:
             return None
@@ -269,6 +276,23 @@ def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Ju
         if math.isfinite(worth):
             judgements.append(Judgement(peer, worth))
     return tuple(judgements)
+
+
+def back_peers(plan: Plan, collected: Collected, recipe: int) -> tuple[Backing, ...]:
+    """What peers' rollouts of the preceding stage give here; nothing where a score here is no measure of others'.
+
+    Args:
+        recipe: completions that this node may make in a stage.
+    """
+    most = plan.reward_most
+    if most is None:
+        return ()
+    return tuple(
+        [
+            Backing(peer, math.fsum(rewards), len(rewards), collected.totals.get(peer, 0.0), most, recipe)
+            for peer, rewards in sorted(collected.whole.items())
+        ]
+    )
 
 
 def read_body(ref: RolloutsRef, read: Callable[[str], bytes]) -> bytes:

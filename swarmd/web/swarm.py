@@ -7,6 +7,7 @@ from typing import NamedTuple
 from swarmd.core.coordination import expected_of
 from swarmd.core.evidence import barred_until
 from swarmd.core.state import Coordination, State
+from swarmd.observe.conduct import complaints_of
 from swarmd.observe.equivocations import equivocation_notes
 from swarmd.web.ledger import Ledger, PeerAccount
 from swarmd.web.moments import number, shown_text
@@ -142,6 +143,7 @@ def _notes(state: State, ledger: Ledger, begin: int) -> tuple[str, ...]:
         return ("The log is empty: the node has not started yet.",)
     if settings.role == "follower" and settings.chain is None:
         notes.append(_others_rewards(ledger.settled_round))
+    notes += [f"Of what this node has seen: {complaint}." for complaint in complaints_of(state)]
     if begin > 0:
         notes.append(f"The log begins at event {begin}; of what came before it has sums only.")
     notes += equivocation_notes(state)

@@ -28,6 +28,7 @@ from swarmd.core.events import (
     Equivocated,
     Event,
     LeaderboardPublished,
+    LeaderboardSeen,
     LinkDegraded,
     LinkDown,
     LinkUp,
@@ -69,6 +70,7 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
+from swarmd.core.observed import StageAccount
 from swarmd.core.state import (
     BLOCKS_KEPT,
     OUTBOX_MAX,
@@ -82,7 +84,7 @@ from swarmd.core.state import (
 )
 from swarmd.core.step import RULES, step
 from swarmd.core.turn import PENDING_MAX, Turn
-from swarmd.core.values import BlockRef, ChainSettings, CoordinatorSettings, Prepared, RolloutsRef, Settings
+from swarmd.core.values import BlockRef, ChainSettings, CoordinatorSettings, Prepared, Promised, RolloutsRef, Settings
 
 thorough = settings(max_examples=150, deadline=None, derandomize="SWARMD_SIM_SEEDS" not in os.environ)
 
@@ -123,10 +125,14 @@ def node_settings(draw: st.DrawFn) -> Settings:
         restarts_max=draw(st.sampled_from([1, 8])),
         coordination=coordination if coordinates and not chained else None,
         chain=chain if chained else None,
+        promised=None if coordinates or chained else draw(st.sampled_from([None, Promised(60.0, 1.0)])),
     )
 
 
 references = st.builds(RolloutsRef, peers, rounds, stages, words, st.integers(0, 9), st.integers(0, 9))
+stage_accounts = st.builds(
+    StageAccount, stages, st.integers(0, 9), st.integers(0, 9), times, st.lists(peers, max_size=3).map(tuple)
+)
 timers = st.builds(TimerFired, st.sampled_from(["clock", "train", "gather", "publish", "drive", "submission"]), times)
 
 
@@ -198,6 +204,9 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
         stages,
         st.just(b"1"),
         st.just(b"2"),
+    ),
+    LeaderboardSeen: st.builds(
+        LeaderboardSeen, rounds, rounds, st.booleans(), st.booleans(), st.lists(stage_accounts, max_size=3).map(tuple)
     ),
     RecordsRejected: st.builds(RecordsRejected, peers, st.integers(0, 99).map(str), st.integers(1, 5)),
     CommandFailed: st.builds(CommandFailed, command_ids(), words),

@@ -1,0 +1,94 @@
+"""What a follower makes of each round's leaderboard: whom it credits, beside whose reports could be read in time. Pure.
+
+A node reads a stage's reports once, when its own is out. Of a bounded number of peers it remembers that their reports
+were there; the leaderboard, which comes with the signed reports it is made of, then shows whether they count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from swarmd.core.events import LeaderboardSeen
+from swarmd.core.observed import StageAccount
+from swarmd.core.values import Standing
+
+SEEN_MAX = 16  # peers of a stage whose credit is looked at, this node among them
+STRANGERS_MAX = 16  # reports of peers without credit, above which a coordinator may have no place for one more
+STAGES_KEPT = 256  # of which it is remembered who had reported
+
+
+class _Seen(NamedTuple):
+    at: float
+    peers: tuple[str, ...]
+
+
+class Accounts:
+    """Remembers what was read, and compares.
+
+    Args:
+        own: this node's peer id.
+        stages: in a round.
+        round, standings: of the newest leaderboard that an earlier life has read; -1 and nothing for none.
+    """
+
+    def __init__(self, own: str, stages: int, round: int = -1, standings: Iterable[Standing] = ()) -> None:
+        self._own = own
+        self._stages = stages
+        self._round = round
+        self._standings = {row.peer: row for row in standings}
+        self._seen: dict[tuple[int, int], _Seen] = {}
+
+    def note(self, round: int, stage: int, at: float, peers: Collection[str]) -> None:
+        """Reports of these peers could be read; the first look at a stage counts.
+
+        Those without credit are nobody's to claim a place for, but this node's own while there are places enough.
+        """
+        credited = sorted(peer for peer in peers if peer in self._standings and peer != self._own)
+        strangers = sum(peer not in self._standings for peer in peers)
+        own = self._own in peers and (self._own in self._standings or strangers <= STRANGERS_MAX)
+        seen = _Seen(at, (*([self._own] if own else []), *credited)[:SEEN_MAX])
+        self._seen.setdefault((round, stage), seen)
+        for place in list(self._seen)[:-STAGES_KEPT]:
+            del self._seen[place]
+
+    def read(
+        self, round: int, standings: Sequence[Standing], reporters: Mapping[int, Collection[str]], whole: bool
+    ) -> LeaderboardSeen | None:
+        """Take a leaderboard into account; None for one that is not newer than the last.
+
+        Args:
+            round: the leaderboard's.
+            standings: as it states them.
+            reporters: owners of its genuine reports, by stage.
+            whole: whether these are all reports of the round.
+        """
+        if round <= self._round:
+            return None
+        counted = tuple(self._account(round, stage, reporters) for stage in range(self._stages))
+        idle = whole and self._round >= 0 and self._is_idle(standings, reporters)
+        event = LeaderboardSeen(round, self._round, idle, whole, counted)
+        self._round, self._standings = round, {row.peer: row for row in standings}
+        self._seen = {place: seen for place, seen in self._seen.items() if place[0] > round}
+        return event
+
+    def _account(self, round: int, stage: int, reporters: Mapping[int, Collection[str]]) -> StageAccount:
+        credited = frozenset(reporters.get(stage, ()))
+        seen = self._seen.get((round, stage), _Seen(0.0, ()))
+        left_out = tuple([peer for peer in seen.peers if peer not in credited])
+        return StageAccount(stage, len(credited), self._expected(round, credited | {*seen.peers}), *seen, left_out)
+
+    def _expected(self, round: int, reporters: frozenset[str]) -> int:
+        """Whom the stage waited for, of those who reported in it: credited in the round before, as far as is known."""
+        if self._round != round - 1:
+            return 0
+        return sum(row.peer in reporters and row.last_round == self._round for row in self._standings.values())
+
+    def _is_idle(self, standings: Sequence[Standing], reporters: Mapping[int, Collection[str]]) -> bool:
+        """Whether nobody was credited in the rounds since the last leaderboard: this one's reports explain it all."""
+        now = {peer for peers in reporters.values() for peer in peers}
+        for row in standings:
+            before = self._standings.get(row.peer)
+            if row.rounds != (before.rounds if before else 0) + (row.peer in now):
+                return False
+        return True
