@@ -36,7 +36,8 @@ from swarmd.dht.quota import Quota
 from swarmd.dht.records import Policy, Signed, check_admitted, check_expiration, check_record
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.seniority import Seniority
-from swarmd.dht.storage import BoundedStorage, size_of
+from swarmd.dht.storage import STORED_BYTES_MAX, BoundedStorage, size_of
+from swarmd.dht.whole_room import RECORD_BYTES
 from swarmd.errors import RecordRejected
 
 EXT_DEPTH_MAX = 8  # honest values have 2
@@ -50,6 +51,7 @@ BATCH_BYTES_MAX = 2 * 1024 * 1024  # of one store request
 RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # one sender's
 BYTES_BURST, BYTES_PER_S = 32.0 * 1024 * 1024, 2.0 * 1024 * 1024
 REWRITES_BURST, REWRITES_PER_S = 64.0, 2.0  # of one owner's record under one key
+REWRITTEN_MAX = STORED_BYTES_MAX // RECORD_BYTES  # such records: as many as can be held
 RECORDS_PER_STORE_MAX = 8192  # of a call; an honest one has `BATCH_BYTES_MAX`, at some 300 bytes each
 ABUSED_CALL = 16  # refusals that such a call counts for
 STALE = "stale"
@@ -124,7 +126,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.verified: Callable[[Signed], None] = lambda signed: None  # called with every record that is seen first
         self.records_quota = Quota(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
         self.bytes_quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
-        self.rewrites_quota = Quota(REWRITES_BURST, REWRITES_PER_S, time.monotonic)
+        self.rewrites_quota = Quota(REWRITES_BURST, REWRITES_PER_S, time.monotonic, REWRITTEN_MAX)
         self._checked_bytes = 0
         self._checked: OrderedDict[tuple[bytes, bytes, float, bytes], Signed] = OrderedDict()
 
