@@ -33,7 +33,7 @@ from swarmd.dht.hive import (
 )
 from swarmd.dht.key_room import KEY_BYTES_MAX
 from swarmd.dht.quota import Quota
-from swarmd.dht.records import Policy, Signed, check_admitted, check_expiration, check_record
+from swarmd.dht.records import Policy, Signed, check_admitted, check_expiration, check_record, owner_of, split_value
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.seniority import Seniority
 from swarmd.dht.storage import STORED_BYTES_MAX, BoundedStorage, size_of
@@ -143,6 +143,10 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
             self._checked_bytes -= len(self._checked.popitem(last=False)[1].value)
         self.verified(signed)
         return signed
+
+    def judge_held(self, owner: str, value: bytes, expiration: float) -> Signed:
+        """A record that this node holds: it was checked when it came. Raises RecordRejected."""
+        return self._judge_again(split_value(owner, value, expiration))
 
     def _judge_again(self, known: Signed) -> Signed:
         """The signature stands; whether it is too old, and its owner still admitted, is a question of now."""
@@ -336,13 +340,21 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             return None, nearest
         return self._keep_genuine(sender, key, entries), nearest
 
+    def judge_shown(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> Signed:
+        """A record that a peer shows, or this node itself. What is held here was checked when it came: a key may have
+        thousands of records, and is read every few seconds. Raises RecordRejected."""
+        validator = self.record_validator
+        owner = owner_of(subkey)
+        if self.storage.held(key, owner) == (value, expiration):
+            return validator.judge_held(owner, value, expiration)
+        return validator.judge(key.to_bytes(), subkey, value, expiration)
+
     def _keep_genuine(self, sender: str, key: DHTID, entries: Iterable[tuple[bytes, bytes, float]]) -> Any:
         """The dictionary of those records that count. Its expiration is theirs, not the one the peer states."""
         kept = DictionaryDHTValue()
-        key_bytes = key.to_bytes()
         for subkey, value, expiration in entries:
             try:
-                signed = self.record_validator.judge(key_bytes, subkey, value, expiration)
+                signed = self.judge_shown(key, subkey, value, expiration)
                 kept.store(signed.owner, value, expiration)
             except RecordRejected as error:
                 self._refuse(sender, error)
