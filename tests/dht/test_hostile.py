@@ -180,12 +180,8 @@ async def test_a_holder_whose_own_id_has_another_size_does_no_harm(scene: Scene,
     await outsider.pose_as_node()
     await until(lambda: outsider.asked > 0)
     outsider.node_id = b"\xff" * size_bytes
-    for number in range(3):
-        asked = outsider.asked
-        await victim.do(ReadClock(f"clock/{number}"))
-        await until(lambda asked=asked: outsider.asked > asked)
+    await victim.do(ReadClock("clock/odd"))  # it, or a poll, asks; a peer that answers so may lose its place at once
     await until(lambda: "malformed" in scene.rejected())
-    outsider.node_id = None
     await scene.is_unharmed()
 
 
