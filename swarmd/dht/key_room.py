@@ -1,9 +1,9 @@
 """Room for records, shared: three quarters for peers that the swarm knows, one for newcomers.
 
 Each side may use what the other leaves free, and gives it back when the other wants it, but for newcomers where a bound
-of their own is given. Within a side, who comes first stays (`swarmd.dht.seniority`); but of peers that the swarm knows a
-small record comes before all large ones, for there is room for thousands of small ones: else some sixty with more rounds
-than a young member would leave it none. Under one key a record has the name of its owner.
+of their own is given. Within a side, who comes first stays (`swarmd.dht.seniority`); but of peers that the swarm knows
+a small record comes before all large ones, for there is room for thousands of small ones: else some sixty with more
+rounds than a young member would leave it none. Under one key a record has the name of its owner.
 """
 
 from __future__ import annotations

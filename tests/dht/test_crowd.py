@@ -7,14 +7,12 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from swarmd.dht.budget import RESERVE, Bounds, Caller, Flow
 from swarmd.dht.door import BURST_S as DOOR_BURST_S
 from swarmd.dht.door import CALLS_PER_S, Door
 from swarmd.dht.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
-from swarmd.dht.gossip import ALL_BURST, ALL_PER_S, Gossip, Hint
 from swarmd.dht.quota import SENDERS_MAX
 from swarmd.dht.records import Policy
 from swarmd.dht.rejections import Rejections
@@ -88,16 +86,3 @@ async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_al
         if number == 59:
             assert len(BODY) <= given <= BYTES_PER_S.prefix * (BURST_S + time.monotonic() - began)
     assert given <= BYTES_PER_S.all * (1 - RESERVE) * (BURST_S + time.monotonic() - began)
-
-
-def test_hints_of_a_crowd_cause_no_more_than_all_may() -> None:
-    hinted: list[str] = []
-    door, began = Door(lambda peer, reason, detail: None), time.monotonic()
-    node = SimpleNamespace(attendants=[], door=door)
-    told = lambda key, owner, expiration: hinted.append(owner)  # noqa: E731
-    gossip = Gossip(cast(Any, node), "topic", "own", lambda peer: True, told)
-    for _ in range(ROUNDS):
-        for peer in CROWD:
-            for _ in range(4):
-                gossip._take(peer, msgspec.msgpack.encode(Hint("report", "key", 1.0, peer)))
-    assert len(hinted) <= ALL_BURST + ALL_PER_S * (time.monotonic() - began) + 1

@@ -182,6 +182,7 @@ async def test_a_holder_whose_own_id_has_another_size_does_no_harm(scene: Scene,
     outsider.node_id = b"\xff" * size_bytes
     await victim.do(ReadClock("clock/odd"))  # it, or a poll, asks; a peer that answers so may lose its place at once
     await until(lambda: "malformed" in scene.rejected())
+    assert victim.process.returncode is None
     await scene.is_unharmed()
 
 
