@@ -40,9 +40,12 @@ LONG = {  # only by name
     "learning": "held-out accuracy of the embedded model over eight rounds, one node and three; a quarter of an hour",
     "sharing": "specialists that exchange groups against loners; half an hour of processor time",
     "worked": "sharing, with answers that are worked out before they stand in their tags; as long",
+    "fuzz": "a million records and frames of a grammar against real nodes; half an hour",
+    "newcomer": "rounds until a newcomer's first credit beside 10,000 free identities; a quarter of an hour",
     "poison": "a hostile peer's right answers with a payload, and what is made of them; an hour of processor time",
     "hostile": "rounds, credit and memory of whole nodes under attack; what defence costs; half an hour",
 }
+CHOSEN = {"fuzz": ("frames", "seed"), "newcomer": ("crowd", "times")}  # options that a benchmark has
 RESUMED = ("sharing", "worked", "poison", "hostile")  # their outcomes are kept, and they go on where they were cut off
 
 
@@ -72,7 +75,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m bench", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but the last seven")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but the last nine")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
     sharing = parser.add_argument_group("sharing, worked, poison, hostile")
@@ -89,6 +92,11 @@ def parse() -> argparse.Namespace:
     hostile.add_argument("--nodes", type=int, metavar="N")
     hostile.add_argument("--short", action="store_true", help="all attacks at once, in two minutes")
     hostile.add_argument("--against", type=Path, metavar="DIR", help="a checkout to compare the cost of defence with")
+    fuzz = parser.add_argument_group("fuzz, newcomer")
+    fuzz.add_argument("--frames", type=int, metavar="N", help="records and frames, a million by default")
+    fuzz.add_argument("--seed", type=int, metavar="N", help="of all that is sent")
+    fuzz.add_argument("--crowd", type=int, metavar="N", help="free identities, 10,000 by default")
+    fuzz.add_argument("--times", type=int, metavar="N", help="newcomers, one after another")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}")
@@ -97,6 +105,8 @@ def parse() -> argparse.Namespace:
 
 def settings_of(name: str, options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """What a benchmark is told beside its directory."""
+    if name in CHOSEN:
+        return {key: value for key in CHOSEN[name] if (value := getattr(options, key)) is not None}
     if name not in RESUMED:
         return {}
 

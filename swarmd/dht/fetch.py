@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -17,10 +16,9 @@ from typing import Any, TypeVar
 import anyio
 
 from swarmd.dht.bodies import BlobStore
-from swarmd.dht.budget import Bounds, Caller, Held
+from swarmd.dht.budget import Bounds, Caller, Flow, Held
 from swarmd.dht.hive import PeerID
 from swarmd.dht.node import Life, Node
-from swarmd.dht.quota import Quota
 from swarmd.dht.records import BODY_BYTES_MAX
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 
@@ -34,7 +32,8 @@ READ_AT_ONCE = 2  # from the disk
 SERVE_S = 60.0
 REQUEST_S = 5.0
 CHUNK_S = 5.0  # for the next 64 KiB to be taken, or to come
-BYTES_BURST, BYTES_PER_S = 4.0 * BODY_BYTES_MAX, BODY_BYTES_MAX / 8.0  # given to one peer
+BYTES_PER_S = Bounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # given away
+BURST_S = 32.0
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -53,7 +52,7 @@ class BodyServer:
         self._blobs = blobs
         self._admits = admits
         self._door = node.door
-        self._quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
+        self._flow = Flow(BYTES_PER_S, BURST_S)
         self._serving = Held(SERVED)
         self._bytes = Held(SERVED_BYTES)
         self._reading = anyio.CapacityLimiter(READ_AT_ONCE)
@@ -91,7 +90,7 @@ class BodyServer:
             await _give(writer, ABSENT.to_bytes(8, "big"))
             return
         try:
-            if not self._quota.take(caller.peer, len(body)):
+            if not self._flow.take(caller, len(body)):
                 self._door.refusal(caller.peer, "bytes-out", "too many bytes of bodies")
                 await _give(writer, ABSENT.to_bytes(8, "big"))
                 return

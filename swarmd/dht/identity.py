@@ -35,6 +35,7 @@ PEER_PREFIX = b"\x00\x24\x08\x01\x12\x20"  # identity multihash of a libp2p Ed25
 PEER_BYTES = len(PEER_PREFIX) + 32
 RSA_PEER_PREFIX = b"\x12\x20"  # sha256 multihash of a libp2p RSA PublicKey
 RSA_PEER_BYTES = len(RSA_PEER_PREFIX) + 32
+PEERS_KEPT = 16384  # peer ids that need not be decoded again: more than may have records under a key
 PEER_ID_LENGTH_MAX = 60  # base58 characters; real ones have 52, or 46 with RSA
 
 _RESTORE = "Restore it from a backup with `swarmd identity restore`"
@@ -131,7 +132,7 @@ def key_digest_of(peer_id: str) -> bytes | None:
     return raw[len(RSA_PEER_PREFIX) :] if raw.startswith(RSA_PEER_PREFIX) else None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=PEERS_KEPT)
 def _raw_of(peer_id: str) -> bytes:
     if len(peer_id) > PEER_ID_LENGTH_MAX:
         raise ValueError("too long for a peer id")

@@ -1,8 +1,9 @@
-"""The room under one key, shared: three quarters for peers that the swarm knows, one for newcomers.
+"""Room for records, shared: three quarters for peers that the swarm knows, one for newcomers.
 
-Each side may use what the other leaves free, and gives it back when the other wants it. Within a side, who comes first
-stays (`swarmd.dht.seniority`); but of peers that the swarm knows a small record comes before all large ones, for there
-is room for thousands of small ones: else some sixty with more rounds than a young member would leave it none.
+Each side may use what the other leaves free, and gives it back when the other wants it, but for newcomers where a bound
+of their own is given. Within a side, who comes first stays (`swarmd.dht.seniority`); but of peers that the swarm knows
+a small record comes before all large ones, for there is room for thousands of small ones: else some sixty with more
+rounds than a young member would leave it none. Under one key a record has the name of its owner.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ def _order_of(rank: Rank) -> _Order:
 
 
 class KeyRoom:
-    """Sizes and ranks of the records under a key.
+    """Sizes and ranks of records by name.
 
     Args:
         bytes_max: of all of them.
+        newcomers_bytes_max: of those of newcomers, also where more is free.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, newcomers_bytes_max: int | None = None) -> None:
         self._bytes_max = bytes_max
+        self._newcomers_bytes_max = bytes_max if newcomers_bytes_max is None else newcomers_bytes_max
         self._kept: dict[str, tuple[int, Rank]] = {}  # owner → size, rank
         self._sides: dict[bool, list[tuple[_Order, str]]] = {True: [], False: []}  # known → lowest first
         self._bytes = {True: 0, False: 0}
@@ -90,9 +93,9 @@ class KeyRoom:
         if own is not None:
             held[own[1].known] -= own[0]
         at, gone = {True: 0, False: 0}, list[str]()
-        while sum(held.values()) + size > self._bytes_max:
+        while (narrow := self._is_narrow(held, size, rank)) or sum(held.values()) + size > self._bytes_max:
             other = not rank.known
-            side = other if held[other] > self._share(other) else rank.known
+            side = other if held[other] > self._share(other) and not narrow else rank.known
             if at[side] >= len(self._sides[side]):
                 return None
             lowest, loser = self._sides[side][at[side]]
@@ -104,6 +107,10 @@ class KeyRoom:
             gone.append(loser)
             held[side] -= self._kept[loser][0]
         return gone
+
+    def _is_narrow(self, held: dict[bool, int], size: int, rank: Rank) -> bool:
+        """Have newcomers no room of their own for one more?"""
+        return not rank.known and held[False] + size > self._newcomers_bytes_max
 
     def _share(self, known: bool) -> float:
         return self._bytes_max * (1 - NEWCOMERS_SHARE if known else NEWCOMERS_SHARE)

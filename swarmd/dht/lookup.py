@@ -90,7 +90,7 @@ class Found:
     def _take_one(self, owner: str, value: bytes, expiration: float) -> None:
         subkey = MSGPackSerializer.dumps(owner)
         try:
-            self.records[owner] = self._validator.judge(self.key.to_bytes(), subkey, value, expiration)
+            self.records[owner] = self._life.dht.protocol.judge_shown(self.key, subkey, value, expiration)
         except RecordRejected as error:
             self._validator.rejections.count("", error.reason, error.message)
 

@@ -15,12 +15,15 @@ class Quota:
         burst: what may come at once.
         per_s: what comes back each second.
         now: a monotone clock in seconds.
+        senders_max: remembered; who is forgotten has a full bucket again, so where nothing bounds all senders together
+            they must be as many as there can be.
     """
 
-    def __init__(self, burst: float, per_s: float, now: Callable[[], float]) -> None:
+    def __init__(self, burst: float, per_s: float, now: Callable[[], float], senders_max: int = SENDERS_MAX) -> None:
         self.burst = burst
         self._per_s = per_s
         self._now = now
+        self._senders_max = senders_max
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, sender: str, amount: float = 1.0) -> bool:
@@ -40,5 +43,5 @@ class Quota:
         left = self.left(sender)
         self._buckets.pop(sender, None)
         self._buckets[sender] = (left - amount, self._now())
-        while len(self._buckets) > SENDERS_MAX:
+        while len(self._buckets) > self._senders_max:
             self._buckets.popitem(last=False)

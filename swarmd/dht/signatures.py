@@ -8,6 +8,7 @@ from __future__ import annotations
 from swarmd.dht.identity import key_digest_of, public_key_of
 
 ED25519_BYTES = 64
+ED25519_START = "12D3KooW"  # of every Ed25519 peer id
 
 
 def signature_bytes(peer_id: str, value: bytes) -> int:
@@ -16,7 +17,7 @@ def signature_bytes(peer_id: str, value: bytes) -> int:
     Raises:
         ValueError: there is none, or `peer_id` is no peer id.
     """
-    if key_digest_of(peer_id) is not None:
+    if not peer_id.startswith(ED25519_START) and key_digest_of(peer_id) is not None:
         from swarmd.dht.rsa import rsa_signature_bytes
 
         return rsa_signature_bytes(value)

@@ -8,11 +8,12 @@ from typing import Any
 from swarmd.dht.hive import DHTID, DHTLocalStorage, DictionaryDHTValue, TimedStorage
 from swarmd.dht.key_room import KEY_BYTES_MAX, KeyRoom
 from swarmd.dht.records import Signed, is_far
-from swarmd.dht.seniority import Seniority
+from swarmd.dht.seniority import Rank, Seniority
+from swarmd.dht.whole_room import WholeRoom
 from swarmd.errors import RecordRejected
 
 KEYS_MAX = 16384
-STORED_BYTES_MAX = 128 * 1024 * 1024
+STORED_BYTES_MAX = 128 * 1024 * 1024  # with what records cost beside their values; a quarter of it is newcomers'
 RECOUNT_S = 5.0  # between two counts of all that is held, when it seems to be too much
 GHOSTS_MAX = 64  # entries of hivemind's heap for what was replaced, beyond as many as there are records
 
@@ -29,8 +30,8 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self._seniority = seniority or Seniority()
         self._rooms: dict[DHTID, KeyRoom] = {}
         self._counted: dict[DHTID, tuple[int, float]] = {}  # key → version of the seniority, when
-        self._bytes = 0  # an upper bound: what expires is not taken off before the next count
-        self._counted_at = -RECOUNT_S
+        self._whole = WholeRoom(STORED_BYTES_MAX)
+        self._whole_counted = (0, -RECOUNT_S)  # version of the seniority, when
 
     def records(self, key: DHTID) -> dict[str, tuple[bytes, float]]:
         """owner → (value, expiration) of all unexpired records under a key."""
@@ -60,10 +61,9 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
                 return True
             raise RecordRejected("stale", "a later record of the owner is held")
         fresh = self.get(key) is None
-        if fresh and (len(self) >= KEYS_MAX or self._is_full()):
+        if fresh and len(self) >= KEYS_MAX:
             raise RecordRejected("full", "this node can hold no more keys")
         self._fit(key, signed, fresh)
-        self._bytes += len(value)
         stored = bool(self.store_subkey(key, signed.owner, value, signed.expiration))
         self._forget_ghosts(key)
         return stored
@@ -78,11 +78,49 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         rank = self._seniority.rank_of(signed, key.to_bytes())
         if room.size_bytes + size > KEY_BYTES_MAX:
             room = self._recount(key)
-        gone = room.admit(signed.owner, size, rank)
+        gone = room.find(signed.owner, size, rank)
         if gone is None:
             raise RecordRejected("full", f"the key holds {room.size_bytes} bytes of those who come first")
+        self._fit_whole(key, signed, rank)
         for owner in gone:
-            del self.data[key].value[owner]
+            self._drop(key, owner)
+        room.put(signed.owner, size, rank)
+        self._whole.put(key.to_bytes(), signed, rank)
+
+    def _fit_whole(self, key: DHTID, signed: Signed, rank: Rank) -> None:
+        """Drop what a record takes the place of among those of all keys. Raises RecordRejected("full")."""
+        if self._whole.is_filling(signed):
+            self._recount_whole()
+        for other, owner in self._whole.find(key.to_bytes(), signed, rank):
+            self._drop(DHTID.from_bytes(other), owner)
+
+    def _drop(self, key: DHTID, owner: str) -> None:
+        """Forget a record, though it has not expired."""
+        self._whole.drop(key.to_bytes(), owner)
+        if key in self._rooms:
+            self._rooms[key].drop(owner)
+        item = self.data.get(key)
+        if item is not None and isinstance(item.value, DictionaryDHTValue):
+            del item.value[owner]
+            if not item.value.data:
+                del self[key]
+
+    def _recount_whole(self) -> None:
+        """Forget what has expired, and rank by who is known now; not for every record."""
+        version, at = self._whole_counted
+        now = time.monotonic()
+        if now <= at + RECOUNT_S:
+            return
+        self._whole_counted = (self._seniority.version, now)
+        sizes = {
+            (key.to_bytes(), owner): len(entry.value)
+            for key, item in self.items()
+            if isinstance(item.value, DictionaryDHTValue)
+            for owner, entry in item.value.items()
+        }
+        self._whole.keep_only(sizes)
+        if version != self._seniority.version:
+            self._whole.rank_anew(self._seniority.rounds_of, sizes)
 
     def _recount(self, key: DHTID) -> KeyRoom:
         """The room of a key, without what has expired, by who is known now; not counted anew for every record."""
@@ -114,12 +152,6 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         for owner, entry in kept:
             self.store_subkey(key, owner, entry.value, entry.expiration_time)
         self._counted[key] = (-1, 0.0)
-
-    def _is_full(self) -> bool:
-        if self._bytes > STORED_BYTES_MAX and time.monotonic() > self._counted_at + RECOUNT_S:
-            self._counted_at = time.monotonic()
-            self._bytes = self.size_bytes()
-        return self._bytes > STORED_BYTES_MAX
 
     def _forget_rooms(self) -> None:
         """Forget the rooms of keys that have expired, once they are as many as those that have not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Callable, Mapping
 
 import anyio
@@ -17,6 +18,7 @@ WANTED_MAX = 256  # owners hinted at and not yet read; more are found by the pol
 AGAIN_S = 0.05  # before a hint that came ahead of its record is tried again
 HINT_TRIES = 3
 GAP_S = 0.05  # between two reads, however many hints come
+REST = 4.0  # times the processor time of a read, before the next: a crowd that fills a key has a part of a core at most
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +56,12 @@ class Watch:
         """Read until cancelled."""
         while True:
             await self._node.wait_up()
+            began = time.thread_time()
             try:
                 await self._read()
             except NetworkDown as error:
                 log.debug("%s was not read: %s", self.name, error)
-            await anyio.sleep(GAP_S)
+            await anyio.sleep(min(max(GAP_S, REST * (time.thread_time() - began)), self._poll_s))
             with anyio.move_on_after(self._poll_s * random.uniform(0.8, 1.2)):
                 await self._woken.wait()
             self._woken = anyio.Event() if self._woken.is_set() else self._woken

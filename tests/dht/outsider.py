@@ -27,6 +27,7 @@ class Outsider:
         self._sockets = SocketDirectory(root)
         self._identity = identity
         self.answer: Any = None  # FindResult that it gives to whoever asks
+        self.node_id: bytes | None = None  # DHT id that it gives as its own, where it is not to be the true one
         self.asked = 0
 
     async def open(self, address: str) -> Outsider:
@@ -85,16 +86,19 @@ class Outsider:
         """Become part of the victim's routing table, to be asked for keys."""
         info = dht_pb2.NodeInfo(node_id=names.key_id(self.peer_id))
 
+        def claimed() -> dht_pb2.NodeInfo:
+            return info if self.node_id is None else dht_pb2.NodeInfo(node_id=self.node_id)
+
         async def rpc_ping(request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
-            return dht_pb2.PingResponse(peer=info, dht_time=time.time(), available=True)
+            return dht_pb2.PingResponse(peer=claimed(), dht_time=time.time(), available=True)
 
         async def rpc_find(request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
             self.asked += 1
             results = [self.answer or dht_pb2.FindResult(type=dht_pb2.NOT_FOUND) for _ in request.keys]
-            return dht_pb2.FindResponse(results=results, peer=info)
+            return dht_pb2.FindResponse(results=results, peer=claimed())
 
         async def rpc_store(request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-            return dht_pb2.StoreResponse(store_ok=[True for _ in request.keys], peer=info)
+            return dht_pb2.StoreResponse(store_ok=[True for _ in request.keys], peer=claimed())
 
         await self.p2p.add_protobuf_handler("DHTProtocol.rpc_ping", rpc_ping, dht_pb2.PingRequest)
         await self.p2p.add_protobuf_handler("DHTProtocol.rpc_find", rpc_find, dht_pb2.FindRequest)

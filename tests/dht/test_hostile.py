@@ -173,6 +173,19 @@ async def test_an_unguarded_hivemind_would_have_died_of_the_same_bomb() -> None:
     assert done.returncode != 0
 
 
+@pytest.mark.parametrize("size_bytes", [1, 21, 300])
+async def test_a_holder_whose_own_id_has_another_size_does_no_harm(scene: Scene, size_bytes: int) -> None:
+    """hivemind makes a number of it, and an assertion ended the worker."""
+    outsider, victim = scene.outsider, scene.victim
+    await outsider.pose_as_node()
+    await until(lambda: outsider.asked > 0)
+    outsider.node_id = b"\xff" * size_bytes
+    await victim.do(ReadClock("clock/odd"))  # it, or a poll, asks; a peer that answers so may lose its place at once
+    await until(lambda: "malformed" in scene.rejected())
+    assert victim.process.returncode is None
+    await scene.is_unharmed()
+
+
 @pytest.mark.parametrize("expiration", [math.inf, math.nan, 1e300])
 async def test_a_poisoned_holder_is_not_believed(scene: Scene, expiration: float) -> None:
     """A peer that answers a reader with lies: forged records, and an expiration that would end the search."""

@@ -9,7 +9,7 @@ import msgspec
 
 from swarmd.dht.hive import DHTID, DictionaryDHTValue
 from swarmd.dht.key_room import KEY_BYTES_MAX
-from swarmd.dht.storage import KEYS_MAX, RECOUNT_S, BoundedStorage, size_of
+from swarmd.dht.storage import KEYS_MAX, RECOUNT_S, STORED_BYTES_MAX, BoundedStorage, size_of
 from swarmd.errors import RecordRejected
 
 ENTRY_BYTES = 256  # what a record costs besides its value
@@ -29,6 +29,8 @@ class LegacyStorage(BoundedStorage):
     def __init__(self) -> None:
         super().__init__()
         self._weights: dict[DHTID, Weight] = {}
+        self._bytes = 0  # an upper bound: what expires is not taken off before the next count
+        self._counted_at = -RECOUNT_S
 
     def held(self, key: DHTID, subkey: str | None) -> tuple[bytes, float] | None:
         """(value, expiration) of an unexpired record; of a plain value where `subkey` is None."""
@@ -78,6 +80,12 @@ class LegacyStorage(BoundedStorage):
         if (item is None and len(self) >= KEYS_MAX) or self._is_full():
             raise RecordRejected("full", "this node can hold no more")
         return weight
+
+    def _is_full(self) -> bool:
+        if self._bytes > STORED_BYTES_MAX and time.monotonic() > self._counted_at + RECOUNT_S:
+            self._counted_at = time.monotonic()
+            self._bytes = self.size_bytes()
+        return self._bytes > STORED_BYTES_MAX
 
     def _weight_of(self, key: DHTID, item: Any) -> Weight:
         """What lies under a key, from a sum that is kept: a key may have thousands of records."""

@@ -1,0 +1,88 @@
+"""A crowd that comes under more identities than are remembered one by one has no more than all together may have."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from swarmd.dht.budget import RESERVE, Bounds, Caller, Flow
+from swarmd.dht.door import BURST_S as DOOR_BURST_S
+from swarmd.dht.door import CALLS_PER_S, Door
+from swarmd.dht.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
+from swarmd.dht.quota import SENDERS_MAX
+from swarmd.dht.records import Policy
+from swarmd.dht.rejections import Rejections
+from swarmd.dht.validator import REWRITES_BURST, REWRITES_PER_S, Validator
+from swarmd.errors import RecordRejected
+
+pytestmark = pytest.mark.anyio
+
+BODY = bytes(8 << 20)
+CROWD = [f"peer {number}" for number in range(SENDERS_MAX + 100)]
+ROUNDS = 3  # times that everybody comes, each time forgotten since
+
+
+def test_a_flow_counts_all_together_whoever_it_has_forgotten() -> None:
+    flow = Flow(Bounds(2, 10_000, 1000), burst_s=1.0, now=lambda: 0.0)
+    taken = sum(flow.take(Caller(peer, f"{number}")) for _ in range(ROUNDS) for number, peer in enumerate(CROWD))
+    assert taken == 1000 * (1 - RESERVE)
+
+
+def test_a_crowd_from_one_address_makes_the_calls_of_one_address() -> None:
+    door, made, began = Door(lambda peer, reason, detail: None), 0, time.monotonic()
+    for caller in [Caller(peer, "10.0.0.1") for peer in CROWD] * 12:
+        try:
+            door.enter_call(caller, "DHTProtocol.rpc_ping", 40)
+        except RecordRejected:
+            continue
+        door.leave_call(caller, 40, 0.0)
+        made += 1
+    assert made <= CALLS_PER_S.prefix * (DOOR_BURST_S + time.monotonic() - began) + 1
+
+
+def test_a_crowd_that_writes_its_records_anew_in_turn_has_no_fresh_burst_each_time() -> None:
+    validator, began = Validator(Policy("swarm", ""), Rejections(time.monotonic)), time.monotonic()
+    places = [f"{peer}/key" for peer in CROWD]
+    taken = sum(validator.rewrites_quota.take(place) for _ in range(100) for place in places)
+    assert taken <= len(CROWD) * (REWRITES_BURST + REWRITES_PER_S * (time.monotonic() - began) + 1)
+
+
+class Taker:
+    """Takes what it is given."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.transport = self
+
+    def write(self, chunk: bytes) -> None:
+        self.size_bytes += len(chunk)
+
+    async def drain(self) -> None:
+        """At once."""
+
+    def close(self) -> None:
+        """It has all."""
+
+
+async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_all() -> None:
+    digest = hashlib.sha256(BODY).digest()
+    blobs = SimpleNamespace(has=lambda name: True, get=lambda name: BODY)
+    door, began, given = Door(lambda peer, reason, detail: None), time.monotonic(), 0
+    server = BodyServer(cast(Any, SimpleNamespace(streams={}, door=door)), cast(Any, blobs), lambda peer: True)
+
+    async def readexactly(size_bytes: int) -> bytes:
+        return digest
+
+    for number in range(100):
+        taker, peer = Taker(), f"peer {number}"
+        door.place(peer, "10.0.0.1" if number < 60 else f"10.0.0.{number}")
+        stream = SimpleNamespace(peer_id=SimpleNamespace(to_base58=lambda peer=peer: peer))
+        await server.serve(stream, cast(Any, SimpleNamespace(readexactly=readexactly)), cast(Any, taker))
+        given += max(0, taker.size_bytes - len(ABSENT.to_bytes(8, "big")))
+        if number == 59:
+            assert len(BODY) <= given <= BYTES_PER_S.prefix * (BURST_S + time.monotonic() - began)
+    assert given <= BYTES_PER_S.all * (1 - RESERVE) * (BURST_S + time.monotonic() - began)

@@ -1,0 +1,100 @@
+"""A key with thousands of records costs its readers little, however often somebody says that it has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from swarmd.dht import names, records
+from swarmd.dht.hive import DHTID
+from swarmd.dht.identity import generate_identity
+from swarmd.dht.lookup import Found
+from swarmd.dht.records import Signed
+from swarmd.dht.rejections import Rejections
+from swarmd.dht.storage import BoundedStorage
+from swarmd.dht.validator import CHECKED_MAX, GuardedProtocol, Validator
+from swarmd.dht.watch import REST, Watch
+from tests.dht.making import ALICE, BOB, POLICY, REPORT, signed_by
+
+pytestmark = pytest.mark.anyio
+
+KEY = DHTID.from_bytes(names.key_id(REPORT.key))
+BUSY_S, WATCHED_S = 0.05, 2.0
+
+
+class Reader:
+    """Reads what it holds itself."""
+
+    def __init__(self) -> None:
+        self.record_validator = Validator(POLICY, Rejections(time.monotonic))
+        self.storage = BoundedStorage()
+
+    def judge_shown(self, *shown: Any) -> Signed:
+        return GuardedProtocol.judge_shown(cast(Any, self), *shown)
+
+    def read(self) -> Found:
+        """What is found here."""
+        life = SimpleNamespace(dht=SimpleNamespace(protocol=self, node_id=DHTID(1)))
+        found = Found(cast(Any, life), REPORT.key)
+        found.take(self.storage.get(KEY).value)
+        return found
+
+
+def test_what_is_held_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, verified = Reader(), []
+    held = [signed_by(ALICE, REPORT), *(unsigned() for _ in range(CHECKED_MAX))]
+    for signed in held:
+        assert reader.storage.admit(KEY, signed)
+    monkeypatch.setattr(records, "verifies", lambda signed, key: verified.append(signed) or True)
+    assert set(reader.read().records) == {signed.owner for signed in held}
+    assert reader.read().records[ALICE.peer_id] == held[0]
+    assert verified == []
+
+
+def unsigned() -> Signed:
+    """A record that nobody is to verify."""
+    return Signed(generate_identity().peer_id, msgspec.msgpack.encode(REPORT), time.time() + 60, bytes(64))
+
+
+def test_what_differs_from_what_is_held_is_verified() -> None:
+    reader = Reader()
+    signed = signed_by(BOB, REPORT)
+    reader.storage.admit(KEY, signed)
+    subkey = msgspec.msgpack.encode(BOB.peer_id)
+    assert reader.judge_shown(KEY, subkey, signed.value, signed.expiration) == signed
+    for value, expiration in (
+        (signed.value[:-1] + b"x", signed.expiration),
+        (signed.value, signed.expiration + 1.0),
+    ):
+        with pytest.raises(records.RecordRejected):
+            reader.judge_shown(KEY, subkey, value, expiration)
+
+
+async def test_a_watch_that_is_always_woken_leaves_time_for_all_else() -> None:
+    async def call(operation: Any) -> Any:
+        burn()
+        return SimpleNamespace(records={}, has=lambda wanted: True)
+
+    async def wait_up() -> None:
+        """It is."""
+
+    watch = Watch(cast(Any, SimpleNamespace(call=call, wait_up=wait_up)), "key", 60.0, lambda records: None)
+    running, began, used = asyncio.ensure_future(watch.run()), time.monotonic(), time.thread_time()
+    while time.monotonic() - began < WATCHED_S:
+        watch.want("owner", 1.0)
+        await asyncio.sleep(0.01)
+    running.cancel()
+    used = time.thread_time() - used
+    assert BUSY_S <= used <= (time.monotonic() - began) * 2 / REST
+
+
+def burn() -> None:
+    """Use so much processor time."""
+    began = time.thread_time()
+    while time.thread_time() - began < BUSY_S:
+        pass
