@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from swarmd.cli.locate import log_of
-from swarmd.core.chart import NAMES, Chart, Charts, DottedState, load_charts
+from swarmd.core.chart import NAMES, AnyChart, Charts, DottedState, load_charts
 from swarmd.core.state import State
 from swarmd.core.submissions import head_of
 from swarmd.errors import NotFoundError
@@ -55,11 +55,11 @@ def chart(
         Console().print(transitions_table(pick(loaded, name), current.get(name)))
 
 
-def pick(charts: Charts, name: str) -> Chart:
+def pick(charts: Charts, name: str) -> AnyChart:
     """The chart of that name. Raises NotFoundError."""
     if name not in NAMES:
         raise NotFoundError(f"there is no chart {name!r}", f"The charts are {', '.join(NAMES)}")
-    found: Chart = getattr(charts, name)
+    found: AnyChart = getattr(charts, name)
     return found
 
 
@@ -70,7 +70,7 @@ def current_states(directory: Path) -> dict[str, str]:
 
 def chart_states(state: State) -> dict[str, str]:
     """Chart name → its state; a follower has no coordinator's chart."""
-    states = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
+    states: dict[str, str] = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
     if state.coordination:
         states["coordinator"] = state.coordination.chart
     if submission := head_of(state):
@@ -78,7 +78,7 @@ def chart_states(state: State) -> dict[str, str]:
     return states
 
 
-def to_mermaid(chart: Chart, current: str | None = None) -> str:
+def to_mermaid(chart: AnyChart, current: str | None = None) -> str:
     """The chart as a mermaid state diagram, the `current` state coloured."""
     from transitions.extensions import HierarchicalGraphMachine
 
@@ -109,7 +109,7 @@ def overview(charts: Charts, current: dict[str, str]) -> Table:
     return table
 
 
-def transitions_table(chart: Chart, current: str | None) -> Table:
+def transitions_table(chart: AnyChart, current: str | None) -> Table:
     """Leaf by leaf, what leads where; the current state is marked."""
     table = Table("", "state", "trigger", "to", "why", box=None, title=chart.name, title_justify="left")
     for state in chart.states:
@@ -121,7 +121,7 @@ def transitions_table(chart: Chart, current: str | None) -> Table:
     return table
 
 
-def _why(chart: Chart, state: str, trigger: str) -> str:
+def _why(chart: AnyChart, state: str, trigger: str) -> str:
     parents = {state.rsplit(".", depth)[0] for depth in range(state.count(".") + 1)} | {"*"}
     for row in chart.source["transitions"]:
         sources = row["source"] if isinstance(row["source"], list) else [row["source"]]
@@ -137,7 +137,7 @@ def write_pages(charts: Charts, directory: Path) -> None:
         (directory / f"{name}.md").write_text(page(pick(charts, name)), encoding="utf-8")
 
 
-def page(chart: Chart) -> str:
+def page(chart: AnyChart) -> str:
     """The Markdown page of a chart."""
     rows = "\n".join(_row(transition) for transition in chart.source["transitions"])
     title = f"The chart `{chart.name}`"

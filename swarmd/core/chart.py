@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 import yaml
@@ -17,6 +17,20 @@ from transitions import MachineError
 from transitions.extensions.nesting import HierarchicalMachine, NestedState
 
 from swarmd.errors import ChartError, NotFoundError
+
+if TYPE_CHECKING:  # made of the charts that are loaded here
+    from swarmd.core.chart_types import (
+        CoordinatorState,
+        CoordinatorTrigger,
+        LinkState,
+        LinkTrigger,
+        RoundState,
+        RoundTrigger,
+        SubmissionState,
+        SubmissionTrigger,
+        TrainerState,
+        TrainerTrigger,
+    )
 
 NAMES = ("round", "link", "trainer", "coordinator", "submission")
 
@@ -31,38 +45,45 @@ class DottedMachine(HierarchicalMachine):
     state_cls = DottedState
 
 
-class Chart(msgspec.Struct, frozen=True):
-    """One chart, ready to be looked up.
+StateT = TypeVar("StateT", bound=str)
+TriggerT = TypeVar("TriggerT", bound=str)
+
+
+class Chart(msgspec.Struct, Generic[StateT, TriggerT], frozen=True):
+    """One chart, ready to be looked up. `chart_types.py` names the states and triggers of each.
 
     Attributes:
         source: the YAML document, for drawing.
-        table: (state, trigger) → state; a pair that is not there is ignored.
+        table: (state, trigger) → state.
     """
 
     name: str
-    initial: str
+    initial: StateT
     source: dict[str, Any]
-    table: dict[tuple[str, str], str]
+    table: dict[tuple[StateT, TriggerT], StateT]
 
     @property
-    def states(self) -> tuple[str, ...]:
+    def states(self) -> tuple[StateT, ...]:
         """Leaf states in the file's order."""
-        return tuple(leaf_states(self.source["states"]))
+        return cast(tuple[StateT, ...], tuple(leaf_states(self.source["states"])))
 
     @property
-    def triggers(self) -> tuple[str, ...]:
+    def triggers(self) -> tuple[TriggerT, ...]:
         """Triggers in the file's order, each once."""
         return tuple(dict.fromkeys(item["trigger"] for item in self.source["transitions"]))
+
+
+AnyChart = Chart[Any, Any]
 
 
 class Charts(msgspec.Struct, frozen=True):
     """The charts that `step` follows."""
 
-    round: Chart
-    link: Chart
-    trainer: Chart
-    coordinator: Chart
-    submission: Chart
+    round: Chart[RoundState, RoundTrigger]
+    link: Chart[LinkState, LinkTrigger]
+    trainer: Chart[TrainerState, TrainerTrigger]
+    coordinator: Chart[CoordinatorState, CoordinatorTrigger]
+    submission: Chart[SubmissionState, SubmissionTrigger]
 
 
 def leaf_states(states: list[Any], prefix: str = "") -> list[str]:
@@ -136,7 +157,7 @@ def compile_table(source: dict[str, Any]) -> dict[tuple[str, str], str]:
     return table
 
 
-def load_chart(path: Path) -> Chart:
+def load_chart(path: Path) -> AnyChart:
     """Read and compile one chart.
 
     Raises:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from swarmd.bounds import fit
 from swarmd.core import evidence, standings
+from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports
 from swarmd.core.events import (
     MemberLeft,
@@ -23,7 +24,7 @@ from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Report, State
 from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import CoordinatorSettings
 
-COLLECTING = ("announcing", "open.collecting")
+COLLECTING: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
 READY_SINCE = 6  # rules under which a stage's time begins when this node's trainer is ready, in each of its lives
 REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with an RSA key 600
 SILENT_ROUNDS = 64  # once in so many rounds every silent member is waited for
@@ -237,7 +238,7 @@ def _first_round(turn: Turn) -> int:
     return max(round, turn.state.floor)
 
 
-def _open(turn: Turn, trigger: str, round: int, stage: int) -> None:
+def _open(turn: Turn, trigger: CoordinatorTrigger, round: int, stage: int) -> None:
     coordination = turn.coordination
     opened = turn.move_coordinator(
         trigger,
@@ -266,8 +267,17 @@ def _announce(turn: Turn) -> None:
 
 def _finish(turn: Turn, rounds: int) -> None:
     """All rounds have been run."""
-    ended = {"opened_at": turn.at, "deadline_at": turn.at, "held_since": None}
-    if turn.move_coordinator("finish", round=rounds, stage=0, reports=(), round_reports=(), **ended):
+    ended = turn.move_coordinator(
+        "finish",
+        round=rounds,
+        stage=0,
+        reports=(),
+        round_reports=(),
+        opened_at=turn.at,
+        deadline_at=turn.at,
+        held_since=None,
+    )
+    if ended:
         _announce_end(turn)
 
 
@@ -400,7 +410,7 @@ def on_stage_overdue(turn: Turn) -> None:
     _close(turn, "deadline")
 
 
-def _close(turn: Turn, trigger: str) -> None:
+def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
     """Settle accounts and open what comes next, unless nobody else could take part in either."""
     if turn.coordination.chart == "open.collecting" and is_alone(turn.state):
         _hold(turn)

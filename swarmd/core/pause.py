@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from swarmd.core import rounds
+from swarmd.core.chart_types import RoundState
 from swarmd.core.events import SpaceFreed, SpaceLow
 from swarmd.core.state import LowSpace
 from swarmd.core.turn import Turn
 
-IDLE = ("syncing", "waiting", "round.gathering", "round.settling")  # where a node is not at work, or at little
+# where a node is not at work, or at little
+IDLE: tuple[RoundState, ...] = ("syncing", "waiting", "round.gathering", "round.settling")
 
 
 def on_space_low(turn: Turn, event: SpaceLow) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swarmd.core import claims, evidence, restored, submissions, votes
+from swarmd.core.chart_types import RoundState, RoundTrigger
 from swarmd.core.commands import (
     Announce,
     CancelTraining,
@@ -39,6 +40,8 @@ CANCEL_S = 30.0  # a trainer that has not stopped by then is killed
 CLOCK_REPEAT_MAX_S = 60.0
 TOLD_ONCE_SINCE = 5  # rules under which a trainer that was told to stop is not told again when a pause is over
 ONE_FATE_SINCE = 6  # rules under which a stage that was given up is left only when the trainer is through with it
+# Where nobody asks where the swarm is: too early for it, or too late.
+UNSYNCED: tuple[RoundState, ...] = ("stopped", "failed", "draining", "starting", "joining", "registering")
 NOWHERE = (-1, -1, False)  # before every announcement
 
 
@@ -173,7 +176,7 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     if (clock.round, clock.stage) <= max(turn.state.done, rewarded(turn)):
         turn.move_round("resume_settling")
         return
-    trigger = "abandoned" if turn.state.chart == "skipping" else "announced"
+    trigger: RoundTrigger = "abandoned" if turn.state.chart == "skipping" else "announced"
     if not turn.move_round(trigger):
         return
     _drop_gathering(turn)
@@ -479,6 +482,5 @@ def rejoin(turn: Turn) -> None:
 
 def on_clock_overdue(turn: Turn) -> None:
     """No announcement although one was due: look again."""
-    idle = ("stopped", "failed", "draining", "starting", "joining", "registering")
-    if turn.state.chart not in idle and not turn.chain_is_up:
+    if turn.state.chart not in UNSYNCED and not turn.chain_is_up:
         read_clock(turn)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core import workers
+from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import (
     CommandFailed,
@@ -30,8 +31,8 @@ from swarmd.errors import ExitCode
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
-SETTLED = ("confirmed", "refused")
-ON_CHAIN = ("included", "confirmed")
+SETTLED: tuple[SubmissionState, ...] = ("confirmed", "refused")
+ON_CHAIN: tuple[SubmissionState, ...] = ("included", "confirmed")
 PREPARED_ONCE_SINCE = 5  # rules that remember a transaction once, however often it was signed
 TURNS = 8  # nodes that may move the contract on take one of so many turns
 TRIMMED_SINCE = 5  # rules under which steps of the contract that were left count towards the settled ones at once
@@ -253,8 +254,7 @@ def on_included(turn: Turn, event: SubmissionIncluded) -> None:
     submission = find(turn.state, event.submission)
     if submission is None:
         return
-    fields = {"block": event.block, "hash": event.hash or submission.hash, "reason": ""}
-    if turn.move_submission(submission, "include", **fields):
+    if turn.move_submission(submission, "include", block=event.block, hash=event.hash or submission.hash, reason=""):
         _note_mark(turn, submission, event.block.number)
         hand_next(turn)
 

@@ -13,6 +13,13 @@ from msgspec.structs import force_setattr, replace
 
 from swarmd.bounds import INTEGER_MAX, WORD_MAX, add_real, fit
 from swarmd.core.chart import Charts
+from swarmd.core.chart_types import (
+    CoordinatorTrigger,
+    LinkTrigger,
+    RoundTrigger,
+    SubmissionTrigger,
+    TrainerTrigger,
+)
 from swarmd.core.commands import TRAINER_COMMANDS, Command, Train
 from swarmd.core.state import REJECTIONS_KEPT, Chain, Coordination, Deadline, Link, State, Submission, Trainer, Work
 from swarmd.core.values import ChainSettings, Settings
@@ -54,7 +61,7 @@ class Turn(msgspec.Struct, gc=False):
 
     # --- charts ---
 
-    def move_round(self, trigger: str) -> bool:
+    def move_round(self, trigger: RoundTrigger) -> bool:
         """Follow round.yaml. False, and nothing changed, when the chart does not list the trigger here."""
         after = self.charts.round.table.get((self.state.chart, trigger))
         if after is None:
@@ -63,7 +70,7 @@ class Turn(msgspec.Struct, gc=False):
         force_setattr(self.state, "since", self.at)
         return True
 
-    def move_link(self, trigger: str, **fields: Any) -> bool:
+    def move_link(self, trigger: LinkTrigger, **fields: Any) -> bool:
         """Follow link.yaml and replace fields of the link."""
         after = self.charts.link.table.get((self.state.link.chart, trigger))
         if after is None:
@@ -72,7 +79,7 @@ class Turn(msgspec.Struct, gc=False):
         force_setattr(self.state, "link", link)
         return True
 
-    def move_trainer(self, trigger: str, **fields: Any) -> bool:
+    def move_trainer(self, trigger: TrainerTrigger, **fields: Any) -> bool:
         """Follow trainer.yaml and replace fields of the trainer."""
         after = self.charts.trainer.table.get((self.state.trainer.chart, trigger))
         if after is None:
@@ -81,7 +88,7 @@ class Turn(msgspec.Struct, gc=False):
         force_setattr(self.state, "trainer", trainer)
         return True
 
-    def move_coordinator(self, trigger: str, **fields: Any) -> bool:
+    def move_coordinator(self, trigger: CoordinatorTrigger, **fields: Any) -> bool:
         """Follow coordinator.yaml and replace fields of the coordination."""
         coordination = self.coordination
         after = self.charts.coordinator.table.get((coordination.chart, trigger))
@@ -90,7 +97,7 @@ class Turn(msgspec.Struct, gc=False):
         force_setattr(self.state, "coordination", replace(coordination, chart=after, since=self.at, **fields))
         return True
 
-    def move_chain(self, trigger: str, **fields: Any) -> bool:
+    def move_chain(self, trigger: LinkTrigger, **fields: Any) -> bool:
         """Follow link.yaml for the chain and replace fields of what is known of it."""
         chain = self.chain
         after = self.charts.link.table.get((chain.chart, trigger))
@@ -99,7 +106,7 @@ class Turn(msgspec.Struct, gc=False):
         force_setattr(self.state, "chain", replace(chain, chart=after, since=self.at, **fields))
         return True
 
-    def move_submission(self, submission: Submission, trigger: str, **fields: Any) -> bool:
+    def move_submission(self, submission: Submission, trigger: SubmissionTrigger, **fields: Any) -> bool:
         """Follow submission.yaml and replace fields of the submission, which keeps its place in the order."""
         after = self.charts.submission.table.get((submission.chart, trigger))
         if after is None:

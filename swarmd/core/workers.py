@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Gather, KillWorker, StartWorker, StopWorkers, Train, WatchChain
 from swarmd.core.events import (
     LinkDegraded,
@@ -25,7 +26,7 @@ from swarmd.errors import ExitCode
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
 BACKOFF_OUTSIDE_MAX_S = 60.0  # whatever others do to it: a worker is started again at least so often
-LEAVING = ("draining", "stopped", "failed")
+LEAVING: tuple[RoundState, ...] = ("draining", "stopped", "failed")
 _LIVES: dict[Worker, str] = {"network": "network", "trainer": "training", "chain": "chaining"}
 
 
@@ -186,10 +187,11 @@ def on_link_up(turn: Turn, event: LinkUp) -> bool:
     """Note the peers. True when the link has just come up, and not only its number of peers changed."""
     turn.disarm("ready/network")
     since = (turn.state.link.isolated_at or turn.at) if event.isolated else None
-    told = {"peers": event.peers, "addresses": event.addresses, "isolated": event.isolated, "isolated_at": since}
-    fresh = turn.move_link("linked", reason="", **told)
+    peers, addresses, isolated = event.peers, event.addresses, event.isolated
+    fresh = turn.move_link("linked", reason="", peers=peers, addresses=addresses, isolated=isolated, isolated_at=since)
     if not fresh and turn.state.link.chart == "up":
-        turn.set(link=replace(turn.state.link, **told))
+        link = turn.state.link
+        turn.set(link=replace(link, peers=peers, addresses=addresses, isolated=isolated, isolated_at=since))
     return fresh
 
 

@@ -6,6 +6,7 @@ CI draws the same examples each time; with SWARMD_SIM_SEEDS set (see tests/sim/c
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from transitions import MachineError
 
 from swarmd.core.catchup import advance, missed
-from swarmd.core.chart import NAMES, Chart, build_machine, default_charts
+from swarmd.core.chart import NAMES, AnyChart, build_machine, default_charts
 from swarmd.core.events import (
     AnyChainLog,
     ChainBlock,
@@ -260,8 +261,13 @@ def answer_to(state: State, position: int) -> Event:
     kind, _, rest = command.id.partition("/")
     place = [int(part) for part in rest.split("/") if part.isdigit()][:2]
     if kind == "train":
-        return StageTrained(command.id, *place, 0.5, RolloutsRef(ME, *place, "d", 1, 1))
-    answers: dict[str, type] = {"gather": RolloutsGathered, "report": ReportPublished, "announce": RoundPublished}
+        round, stage = place
+        return StageTrained(command.id, round, stage, 0.5, RolloutsRef(ME, round, stage, "d", 1, 1))
+    answers: dict[str, Callable[..., Event]] = {
+        "gather": RolloutsGathered,
+        "report": ReportPublished,
+        "announce": RoundPublished,
+    }
     if kind in answers and len(place) == 2:
         return answers[kind](command.id, *place)
     return Registered(command.id) if kind == "register" else CommandFailed(command.id, "no answer")
@@ -393,7 +399,7 @@ class Model:
 @thorough
 @given(steps=st.data())
 def test_the_table_and_the_machine_go_the_same_way(name: str, steps: st.DataObject) -> None:
-    chart: Chart = getattr(default_charts(), name)
+    chart: AnyChart = getattr(default_charts(), name)
     model = Model()
     machine = build_machine(chart.source, model)
     place = str(model.state)
@@ -413,7 +419,7 @@ MOVES = {"round": "move_round", "link": "move_link", "trainer": "move_trainer", 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_trigger_that_a_state_does_not_list_changes_nothing(name: str) -> None:
     charts = default_charts()
-    chart: Chart = getattr(charts, name)
+    chart: AnyChart = getattr(charts, name)
     unlisted = [(place, trigger) for place in chart.states for trigger in chart.triggers]
     unlisted = [pair for pair in unlisted if pair not in chart.table]
     assert unlisted
@@ -426,13 +432,13 @@ def test_a_trigger_that_a_state_does_not_list_changes_nothing(name: str) -> None
         assert turn.commands == []
 
 
-def _move(turn: Turn, name: str, trigger: str) -> bool:
+def _move(turn: Turn, name: str, trigger: Any) -> bool:
     if name == "submission":
         return turn.move_submission(turn.state.submissions[0], trigger)
     return bool(getattr(turn, MOVES[name])(trigger))
 
 
-def standing_at(name: str, place: str) -> State:
+def standing_at(name: str, place: Any) -> State:
     """A state in which one chart stands at a place."""
     plain = {"chart": place} if name == "round" else {}
     parts = {"link": "link", "trainer": "trainer", "coordinator": "coordination"}
