@@ -28,6 +28,13 @@ Drawn from `statecharts/{name}.yaml` by `make charts`; edit that file, not this 
 | Trigger | From | To | Why |
 |---|---|---|---|
 {rows}
+
+These change nothing. Any other trigger in any other state is an error in tests and in the simulator; a node leaves its
+state as it is, and logs it.
+
+| Trigger | In | Why |
+|---|---|---|
+{ignored}
 """
 
 
@@ -141,10 +148,18 @@ def page(chart: AnyChart) -> str:
     """The Markdown page of a chart."""
     rows = "\n".join(_row(transition) for transition in chart.source["transitions"])
     title = f"The chart `{chart.name}`"
-    return PAGE.format(title=title, name=chart.name, mermaid=to_mermaid(chart), rows=rows)
+    ignored = "\n".join(_ignored_row(item) for item in chart.source.get("ignored", ()))
+    return PAGE.format(title=title, name=chart.name, mermaid=to_mermaid(chart), rows=rows, ignored=ignored)
 
 
 def _row(transition: dict[str, Any]) -> str:
-    source = transition["source"]
-    sources = ", ".join(source) if isinstance(source, list) else "any" if source == "*" else source
+    sources = _in_words(transition["source"], "any")
     return f"| {transition['trigger']} | {sources} | {transition['dest']} | {transition.get('why', '')} |"
+
+
+def _ignored_row(item: dict[str, Any]) -> str:
+    return f"| {item['trigger']} | {_in_words(item['source'], 'any other')} | {item['why']} |"
+
+
+def _in_words(source: str | list[str], all_of_them: str) -> str:
+    return ", ".join(source) if isinstance(source, list) else all_of_them if source == "*" else source

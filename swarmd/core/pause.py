@@ -16,7 +16,7 @@ def on_space_low(turn: Turn, event: SpaceLow) -> None:
     """Begin no stage until there is room; `hold` sees to the one in hand."""
     before = turn.state.low_space
     since = turn.at if before is None else before.since
-    turn.put("low_space", LowSpace(event.free_bytes, event.wanted_bytes, since))
+    turn.state.low_space = LowSpace(event.free_bytes, event.wanted_bytes, since)
 
 
 def hold(turn: Turn) -> None:
@@ -33,11 +33,11 @@ def hold(turn: Turn) -> None:
             rounds.cancel(turn)
             turn.move_round("pause")
     if turn.state.chart == "paused":
-        turn.put("faulted", True)
+        turn.state.faulted = True
         turn.disarm("gather", "train", "publish")
 
 
 def on_space_freed(turn: Turn, event: SpaceFreed) -> None:
     """There is room again: join where the swarm is, as soon as the trainer is through with what it was told to stop."""
-    turn.put("low_space", None)
+    turn.state.low_space = None
     rounds.rejoin(turn)

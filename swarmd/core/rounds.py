@@ -108,7 +108,7 @@ def heed_clock(turn: Turn, event: RoundAnnounced) -> None:
         restored.raise_floor(turn, event, clock.round)
         follow_clock(turn, moved=False)  # an older record of the same stage: it tells where the swarm is, not how long
         return
-    turn.put("clock", Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final))
+    turn.state.clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
     restored.raise_floor(turn, event, event.round)
     if event.final or turn.chain_is_up:
         turn.disarm("clock")
@@ -183,8 +183,8 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     before = turn.state.work
     joined = before is None or before.round != clock.round
     work = Work(clock.round, clock.stage, joined_at=turn.at, context=_context_after(turn, before, clock.round))
-    turn.put("work", work)
-    turn.put("rounds_joined", turn.state.rounds_joined + joined)
+    turn.state.work = work
+    turn.state.rounds_joined += joined
     if turn.settings.chain is not None:
         votes.begin_tally(turn, work.round, work.stage)
     _gather(turn, work)
@@ -204,7 +204,7 @@ def _drop_gathering(turn: Turn) -> None:
     pending = turn.state.pending
     kept = [command for command in pending if not isinstance(command, (Gather, Train))]
     if len(kept) != len(pending):
-        turn.put("pending", tuple(kept))
+        turn.state.pending = tuple(kept)
     turn.disarm("gather", "train", "publish")
 
 
@@ -403,8 +403,9 @@ def awaits_trainer(turn: Turn) -> bool:
     It is told to stop, and killed if it does not, so this ends; and no other stage could be trained meanwhile.
     """
     work = turn.state.work
-    told = work is not None and is_training(turn, train_id(work.round, work.stage))
-    return told and turn.rules >= ONE_FATE_SINCE
+    if work is None or turn.state.trainer.chart != "busy" or turn.rules < ONE_FATE_SINCE:
+        return False
+    return is_training(turn, train_id(work.round, work.stage))
 
 
 def go_on_training(turn: Turn) -> None:
@@ -435,7 +436,7 @@ def on_command_failed(turn: Turn, event: CommandFailed) -> None:
 
 
 def _retry_training(turn: Turn, command: Train) -> None:
-    turn.set(faulted=True)
+    turn.state.faulted = True
     work = turn.state.work
     if work is None or turn.state.chart != "round.training":
         return
@@ -448,7 +449,7 @@ def _retry_training(turn: Turn, command: Train) -> None:
 
 
 def _give_up_stage(turn: Turn) -> None:
-    turn.set(faulted=True)
+    turn.state.faulted = True
     turn.disarm("train")
     if turn.move_round("training_failed"):
         settle_stage(turn)

@@ -5,6 +5,8 @@ State is only ever made by `swarmd.core.step.step`. Everything in it is bounded;
 
 from __future__ import annotations
 
+import msgspec
+
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, SubmissionState, TrainerState
 from swarmd.core.commands import Command
 from swarmd.core.observed import Claims, Conduct
@@ -244,8 +246,8 @@ class Tally(Value, frozen=True):
     scores: tuple[Score, ...] = ()
 
 
-class State(Value, frozen=True):
-    """All of it. `chart` is a state of round.yaml."""
+class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
+    """All of it, as rules see it: what a `Turn` changes in place, or a `State`. `chart` is a state of round.yaml."""
 
     settings: Settings | None = None
     run: str = ""
@@ -286,6 +288,10 @@ class State(Value, frozen=True):
     equivocations: tuple[Equivocation, ...] = ()  # see `swarmd.core.evidence`, by round
     conduct: Conduct | None = None  # the coordinator's, as this follower sees it
     claims: Claims | None = None  # of peers, and whether their rollouts bear them out
+
+
+class State(AnyState, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only
+    """All of it, between two events: nothing changes it."""
 
 
 def next_deadline(state: State) -> Deadline | None:

@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "a pause never ends",
         pause,
-        'turn.put("low_space", None)',
+        "turn.state.low_space = None",
         "pass",
     ),
     Mutant(
@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "rounds missed in a pause count as the node's own slowness",
         pause,
-        '        turn.put("faulted", True)\n',
+        "        turn.state.faulted = True\n",
         "",
     ),
     Mutant(
