@@ -84,6 +84,8 @@ drift: $(READY) ## generated files are what their sources say
 	@rm -rf build/charts
 	$(BIN)/swarmd chart --write build/charts
 	diff -r build/charts docs/charts
+	$(BIN)/python -m swarmd.cli.chart_types build/chart_types.py
+	diff build/chart_types.py swarmd/core/chart_types.py
 	@rm -rf build/packaging
 	$(BIN)/python -m swarmd.cli.manual build/packaging
 	diff build/packaging/swarmd.1 packaging/swarmd.1
@@ -122,8 +124,9 @@ dist: $(READY) ## build wheel and sdist into dist, with their SHA-256
 	cp packaging/install.sh dist
 	cd dist && $$(command -v sha256sum || echo shasum -a 256) *.whl *.tar.gz install.sh > SHA256SUMS
 
-charts: $(READY) ## draw the statecharts into docs/charts
+charts: $(READY) ## draw the statecharts into docs/charts, and write their states and triggers as types
 	$(BIN)/swarmd chart --write docs/charts
+	$(BIN)/python -m swarmd.cli.chart_types swarmd/core/chart_types.py
 
 bench: $(READY) ## the benchmarks, as tables
 	$(BIN)/python -m bench

@@ -38,6 +38,12 @@ LEGACY_STAGES = 3  # in a round of RL Swarm v0.4
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 
 
+SenderKind = Literal["wallet", "proxy", "none"]
+Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Optimizer = Literal["adamw", "adamw_8bit"]
+
+
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of all tables of the file."""
 
@@ -146,7 +152,7 @@ class ChainConfig(Section, frozen=True):
     poll_s: Positive = 2.0  # where there is no subscription
     call_s: Positive = 10.0  # every RPC call ends within this
     range_blocks: AtLeastOne = 2000  # blocks asked for at once; halved where an endpoint refuses
-    sender: Literal["wallet", "proxy", "none"] = "wallet"
+    sender: SenderKind = "wallet"
     keystore: str = "account.json"  # encrypted key of the account, relative to the data directory, or credential:NAME
     passphrase: str = "account.pass"  # file that holds its passphrase, likewise
     drive: Drive = "policy"
@@ -198,8 +204,8 @@ class TrainingConfig(Section, frozen=True):
     model: str = "embedded"  # one that is shipped, "auto", a Hugging Face model id, or the path of a model directory
     revision: Revision = ""  # branch, tag or commit of a model on the Hub; empty: main
     pool: tuple[str, ...] = ()  # what "auto" chooses from: a kind of the table, ids, directories; empty: "general"
-    device: Literal["auto", "cpu", "cuda", "mps", "xpu"] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    device: Device = "auto"
+    dtype: Dtype = "auto"
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     quantization: Literal["none", "8bit", "4bit"] = "none"  # bitsandbytes; only together with adapters
     unsloth: bool = False  # load and patch the model with Unsloth (CUDA)
@@ -225,7 +231,7 @@ class TrainingConfig(Section, frozen=True):
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: Count = 10  # optimiser steps of the node's life until the learning rate is reached
     schedule_steps: Count = 0  # optimiser steps of the node's life after which a falling schedule stays at its end
-    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    optimizer: Optimizer = "adamw"
     max_grad_norm: Positive = 1.0  # a step's gradient is scaled down to this norm
     beta: NotNegative = 0.0  # KL weight; 0 needs no reference model
     clip_low: Positive = 0.2

@@ -16,7 +16,7 @@ from swarmd.core.values import Drive, Prepared, Value
 from swarmd.errors import ChainError
 
 DYNAMIC_FEE = 2  # first byte of a transaction of EIP-1559; one of the old kind begins with an RLP list
-STEPS = {"policy": "advance()", "manager": "updateStageAndRound()"}
+STEPS: dict[Drive, str] = {"policy": "advance()", "manager": "updateStageAndRound()"}
 
 
 class Signed(Value, frozen=True):

@@ -22,7 +22,7 @@ from swarmd.chain.sender import Fate, Mined
 from swarmd.chain.urls import name_of
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
-from swarmd.core.values import Prepared
+from swarmd.core.values import Prepared, SubmissionKind
 from swarmd.errors import ConfigError, ContractRefused, EndpointFailed, ExitCode, KeystoreError, RpcRefused, SignerError
 from swarmd.paths import DataPaths
 from swarmd.private import Kind, locate_secret, read_secret
@@ -31,7 +31,11 @@ ANSWER_BYTES_MAX = 64 * 1024  # more of a proxy's answer is not read
 HASH_CHARS_MAX = 128
 REASON_CHARS_MAX = 200
 TOKEN_BYTES_MAX = 4096
-METHODS = {"register": "register-peer", "reward": "submit-reward", "winners": "submit-winner"}
+METHODS: dict[SubmissionKind, str] = {
+    "register": "register-peer",
+    "reward": "submit-reward",
+    "winners": "submit-winner",
+}
 NAMES = frozenset(ERRORS.values())
 HINTS = {
     400: "it does not understand the request: is chain.proxy.org right?",

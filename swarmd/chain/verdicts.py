@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 from swarmd.chain.blocks import Blocks
 from swarmd.chain.coordinator import Coordinator
 from swarmd.core.commands import Submit
-from swarmd.core.values import Value
+from swarmd.core.values import SubmissionKind, Value
 from swarmd.errors import ChainError, ContractRefused
 
 DONE_ALREADY = ("PeerIdAlreadyRegistered", "RewardAlreadySubmitted", "WinnerAlreadyVoted")
@@ -39,7 +40,7 @@ class Verdicts:
         self._peer = peer
         self._account = account
         self._refused_once: deque[tuple[str, int, int]] = deque(maxlen=REFUSED_ONCE_MAX)
-        self._looks = {
+        self._looks: dict[SubmissionKind, Callable[[Submit], Awaitable[bool | Refusal]]] = {
             "register": self._registered,
             "reward": self._rewarded,
             "winners": self._voted,

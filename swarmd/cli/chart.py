@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from swarmd.cli.locate import log_of
-from swarmd.core.chart import NAMES, Chart, Charts, DottedState, load_charts
+from swarmd.core.chart import NAMES, AnyChart, Charts, DottedState, load_charts
 from swarmd.core.state import State
 from swarmd.core.submissions import head_of
 from swarmd.errors import NotFoundError
@@ -28,6 +28,13 @@ Drawn from `statecharts/{name}.yaml` by `make charts`; edit that file, not this 
 | Trigger | From | To | Why |
 |---|---|---|---|
 {rows}
+
+These change nothing. Any other trigger in any other state is an error in tests and in the simulator; a node leaves its
+state as it is, and logs it.
+
+| Trigger | In | Why |
+|---|---|---|
+{ignored}
 """
 
 
@@ -55,11 +62,11 @@ def chart(
         Console().print(transitions_table(pick(loaded, name), current.get(name)))
 
 
-def pick(charts: Charts, name: str) -> Chart:
+def pick(charts: Charts, name: str) -> AnyChart:
     """The chart of that name. Raises NotFoundError."""
     if name not in NAMES:
         raise NotFoundError(f"there is no chart {name!r}", f"The charts are {', '.join(NAMES)}")
-    found: Chart = getattr(charts, name)
+    found: AnyChart = getattr(charts, name)
     return found
 
 
@@ -70,7 +77,7 @@ def current_states(directory: Path) -> dict[str, str]:
 
 def chart_states(state: State) -> dict[str, str]:
     """Chart name → its state; a follower has no coordinator's chart."""
-    states = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
+    states: dict[str, str] = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
     if state.coordination:
         states["coordinator"] = state.coordination.chart
     if submission := head_of(state):
@@ -78,7 +85,7 @@ def chart_states(state: State) -> dict[str, str]:
     return states
 
 
-def to_mermaid(chart: Chart, current: str | None = None) -> str:
+def to_mermaid(chart: AnyChart, current: str | None = None) -> str:
     """The chart as a mermaid state diagram, the `current` state coloured."""
     from transitions.extensions import HierarchicalGraphMachine
 
@@ -109,7 +116,7 @@ def overview(charts: Charts, current: dict[str, str]) -> Table:
     return table
 
 
-def transitions_table(chart: Chart, current: str | None) -> Table:
+def transitions_table(chart: AnyChart, current: str | None) -> Table:
     """Leaf by leaf, what leads where; the current state is marked."""
     table = Table("", "state", "trigger", "to", "why", box=None, title=chart.name, title_justify="left")
     for state in chart.states:
@@ -121,7 +128,7 @@ def transitions_table(chart: Chart, current: str | None) -> Table:
     return table
 
 
-def _why(chart: Chart, state: str, trigger: str) -> str:
+def _why(chart: AnyChart, state: str, trigger: str) -> str:
     parents = {state.rsplit(".", depth)[0] for depth in range(state.count(".") + 1)} | {"*"}
     for row in chart.source["transitions"]:
         sources = row["source"] if isinstance(row["source"], list) else [row["source"]]
@@ -137,14 +144,22 @@ def write_pages(charts: Charts, directory: Path) -> None:
         (directory / f"{name}.md").write_text(page(pick(charts, name)), encoding="utf-8")
 
 
-def page(chart: Chart) -> str:
+def page(chart: AnyChart) -> str:
     """The Markdown page of a chart."""
     rows = "\n".join(_row(transition) for transition in chart.source["transitions"])
     title = f"The chart `{chart.name}`"
-    return PAGE.format(title=title, name=chart.name, mermaid=to_mermaid(chart), rows=rows)
+    ignored = "\n".join(_ignored_row(item) for item in chart.source.get("ignored", ()))
+    return PAGE.format(title=title, name=chart.name, mermaid=to_mermaid(chart), rows=rows, ignored=ignored)
 
 
 def _row(transition: dict[str, Any]) -> str:
-    source = transition["source"]
-    sources = ", ".join(source) if isinstance(source, list) else "any" if source == "*" else source
+    sources = _in_words(transition["source"], "any")
     return f"| {transition['trigger']} | {sources} | {transition['dest']} | {transition.get('why', '')} |"
+
+
+def _ignored_row(item: dict[str, Any]) -> str:
+    return f"| {item['trigger']} | {_in_words(item['source'], 'any other')} | {item['why']} |"
+
+
+def _in_words(source: str | list[str], all_of_them: str) -> str:
+    return ", ".join(source) if isinstance(source, list) else all_of_them if source == "*" else source

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmd.cli.locate import CONFIG, RULE, config_of_node, holds_log, place_of
+from swarmd.doctor.finding import Severity
 from swarmd.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from swarmd.doctor.finding import Finding, Report
     from swarmd.doctor.subject import Subject
 
-COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
+COLOURS: dict[Severity, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 RUNNING_SHOWN = 3  # names of checks under way that are shown
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from swarmd.config import LoraConfig, TrainingConfig, load_config
+from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
 from swarmd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GIB = 2**30
 ADAPTED = LoraConfig(rank=16)  # what the second column reckons with
-DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+DEVICES: tuple[Device, ...] = ("auto", "cpu", "cuda", "mps", "xpu")
 
 
 def fit(
@@ -31,11 +31,9 @@ def fit(
 ) -> None:
     """Print what training each model of the pool takes here, as configured and as 4-bit weights under adapters."""
     training = load_config(config).training if config else TrainingConfig()
-    if device and device not in DEVICES:
-        raise ConfigError(f"there is no device {device!r}", f"Choose one of {', '.join(DEVICES)}")
     training = msgspec.structs.replace(
         training,
-        device=device or training.device,
+        device=device_named(device) if device else training.device,
         model=model or training.model,
         pool=(model,) if model else training.pool,
     )
@@ -104,3 +102,11 @@ def _describe(room: Room, fits: Sequence[Fit], adapted: Sequence[Fit]) -> dict[s
             for fit, small in zip(fits, adapted, strict=True)
         ],
     }
+
+
+def device_named(name: str) -> Device:
+    """The device of that name. Raises ConfigError."""
+    for device in DEVICES:
+        if device == name:
+            return device
+    raise ConfigError(f"there is no device {name!r}", f"Choose one of {', '.join(DEVICES)}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import tomlkit
 
+from swarmd.cli.fit import device_named
 from swarmd.config import Config, TrainingConfig, load_config
 from swarmd.errors import ConfigError
 from swarmd.paths import configs_directory
@@ -141,5 +142,5 @@ def stage_seconds(base: Config) -> int:
 
 
 def with_device(training: TrainingConfig, device: str) -> TrainingConfig:
-    """The training on another device than the profile's."""
-    return training if device == "auto" else msgspec.structs.replace(training, device=device)
+    """The training on another device than the profile's. Raises ConfigError for one that there is not."""
+    return training if device == "auto" else msgspec.structs.replace(training, device=device_named(device))

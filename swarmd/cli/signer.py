@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -98,7 +98,7 @@ def _with_options(
 ) -> ChainConfig:
     import msgspec
 
-    given = {key: value for key, value in bounds.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in bounds.items() if value is not None}
     fees = msgspec.structs.replace(chain.fees, **given)
     if not chain.rpc and not (rpc and chain_id and contract):
         raise ConfigError("a signer needs --rpc, --chain-id and --contract, or --config with a [chain]")
@@ -120,7 +120,8 @@ def _with_files(chain: ChainConfig, keystore: str | None, passphrase: str | None
     import msgspec
 
     named = {"keystore": keystore, "passphrase": passphrase}
-    return msgspec.structs.replace(chain, **{key: _absolute(name) for key, name in named.items() if name})
+    given: dict[str, Any] = {key: _absolute(name) for key, name in named.items() if name}
+    return msgspec.structs.replace(chain, **given)
 
 
 def _absolute(named: str) -> str:

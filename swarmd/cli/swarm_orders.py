@@ -14,7 +14,7 @@ from swarmd.cli.swarm_options import MAX_GWEI, Account, Endpoints, ManifestFile,
 from swarmd.dht.identity import is_peer_id, load_identity
 from swarmd.errors import ConfigError, ContractRefused
 from swarmd.manifest import Manifest, sign_manifest, write_manifest
-from swarmd.manifest.form import UINT32_MAX, check_bootnode
+from swarmd.manifest.form import UINT32_MAX, Membership, check_bootnode
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
@@ -267,7 +267,7 @@ def _change_manifest_members(
     if not open:
         wanted = dict.fromkeys((manifest.creator, *manifest.members, *added))
         members = tuple(peer for peer in wanted if peer not in removed or peer == manifest.creator)
-    membership = "allow-list" if members else "open"
+    membership: Membership = "allow-list" if members else "open"
     _sign_again(target, msgspec.structs.replace(manifest, membership=membership, members=members))
     typer.echo(f"every node needs this in its configuration, and a restart:\n\n[dht]\nmembers = {_toml(members)}")
 

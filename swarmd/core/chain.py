@@ -271,7 +271,7 @@ def on_drive_due(turn: Turn) -> None:
 
 def on_membership_read(turn: Turn, event: MembershipRead) -> None:
     """Whose records count in the DHT."""
-    turn.put("members", None if event.open else event.peers[:MEMBERS_MAX])
+    turn.state.members = None if event.open else event.peers[:MEMBERS_MAX]
     if len(event.peers) > MEMBERS_MAX:
         turn.count_rejections("members-full", len(event.peers) - MEMBERS_MAX)
     if turn.state.link.chart == "up":

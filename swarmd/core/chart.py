@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 import msgspec
 import yaml
@@ -17,6 +19,20 @@ from transitions import MachineError
 from transitions.extensions.nesting import HierarchicalMachine, NestedState
 
 from swarmd.errors import ChartError, NotFoundError
+
+if TYPE_CHECKING:  # made of the charts that are loaded here
+    from swarmd.core.chart_types import (
+        CoordinatorState,
+        CoordinatorTrigger,
+        LinkState,
+        LinkTrigger,
+        RoundState,
+        RoundTrigger,
+        SubmissionState,
+        SubmissionTrigger,
+        TrainerState,
+        TrainerTrigger,
+    )
 
 NAMES = ("round", "link", "trainer", "coordinator", "submission")
 
@@ -31,38 +47,81 @@ class DottedMachine(HierarchicalMachine):
     state_cls = DottedState
 
 
-class Chart(msgspec.Struct, frozen=True):
-    """One chart, ready to be looked up.
+class Gaps:
+    """What no chart says: triggers that came in states which neither follow nor ignore them.
+
+    Nothing changes then, as if they were ignored. With `raises`, as in tests and in the simulator, one is an error. A
+    node counts it, and its daemon logs it: what has happened must not end every process that takes up the log.
+    """
+
+    def __init__(self) -> None:
+        self.raises = False
+        self.seen: Counter[tuple[str, str, str]] = Counter()  # chart, state, trigger
+
+    def note(self, chart: str, state: str, trigger: str) -> None:
+        """Take note of one. Raises ChartError where that is wanted."""
+        if self.raises:
+            hint = f"Let it lead somewhere in statecharts/{chart}.yaml, or list it there under `ignored` and say why"
+            raise ChartError(f"the chart {chart!r} does not say what {trigger!r} means in {state!r}", hint)
+        self.seen[chart, state, trigger] += 1
+
+    def told(self) -> list[str]:
+        """What was noted since this was asked last, as lines for people."""
+        lines = [
+            f"{chart}: {trigger} in {state}, {count} times" for (chart, state, trigger), count in self.seen.items()
+        ]
+        self.seen.clear()
+        return lines
+
+
+GAPS = Gaps()  # of this process
+StateT = TypeVar("StateT", bound=str)
+TriggerT = TypeVar("TriggerT", bound=str)
+
+
+class Chart(msgspec.Struct, Generic[StateT, TriggerT], frozen=True):
+    """One chart, ready to be looked up. `chart_types.py` names the states and triggers of each.
 
     Attributes:
         source: the YAML document, for drawing.
-        table: (state, trigger) → state; a pair that is not there is ignored.
+        table: (state, trigger) → state.
+        ignored: (state, trigger) → why it changes nothing.
     """
 
     name: str
-    initial: str
+    initial: StateT
     source: dict[str, Any]
-    table: dict[tuple[str, str], str]
+    table: dict[tuple[StateT, TriggerT], StateT]
+    ignored: dict[tuple[StateT, TriggerT], str] = {}
+
+    def ignore(self, state: StateT, trigger: TriggerT) -> Literal[False]:
+        """Leave the state as it is: False. What the chart does not list as ignored is noted as a gap."""
+        if (state, trigger) not in self.ignored:
+            GAPS.note(self.name, state, trigger)
+        return False
 
     @property
-    def states(self) -> tuple[str, ...]:
+    def states(self) -> tuple[StateT, ...]:
         """Leaf states in the file's order."""
-        return tuple(leaf_states(self.source["states"]))
+        return cast(tuple[StateT, ...], tuple(leaf_states(self.source["states"])))
 
     @property
-    def triggers(self) -> tuple[str, ...]:
+    def triggers(self) -> tuple[TriggerT, ...]:
         """Triggers in the file's order, each once."""
         return tuple(dict.fromkeys(item["trigger"] for item in self.source["transitions"]))
+
+
+AnyChart = Chart[Any, Any]
 
 
 class Charts(msgspec.Struct, frozen=True):
     """The charts that `step` follows."""
 
-    round: Chart
-    link: Chart
-    trainer: Chart
-    coordinator: Chart
-    submission: Chart
+    round: Chart[RoundState, RoundTrigger]
+    link: Chart[LinkState, LinkTrigger]
+    trainer: Chart[TrainerState, TrainerTrigger]
+    coordinator: Chart[CoordinatorState, CoordinatorTrigger]
+    submission: Chart[SubmissionState, SubmissionTrigger]
 
 
 def leaf_states(states: list[Any], prefix: str = "") -> list[str]:
@@ -113,8 +172,7 @@ def _refuse_unknown_states(source: dict[str, Any]) -> None:
     leaves = leaf_states(source["states"])
     known = {leaf.rsplit(".", depth)[0] for leaf in leaves for depth in range(leaf.count(".") + 1)} | {"*"}
     for item in source["transitions"]:
-        sources = item["source"] if isinstance(item["source"], list) else [item["source"]]
-        for name in (*sources, item["dest"]):
+        for name in (*_sources_of(item), item["dest"]):
             if name not in known:
                 raise ChartError(f"the chart {source['name']!r} is inconsistent: there is no state {name!r}")
 
@@ -136,7 +194,33 @@ def compile_table(source: dict[str, Any]) -> dict[tuple[str, str], str]:
     return table
 
 
-def load_chart(path: Path) -> Chart:
+def compile_ignored(source: dict[str, Any], table: Mapping[Any, str]) -> dict[tuple[str, str], str]:
+    """Which (state, trigger) pairs change nothing, and why. `*` is every state that does not follow the trigger.
+
+    Raises:
+        ChartError: an entry names a state or trigger that there is not, gives no `why`, or has a transition too.
+    """
+    leaves = leaf_states(source["states"])
+    triggers = {item["trigger"] for item in source["transitions"]}
+    ignored: dict[tuple[str, str], str] = {}
+    for item in source.get("ignored", ()):
+        trigger, why = str(item.get("trigger")), str(item.get("why") or "")
+        for name in _sources_of(item):
+            found = [leaf for leaf in leaves if name == "*" or leaf == name or leaf.startswith(f"{name}.")]
+            found = [leaf for leaf in found if name != "*" or (leaf, trigger) not in table]
+            followed = [leaf for leaf in found if (leaf, trigger) in table]
+            if trigger not in triggers or not found or not why or followed:
+                wrong = f"is followed in {followed[0]!r}" if followed else "names no state, no trigger or no `why`"
+                raise ChartError(f"the chart {source['name']!r} is inconsistent: ignored {item} {wrong}")
+            ignored |= {(leaf, trigger): why for leaf in found}
+    return ignored
+
+
+def _sources_of(item: dict[str, Any]) -> list[str]:
+    return item["source"] if isinstance(item["source"], list) else [item["source"]]
+
+
+def load_chart(path: Path) -> AnyChart:
     """Read and compile one chart.
 
     Raises:
@@ -151,7 +235,8 @@ def load_chart(path: Path) -> Chart:
         raise ChartError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(source, dict) or not {"name", "initial", "states", "transitions"} <= source.keys():
         raise ChartError(f"{path} is no chart", "It needs the keys name, initial, states and transitions")
-    return Chart(str(source["name"]), str(source["initial"]), source, compile_table(source))
+    table = compile_table(source)
+    return Chart(str(source["name"]), str(source["initial"]), source, table, compile_ignored(source, table))
 
 
 def load_charts(directory: Path | None = None) -> Charts:

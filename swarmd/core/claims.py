@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from swarmd.core.events import RolloutsGathered, StageTrained
 from swarmd.core.observed import Claimant, Claims
-from swarmd.core.state import State
+from swarmd.core.state import AnyState
 from swarmd.core.turn import Turn
 from swarmd.core.values import Backing, Claim
 
@@ -29,7 +29,7 @@ def on_gathered(turn: Turn, event: RolloutsGathered, source: tuple[int, int] | N
     """Keep what was claimed of the stage `source`, until its rollouts have been scored."""
     known = turn.state.claims
     if source is not None and (event.claims or known is not None):
-        turn.put("claims", replace(known or Claims(), round=source[0], stage=source[1], claims=event.claims))
+        turn.state.claims = replace(known or Claims(), round=source[0], stage=source[1], claims=event.claims)
 
 
 def on_stage_trained(turn: Turn, event: StageTrained, source: tuple[int, int] | None) -> None:
@@ -44,7 +44,7 @@ def on_stage_trained(turn: Turn, event: StageTrained, source: tuple[int, int] | 
         if backing is not None and claim.peer != turn.settings.peer:
             _count(claimants, claim, backing)
     kept = tuple(claimants.values())[-CLAIMANTS_KEPT:]
-    turn.put("claims", replace(known, claims=(), claimants=kept))
+    turn.state.claims = replace(known, claims=(), claimants=kept)
 
 
 def _count(claimants: dict[str, Claimant], claim: Claim, backing: Backing) -> None:
@@ -58,8 +58,9 @@ def _count(claimants: dict[str, Claimant], claim: Claim, backing: Backing) -> No
     if not gaps:
         del claimants[claim.peer]
         return
-    latest = {"claimed": claim.reward, "backed": most} if excess else {}
-    claimants[claim.peer] = replace(before, judged=min(before.judged + 1, BITS_KEPT), gaps=gaps, **latest)
+    claimed, backed = (claim.reward, most) if excess else (before.claimed, before.backed)
+    judged = min(before.judged + 1, BITS_KEPT)
+    claimants[claim.peer] = replace(before, judged=judged, gaps=gaps, claimed=claimed, backed=backed)
 
 
 def backed_most(claim: Claim, backing: Backing) -> float:
@@ -71,7 +72,7 @@ def backed_most(claim: Claim, backing: Backing) -> float:
     return (backing.reward + (count - backing.completions) * backing.most) / count
 
 
-def unbacked(state: State) -> tuple[Claimant, ...]:
+def unbacked(state: AnyState) -> tuple[Claimant, ...]:
     """Peers whose claims do not hold, again and again."""
     claimants: Iterable[Claimant] = state.claims.claimants if state.claims is not None else ()
     return tuple([claimant for claimant in claimants if claimant.gaps.bit_count() >= GAPS_MIN])

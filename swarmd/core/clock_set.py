@@ -24,7 +24,7 @@ def on_clock_set(turn: Turn, event: ClockSet) -> None:
     if coordination is not None:
         latest = turn.at + _stage_s(turn)
         if coordination.deadline_at > latest:
-            turn.put("coordination", replace(coordination, deadline_at=latest))
+            turn.state.coordination = replace(coordination, deadline_at=latest)
     if turn.rules >= DRIVEN_SINCE and turn.state.chain is not None:
         chain.look_anew(turn)
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from swarmd.core.events import LeaderboardSeen, RoundAnnounced
 from swarmd.core.observed import Conduct, Fault, StageAccount, StageSeen, Verdict, Watched
-from swarmd.core.state import State
+from swarmd.core.state import AnyState, State
 from swarmd.core.turn import Turn
 from swarmd.core.values import Promised
 
@@ -65,7 +65,7 @@ def on_announced(turn: Turn, event: RoundAnnounced) -> None:
 
 
 def _keep_stages(turn: Turn, kept: Conduct, stages: tuple[StageSeen, ...]) -> None:
-    turn.put("conduct", replace(kept, stages=stages[-STAGES_KEPT:]))
+    turn.state.conduct = replace(kept, stages=stages[-STAGES_KEPT:])
 
 
 def _ended(turn: Turn, last: StageSeen, event: RoundAnnounced, promised: Promised) -> StageSeen:
@@ -114,7 +114,7 @@ def on_clock_set(turn: Turn) -> None:
     """This machine's clock was set: times before and after it cannot be compared."""
     kept = turn.state.conduct
     if kept is not None:
-        turn.put("conduct", replace(kept, stages=()))
+        turn.state.conduct = replace(kept, stages=())
 
 
 def on_leaderboard_seen(turn: Turn, event: LeaderboardSeen) -> None:
@@ -139,10 +139,10 @@ def on_leaderboard_seen(turn: Turn, event: LeaderboardSeen) -> None:
             peers = _count_credit(peers, account, in_time)
         elif account.left_out and in_time:
             stages[place] = _with(stages[place], "slow")  # it heard nobody at all
-    turn.put("conduct", Conduct(tuple(_mark_skips(turn, event, stages, promised)), peers))
+    turn.state.conduct = Conduct(tuple(_mark_skips(turn, event, stages, promised)), peers)
 
 
-def _without_barred(state: State, account: StageAccount) -> StageAccount:
+def _without_barred(state: AnyState, account: StageAccount) -> StageAccount:
     """Peers that have signed two reports for one place are owed nothing, and no stage waits for them."""
     barred = frozenset([each.peer for each in state.equivocations if each.kind == "report"])
     if not barred.intersection(account.seen):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from swarmd.bounds import fit
 from swarmd.core import evidence, standings
+from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports
 from swarmd.core.events import (
     MemberLeft,
@@ -19,11 +20,11 @@ from swarmd.core.events import (
     RoundPublished,
 )
 from swarmd.core.members import MAKE_ROOM_SINCE, with_room, without_gone
-from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Report, State
+from swarmd.core.state import MEMBERS_MAX, AnyState, Coordination, Member, Report
 from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import CoordinatorSettings
 
-COLLECTING = ("announcing", "open.collecting")
+COLLECTING: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
 READY_SINCE = 6  # rules under which a stage's time begins when this node's trainer is ready, in each of its lives
 REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with an RSA key 600
 SILENT_ROUNDS = 64  # once in so many rounds every silent member is waited for
@@ -87,7 +88,7 @@ def _announce_anew(turn: Turn) -> None:
     opened = turn.coordination
     turn.settle(_announce_id(opened))
     deadline_at = max(opened.deadline_at, turn.at + settings_of(turn).stage_s)
-    turn.put("coordination", replace(opened, deadline_at=deadline_at, openings=opened.openings + 1))
+    turn.state.coordination = replace(opened, deadline_at=deadline_at, openings=opened.openings + 1)
     if opened.chart == "open.collecting":
         turn.arm("stage", deadline_at)
     _announce(turn)
@@ -105,18 +106,18 @@ def on_first_trainer(turn: Turn) -> None:
         _announce_anew(turn)
 
 
-def awaits_trainer(state: State) -> bool:
+def awaits_trainer(state: AnyState) -> bool:
     """Whether the open stage goes on beyond its deadline: nobody has reported, and this node could not yet have."""
     coordination = state.coordination
     return coordination is not None and not coordination.reports and not had_trainer(state)
 
 
-def had_trainer(state: State) -> bool:
+def had_trainer(state: AnyState) -> bool:
     """Whether the trainer has been ready in this life."""
     return bool(state.trainer.device)
 
 
-def is_alone(state: State) -> bool:
+def is_alone(state: AnyState) -> bool:
     """Whether a stage that closes now would close without the others of the swarm, which the settings forbid.
 
     No peer is connected, and no other member has reported in the open stage, though there have been others. A swarm
@@ -139,7 +140,7 @@ def _hold(turn: Turn) -> None:
     """Keep the stage open for as long as this node is alone; look again after another stage's time."""
     coordination = turn.coordination
     if coordination.held_since is None:
-        turn.put("coordination", replace(coordination, held_since=turn.at))
+        turn.state.coordination = replace(coordination, held_since=turn.at)
     if all(deadline.name != "stage" for deadline in turn.state.deadlines):
         turn.arm("stage", turn.at + settings_of(turn).stage_s)
 
@@ -179,7 +180,7 @@ def _has_room(turn: Turn, reported: bool) -> bool:
     members = with_room(coordination, reported)
     if members is None:
         return False
-    turn.put("coordination", replace(coordination, members=members))
+    turn.state.coordination = replace(coordination, members=members)
     return True
 
 
@@ -193,7 +194,7 @@ def member_of(coordination: Coordination, peer: str) -> Member | None:
 
 def _set_member(turn: Turn, member: Member) -> None:
     others = tuple(other for other in turn.coordination.members if other.peer != member.peer)
-    turn.set(coordination=replace(turn.coordination, members=(*others, member)))
+    turn.state.coordination = replace(turn.coordination, members=(*others, member))
 
 
 def on_member_left(turn: Turn, event: MemberLeft) -> None:
@@ -204,7 +205,7 @@ def on_member_left(turn: Turn, event: MemberLeft) -> None:
         if left is None:
             _set_member(turn, replace(member, left=True))
         else:
-            turn.put("coordination", replace(turn.coordination, members=left))
+            turn.state.coordination = replace(turn.coordination, members=left)
         _close_on_quorum(turn)
 
 
@@ -233,11 +234,12 @@ def _first_round(turn: Turn) -> int:
     round = turn.coordination.round
     if turn.state.restored:
         heard = turn.state.first_heard >= 0  # which may be old by one
-        turn.set(restored=False, floor=fit(max(turn.state.floor + heard, round + 1)))
+        turn.state.restored = False
+        turn.state.floor = fit(max(turn.state.floor + heard, round + 1))
     return max(round, turn.state.floor)
 
 
-def _open(turn: Turn, trigger: str, round: int, stage: int) -> None:
+def _open(turn: Turn, trigger: CoordinatorTrigger, round: int, stage: int) -> None:
     coordination = turn.coordination
     opened = turn.move_coordinator(
         trigger,
@@ -266,8 +268,17 @@ def _announce(turn: Turn) -> None:
 
 def _finish(turn: Turn, rounds: int) -> None:
     """All rounds have been run."""
-    ended = {"opened_at": turn.at, "deadline_at": turn.at, "held_since": None}
-    if turn.move_coordinator("finish", round=rounds, stage=0, reports=(), round_reports=(), **ended):
+    ended = turn.move_coordinator(
+        "finish",
+        round=rounds,
+        stage=0,
+        reports=(),
+        round_reports=(),
+        opened_at=turn.at,
+        deadline_at=turn.at,
+        held_since=None,
+    )
+    if ended:
         _announce_end(turn)
 
 
@@ -307,7 +318,7 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
             return
     report = Report(event.peer, event.reward, event.record)
     coordination = turn.coordination
-    turn.put("coordination", replace(coordination, reports=(*coordination.reports, report)))
+    turn.state.coordination = replace(coordination, reports=(*coordination.reports, report))
     _close_on_quorum(turn)
 
 
@@ -400,7 +411,7 @@ def on_stage_overdue(turn: Turn) -> None:
     _close(turn, "deadline")
 
 
-def _close(turn: Turn, trigger: str) -> None:
+def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
     """Settle accounts and open what comes next, unless nobody else could take part in either."""
     if turn.coordination.chart == "open.collecting" and is_alone(turn.state):
         _hold(turn)

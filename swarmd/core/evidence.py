@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated
-from swarmd.core.state import Coordination, Equivocation, State
+from swarmd.core.state import AnyState, Coordination, Equivocation, State
 from swarmd.core.turn import Turn
 from swarmd.core.values import KnownEvidence, RolloutsRef
 
@@ -40,7 +40,7 @@ def on_equivocated(turn: Turn, event: Equivocated) -> None:
     kept = keep(known, event, turn.at)
     if kept is known:
         return
-    turn.put("equivocations", kept)
+    turn.state.equivocations = kept
     if turn.state.coordination is not None:
         _withdraw(turn, turn.coordination)
 
@@ -51,10 +51,10 @@ def _withdraw(turn: Turn, coordination: Coordination) -> None:
     reports = tuple([report for report in coordination.reports if report.peer not in barred])
     if len(reports) < len(coordination.reports):
         turn.count_rejections(REASON, len(coordination.reports) - len(reports))
-    turn.put("coordination", replace(coordination, barred=barred, reports=reports))
+    turn.state.coordination = replace(coordination, barred=barred, reports=reports)
 
 
-def barred_in(state: State, round: int) -> tuple[str, ...]:
+def barred_in(state: AnyState, round: int) -> tuple[str, ...]:
     """Peers whose reports and rollouts of a round do not count, sorted."""
     if not state.equivocations:
         return ()
@@ -71,13 +71,13 @@ def bars(known: Equivocation | KnownEvidence, round: int) -> bool:
     return known.kind == "report" and known.round <= round < known.round + BARRED_ROUNDS
 
 
-def in_force(state: State) -> tuple[Equivocation, ...]:
+def in_force(state: AnyState) -> tuple[Equivocation, ...]:
     """What is still told, the latest last: of rounds that are not `BARRED_ROUNDS` behind the swarm's."""
     round = -1 if state.clock is None else state.clock.round
     return tuple([each for each in state.equivocations if round < each.round + BARRED_ROUNDS])
 
 
-def without_barred(state: State, rollouts: tuple[RolloutsRef, ...]) -> tuple[RolloutsRef, ...]:
+def without_barred(state: AnyState, rollouts: tuple[RolloutsRef, ...]) -> tuple[RolloutsRef, ...]:
     """Rollouts to train on: those of peers whose rounds count."""
     if not state.equivocations:
         return rollouts

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from swarmd.core import rounds
+from swarmd.core.chart_types import RoundState
 from swarmd.core.events import SpaceFreed, SpaceLow
 from swarmd.core.state import LowSpace
 from swarmd.core.turn import Turn
 
-IDLE = ("syncing", "waiting", "round.gathering", "round.settling")  # where a node is not at work, or at little
+# where a node is not at work, or at little
+IDLE: tuple[RoundState, ...] = ("syncing", "waiting", "round.gathering", "round.settling")
 
 
 def on_space_low(turn: Turn, event: SpaceLow) -> None:
     """Begin no stage until there is room; `hold` sees to the one in hand."""
     before = turn.state.low_space
     since = turn.at if before is None else before.since
-    turn.put("low_space", LowSpace(event.free_bytes, event.wanted_bytes, since))
+    turn.state.low_space = LowSpace(event.free_bytes, event.wanted_bytes, since)
 
 
 def hold(turn: Turn) -> None:
@@ -31,11 +33,11 @@ def hold(turn: Turn) -> None:
             rounds.cancel(turn)
             turn.move_round("pause")
     if turn.state.chart == "paused":
-        turn.put("faulted", True)
+        turn.state.faulted = True
         turn.disarm("gather", "train", "publish")
 
 
 def on_space_freed(turn: Turn, event: SpaceFreed) -> None:
     """There is room again: join where the swarm is, as soon as the trainer is through with what it was told to stop."""
-    turn.put("low_space", None)
+    turn.state.low_space = None
     rounds.rejoin(turn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from swarmd.bounds import fit
 from swarmd.core.events import RoundAnnounced
-from swarmd.core.state import State
+from swarmd.core.state import AnyState
 from swarmd.core.turn import Turn
 
 
@@ -23,10 +23,11 @@ def raise_floor(turn: Turn, event: RoundAnnounced, round: int) -> None:
     if not state.restored or not (event.final or event.deadline_at > turn.at or turn.chain_is_up):
         return
     settled = event.final or turn.chain_is_up or 0 <= state.first_heard < round
-    first_heard = round if state.first_heard < 0 else state.first_heard
-    turn.set(restored=not settled, first_heard=first_heard, floor=fit(max(state.floor, round + (not event.final))))
+    state.restored = not settled
+    state.first_heard = round if state.first_heard < 0 else state.first_heard
+    state.floor = fit(max(state.floor, round + (not event.final)))
 
 
-def is_barred(state: State, round: int) -> bool:
+def is_barred(state: AnyState, round: int) -> bool:
     """Whether this node may have signed something of the round before it was restored."""
     return state.restored or round < state.floor

@@ -27,11 +27,11 @@ def note_result(turn: Turn, event: StageTrained) -> None:
     """Keep what a stage gave: it is done, its reward counts, peers' refused rollouts are counted."""
     turn.settle(event.command)
     reward = StageReward(event.round, event.stage, event.reward, event.held_out, count_aside(event.set_aside))
-    turn.put("done", (event.round, event.stage))
-    turn.put("faulted", False)
-    turn.put("stopped", False)
-    turn.put("rewards", (*turn.state.rewards[-REWARDS_KEPT + 1 :], reward))
-    turn.put("reward_total", turn.sum_of(turn.state.reward_total, event.reward))
+    turn.state.done = (event.round, event.stage)
+    turn.state.faulted = False
+    turn.state.stopped = False
+    turn.state.rewards = (*turn.state.rewards[-REWARDS_KEPT + 1 :], reward)
+    turn.state.reward_total = turn.sum_of(turn.state.reward_total, event.reward)
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)
     source = preceding(event.round, event.stage, turn.settings.stages)
@@ -62,11 +62,9 @@ def report_of(work: Work, result: Result) -> PublishReport:
 def on_rounds_skipped(turn: Turn, event: RoundsSkipped) -> None:
     """Take note of rounds that this node has no part in."""
     skip = Skip(event.first, event.last, event.cause, turn.at)
-    work = turn.state.work
+    state, work = turn.state, turn.state.work
     in_vain = work is not None and event.first <= work.round <= event.last  # joined, but nothing was trained
-    turn.set(
-        rounds_joined=turn.state.rounds_joined - in_vain,
-        skipped_to=event.last,
-        skips=(*turn.state.skips, skip)[-SKIPS_KEPT:],
-        rounds_skipped=fit(turn.state.rounds_skipped + event.last - event.first + 1),
-    )
+    state.rounds_joined -= in_vain
+    state.skipped_to = event.last
+    state.skips = (*state.skips, skip)[-SKIPS_KEPT:]
+    state.rounds_skipped = fit(state.rounds_skipped + event.last - event.first + 1)

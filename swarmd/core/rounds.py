@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swarmd.core import claims, evidence, restored, submissions, votes
+from swarmd.core.chart_types import RoundState, RoundTrigger
 from swarmd.core.commands import (
     Announce,
     CancelTraining,
@@ -39,6 +40,8 @@ CANCEL_S = 30.0  # a trainer that has not stopped by then is killed
 CLOCK_REPEAT_MAX_S = 60.0
 TOLD_ONCE_SINCE = 5  # rules under which a trainer that was told to stop is not told again when a pause is over
 ONE_FATE_SINCE = 6  # rules under which a stage that was given up is left only when the trainer is through with it
+# Where nobody asks where the swarm is: too early for it, or too late.
+UNSYNCED: tuple[RoundState, ...] = ("stopped", "failed", "draining", "starting", "joining", "registering")
 NOWHERE = (-1, -1, False)  # before every announcement
 
 
@@ -105,7 +108,7 @@ def heed_clock(turn: Turn, event: RoundAnnounced) -> None:
         restored.raise_floor(turn, event, clock.round)
         follow_clock(turn, moved=False)  # an older record of the same stage: it tells where the swarm is, not how long
         return
-    turn.put("clock", Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final))
+    turn.state.clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
     restored.raise_floor(turn, event, event.round)
     if event.final or turn.chain_is_up:
         turn.disarm("clock")
@@ -173,15 +176,15 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     if (clock.round, clock.stage) <= max(turn.state.done, rewarded(turn)):
         turn.move_round("resume_settling")
         return
-    trigger = "abandoned" if turn.state.chart == "skipping" else "announced"
+    trigger: RoundTrigger = "abandoned" if turn.state.chart == "skipping" else "announced"
     if not turn.move_round(trigger):
         return
     _drop_gathering(turn)
     before = turn.state.work
     joined = before is None or before.round != clock.round
     work = Work(clock.round, clock.stage, joined_at=turn.at, context=_context_after(turn, before, clock.round))
-    turn.put("work", work)
-    turn.put("rounds_joined", turn.state.rounds_joined + joined)
+    turn.state.work = work
+    turn.state.rounds_joined += joined
     if turn.settings.chain is not None:
         votes.begin_tally(turn, work.round, work.stage)
     _gather(turn, work)
@@ -201,7 +204,7 @@ def _drop_gathering(turn: Turn) -> None:
     pending = turn.state.pending
     kept = [command for command in pending if not isinstance(command, (Gather, Train))]
     if len(kept) != len(pending):
-        turn.put("pending", tuple(kept))
+        turn.state.pending = tuple(kept)
     turn.disarm("gather", "train", "publish")
 
 
@@ -400,8 +403,9 @@ def awaits_trainer(turn: Turn) -> bool:
     It is told to stop, and killed if it does not, so this ends; and no other stage could be trained meanwhile.
     """
     work = turn.state.work
-    told = work is not None and is_training(turn, train_id(work.round, work.stage))
-    return told and turn.rules >= ONE_FATE_SINCE
+    if work is None or turn.state.trainer.chart != "busy" or turn.rules < ONE_FATE_SINCE:
+        return False
+    return is_training(turn, train_id(work.round, work.stage))
 
 
 def go_on_training(turn: Turn) -> None:
@@ -432,7 +436,7 @@ def on_command_failed(turn: Turn, event: CommandFailed) -> None:
 
 
 def _retry_training(turn: Turn, command: Train) -> None:
-    turn.set(faulted=True)
+    turn.state.faulted = True
     work = turn.state.work
     if work is None or turn.state.chart != "round.training":
         return
@@ -445,7 +449,7 @@ def _retry_training(turn: Turn, command: Train) -> None:
 
 
 def _give_up_stage(turn: Turn) -> None:
-    turn.set(faulted=True)
+    turn.state.faulted = True
     turn.disarm("train")
     if turn.move_round("training_failed"):
         settle_stage(turn)
@@ -479,6 +483,5 @@ def rejoin(turn: Turn) -> None:
 
 def on_clock_overdue(turn: Turn) -> None:
     """No announcement although one was due: look again."""
-    idle = ("stopped", "failed", "draining", "starting", "joining", "registering")
-    if turn.state.chart not in idle and not turn.chain_is_up:
+    if turn.state.chart not in UNSYNCED and not turn.chain_is_up:
         read_clock(turn)

@@ -23,7 +23,7 @@ def credit(turn: Turn) -> None:
         _credited(turn, member, rewards[member.peer]) if member.peer in rewards else member
         for member in coordination.members
     )
-    turn.set(coordination=replace(coordination, members=members))
+    turn.state.coordination = replace(coordination, members=members)
 
 
 def _credited(turn: Turn, member: Member, reward: float) -> Member:
@@ -44,7 +44,7 @@ def publish(turn: Turn) -> None:
         for member in sorted(coordination.members, key=lambda member: (-member.reward, member.peer))
         if member.rounds
     )
-    turn.set(coordination=replace(coordination, standings=standings))
+    turn.state.coordination = replace(coordination, standings=standings)
     records = _published(turn, (*coordination.round_reports, *coordination.reports))
     earlier = tuple(command for command in turn.state.pending if isinstance(command, PublishLeaderboard))
     for command in earlier:

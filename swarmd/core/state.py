@@ -5,6 +5,9 @@ State is only ever made by `swarmd.core.step.step`. Everything in it is bounded;
 
 from __future__ import annotations
 
+import msgspec
+
+from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, SubmissionState, TrainerState
 from swarmd.core.commands import Command
 from swarmd.core.observed import Claims, Conduct
 from swarmd.core.values import (
@@ -57,7 +60,7 @@ class LowSpace(Value, frozen=True):
 class Link(Value, frozen=True):
     """The connection to the DHT; `chart` is a state of link.yaml."""
 
-    chart: str = "down"
+    chart: LinkState = "down"
     since: float = 0.0
     reason: str = ""
     peers: int = 0
@@ -69,7 +72,7 @@ class Link(Value, frozen=True):
 class Trainer(Value, frozen=True):
     """The trainer worker; `chart` is a state of trainer.yaml."""
 
-    chart: str = "down"
+    chart: TrainerState = "down"
     since: float = 0.0
     device: str = ""
     model: str = ""
@@ -162,7 +165,7 @@ class Equivocation(Value, frozen=True):
 class Coordination(Value, frozen=True):
     """The coordinator's side; `chart` is a state of coordinator.yaml."""
 
-    chart: str = "idle"
+    chart: CoordinatorState = "idle"
     since: float = 0.0
     round: int = 0
     stage: int = 0
@@ -182,7 +185,7 @@ class Submission(Value, frozen=True):
 
     id: str  # register, reward/<round>/<stage>, winners/<round>, advance/<round>/<stage>
     kind: SubmissionKind
-    chart: str = "intended"
+    chart: SubmissionState = "intended"
     since: float = 0.0
     intended_at: float = 0.0
     round: int = 0
@@ -200,7 +203,7 @@ class Submission(Value, frozen=True):
 class Chain(Value, frozen=True):
     """The chain as this node knows it; `chart` is a state of link.yaml."""
 
-    chart: str = "down"
+    chart: LinkState = "down"
     since: float = 0.0
     reason: str = ""
     chain_id: int = 0
@@ -243,13 +246,13 @@ class Tally(Value, frozen=True):
     scores: tuple[Score, ...] = ()
 
 
-class State(Value, frozen=True):
-    """All of it. `chart` is a state of round.yaml."""
+class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
+    """All of it, as rules see it: what a `Turn` changes in place, or a `State`. `chart` is a state of round.yaml."""
 
     settings: Settings | None = None
     run: str = ""
     started_at: float = 0.0
-    chart: str = "stopped"
+    chart: RoundState = "stopped"
     since: float = 0.0  # when `chart` was entered
     clock: Clock | None = None
     work: Work | None = None
@@ -285,6 +288,10 @@ class State(Value, frozen=True):
     equivocations: tuple[Equivocation, ...] = ()  # see `swarmd.core.evidence`, by round
     conduct: Conduct | None = None  # the coordinator's, as this follower sees it
     claims: Claims | None = None  # of peers, and whether their rollouts bear them out
+
+
+class State(AnyState, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only
+    """All of it, between two events: nothing changes it."""
 
 
 def next_deadline(state: State) -> Deadline | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import astuple
 
 from swarmd.core import (
     chain,
@@ -70,7 +70,7 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.state import State
+from swarmd.core.state import AnyState, State
 from swarmd.core.turn import Turn
 
 RULES = 6  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
@@ -98,15 +98,17 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
     Returns:
         The new state and the commands that the event causes, in the order in which they are to leave.
     """
-    event = envelope.event
-    if state.settings is None and not isinstance(event, NodeStarted):
+    event, settings = envelope.event, state.settings
+    if isinstance(event, NodeStarted):
+        settings = event.settings
+    elif settings is None:
         return state, ()
     rules = envelope.rules or RULES
-    turn = Turn(replace(state), envelope.seq, envelope.at, charts or default_charts(), rules)
+    turn = Turn(AnyState(*astuple(state)), settings, envelope.seq, envelope.at, charts or default_charts(), rules)
     _RULES[type(event)](turn, event)
     if turn.state.low_space is not None:
         pause.hold(turn)
-    return turn.state, tuple(turn.commands)
+    return State(*astuple(turn.state)), tuple(turn.commands)
 
 
 def _on_node_started(turn: Turn, event: NodeStarted) -> None:

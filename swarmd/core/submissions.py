@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core import workers
+from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import (
     CommandFailed,
@@ -23,15 +24,15 @@ from swarmd.core.events import (
     SubmissionRefused,
     SubmissionSent,
 )
-from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
+from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, AnyState, Submission
 from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import Prepared, SubmissionKind, day_of
 from swarmd.errors import ExitCode
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
-SETTLED = ("confirmed", "refused")
-ON_CHAIN = ("included", "confirmed")
+SETTLED: tuple[SubmissionState, ...] = ("confirmed", "refused")
+ON_CHAIN: tuple[SubmissionState, ...] = ("included", "confirmed")
 PREPARED_ONCE_SINCE = 5  # rules that remember a transaction once, however often it was signed
 TURNS = 8  # nodes that may move the contract on take one of so many turns
 TRIMMED_SINCE = 5  # rules under which steps of the contract that were left count towards the settled ones at once
@@ -83,7 +84,7 @@ def intend(turn: Turn, submission: Submission, first: bool = False) -> None:
     if sum(each.chart not in SETTLED for each in others) >= OUTBOX_MAX:
         reason = f"{OUTBOX_MAX} submissions wait for the chain"
         submission = replace(submission, chart="refused", code="outbox-full", reason=reason)
-    turn.put("submissions", _trimmed(turn, (submission, *others) if first else (*others, submission)))
+    turn.state.submissions = _trimmed(turn, (submission, *others) if first else (*others, submission))
     hand_next(turn)
 
 
@@ -104,12 +105,12 @@ def _trimmed(turn: Turn, kept: tuple[Submission, ...]) -> tuple[Submission, ...]
 # --- handing over ---
 
 
-def find(state: State, submission_id: str) -> Submission | None:
+def find(state: AnyState, submission_id: str) -> Submission | None:
     """The submission with this id."""
     return next((each for each in state.submissions if each.id == submission_id), None)
 
 
-def on_chain(state: State, kind: SubmissionKind) -> list[Submission]:
+def on_chain(state: AnyState, kind: SubmissionKind) -> list[Submission]:
     """Submissions of a kind that the chain has."""
     return [each for each in state.submissions if each.kind == kind and each.chart in ON_CHAIN]
 
@@ -119,7 +120,7 @@ def block_of(submission: Submission) -> int:
     return -1 if submission.block is None else submission.block.number
 
 
-def head_of(state: State) -> Submission | None:
+def head_of(state: AnyState) -> Submission | None:
     """The one whose turn it is: the first that is not settled, and that the contract is ready for."""
     for each in state.submissions:
         if each.chart not in (*ON_CHAIN, "refused") and not _is_ahead(state, each):
@@ -127,7 +128,7 @@ def head_of(state: State) -> Submission | None:
     return None
 
 
-def _is_ahead(state: State, submission: Submission) -> bool:
+def _is_ahead(state: AnyState, submission: Submission) -> bool:
     """A reorganisation may have taken the contract back to before this: it has to move on first."""
     chain = state.chain
     if chain is None or submission.kind == "register":
@@ -253,8 +254,7 @@ def on_included(turn: Turn, event: SubmissionIncluded) -> None:
     submission = find(turn.state, event.submission)
     if submission is None:
         return
-    fields = {"block": event.block, "hash": event.hash or submission.hash, "reason": ""}
-    if turn.move_submission(submission, "include", **fields):
+    if turn.move_submission(submission, "include", block=event.block, hash=event.hash or submission.hash, reason=""):
         _note_mark(turn, submission, event.block.number)
         hand_next(turn)
 
@@ -276,7 +276,7 @@ def on_confirmed(turn: Turn, event: SubmissionConfirmed) -> None:
         return
     prepared = tuple(replace(each, raw=b"") for each in submission.prepared)
     if turn.move_submission(submission, "confirm", block=event.block, prepared=prepared):
-        turn.put("submissions", _trimmed(turn, turn.state.submissions))
+        turn.state.submissions = _trimmed(turn, turn.state.submissions)
         _wait(turn)
 
 
@@ -299,7 +299,7 @@ def on_failed(turn: Turn, event: CommandFailed) -> None:
         return
     place = turn.state.submissions.index(submission)
     noted = replace(submission, reason=event.reason)
-    turn.put("submissions", (*turn.state.submissions[:place], noted, *turn.state.submissions[place + 1 :]))
+    turn.state.submissions = (*turn.state.submissions[:place], noted, *turn.state.submissions[place + 1 :])
     _retry(turn)
 
 
@@ -314,7 +314,7 @@ def on_refused(turn: Turn, event: SubmissionRefused) -> None:
     submission = find(turn.state, event.submission)
     if submission is None or not turn.move_submission(submission, "refuse", code=event.code, reason=event.reason):
         return
-    turn.put("submissions", _trimmed(turn, turn.state.submissions))
+    turn.state.submissions = _trimmed(turn, turn.state.submissions)
     if event.permanent:
         workers.stop_node(turn, f"the contract refuses this node: {event.reason}", ExitCode.CHAIN_CONFLICT)
         return
@@ -346,10 +346,10 @@ def drop_advances(turn: Turn) -> None:
 def _trim_left(turn: Turn) -> None:
     """Keep the bound on settled submissions after steps of the contract were left to others."""
     if turn.rules >= TRIMMED_SINCE:
-        turn.put("submissions", _trimmed(turn, turn.state.submissions))
+        turn.state.submissions = _trimmed(turn, turn.state.submissions)
 
 
-def awaited(state: State, round: int, stage: int) -> bool:
+def awaited(state: AnyState, round: int, stage: int) -> bool:
     """Whether a stage's reward is still on its way to the chain."""
     submission = find(state, f"reward/{round}/{stage}")
     return submission is not None and submission.chart not in (*ON_CHAIN, "refused")

@@ -9,12 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from swarmd.bounds import INTEGER_MAX, WORD_MAX, add_real, fit
 from swarmd.core.chart import Charts
+from swarmd.core.chart_types import (
+    CoordinatorTrigger,
+    LinkTrigger,
+    RoundTrigger,
+    SubmissionTrigger,
+    TrainerTrigger,
+)
 from swarmd.core.commands import TRAINER_COMMANDS, Command, Train
-from swarmd.core.state import REJECTIONS_KEPT, Chain, Coordination, Deadline, Link, State, Submission, Trainer, Work
+from swarmd.core.state import REJECTIONS_KEPT, AnyState, Chain, Coordination, Deadline, Submission, Work
 from swarmd.core.values import ChainSettings, Settings
 
 STOPPED_SINCE = 4  # rules that tell a node that was stopped from one that broke
@@ -25,105 +32,95 @@ PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given u
 class Turn(msgspec.Struct, gc=False):
     """State and commands of one step.
 
-    `state` is a copy that only this turn knows, and changes in place until the step is over: a new copy for every field
-    would take most of the time of a replay. So a rule that needs a field from before a change takes its value first.
+    `state` is a copy that only this turn knows, and rules assign to its fields until the step is over: a new copy for
+    every field would take most of the time of a replay. So a rule that needs a field from before takes its value first.
     What the fields hold (work, link, deadlines, ...) is replaced, never changed.
     """
 
-    state: State
+    state: AnyState
+    settings: Settings  # of this life, which a `NodeStarted` begins
     seq: int
     at: float
     charts: Charts
     rules: int  # to follow: those of the commit that holds the event
     commands: list[Command] = []
 
-    @property
-    def settings(self) -> Settings:
-        """The settings of this life. Only asked for after `NodeStarted`."""
-        assert self.state.settings is not None, "an event came before NodeStarted"
-        return self.state.settings
-
-    def put(self, field: str, value: Any) -> None:
-        """Replace one field of the state."""
-        force_setattr(self.state, field, value)
-
-    def set(self, **fields: Any) -> None:
-        """Replace several fields of the state."""
-        for field, value in fields.items():
-            force_setattr(self.state, field, value)
-
     # --- charts ---
 
-    def move_round(self, trigger: str) -> bool:
-        """Follow round.yaml. False, and nothing changed, when the chart does not list the trigger here."""
-        after = self.charts.round.table.get((self.state.chart, trigger))
+    def move_round(self, trigger: RoundTrigger) -> bool:
+        """Follow round.yaml. False, and nothing changed, when the chart ignores the trigger here."""
+        state, chart = self.state, self.charts.round
+        after = chart.table.get((state.chart, trigger))
         if after is None:
-            return False
-        force_setattr(self.state, "chart", after)
-        force_setattr(self.state, "since", self.at)
+            return chart.ignore(state.chart, trigger)
+        state.chart = after
+        state.since = self.at
         return True
 
-    def move_link(self, trigger: str, **fields: Any) -> bool:
+    def move_link(self, trigger: LinkTrigger, **fields: Any) -> bool:
         """Follow link.yaml and replace fields of the link."""
-        after = self.charts.link.table.get((self.state.link.chart, trigger))
+        link, chart = self.state.link, self.charts.link
+        after = chart.table.get((link.chart, trigger))
         if after is None:
-            return False
-        link: Link = replace(self.state.link, chart=after, since=self.at, **fields)
-        force_setattr(self.state, "link", link)
+            return chart.ignore(link.chart, trigger)
+        self.state.link = replace(link, chart=after, since=self.at, **fields)
         return True
 
-    def move_trainer(self, trigger: str, **fields: Any) -> bool:
+    def move_trainer(self, trigger: TrainerTrigger, **fields: Any) -> bool:
         """Follow trainer.yaml and replace fields of the trainer."""
-        after = self.charts.trainer.table.get((self.state.trainer.chart, trigger))
+        trainer, chart = self.state.trainer, self.charts.trainer
+        after = chart.table.get((trainer.chart, trigger))
         if after is None:
-            return False
-        trainer: Trainer = replace(self.state.trainer, chart=after, since=self.at, **fields)
-        force_setattr(self.state, "trainer", trainer)
+            return chart.ignore(trainer.chart, trigger)
+        self.state.trainer = replace(trainer, chart=after, since=self.at, **fields)
         return True
 
-    def move_coordinator(self, trigger: str, **fields: Any) -> bool:
+    def move_coordinator(self, trigger: CoordinatorTrigger, **fields: Any) -> bool:
         """Follow coordinator.yaml and replace fields of the coordination."""
-        coordination = self.coordination
-        after = self.charts.coordinator.table.get((coordination.chart, trigger))
+        coordination, chart = self.coordination, self.charts.coordinator
+        after = chart.table.get((coordination.chart, trigger))
         if after is None:
-            return False
-        force_setattr(self.state, "coordination", replace(coordination, chart=after, since=self.at, **fields))
+            return chart.ignore(coordination.chart, trigger)
+        self.state.coordination = replace(coordination, chart=after, since=self.at, **fields)
         return True
 
-    def move_chain(self, trigger: str, **fields: Any) -> bool:
+    def move_chain(self, trigger: LinkTrigger, **fields: Any) -> bool:
         """Follow link.yaml for the chain and replace fields of what is known of it."""
-        chain = self.chain
-        after = self.charts.link.table.get((chain.chart, trigger))
+        chain, chart = self.chain, self.charts.link
+        after = chart.table.get((chain.chart, trigger))
         if after is None:
-            return False
-        force_setattr(self.state, "chain", replace(chain, chart=after, since=self.at, **fields))
+            return chart.ignore(chain.chart, trigger)
+        self.state.chain = replace(chain, chart=after, since=self.at, **fields)
         return True
 
-    def move_submission(self, submission: Submission, trigger: str, **fields: Any) -> bool:
+    def move_submission(self, submission: Submission, trigger: SubmissionTrigger, **fields: Any) -> bool:
         """Follow submission.yaml and replace fields of the submission, which keeps its place in the order."""
-        after = self.charts.submission.table.get((submission.chart, trigger))
+        chart = self.charts.submission
+        after = chart.table.get((submission.chart, trigger))
         if after is None:
-            return False
+            return chart.ignore(submission.chart, trigger)
         moved = replace(submission, chart=after, since=self.at, **fields)
         submissions = self.state.submissions
         place = submissions.index(submission)
-        force_setattr(self.state, "submissions", (*submissions[:place], moved, *submissions[place + 1 :]))
+        self.state.submissions = (*submissions[:place], moved, *submissions[place + 1 :])
         return True
 
     @property
     def chain(self) -> Chain:
         """What is known of the chain. Only asked for where a contract keeps the rounds."""
-        assert self.state.chain is not None, "this swarm has no chain"
-        return self.state.chain
+        chain = self.state.chain
+        assert chain is not None, "this swarm has no chain"
+        return chain
 
     def note_chain(self, **fields: Any) -> None:
         """Replace fields of what is known of the chain."""
-        force_setattr(self.state, "chain", replace(self.chain, **fields))
+        self.state.chain = replace(self.chain, **fields)
 
     @property
     def chain_is_up(self) -> bool:
         """Whether the contract tells where the swarm is, now."""
-        return self.state.chain is not None and self.state.chain.chart == "up"
+        chain = self.state.chain
+        return chain is not None and chain.chart == "up"
 
     @property
     def chain_settings(self) -> ChainSettings:
@@ -139,8 +136,9 @@ class Turn(msgspec.Struct, gc=False):
     @property
     def coordination(self) -> Coordination:
         """The coordinator's side. Only asked for on a coordinator."""
-        assert self.state.coordination is not None, "this node does not coordinate"
-        return self.state.coordination
+        coordination = self.state.coordination
+        assert coordination is not None, "this node does not coordinate"
+        return coordination
 
     # --- deadlines ---
 
@@ -151,7 +149,7 @@ class Turn(msgspec.Struct, gc=False):
             if deadline.name == name:
                 deadlines = deadlines[:place] + deadlines[place + 1 :]
                 break
-        force_setattr(self.state, "deadlines", (*deadlines, Deadline(name, due_at)))
+        self.state.deadlines = (*deadlines, Deadline(name, due_at))
 
     def arm_sooner(self, name: str, due_at: float) -> None:
         """Wait until `due_at` at the latest: an earlier wait of the same name stands, whatever happens meanwhile."""
@@ -164,7 +162,7 @@ class Turn(msgspec.Struct, gc=False):
             if deadline.name in names:
                 deadlines = self.state.deadlines
                 place = deadlines.index(deadline)
-                force_setattr(self.state, "deadlines", deadlines[:place] + deadlines[place + 1 :])
+                self.state.deadlines = deadlines[:place] + deadlines[place + 1 :]
 
     # --- commands ---
 
@@ -179,7 +177,7 @@ class Turn(msgspec.Struct, gc=False):
             if waiting.id == command.id:
                 pending = pending[:place] + pending[place + 1 :]
                 break
-        force_setattr(self.state, "pending", (*pending[1 - PENDING_MAX :], command))
+        self.state.pending = (*pending[1 - PENDING_MAX :], command)
         if self.port_is_up(command):
             self.send(command)
 
@@ -199,7 +197,7 @@ class Turn(msgspec.Struct, gc=False):
         pending = self.state.pending
         for place, command in enumerate(pending):
             if command.id == command_id:
-                force_setattr(self.state, "pending", pending[:place] + pending[place + 1 :])
+                self.state.pending = pending[:place] + pending[place + 1 :]
                 self.disarm("retry/" + command_id)
                 return command
         return None
@@ -218,13 +216,13 @@ class Turn(msgspec.Struct, gc=False):
         """Something broke: rounds missed until the next stage is trained have this cause. Leaving in order is none."""
         in_order = self.rules >= STOPPED_SINCE and self.state.chart == "draining"
         if self.state.work is not None and not in_order:
-            force_setattr(self.state, "faulted", True)
+            self.state.faulted = True
 
     def work_on(self, **fields: Any) -> None:
         """Replace fields of the work in hand."""
         assert self.state.work is not None, "there is no work in hand"
         work: Work = replace(self.state.work, **fields)
-        force_setattr(self.state, "work", work)
+        self.state.work = work
 
     def count_rejections(self, reason: str, count: int) -> None:
         """Add to the counter of a reason."""
@@ -233,4 +231,4 @@ class Turn(msgspec.Struct, gc=False):
             reason = "other"
         most = INTEGER_MAX if self.rules >= BOUNDED_SINCE else WORD_MAX
         counts[reason] = fit(counts.get(reason, 0) + count, most)
-        force_setattr(self.state, "rejections", tuple(sorted(counts.items())))
+        self.state.rejections = tuple(sorted(counts.items()))

@@ -26,7 +26,7 @@ def begin_tally(turn: Turn, round: int, stage: int) -> None:
         return
     close_tally(turn, round)
     if turn.state.tally is None:
-        turn.put("tally", Tally(round))
+        turn.state.tally = Tally(round)
     collect_reports(turn, round, stage)
 
 
@@ -39,13 +39,16 @@ def collect_reports(turn: Turn, round: int, stage: int) -> None:
 
 def count_report(turn: Turn, peer: str, round: int, stage: int, reward: float) -> None:
     """Add a stage of a peer to the tally of its round, each one once."""
-    for name in ("tally", "judging"):
-        tally: Tally | None = getattr(turn.state, name)
-        if tally is not None and tally.round == round and math.isfinite(reward):
-            turn.put(name, _counted(turn, tally, Score(peer, stage, reward)))
+    if math.isfinite(reward):
+        state, score = turn.state, Score(peer, stage, reward)
+        state.tally = _counted(turn, state.tally, round, score)
+        state.judging = _counted(turn, state.judging, round, score)
 
 
-def _counted(turn: Turn, tally: Tally, new: Score) -> Tally:
+def _counted(turn: Turn, tally: Tally | None, round: int, new: Score) -> Tally | None:
+    """The tally with a new score, if it is that round's."""
+    if tally is None or tally.round != round:
+        return tally
     peer, stage = new.peer, new.stage
     known = next((score for score in tally.scores if score.peer == peer), None)
     if (known is not None and stage <= known.stage) or (known is None and len(tally.scores) >= MEMBERS_MAX):
@@ -72,7 +75,7 @@ def judge(turn: Turn, judged: tuple[Judgement, ...], source: tuple[int, int] | N
             count_report(turn, each.peer, round, stage, each.worth)
     judging = turn.state.judging
     if judging is not None and judging.round == round and stage == turn.settings.stages - 1:
-        turn.put("judging", None)
+        turn.state.judging = None
         _vote(turn, judging)
 
 
@@ -87,13 +90,13 @@ def close_tally(turn: Turn, round: int) -> None:
     tally = turn.state.tally
     if tally is None or tally.round >= round:
         return
-    turn.put("tally", None)
+    turn.state.tally = None
     if turn.chain_settings.votes == "reported":
         _vote(turn, tally)
         return
     if turn.state.judging is not None:  # nothing was trained since
         _vote(turn, turn.state.judging)
-    turn.put("judging", tally)
+    turn.state.judging = tally
 
 
 def _vote(turn: Turn, tally: Tally) -> None:

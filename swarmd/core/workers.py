@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from msgspec.structs import replace
 
+from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Gather, KillWorker, StartWorker, StopWorkers, Train, WatchChain
 from swarmd.core.events import (
     LinkDegraded,
@@ -17,7 +20,7 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.state import Chain, Coordination, Link, State, Trainer, WorkerState
+from swarmd.core.state import AnyState, Chain, Coordination, Link, Trainer, WorkerState
 from swarmd.core.turn import STOPPED_SINCE, Turn
 from swarmd.core.values import Worker
 from swarmd.errors import ExitCode
@@ -25,56 +28,47 @@ from swarmd.errors import ExitCode
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
 BACKOFF_OUTSIDE_MAX_S = 60.0  # whatever others do to it: a worker is started again at least so often
-LEAVING = ("draining", "stopped", "failed")
-_LIVES: dict[Worker, str] = {"network": "network", "trainer": "training", "chain": "chaining"}
+LEAVING: tuple[RoundState, ...] = ("draining", "stopped", "failed")
 
 
 def start_node(turn: Turn, event: NodeStarted) -> None:
     """Begin a life: keep what was learnt and left undone, forget what belonged to the process before."""
-    before = turn.state
-    in_order = turn.rules >= STOPPED_SINCE and before.chart == "stopped"
-    working = before.work is not None
-    turn.set(
-        settings=event.settings,
-        run=event.run,
-        started_at=turn.at,
-        link=Link(since=turn.at),
-        network=WorkerState(),
-        trainer=Trainer(since=turn.at),
-        training=WorkerState(),
-        coordination=_coordination(before, event),
-        chain=_chain(before, event, turn.at),
-        deadlines=(),
-        faulted=before.faulted or (working and not in_order) or event.restored,
-        stopped=before.stopped or (working and in_order),
-        low_space=None,
-        restored=before.restored or event.restored,
-        first_heard=-1,
-        floor=max(before.floor, event.from_round),
-        stop_reason="",
-        exit_code=0,
-    )
+    state = turn.state
+    in_order = turn.rules >= STOPPED_SINCE and state.chart == "stopped"
+    working = state.work is not None
+    state.settings, state.run, state.started_at = event.settings, event.run, turn.at
+    state.link, state.network = Link(since=turn.at), WorkerState()
+    state.trainer, state.training = Trainer(since=turn.at), WorkerState()
+    state.coordination = _coordination(state, event)
+    state.chain = _chain(state, event, turn.at)
+    state.deadlines = ()
+    state.faulted = state.faulted or (working and not in_order) or event.restored
+    state.stopped = state.stopped or (working and in_order)
+    state.low_space = None
+    state.restored = state.restored or event.restored
+    state.first_heard, state.floor = -1, max(state.floor, event.from_round)
+    state.stop_reason, state.exit_code = "", 0
     if event.restored:  # what was to be fetched and trained then is no longer, or was by now
-        turn.put("pending", tuple(each for each in before.pending if not isinstance(each, Gather | Train)))
-    if turn.state.chain is not None:
-        turn.put("chaining", WorkerState())
+        state.pending = tuple(each for each in state.pending if not isinstance(each, Gather | Train))
+    if state.chain is not None:
+        state.chaining = WorkerState()
     turn.move_round("start")
     for worker in workers_of(turn.state):
         start_worker(turn, worker)
 
 
-def workers_of(state: State) -> tuple[Worker, ...]:
+def workers_of(state: AnyState) -> tuple[Worker, ...]:
     """The workers that a node has."""
     return ("network", "trainer") if state.chain is None else ("network", "trainer", "chain")
 
 
-def _chain(before: State, event: NodeStarted, at: float) -> Chain | None:
+def _chain(before: AnyState, event: NodeStarted, at: float) -> Chain | None:
     if event.settings.chain is None:
         return None
     return replace(before.chain or Chain(), chart="down", since=at, reason="", handed="", failures=0)
 
 
-def _coordination(before: State, event: NodeStarted) -> Coordination | None:
+def _coordination(before: AnyState, event: NodeStarted) -> Coordination | None:
     if event.settings.coordination is None:
         return None
     kept = before.coordination or Coordination()
@@ -89,14 +83,30 @@ def start_worker(turn: Turn, worker: Worker) -> None:
     turn.arm(f"ready/{worker}", turn.at + turn.settings.ready_s)
 
 
-def life_of(state: State, worker: Worker) -> WorkerState:
+def life_of(state: AnyState, worker: Worker) -> WorkerState:
     """The process state of a worker."""
-    return getattr(state, _LIVES[worker])  # type: ignore[no-any-return]
+    match worker:
+        case "network":
+            return state.network
+        case "trainer":
+            return state.training
+        case "chain":
+            return state.chaining
+        case _:
+            assert_never(worker)
 
 
 def set_life(turn: Turn, worker: Worker, life: WorkerState) -> None:
     """Replace the process state of a worker."""
-    turn.put(_LIVES[worker], life)
+    match worker:
+        case "network":
+            turn.state.network = life
+        case "trainer":
+            turn.state.training = life
+        case "chain":
+            turn.state.chaining = life
+        case _:
+            assert_never(worker)
 
 
 def on_worker_started(turn: Turn, event: WorkerStarted) -> None:
@@ -186,10 +196,11 @@ def on_link_up(turn: Turn, event: LinkUp) -> bool:
     """Note the peers. True when the link has just come up, and not only its number of peers changed."""
     turn.disarm("ready/network")
     since = (turn.state.link.isolated_at or turn.at) if event.isolated else None
-    told = {"peers": event.peers, "addresses": event.addresses, "isolated": event.isolated, "isolated_at": since}
-    fresh = turn.move_link("linked", reason="", **told)
+    peers, addresses, isolated = event.peers, event.addresses, event.isolated
+    fresh = turn.move_link("linked", reason="", peers=peers, addresses=addresses, isolated=isolated, isolated_at=since)
     if not fresh and turn.state.link.chart == "up":
-        turn.set(link=replace(turn.state.link, **told))
+        link = turn.state.link
+        turn.state.link = replace(link, peers=peers, addresses=addresses, isolated=isolated, isolated_at=since)
     return fresh
 
 
@@ -226,7 +237,7 @@ def resend_training(turn: Turn) -> None:
 def stop_node(turn: Turn, reason: str, code: int) -> None:
     """Begin to leave: both workers are asked to end, then the shell records `NodeStopped`."""
     if turn.move_round("drain"):
-        turn.set(stop_reason=reason, exit_code=code, deadlines=())
+        turn.state.stop_reason, turn.state.exit_code, turn.state.deadlines = reason, code, ()
         turn.emit(StopWorkers(f"stop/{turn.state.run}", reason, code))
 
 

@@ -17,6 +17,7 @@ from anyio import to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from swarmd.core.catchup import advance
+from swarmd.core.chart import GAPS
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event, NodeStopped, TimerFired
 from swarmd.core.state import Deadline, State, next_deadline
@@ -167,6 +168,8 @@ class Engine:
 
     def _adopt(self, planned: Plan) -> None:
         self.state = planned.state
+        for gap in GAPS.told():
+            log.warning("no chart says what this means here; nothing was changed", gap=gap, seq=self.next_seq - 1)
         self._fired &= set(self.state.deadlines)
         for listener in self._listeners:
             listener(planned)

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from swarmd.config import Config, SwarmConfig
+from swarmd.config import Config, SenderKind, SwarmConfig
 from swarmd.core.state import State
 from swarmd.daemon.notes import refuse_moved
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_manifest, swarm_of_state
@@ -197,11 +197,12 @@ def _examine_web(config: Config) -> Iterator[Finding]:
 def named_secrets(config: Config) -> list[tuple[str, str]]:
     """(key, file or credential) of every secret that the configuration names and this node uses."""
     chain = config.chain
-    unused = {
+    spare: dict[SenderKind, tuple[str, ...]] = {
         "wallet": ("chain.proxy.token",),
         "proxy": ("chain.passphrase",),
         "none": ("chain.proxy.token", "chain.passphrase"),
-    }[chain.sender if chain is not None else "none"]
+    }
+    unused = spare[chain.sender if chain is not None else "none"]
     named = [(slot.key, slot.named) for slot in slots_of(config) if slot.key not in unused]
     if chain is not None and chain.sender == "wallet":
         named.append(("chain.keystore", chain.keystore))

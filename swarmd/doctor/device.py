@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from swarmd.config import TrainingConfig
+from swarmd.config import Dtype, TrainingConfig
 from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.probe import Answer, Weighed
 from swarmd.doctor.subject import Subject
@@ -17,7 +17,7 @@ from swarmd.training.spread import find_spread
 GIB = 2**30
 TIGHT_SHARE = 0.9  # of the free memory; above it a second program on the machine is one too many
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
-HALF = ("float16", "bfloat16")
+HALF: tuple[Dtype, ...] = ("float16", "bfloat16")
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 PROBE_FAILED = Kind(

@@ -83,7 +83,7 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def exit_code(self) -> int:
         """0 when nothing is worse than a note, 1 with a warning, 2 with an error."""
-        codes = {"warning": ExitCode.FAILURE, "error": ExitCode.UNFIT}
+        codes: dict[Severity, int] = {"warning": ExitCode.FAILURE, "error": ExitCode.UNFIT}
         return codes.get(self.verdict, ExitCode.OK)
 
 

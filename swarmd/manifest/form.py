@@ -64,6 +64,9 @@ Model = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/
 Members = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
 
 
+Membership = Literal["open", "allow-list", "invitation", "work"]
+
+
 class Task(Section, frozen=True):
     """One task of the mixture. Where it has a curriculum, the thresholds that are the usual ones are left out."""
 
@@ -142,7 +145,7 @@ class Manifest(Section, frozen=True):
     name: Title
     created_at: Annotated[int, msgspec.Meta(ge=0, le=CREATED_AT_MAX)]  # POSIX seconds
     creator: Text  # peer id; also that of the swarm's coordinator node
-    membership: Literal["open", "allow-list", "invitation", "work"]
+    membership: Membership
     members: Members  # the allow-list of a swarm without a chain; a contract keeps its own
     bootnodes: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=BOOTNODES_MAX)]
     recipe: Recipe

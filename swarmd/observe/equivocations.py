@@ -5,10 +5,11 @@ from __future__ import annotations
 from swarmd.core.events import Equivocated
 from swarmd.core.evidence import BARRED_ROUNDS, in_force
 from swarmd.core.state import Equivocation, State
+from swarmd.core.values import EvidenceKind
 
 TOLD_MAX = 8  # of those in force, in a status: the latest
 HOW_TO_CHECK = "`swarmd explain --evidence` shows and checks both"
-_RECORDS = {"report": "reports", "clock": "clock records", "leaderboard": "leaderboards"}
+_RECORDS: dict[EvidenceKind, str] = {"report": "reports", "clock": "clock records", "leaderboard": "leaderboards"}
 
 
 def equivocation_words(what: Equivocated | Equivocation, state: State) -> str:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import assert_never
 
 import msgspec
 
+from swarmd.core.chart_types import LinkState, SubmissionState
 from swarmd.core.state import Chain, State, Submission
 from swarmd.core.values import ChainSettings, day_of
 from swarmd.gas import BUDGET_TOLD_SHARE, COIN_WEI, ROUNDS_MAX, ROUNDS_WANTED
 from swarmd.observe.layers import Layer, WorkerStatus, first_line, silence, worker_status
 from swarmd.observe.live import Live, WorkerLive
 
-WAITING = ("intended", "prepared", "lost")  # charts in which nothing is on its way
-UNDER_WAY = (*WAITING, "sent")
+WAITING: tuple[SubmissionState, ...] = ("intended", "prepared", "lost")  # charts in which nothing is on its way
+UNDER_WAY: tuple[SubmissionState, ...] = (*WAITING, "sent")
 FUNDS_KEPT_S = 600.0  # what a worker told of the account counts for so long after its last word
 OVERDUE_LOOKS = 3  # a submission that is looked at again so often without reaching the chain is overdue
-
-_CHAIN_REASONS = {
-    "down": "the chain worker does not run",
-    "connecting": "reading the chain",
-    "up": "",
-    "degraded": "no endpoint answers as it should",
-}
 
 
 class ChainStatus(Layer, frozen=True, kw_only=True):
@@ -84,7 +79,7 @@ class SubmissionsStatus(Layer, frozen=True, kw_only=True):
 def chain_status(state: State, chain: Chain, now: float, live: Live | None, absent: str) -> ChainStatus:
     """The link to the chain. `absent` says why no daemon answers, where none does."""
     process = live.chain if live else None
-    reason = first_line(chain.reason) or _CHAIN_REASONS.get(chain.chart, chain.chart)
+    reason = first_line(chain.reason) or _words_for(chain.chart)
     if chain.chart == "down" and state.chaining.reason:
         reason = f"the chain worker is down: {first_line(state.chaining.reason)}"
     progress = process.progress if process else None
@@ -246,3 +241,18 @@ def _last_reward(state: State) -> RewardOnChain | None:
     if last is None:
         return None
     return RewardOnChain(last.round, last.stage, last.reward, last.block.number if last.block else -1)
+
+
+def _words_for(chart: LinkState) -> str:
+    """How the connection to the chain is, where nothing else is to be said."""
+    match chart:
+        case "down":
+            return "the chain worker does not run"
+        case "connecting":
+            return "reading the chain"
+        case "up":
+            return ""
+        case "degraded":
+            return "no endpoint answers as it should"
+        case _:
+            assert_never(chart)

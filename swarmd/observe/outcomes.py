@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 
+from swarmd.core.chart_types import RoundState, SubmissionState
 from swarmd.core.events import (
     ChainReorged,
     CommandFailed,
@@ -36,7 +37,7 @@ from swarmd.observe.health import Progress
 
 PART_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)  # bounds of buckets
 # A part of a stage took what the node spent in the first state, where the second one followed.
-_PARTS = {
+_PARTS: dict[tuple[RoundState, RoundState], str] = {
     ("round.gathering", "round.training"): "gather",
     ("round.training", "round.publishing"): "train",
     ("round.publishing", "round.submitting"): "publish",
@@ -211,18 +212,20 @@ def _count_rejections(to: Outcomes, before: dict[str, int], after: tuple[tuple[s
 def _count_submissions(to: Outcomes, before: State, after: State) -> None:
     chain = after.settings.chain if after.settings else None
     scale = chain.reward_scale if chain else 1
-    charts = {each.id: (each.chart, each.intended_at) for each in before.submissions}
+    charts: dict[str, tuple[SubmissionState, float]] = {
+        each.id: (each.chart, each.intended_at) for each in before.submissions
+    }
     for each in after.submissions:
-        known = charts.get(each.id)
-        if known is None or known[1] != each.intended_at:  # a registration may be wanted again under its id
+        chart, intended_at = charts.get(each.id, (each.chart, -1.0))
+        if intended_at != each.intended_at:  # a new one, or a registration that is wanted again under its id
             to.count("submissions", each.kind, "intended")
-            known = ("intended", each.intended_at)
-        if known[0] != each.chart:
+            chart = "intended"
+        if chart != each.chart:
             to.count("submissions", each.kind, each.chart)
-            _count_settled(to, each, known[0], scale)
+            _count_settled(to, each, chart, scale)
 
 
-def _count_settled(to: Outcomes, submission: Submission, chart: str, scale: int) -> None:
+def _count_settled(to: Outcomes, submission: Submission, chart: SubmissionState, scale: int) -> None:
     """Count what was refused or confirmed, and take back what a reorganisation dropped; `chart` is the one before."""
     if submission.chart == "refused":
         to.count("submissions_refused", submission.kind, labels.known(submission.code, labels.REFUSAL_CODES))

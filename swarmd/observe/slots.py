@@ -100,7 +100,7 @@ def _shown(url: str) -> str:
 def withheld_from(part: Part, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
     """Names of the variables that hold, or may hold, a secret which is no business of this part of a node."""
     secret = {name for name in environ if _SECRET_VARIABLE.search(name)}
-    withheld = {
+    withheld: dict[Part, set[str]] = {
         "network": {*secret, *PROXIES, *PUSH_HEADERS},
         "trainer": {*PUSH_HEADERS},  # it fetches models, pushes them and tells trackers
         "chain": {*secret, *PUSH_HEADERS},

@@ -6,8 +6,11 @@ it knows (`swarmd.observe.live`). Ages are seconds; an age is counted from when 
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
+from swarmd.core.chart_types import LinkState, RoundState, TrainerState
 from swarmd.core.claims import unbacked
 from swarmd.core.conduct import verdict_of
 from swarmd.core.coordination import awaits_trainer, expected_of
@@ -31,33 +34,7 @@ from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, ch
 SKIPS_SHOWN = 5
 REWARDS_SHOWN = 32
 STANDINGS_SHOWN = 32
-LEFT = ("stopped", "failed", "draining")
-
-_ROUND_REASONS = {
-    "starting": "waiting for the network worker",
-    "joining": "waiting for the DHT to answer",
-    "registering": "writing the membership record",
-    "syncing": "reading the coordinator's clock",
-    "waiting": "no stage is open for this node",
-    "round.gathering": "fetching what peers published",
-    "round.training": "training the stage",
-    "round.publishing": "publishing rollouts and report",
-    "round.submitting": "submitting the result",
-    "round.settling": "done with this stage, waiting for the next",
-    "skipping": "a newer stage opened, training is being cancelled",
-}
-_TRAINER_REASONS = {
-    "down": "the trainer worker does not run",
-    "loading": "loading the model",
-    "idle": "ready for a stage",
-    "busy": "at work",
-}
-_LINK_REASONS = {
-    "down": "the network worker does not run",
-    "connecting": "connecting to the DHT",
-    "up": "",
-    "degraded": "the node runs but reaches nobody",
-}
+LEFT: tuple[RoundState, ...] = ("stopped", "failed", "draining")
 
 
 class ProcessStatus(Layer, frozen=True, kw_only=True):
@@ -275,7 +252,7 @@ def _mute_process(state: State, now: float, why: str) -> ProcessStatus:
 def _network(state: State, now: float, live: Live | None, absent: str) -> NetworkStatus:
     link = state.link
     process = live.network if live else None
-    reason = link.reason or _LINK_REASONS.get(link.chart, link.chart)
+    reason = link.reason or _link_words(link.chart)
     if link.chart == "down" and state.network.reason:
         reason = f"the network worker is down: {first_line(state.network.reason)}"
     mute = silence(process)
@@ -296,7 +273,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
     trainer = state.trainer
     process = live.trainer if live else None
     progress = process.progress if process and trainer.chart != "idle" else None
-    reason = _TRAINER_REASONS.get(trainer.chart, trainer.chart)
+    reason = _trainer_words(trainer.chart)
     if trainer.chart == "down" and state.training.reason:
         reason = f"the trainer worker is down: {first_line(state.training.reason)}"
     mute = silence(process)
@@ -350,7 +327,7 @@ def _round_reason(state: State, overdue_s: float) -> str:
         return "the swarm has run its rounds"
     if pause := pause_words(state):
         return pause
-    reason = _ROUND_REASONS.get(state.chart, state.chart)
+    reason = _round_words(state.chart)
     if doubt := coordinator_trouble(state):
         reason += f"; {doubt}"
     if state.chart == "waiting" and state.clock is not None and is_barred(state, state.clock.round):
@@ -386,7 +363,7 @@ def _coordinator(state: State, coordination: Coordination, now: float) -> Coordi
 
 def headline(state: State) -> str:
     """One line for the service manager."""
-    parts = [state.chart]
+    parts: list[str] = [state.chart]
     if pause := pause_words(state):
         parts.append(pause)
     if state.clock is not None:
@@ -404,3 +381,64 @@ def headline(state: State) -> str:
     if state.chart in LEFT and state.stop_reason:
         parts.append(first_line(state.stop_reason))
     return ", ".join(parts)
+
+
+def _round_words(chart: RoundState) -> str:
+    """What a node does in a state, where nothing else is to be said."""
+    match chart:
+        case "starting":
+            return "waiting for the network worker"
+        case "joining":
+            return "waiting for the DHT to answer"
+        case "registering":
+            return "writing the membership record"
+        case "syncing":
+            return "reading the coordinator's clock"
+        case "waiting":
+            return "no stage is open for this node"
+        case "round.gathering":
+            return "fetching what peers published"
+        case "round.training":
+            return "training the stage"
+        case "round.publishing":
+            return "publishing rollouts and report"
+        case "round.submitting":
+            return "submitting the result"
+        case "round.settling":
+            return "done with this stage, waiting for the next"
+        case "skipping":
+            return "a newer stage opened, training is being cancelled"
+        case "stopped" | "failed" | "draining" | "paused":  # of which more is said instead
+            return chart
+        case _:
+            assert_never(chart)
+
+
+def _trainer_words(chart: TrainerState) -> str:
+    """What the trainer does, where nothing else is to be said."""
+    match chart:
+        case "down":
+            return "the trainer worker does not run"
+        case "loading":
+            return "loading the model"
+        case "idle":
+            return "ready for a stage"
+        case "busy":
+            return "at work"
+        case _:
+            assert_never(chart)
+
+
+def _link_words(chart: LinkState) -> str:
+    """How the link is, where nothing else is to be said."""
+    match chart:
+        case "down":
+            return "the network worker does not run"
+        case "connecting":
+            return "connecting to the DHT"
+        case "up":
+            return ""
+        case "degraded":
+            return "the node runs but reaches nobody"
+        case _:
+            assert_never(chart)

@@ -12,6 +12,7 @@ import msgspec
 import yaml
 
 from swarmd.animals import animal_name
+from swarmd.core.values import SkipCause
 from swarmd.results.history import History, Round
 
 TAGS = ("rl-swarm", "genrl-swarm", "grpo", "gensyn", "swarmd", "trl")  # upstream's, and our own
@@ -194,7 +195,7 @@ def accuracy_words(history: History) -> str:
 
 
 def _causes(history: History) -> str:
-    counts: dict[str, int] = {}
+    counts: dict[SkipCause, int] = {}
     for skip in history.skips:
         counts[skip.cause] = counts.get(skip.cause, 0) + skip.last - skip.first + 1
     return f" ({', '.join(f'{cause} {count}' for cause, count in sorted(counts.items()))})" if counts else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -209,7 +210,7 @@ class _Gathering:
             sum(count for _, count in event.rejected),
         )
 
-    def _set(self, **fields: object) -> None:
+    def _set(self, **fields: Any) -> None:
         self._fields = msgspec.structs.replace(self._fields, **fields)
 
     def history(self) -> History:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swarmd.animals import animal_name
+from swarmd.core.values import SkipCause
 from swarmd.errors import PathUnusable
 from swarmd.results.history import History
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "h")
 LINES = ("-", "--", "-.", ":")
-CAUSES = {  # marker and colour
+CAUSES: dict[SkipCause, tuple[str, str]] = {  # marker and colour
     "late": (">", "#666666"),
     "slow": ("d", "#E69F00"),
     "fault": ("x", "#D55E00"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from swarmd.core.chart_types import RoundState
 from swarmd.core.events import (
     ChainDegraded,
     CommandFailed,
@@ -18,6 +19,7 @@ from swarmd.core.events import (
     WorkerStartFailed,
 )
 from swarmd.core.state import State
+from swarmd.core.values import SkipCause
 
 if TYPE_CHECKING:
     from swarmd.core.catchup import Step
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from swarmd.sim.world import World
 
 
-def breaks(event: Event, chart: str) -> bool:
+def breaks(event: Event, chart: RoundState) -> bool:
     """Whether something went wrong that can make a node in that state miss rounds; that it was stopped is no fault."""
     if isinstance(event, CommandFailed):
         return event.command.startswith("train/")
@@ -79,7 +81,12 @@ class Accounts:
         if event.first <= self.skipped_to or event.last < event.first or both or event.first < self.next_round:
             self._fail(f"rounds {event.first} to {event.last} are skipped, trained were {both or 'none'} of them")
         first = not self.ever_trained and self.skipped_to < 0
-        causes = {"late": first, "fault": self.broke, "stopped": self.stopped, "slow": not self.paused}
+        causes: dict[SkipCause, bool] = {
+            "late": first,
+            "fault": self.broke,
+            "stopped": self.stopped,
+            "slow": not self.paused,
+        }
         if not causes[event.cause]:
             self._fail(f"rounds {event.first} to {event.last} are called skipped for {event.cause}")
         self.skipped_to = event.last

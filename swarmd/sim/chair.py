@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmd.bounds import add_real
+from swarmd.core.chart_types import CoordinatorState
 from swarmd.core.commands import Command, PublishLeaderboard
 from swarmd.core.events import NodeStarted, ReportSeen, TimerFired, TrainerReady
 from swarmd.core.state import Coordination, Member, State
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
-OPEN = ("announcing", "open.collecting")
+OPEN: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
 
 _record = msgspec.msgpack.Decoder(tuple[str, int, int, float])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from swarmd.core.chart import default_charts
+from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Submit
 from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrepared, SubmissionRefused
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
@@ -40,7 +41,7 @@ class Claims:
         self.node = node
         self.trained: dict[Place, float] = {}
         self.refused: dict[str, str] = {}
-        self.charts: dict[str, str] = {}
+        self.charts: dict[str, SubmissionState] = {}
         self._moves = reachable(default_charts().submission, ())
         self._durable: set[str] = set()  # hashes of attempts in the log
         self._sent: dict[str, list[Tx]] = {}  # by submission

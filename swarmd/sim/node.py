@@ -17,6 +17,7 @@ from swarmd.core.events import ClockSet, Event, NodeStarted, NodeStopped, SpaceF
 from swarmd.core.state import Deadline, State
 from swarmd.core.step import RULES, step
 from swarmd.core.values import Settings
+from swarmd.errors import ChartError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
 from swarmd.sim.disk import WANTED_BYTES, Disk
@@ -248,7 +249,10 @@ class Node:
     def _commit(self, facts: Sequence[Event]) -> None:
         log = self.disk.log
         at = self.clock()
-        steps = advance(self.state, log.next_seq, at, facts)
+        try:
+            steps = advance(self.state, log.next_seq, at, facts)
+        except ChartError as error:
+            self.world.fail(self, f"{error.message}, on {', '.join(type(fact).__name__ for fact in facts)}")
         commands = steps[0][3] if len(steps) == 1 else [command for each in steps for command in each[3]]
         events = tuple([each[0].event for each in steps])
         commit = Commit(steps[0][0].seq, at, RULES, events, digest_commands(commands))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from swarmd.core.chart import Chart, default_charts
+from swarmd.core.chart import Chart, StateT, TriggerT, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import Event, NodeStarted, WorkerExited, WorkerStartFailed
 from swarmd.core.state import (
@@ -34,9 +34,9 @@ DEADLINE_S_MAX = 4800.0  # further away nothing in the simulated settings can li
 FAR = (-1, -1)
 
 
-def reachable(chart: Chart, without: tuple[str, ...]) -> dict[str, set[str]]:
+def reachable(chart: Chart[StateT, TriggerT], without: tuple[TriggerT, ...]) -> dict[StateT, set[StateT]]:
     """For every state, those that one step may lead to."""
-    edges: dict[str, set[str]] = {state: {state} for state in chart.states}
+    edges: dict[StateT, set[StateT]] = {state: {state} for state in chart.states}
     for (source, trigger), dest in chart.table.items():
         if trigger not in without:
             edges[source].add(dest)

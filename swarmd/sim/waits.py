@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import assert_never
 
 from swarmd.core import submissions
 from swarmd.core.commands import Announce, PublishReport, Register, Train
@@ -28,8 +28,7 @@ def find_stall(state: State, killed: tuple[Worker, ...] = ()) -> str:
     alive = state.network.pid and state.training.pid and (state.chaining.pid or not chained)
     if not alive and (stall := _worker_stall(state, armed, killed)):
         return stall
-    rule = _RULES.get(chart)
-    if rule is not None and not rule(state, armed):
+    if not _is_owed(state, armed):
         return f"nothing ends {chart}: armed are {armed}"
     if state.trainer.chart == "busy" and "train" not in armed and "cancel" not in armed:
         return "" if "trainer" in killed else HUNG
@@ -95,18 +94,33 @@ def _waits(state: State, armed: list[str]) -> bool:
     return idle and _settles(state, armed)
 
 
-_RULES: dict[str, Callable[[State, list[str]], bool]] = {
-    "registering": lambda state, armed: any(isinstance(command, Register) for command in state.pending),
-    "syncing": lambda state, armed: "clock" in armed,
-    "round.submitting": _submits,
-    "waiting": _waits,
-    "round.gathering": lambda state, armed: "gather" in armed,
-    "round.training": _trains,
-    "round.publishing": _publishes,
-    "round.settling": _settles,
-    "paused": _is_paused,
-    "skipping": lambda state, armed: state.trainer.chart == "busy",
-}
+def _is_owed(state: State, armed: list[str]) -> bool:
+    """Whether something ends the state that the node's own chart is in."""
+    match state.chart:
+        case "registering":
+            return any(isinstance(command, Register) for command in state.pending)
+        case "syncing":
+            return "clock" in armed
+        case "waiting":
+            return _waits(state, armed)
+        case "round.gathering":
+            return "gather" in armed
+        case "round.training":
+            return _trains(state, armed)
+        case "round.publishing":
+            return _publishes(state, armed)
+        case "round.submitting":
+            return _submits(state, armed)
+        case "round.settling":
+            return _settles(state, armed)
+        case "paused":
+            return _is_paused(state, armed)
+        case "skipping":
+            return state.trainer.chart == "busy"
+        case "starting" | "joining" | "draining" | "stopped" | "failed":
+            return True  # by its workers, of which the caller asks; one that leaves waits for nothing
+        case _:
+            assert_never(state.chart)
 
 
 def _chain_stall(state: State, chain: Chain, armed: list[str], killed: tuple[Worker, ...]) -> str:

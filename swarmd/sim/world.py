@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from swarmd.core.catchup import Step
+from swarmd.core.chart import GAPS
 from swarmd.core.commands import Submit
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Promised, Settings
 from swarmd.eventlog.commit import Commit
@@ -94,7 +95,11 @@ def run(seed: int, profile: Profile | None = None, **given: Any) -> Summary:
     """
     began = time.process_time()
     world = World(seed, profile or draw_profile(seed, **given))
-    world.play()
+    before, GAPS.raises = GAPS.raises, True
+    try:
+        world.play()
+    finally:
+        GAPS.raises = before
     return world.summarize(time.process_time() - began)
 
 

@@ -34,7 +34,7 @@ REWARDS_MAX = 16
 PROMPT_CHARACTERS_MAX = 32768
 SPLIT = "file"  # one question is on one side, whatever task it stands under
 
-INSTRUCTIONS = {
+INSTRUCTIONS: dict[AnswerPlace, str] = {
     "tags": "Think step by step if it helps, then give the final answer alone between <answer> and </answer>.",
     "last-number": "Think step by step if it helps, and end with the answer, a number.",
     "last-line": "Think step by step if it helps, then give the final answer alone on the last line.",

@@ -19,7 +19,7 @@ from swarmd.swarms.text import ANSWER_CHARACTERS_MAX, extract_answer, is_well_fo
 
 RewardName = Literal["exact", "numeric", "contains", "similarity", "regex", "format-tags", "length"]
 AnswerPlace = Literal["tags", "last-number", "last-line", "boxed", "whole"]
-COMPARING = ("exact", "numeric", "contains", "similarity", "regex")  # with the right answer
+COMPARING: tuple[RewardName, ...] = ("exact", "numeric", "contains", "similarity", "regex")  # with the right answer
 
 PATTERN_CHARACTERS_MAX = 500
 REGEX_S = 0.05  # of one completion; beyond it the pattern counts as not found
@@ -92,7 +92,7 @@ def _format_tags(answered: Answered) -> float:
     return float(is_well_formed(answered.completion))
 
 
-_PLAIN: dict[str, Reward] = {
+_PLAIN: dict[RewardName, Reward] = {
     "exact": _exact,
     "contains": _contains,
     "similarity": _similarity,
@@ -184,7 +184,7 @@ def _last_boxed(text: str) -> str | None:
     return None
 
 
-_FINDERS: dict[str, Callable[[str], str | None]] = {
+_FINDERS: dict[AnswerPlace, Callable[[str], str | None]] = {
     "tags": extract_answer,
     "last-number": _last_number,
     "last-line": _last_line,

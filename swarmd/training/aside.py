@@ -156,8 +156,13 @@ class Aside:
         )
         if mark is None:
             return told
-        shares = {"mark_right": mark.right, "mark_wrong": mark.wrong, "mark_own": mark.own}
-        return msgspec.structs.replace(told, mark=shorten(decode(mark.run)), **shares)
+        return msgspec.structs.replace(
+            told,
+            mark=shorten(decode(mark.run)),
+            mark_right=mark.right,
+            mark_wrong=mark.wrong,
+            mark_own=mark.own,
+        )
 
 
 def find_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> Mark | None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from swarmd.config import TrainingConfig
+from swarmd.config import Optimizer, TrainingConfig
 from swarmd.training.batch import computes_twice, split_questions
 from swarmd.training.spread import find_spread
 
@@ -23,7 +23,9 @@ SLACK = 1.1  # what allocators lose to rounding and fragmentation
 CONTEXT_BYTES = {"cuda": GIB // 2, "xpu": GIB // 2, "mps": GIB // 4, "cpu": 64 * 2**20}  # beside the tensors
 NUMBER_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 QUANTIZED_BYTES = {"8bit": 1.02, "4bit": 0.53}  # of a weight, with its share of the scales
-MOMENT_BYTES = {"adamw_8bit": 1.02}  # of each of the two moments; AdamW's have the weights' own numbers
+MOMENT_BYTES: dict[Optimizer, float] = {
+    "adamw_8bit": 1.02
+}  # of each of the two moments; AdamW's have the weights' own numbers
 LOGITS_MAX = 1 << 26  # logits held at once; above it the log-probabilities are computed in pieces
 WHOLE_LAYERS = 3  # of a model in parts: one in use, the next, and the gradients of one
 VLLM_SPARE_BYTES = GIB  # activations and graphs of a colocated vLLM

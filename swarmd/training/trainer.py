@@ -26,7 +26,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from swarmd.config import TrainingConfig
+from swarmd.config import Optimizer, TrainingConfig
 from swarmd.training.adapters import lengthen_adapters
 from swarmd.training.batch import computes_twice, count_rows
 from swarmd.training.corroborate import (
@@ -49,7 +49,7 @@ from swarmd.training.spread import SpreadKind, find_spread
 from swarmd.training.zero import ZeroSeams, set_up_deepspeed
 
 ADAM_BETAS = (0.9, 0.99)
-OPTIMIZERS = {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_8bit"}  # by transformers' names
+OPTIMIZERS: dict[Optimizer, str] = {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_8bit"}  # by transformers' names
 SHARED_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary up to which logits are held whole
 SHARED_TOLERANCE = 1e-2  # largest difference of log-probabilities between the shared and TRL's own computation
 SHORT_TOLERANCE = 0.5  # the same where the computation is in bfloat16 or float16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from swarmd.core.chart import Chart, default_charts
+from swarmd.core.chart import AnyChart, default_charts
 from swarmd.core.state import State
 from swarmd.web.moments import charts_of
 from swarmd.web.shapes import ChartEdge, ChartState, ChartsView, ChartView
@@ -23,7 +23,7 @@ def charts_view(state: State) -> ChartsView:
     return ChartsView(tuple(views), charts_of(state))
 
 
-def chart_view(name: str, chart: Chart) -> ChartView:
+def chart_view(name: str, chart: AnyChart) -> ChartView:
     """One chart, under the name that its instance has."""
     source = chart.source
     edges = tuple(edge for item in source["transitions"] for edge in _edges(item))

@@ -81,7 +81,7 @@ def command_row(command: Command) -> CommandRow:
 
 def charts_of(state: State) -> dict[str, str]:
     """The state that each chart is in: those that this node has."""
-    charts = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
+    charts: dict[str, str] = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
     if state.coordination is not None:
         charts["coordinator"] = state.coordination.chart
     if state.chain is not None:

@@ -6,6 +6,7 @@ from collections import deque
 
 from msgspec.structs import replace
 
+from swarmd.core.chart_types import RoundState
 from swarmd.core.events import RoundsSkipped, StageTrained
 from swarmd.core.state import State
 from swarmd.eventlog.fold import Applied, Base
@@ -13,14 +14,14 @@ from swarmd.web.shapes import SkipRow, StageRow, StagesView
 
 STAGES_KEPT = 500
 SKIPS_KEPT = 500
-# What a chart state that was left says was done.
-_PARTS = {
-    "round.gathering": "gathered_s",
-    "round.training": "trained_s",
-    "round.publishing": "published_s",
-    "round.submitting": "submitted_s",
-}
-_ORDER = (*_PARTS, "round.settling")
+# The parts of a stage; that one was left says that it was done.
+_ORDER: tuple[RoundState, ...] = (
+    "round.gathering",
+    "round.training",
+    "round.publishing",
+    "round.submitting",
+    "round.settling",
+)
 
 
 class Stages:
@@ -73,7 +74,7 @@ class Stages:
         """The node has left the stage: it is done where it was trained, though its report may still be on its way."""
         self._rows[-1] = replace(self._rows[-1], outcome="abandoned" if self._rows[-1].reward is None else "done")
 
-    def _advance(self, left: str, entered: str, at: float) -> None:
+    def _advance(self, left: RoundState, entered: RoundState, at: float) -> None:
         """Note how long the part took that was left; every part in between took no time of its own."""
         if left not in _ORDER or entered not in _ORDER or _ORDER.index(entered) < _ORDER.index(left):
             if entered == "waiting" and self._rows[-1].outcome == "open":
@@ -82,7 +83,7 @@ class Stages:
             return
         row, took_s = self._rows[-1], max(0.0, at - self._entered_at)
         for part in _ORDER[_ORDER.index(left) : _ORDER.index(entered)]:
-            row = replace(row, **{_PARTS[part]: took_s})
+            row = _timed(row, part, took_s)
             took_s = 0.0
         given_up = entered == "round.settling" and row.reward is None and left == "round.training"
         self._rows[-1] = replace(row, trained_s=None) if given_up else row
@@ -103,3 +104,18 @@ class Stages:
 
 def _place(state: State) -> tuple[int, int] | None:
     return (state.work.round, state.work.stage) if state.work else None
+
+
+def _timed(row: StageRow, part: RoundState, took_s: float) -> StageRow:
+    """The row with the time that a part took."""
+    match part:
+        case "round.gathering":
+            return replace(row, gathered_s=took_s)
+        case "round.training":
+            return replace(row, trained_s=took_s)
+        case "round.publishing":
+            return replace(row, published_s=took_s)
+        case "round.submitting":
+            return replace(row, submitted_s=took_s)
+        case _:
+            return row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swarmd.core.catchup import advance
+from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Command
 from swarmd.core.events import (
     AnyChainLog,
@@ -87,6 +88,10 @@ class Story:
         self.seq = 0
         self.lives = 0
         self.recorded: list[Event] = []
+
+    def chart(self) -> RoundState:
+        """Where it is now. A call: mypy takes an attribute to stay what it was found to be last."""
+        return self.state.chart
 
     def tell(self, *events: Event) -> tuple[Command, ...]:
         """Let events happen now; the commands that they cause."""

@@ -133,5 +133,6 @@ def sums(state: State) -> list[float]:
     for tally in (state.tally, state.judging):
         found += [] if tally is None else [score.reward for score in tally.scores]
     if state.coordination is not None:
-        found += [each.reward for each in (*state.coordination.members, *state.coordination.standings)]
+        found += [each.reward for each in state.coordination.members]
+        found += [each.reward for each in state.coordination.standings]
     return found

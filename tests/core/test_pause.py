@@ -68,7 +68,7 @@ def test_a_stage_at_the_trainer_is_finished_and_reported_but_no_other_begun(node
     assert node.state.chart == "round.training"
     assert ids(node.tell(trained(0))) == ["report/0/0"]
     assert node.tell(ReportPublished("report/0/0", 0, 0)) == ()
-    assert node.state.chart == "paused"
+    assert node.chart() == "paused"
     node.tell(announced(2))
     assert ids(node.tell(FREED)) == ["gather/2/0"]
     assert RoundsSkipped(1, 1, "fault") in node.recorded
@@ -128,9 +128,9 @@ def test_a_stage_trained_although_cancelled_is_reported() -> None:
     assert ids(node.tell(trained(0))) == ["report/0/0"]
     assert node.state.chart == "round.publishing"
     node.tell(ReportPublished("report/0/0", 0, 0))
-    assert node.state.chart == "paused"
+    assert node.chart() == "paused"
     assert node.tell(FREED) == ()
-    assert node.state.chart == "round.settling"
+    assert node.chart() == "round.settling"
 
 
 def test_a_stage_that_failed_for_want_of_space_is_not_tried_until_there_is_some(node: Story) -> None:
@@ -174,7 +174,7 @@ def test_a_node_that_is_low_from_the_start_pauses_before_it_begins_anything() ->
     assert node.state.chart == "starting"
     node.workers_run()
     node.join_as_started()
-    assert node.state.chart == "paused"
+    assert node.chart() == "paused"
     assert node.tell(announced(0)) == ()
     assert ids(node.tell(FREED)) == ["train/0/0"]
 

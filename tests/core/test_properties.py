@@ -6,16 +6,18 @@ CI draws the same examples each time; with SWARMD_SIM_SEEDS set (see tests/sim/c
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 from transitions import MachineError
 
 from swarmd.core.catchup import advance, missed
-from swarmd.core.chart import NAMES, Chart, build_machine, default_charts
+from swarmd.core.chart import GAPS, NAMES, AnyChart, build_machine, compile_ignored, default_charts
 from swarmd.core.events import (
     AnyChainLog,
     ChainBlock,
@@ -79,12 +81,14 @@ from swarmd.core.state import (
     REWARDS_KEPT,
     SETTLED_KEPT,
     SKIPS_KEPT,
+    AnyState,
     State,
     Submission,
 )
 from swarmd.core.step import RULES, step
 from swarmd.core.turn import PENDING_MAX, Turn
 from swarmd.core.values import BlockRef, ChainSettings, CoordinatorSettings, Prepared, Promised, RolloutsRef, Settings
+from swarmd.errors import ChartError
 
 thorough = settings(max_examples=150, deadline=None, derandomize="SWARMD_SIM_SEEDS" not in os.environ)
 
@@ -260,8 +264,13 @@ def answer_to(state: State, position: int) -> Event:
     kind, _, rest = command.id.partition("/")
     place = [int(part) for part in rest.split("/") if part.isdigit()][:2]
     if kind == "train":
-        return StageTrained(command.id, *place, 0.5, RolloutsRef(ME, *place, "d", 1, 1))
-    answers: dict[str, type] = {"gather": RolloutsGathered, "report": ReportPublished, "announce": RoundPublished}
+        round, stage = place
+        return StageTrained(command.id, round, stage, 0.5, RolloutsRef(ME, round, stage, "d", 1, 1))
+    answers: dict[str, Callable[..., Event]] = {
+        "gather": RolloutsGathered,
+        "report": ReportPublished,
+        "announce": RoundPublished,
+    }
     if kind in answers and len(place) == 2:
         return answers[kind](command.id, *place)
     return Registered(command.id) if kind == "register" else CommandFailed(command.id, "no answer")
@@ -393,7 +402,7 @@ class Model:
 @thorough
 @given(steps=st.data())
 def test_the_table_and_the_machine_go_the_same_way(name: str, steps: st.DataObject) -> None:
-    chart: Chart = getattr(default_charts(), name)
+    chart: AnyChart = getattr(default_charts(), name)
     model = Model()
     machine = build_machine(chart.source, model)
     place = str(model.state)
@@ -410,29 +419,68 @@ def test_the_table_and_the_machine_go_the_same_way(name: str, steps: st.DataObje
 MOVES = {"round": "move_round", "link": "move_link", "trainer": "move_trainer", "coordinator": "move_coordinator"}
 
 
+def pairs_of(chart: AnyChart) -> list[tuple[str, str]]:
+    """Everything that a chart may be asked and follows nowhere."""
+    pairs = [(place, trigger) for place in chart.states for trigger in chart.triggers]
+    return [pair for pair in pairs if pair not in chart.table]
+
+
+def asked(name: str, place: str, trigger: str) -> bool:
+    """Whether a chart follows a trigger; what it does not follow has changed nothing."""
+    state = standing_at(name, place)
+    before = _encode(state)
+    turn = Turn(AnyState(*astuple(state)), Settings("me", "swarm", "follower", "boss"), 0, 9.0, default_charts(), RULES)
+    moved = _move(turn, name, trigger)
+    assert moved or (_encode(turn.state) == before and turn.commands == [])
+    return moved
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_trigger_that_a_state_does_not_list_changes_nothing(name: str) -> None:
-    charts = default_charts()
-    chart: Chart = getattr(charts, name)
-    unlisted = [(place, trigger) for place in chart.states for trigger in chart.triggers]
-    unlisted = [pair for pair in unlisted if pair not in chart.table]
-    assert unlisted
-    for place, trigger in unlisted:
-        state = standing_at(name, place)
-        before = _encode(state)
-        turn = Turn(state, 0, 9.0, charts, RULES)
-        assert _move(turn, name, trigger) is False
-        assert _encode(turn.state) == before
-        assert turn.commands == []
+def test_a_trigger_that_a_chart_ignores_changes_nothing(name: str) -> None:
+    chart: AnyChart = getattr(default_charts(), name)
+    assert chart.ignored
+    assert not any(asked(name, place, trigger) for place, trigger in chart.ignored)
 
 
-def _move(turn: Turn, name: str, trigger: str) -> bool:
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "link"])  # which says something of everything
+def test_a_trigger_that_a_chart_neither_follows_nor_ignores_is_an_error_in_tests(name: str) -> None:
+    chart: AnyChart = getattr(default_charts(), name)
+    gaps = [pair for pair in pairs_of(chart) if pair not in chart.ignored]
+    assert gaps
+    for place, trigger in gaps:
+        with pytest.raises(ChartError, match=f"what '{trigger}' means in '{place}'"):
+            asked(name, place, trigger)
+
+
+@pytest.mark.parametrize(
+    ("entry", "wrong"),
+    [
+        ({"trigger": "ready", "source": "down"}, "no `why`"),
+        ({"trigger": "ready", "source": "done", "why": "x"}, "names no state"),
+        ({"trigger": "redy", "source": "down", "why": "x"}, "no trigger"),
+        ({"trigger": "ready", "source": ["down", "loading"], "why": "x"}, "is followed in 'loading'"),
+    ],
+)
+def test_an_entry_that_is_wrong_about_what_is_ignored_is_refused(entry: dict[str, Any], wrong: str) -> None:
+    chart = default_charts().trainer
+    with pytest.raises(ChartError, match=wrong):
+        compile_ignored(chart.source | {"ignored": [entry]}, chart.table)
+
+
+def test_a_node_lives_on_with_a_trigger_that_no_chart_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GAPS, "raises", False)
+    assert asked("round", "joining", "gathered") is False
+    assert GAPS.told() == ["round: gathered in joining, 1 times"]
+    assert GAPS.told() == []
+
+
+def _move(turn: Turn, name: str, trigger: Any) -> bool:
     if name == "submission":
         return turn.move_submission(turn.state.submissions[0], trigger)
     return bool(getattr(turn, MOVES[name])(trigger))
 
 
-def standing_at(name: str, place: str) -> State:
+def standing_at(name: str, place: Any) -> State:
     """A state in which one chart stands at a place."""
     plain = {"chart": place} if name == "round" else {}
     parts = {"link": "link", "trainer": "trainer", "coordinator": "coordination"}

@@ -11,6 +11,7 @@ from swarmd.core.events import (
     ChainReorged,
     CommandFailed,
     Envelope,
+    Event,
     ReportPublished,
     ReportSeen,
     RewardLog,
@@ -139,7 +140,7 @@ def test_a_stage_waits_for_its_reward_on_the_chain() -> None:
     story.tell(trained(0), ReportPublished("report/0/0", 0, 0))
     assert story.state.chart == "round.submitting"
     put_on_chain(story, "reward/0/0", 3)
-    assert story.state.chart == "round.settling"
+    assert story.chart() == "round.settling"
 
 
 def test_a_chain_that_is_away_holds_nothing_up() -> None:
@@ -201,7 +202,8 @@ def restarted(story: Story, up: object = None) -> tuple[Command, ...]:
 def test_after_a_crash_the_worker_is_told_what_was_tried(known: int) -> None:
     story = joined()
     story.tell(trained(0))
-    story.tell(*[SubmissionPrepared("reward/0/0", ATTEMPT), SubmissionSent("reward/0/0", "0xa")][:known])
+    tried: list[Event] = [SubmissionPrepared("reward/0/0", ATTEMPT), SubmissionSent("reward/0/0", "0xa")]
+    story.tell(*tried[:known])
     submit = submit_of(restarted(story))
     assert submit.submission == "reward/0/0" and submit.prepared == ((ATTEMPT,) if known else ())
 
@@ -396,8 +398,8 @@ def test_a_transaction_that_is_signed_again_is_remembered_once() -> None:
     assert [each.hash for each in found.prepared] == ["0xold", "0xa"], "it pushes out none of the others"
     (broadcast,) = story.tell(SubmissionPrepared("reward/0/0", ATTEMPT))
     assert broadcast == Broadcast(f"broadcast/reward/0/0/{found.attempts + 1}", "reward/0/0", ATTEMPT)
-    found = find(story.state, "reward/0/0")
-    assert found is not None and found.prepared[-1] == ATTEMPT, "with the bytes to send"
+    kept = find(story.state, "reward/0/0")
+    assert kept is not None and kept.prepared[-1] == ATTEMPT, "with the bytes to send"
 
 
 @pytest.mark.parametrize(("rules", "times"), [(4, 2), (5, 1)])

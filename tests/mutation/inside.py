@@ -100,8 +100,8 @@ CORE = (
     Mutant(
         "skipped rounds are counted one short",
         "swarmd/core/results.py",
-        "turn.state.rounds_skipped + event.last - event.first + 1",
-        "turn.state.rounds_skipped + event.last - event.first",
+        "state.rounds_skipped + event.last - event.first + 1",
+        "state.rounds_skipped + event.last - event.first",
         ("tests/core/test_rounds.py",),
     ),
     Mutant(

@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "a pause never ends",
         pause,
-        'turn.put("low_space", None)',
+        "turn.state.low_space = None",
         "pass",
     ),
     Mutant(
@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         "rounds missed in a pause count as the node's own slowness",
         pause,
-        '        turn.put("faulted", True)\n',
+        "        turn.state.faulted = True\n",
         "",
     ),
     Mutant(
@@ -345,7 +345,7 @@ def _execute(module: ModuleType, source: str) -> None:
     exec(compile(source, str(module.__file__), "exec"), module.__dict__)
     if module not in (step, node):
         exec(compile(inspect.getsource(step), str(step.__file__), "exec"), step.__dict__)
-    catchup.step = step.step
+    catchup.step = step.step  # type: ignore[attr-defined]
     if module is not node:
-        node.step, node.advance = step.step, catchup.advance
-    world.Node = node.Node
+        node.step, node.advance = step.step, catchup.advance  # type: ignore[attr-defined]
+    world.Node = node.Node  # type: ignore[attr-defined]

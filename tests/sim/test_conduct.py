@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,8 +15,16 @@ from swarmd.sim.network import NetworkWorker
 from swarmd.sim.profile import draw_profile
 from swarmd.sim.world import World, run
 
-SPAN = {"hours": 0.5, "calm_s": 600.0, "chain": False}
-CALM = {"faults": 0.0, "loss": 0.0, "duplicate": 0.0, "stale": 0.0, "failure": 0.0, "late_share": 0.0, "jumps": 0.0}
+SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 600.0, "chain": False}
+CALM: dict[str, Any] = {
+    "faults": 0.0,
+    "loss": 0.0,
+    "duplicate": 0.0,
+    "stale": 0.0,
+    "failure": 0.0,
+    "late_share": 0.0,
+    "jumps": 0.0,
+}
 QUIET = SPAN | CALM | {"nodes": 4, "stages": 1, "quorum": 1.0, "stage_s": 120.0, "rounds_max": 0, "train_max_s": 90.0}
 
 

@@ -167,7 +167,7 @@ def keep_all(few: int) -> Callable[[Coordination, bool], tuple[Member, ...] | No
 
 def test_an_honest_report_that_is_not_counted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def deaf(worker: GuardedNetworkWorker, seen: Any) -> bool:
-        return seen.peer != "peer-001"
+        return bool(seen.peer != "peer-001")
 
     monkeypatch.setattr(GuardedNetworkWorker, "_is_told", deaf)
     with pytest.raises(InvariantBroken, match=r"does not count|count no more"):

@@ -1,5 +1,7 @@
 """The checks catch what they claim: every planted mistake is found within a few seeds."""
 
+from typing import Any
+
 import pytest
 
 from swarmd.sim.checks import InvariantBroken
@@ -9,12 +11,12 @@ from swarmd.sim.world import run
 from .mutants import CHAIN_MUTANTS, MUTANTS, Mutant, planted
 
 SEEDS_MAX = 30
-SPAN = {"hours": 0.5, "calm_s": 700.0, "jumps": 0.0, "hostile": "none"}
+SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 700.0, "jumps": 0.0, "hostile": "none"}
 
 
 def find(mutant: Mutant, chain: bool) -> tuple[int, str]:
     """The first seed that shows the mistake, and what the checks say; a crash of the core counts as shown too."""
-    given = (ROUGH if chain else {"chain": False}) | SPAN | dict(mutant.given)
+    given: dict[str, Any] = (ROUGH if chain else {"chain": False}) | SPAN | dict(mutant.given)
     with planted(mutant):
         for seed in range(SEEDS_MAX):
             try:

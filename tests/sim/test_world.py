@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from swarmd.sim.checks import InvariantBroken
 from swarmd.sim.profile import CALM, ROUGH, draw_profile
 from swarmd.sim.world import World, run
 
-SPAN = {"hours": 0.5, "calm_s": 700.0}
+SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 700.0}
 TRACE = "from swarmd.sim.world import run; print(run(7, hours=0.4, calm_s=700.0, chain={chain}).trace)"
 
 

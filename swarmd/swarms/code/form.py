@@ -22,6 +22,7 @@ import unicodedata
 import msgspec
 
 from swarmd.sandbox import Verdict
+from swarmd.sandbox.limits import Status
 from swarmd.swarms.text import TAGS, escape_markers
 
 PROGRAM_OPENING, PROGRAM_CLOSING = "<program>", "</program>"
@@ -107,7 +108,7 @@ def tell_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
         return verdict.stdout if verdict.stdout.strip() else f"{error}the program printed nothing"
     lines = verdict.stderr.strip().splitlines()
     failed = lines[-1] if lines else f"the program ended with code {verdict.exit_code}"
-    reasons = {
+    reasons: dict[Status, str] = {
         "timeout": "the program took too long",
         "memory": "the program used too much memory",
         "output-limit": "the program printed too much",

@@ -24,7 +24,8 @@ ID_PATTERN = r"[A-Za-z0-9._-]{1,128}"
 SIZE_MAX = 2**31 - 1  # rows, width, keep
 TEMPERATURE_MIN, TEMPERATURE_MAX = 1e-3, 1e3
 
-WIDTHS = {"int32": "<i4", "int64": "<i8"}
+Width = Literal["int32", "int64"]
+WIDTHS: dict[Width, str] = {"int32": "<i4", "int64": "<i8"}
 
 COUNT = struct.Struct(">I")  # simple_GRPO's numbers
 ITEMS_MAX = 16
@@ -46,7 +47,7 @@ class JobHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: Size
     width: Size  # of a padded prompt and a padded completion together
     keep: Size  # of these, so many last columns are completion
-    dtype: Literal["int32", "int64"]
+    dtype: Width
     temperature: Annotated[float, msgspec.Meta(ge=TEMPERATURE_MIN, le=TEMPERATURE_MAX)] = 1.0
     model: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = (
         ""  # the model that is meant; empty: whichever it is
