@@ -72,8 +72,8 @@ MUTANTS = (
     Mutant(
         "an answered command stays pending",
         turn,
-        '"pending", pending[:place] + pending[place + 1 :]',
-        '"pending", pending',
+        "self.state.pending = pending[:place] + pending[place + 1 :]",
+        "self.state.pending = pending",
     ),
     Mutant(
         "an older answer frees a busy trainer",
@@ -108,7 +108,7 @@ MUTANTS = (
     Mutant(
         "a stage that was given up is left while the trainer is still at it",
         rounds,
-        "    return told and turn.rules >= ONE_FATE_SINCE\n",
+        "    return is_training(turn, train_id(work.round, work.stage))\n",
         "    return False\n",
     ),
     Mutant(
@@ -127,8 +127,8 @@ MUTANTS = (
     Mutant(
         "a skip is not counted",
         results,
-        "skipped_to=event.last,",
-        "skipped_to=turn.state.skipped_to,",
+        "    state.skipped_to = event.last\n",
+        "",
     ),
     Mutant(
         "the round that was trained counts as skipped",
@@ -247,8 +247,8 @@ CHAIN_MUTANTS = (
     Mutant(
         "a restart empties the outbox",
         workers,
-        "        low_space=None,\n",
-        "        low_space=None,\n        submissions=(),\n",
+        "    state.low_space = None\n",
+        "    state.low_space, state.submissions = None, ()\n",
     ),
     Mutant(
         "the vote is cast before the round is over",

@@ -1,5 +1,6 @@
 """The checks catch what they claim: every planted mistake is found within a few seeds."""
 
+import inspect
 from typing import Any
 
 import pytest
@@ -37,6 +38,12 @@ def test_a_mutant_is_caught(mutant: Mutant, chain: bool) -> None:
     seed, what = find(mutant, chain)
     assert seed < SEEDS_MAX, f"{SEEDS_MAX} seeds do not show that {mutant.name}"
     print(f"seed {seed}: {what}")
+
+
+def test_no_mutant_is_stale() -> None:
+    sources = {each.module: inspect.getsource(each.module) for each in (*MUTANTS, *CHAIN_MUTANTS)}
+    stale = [each.name for each in (*MUTANTS, *CHAIN_MUTANTS) if sources[each.module].count(each.text) != 1]
+    assert stale == [], "the code has changed: change the mutants with it"
 
 
 def test_the_code_is_whole_after_the_mutants() -> None:
