@@ -23,15 +23,12 @@ FAULTS_MIN = 3  # of these, with the same fault, from which on it is the coordin
 PEERS_KEPT = 64  # peers of which it is known whether their reports are credited
 BITS_KEPT = 8  # of each, the latest stages in which that could be told
 LEFT_OUT_MIN = 5  # of these, from which on a peer counts as left out
-RUN_MIN, RUN_MAX = 8, 99  # so does one that is left out so often in a row, though its reports came shortly before
-SHORTLY_S = 3.0  # that is so long before a quorum closed the stage: a report that came later closed it
 EARLY_S = 1.0  # a stage that closes less than this before its deadline closed by it
 LATE_S = 2.0  # one that closes later than this after it was held up: whose reports were in time is not known
 PROMPT_S = 5.0  # an opening that is heard of later says nothing of what the coordinator could read
 SLOW_S, SLOW_SHARE = 15.0, 0.25  # a stage that closes so long after its deadline, and that share of a stage, is slow
 SHORT_SHARE = 0.5  # a stage's time is too short below that share of what was promised,
 LONG_SHARE, LONG_S = 2.0, 60.0  # and too long above that many times as much, and so much more
-STAGE_LEAST_S = 0.1  # no stage of an honest coordinator is over sooner
 IDLE_SHARE = 0.5  # one in which nobody was credited lasts its whole time: this much of it, with clocks that were set
 
 _WORDS: dict[Verdict, str] = {
@@ -60,7 +57,7 @@ def on_announced(turn: Turn, event: RoundAnnounced) -> None:
     if last is not None and not last.next_opened_at:
         stages = (*stages[:-1], _ended(turn, last, event, promised))
     if not event.final:
-        stages = (*stages, _opened(turn, last, event, promised))
+        stages = (*stages, _opened(turn, event, promised))
     _keep_stages(turn, kept, stages)
 
 
@@ -77,16 +74,10 @@ def _ended(turn: Turn, last: StageSeen, event: RoundAnnounced, promised: Promise
     return _with(stage, "slow" if slow else None)
 
 
-def _opened(turn: Turn, last: StageSeen | None, event: RoundAnnounced, promised: Promised) -> StageSeen:
+def _opened(turn: Turn, event: RoundAnnounced, promised: Promised) -> StageSeen:
     stage = StageSeen(event.round, event.stage, event.opened_at, event.deadline_at, turn.at)
     stage = _with(stage, _deadline_fault(turn, event, promised))
-    if turn.at > event.deadline_at:
-        stage = _with(stage, "slow")
-    if last is not None:
-        passed = _number(event, turn) - _number(last, turn)
-        too_fast = passed > 1 and event.opened_at - last.opened_at < STAGE_LEAST_S * passed
-        stage = _with(stage, "skips" if too_fast else None)
-    return stage
+    return _with(stage, "slow" if turn.at > event.deadline_at else None)
 
 
 def _deadline_fault(turn: Turn, event: RoundAnnounced, promised: Promised) -> Fault | None:
@@ -131,13 +122,11 @@ def on_leaderboard_seen(turn: Turn, event: LeaderboardSeen) -> None:
         stage = stages[place]
         if _closed_hastily(stage, account, promised):
             stages[place] = _with(stage, "hasty")
-        before_s = _seen_before_s(kept, stage, account)
-        in_time = before_s > promised.seen_s
-        if not in_time and (before_s <= SHORTLY_S or not _is_early(stage)):
+        if _seen_before_s(kept, stage, account) <= promised.seen_s:
             continue
         if account.reports:
-            peers = _count_credit(peers, account, in_time)
-        elif account.left_out and in_time:
+            peers = _count_credit(peers, account)
+        elif account.left_out:
             stages[place] = _with(stages[place], "slow")  # it heard nobody at all
     turn.state.conduct = Conduct(tuple(_mark_skips(turn, event, stages, promised)), peers)
 
@@ -173,16 +162,12 @@ def _seen_before_s(kept: Conduct, stage: StageSeen, account: StageAccount) -> fl
     return closed_at - account.read_at if prompt else 0.0
 
 
-def _count_credit(peers: tuple[Watched, ...], account: StageAccount, in_time: bool) -> tuple[Watched, ...]:
+def _count_credit(peers: tuple[Watched, ...], account: StageAccount) -> tuple[Watched, ...]:
     known = {watched.peer: watched for watched in peers}
     for peer in account.seen:
         before = known.pop(peer, None) or Watched(peer)
-        left_out = peer in account.left_out
-        watched = replace(before, run=min(before.run + 1, RUN_MAX) if left_out else 0)
-        if in_time:
-            bits = (before.left_out << 1 | left_out) & ((1 << BITS_KEPT) - 1)
-            watched = replace(watched, judged=min(before.judged + 1, BITS_KEPT), left_out=bits)
-        known[peer] = watched
+        bits = (before.left_out << 1 | (peer in account.left_out)) & ((1 << BITS_KEPT) - 1)
+        known[peer] = Watched(peer, min(before.judged + 1, BITS_KEPT), bits)
     return tuple(known.values())[-PEERS_KEPT:]
 
 
@@ -233,7 +218,7 @@ def left_out(state: State) -> tuple[str, ...]:
 
 
 def _is_left_out(watched: Watched) -> bool:
-    return watched.left_out.bit_count() >= LEFT_OUT_MIN or watched.run >= RUN_MIN
+    return watched.left_out.bit_count() >= LEFT_OUT_MIN
 
 
 def words_of(state: State) -> str:
@@ -253,6 +238,5 @@ def _left_out_words(kept: Conduct, peers: tuple[str, ...], own: str) -> str:
     found.sort(key=lambda watched: watched.peer != own)
     first, further = found[0], len(found) - 1
     whose = "this node's own" if first.peer == own else f"those of {first.peer}"
-    times = f"{first.left_out.bit_count()} of the last {first.judged} that could be judged"
-    words = f"{whose}, {times if first.run < RUN_MIN else f'{first.run} in a row'}"
+    words = f"{whose}, {first.left_out.bit_count()} of the last {first.judged} that could be judged"
     return f"{words}, and those of {further} more" if further else words

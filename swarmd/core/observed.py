@@ -40,14 +40,12 @@ class Watched(Value, frozen=True):
     """Whether a peer's reports are credited.
 
     `left_out` has a bit for each of the latest stages that its report was there long before the end of, the latest
-    lowest; 1: it was left out all the same. `judged` counts these stages, up to as many as there are bits. `run` counts
-    those in which it was left out one after another, whether its report was there long or only shortly before.
+    lowest; 1: it was left out all the same. `judged` counts these stages, up to as many as there are bits.
     """
 
     peer: str
     judged: int = 0
     left_out: int = 0
-    run: int = 0
 
 
 class Conduct(Value, frozen=True):

@@ -10,7 +10,6 @@ from swarmd.core.conduct import (
     FAULTS_MIN,
     LEFT_OUT_MIN,
     PEERS_KEPT,
-    RUN_MIN,
     STAGES_KEPT,
     left_out,
     verdict_of,
@@ -177,21 +176,11 @@ def test_it_is_found_out_over_others_reports_too_and_by_a_clock_that_is_wrong() 
     assert left_out(swarm.story.state) == ("otto",)
 
 
-@pytest.mark.parametrize("seen_s", [28.0, 40.0])
+@pytest.mark.parametrize("seen_s", [15.5, 25.0, 28.0, 40.0])
 def test_reports_that_came_late_are_owed_nothing(seen_s: float) -> None:
     swarm = Swarm()
     leave_out(swarm, 20, seen_s=seen_s)
     assert swarm.verdict == ""
-
-
-def test_one_that_closes_shortly_after_each_time_is_found_out_after_more_stages() -> None:
-    swarm = Swarm()
-    leave_out(swarm, RUN_MIN - 1, seen_s=25.0)
-    assert swarm.verdict == ""
-    leave_out(swarm, 1, seen_s=25.0)
-    assert swarm.verdict == "leaves-out"
-    swarm.hold(seen_s=25.0)
-    assert swarm.verdict == "", "a report that counts ends the row"
 
 
 def test_at_a_deadline_a_report_that_came_shortly_before_is_owed_nothing() -> None:
@@ -273,13 +262,13 @@ def test_a_restored_coordinator_jumps_once() -> None:
     assert swarm.verdict == ""
 
 
-def test_many_stages_in_no_time_are_skipped_whatever_leaderboards_say() -> None:
-    swarm = Swarm(Promised(), stages=3)
+def test_many_stages_in_no_time_are_no_proof_for_a_quorum_of_the_fast_may_have_closed_them() -> None:
+    swarm = Swarm(stages=3)
     for _ in range(FAULTS_MIN + 1):
         swarm.open()
         swarm.now += 0.2
         swarm.round += 100
-    assert swarm.verdict == "skips"
+    assert swarm.verdict == ""
 
 
 def test_stages_of_a_round_that_are_passed_over_are_found() -> None:

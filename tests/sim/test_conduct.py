@@ -15,7 +15,7 @@ from swarmd.sim.network import NetworkWorker
 from swarmd.sim.profile import draw_profile
 from swarmd.sim.world import World, run
 
-SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 600.0, "chain": False}
+SPAN: dict[str, Any] = {"hours": 0.7, "calm_s": 600.0, "chain": False}
 CALM: dict[str, Any] = {
     "faults": 0.0,
     "loss": 0.0,
@@ -57,7 +57,7 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_one_that_leaves_out_a_peers_reports_is_found_out() -> None:
     world = World(5, draw_profile(5, **QUIET))
     for node in world.nodes:
-        node.pace_s = 5.0 if node.index == 2 else 15.0
+        node.pace_s = 5.0 if node.index == 2 else 55.0
     with pytest.raises(InvariantBroken, match="leaves out"):
         world.play()
 
