@@ -44,6 +44,7 @@ class Upgraded:
         self.data = make_node(root)
         self.data.peers.rename(root / "peers.json")
         self.data.records.rename(root / "records.bin")
+        self.data.invitations.unlink()  # there were none then
         self.data.network.rmdir()
         self.older = files_of(root)
         take_over(self.data)

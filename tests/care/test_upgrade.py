@@ -118,6 +118,7 @@ def first_layout(root: Path) -> DataPaths:
     data = make_node(root)
     data.peers.rename(root / "peers.json")
     data.records.rename(root / "records.bin")
+    data.invitations.unlink()  # there were none then
     data.network.rmdir()
     assert read_layout(data) == 1
     return data

@@ -104,7 +104,8 @@ def test_an_archive_is_shown_on_any_port_that_is_free(tmp_path: Path) -> None:
         url = stack.enter_context(running("replay", "--web", str(tmp_path)))
         assert not url.endswith(":8800")
         assert json_of(f"{url}/api/v1/here")["live"] is False
-        assert until(lambda: json_of(f"{url}/api/v1/node/events?first=-1")["events"])[0]["type"] == "node_stopped"
+        ended = f"{url}/api/v1/node/events?first=-1"
+        assert until(lambda: [each["type"] for each in json_of(ended)["events"]] == ["node_stopped"])
 
 
 @pytest.mark.parametrize(

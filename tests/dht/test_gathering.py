@@ -48,6 +48,7 @@ class Swarm:
             swarm=SWARM, peer_id="me", coordinating=True, members=2, started_at=0.0, emit=self.told.append, node=self,
             slow=Counter(), seniority=Seniority(), door=SimpleNamespace(caller=lambda peer: caller),
             blobs=Blobs(root / "blobs"), rejections=Rejections(time.monotonic),
+            exchange=SimpleNamespace(bars=lambda peer, round: False),
         )  # fmt: skip
 
     async def call(self, operation: Callable[[None], str]) -> SimpleNamespace:

@@ -330,8 +330,8 @@ NETWORK = (
     Mutant(
         "one key takes any number of bytes",
         "swarmd/dht/key_room.py",
-        "while sum(held.values()) + size > self._bytes_max:",
-        "while False:",
+        "or sum(held.values()) + size > self._bytes_max:",
+        "or False:",
         ("tests/dht/test_key_room.py",),
     ),
     Mutant(

@@ -58,7 +58,7 @@ def test_a_seed_that_once_broke_an_invariant_keeps_it(seed: int, what: str) -> N
 def test_both_policies_and_several_stages_under_heavy_faults(stages: int, behind: str, chain: bool) -> None:
     summary = run(1000 + stages, chain=chain, nodes=4, stages=stages, behind=behind, faults=120.0, quorum=1.0, **SPAN)
     assert summary.crashes > 10
-    assert summary.stages_trained > summary.rounds
+    assert summary.stages_trained >= summary.rounds
 
 
 @pytest.mark.parametrize("chain", [False, True])
