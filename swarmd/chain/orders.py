@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import msgspec
@@ -52,12 +52,16 @@ _FUND = "Send it some, then run the same command again"
 Tell = Callable[[str], None]
 
 
+Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{64}$")]
+Raw = Annotated[str, msgspec.Meta(pattern="^0x([0-9a-f]{2})+$")]
+
+
 class Attempt(msgspec.Struct, frozen=True):
     """A signed transaction."""
 
-    hash: str
+    hash: Hash
     nonce: int
-    raw: str  # hex
+    raw: Raw
     fee_wei: str
     tip_wei: str | None = None
     gas: int = 0

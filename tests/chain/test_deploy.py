@@ -303,7 +303,11 @@ async def test_a_journal_of_another_chain_or_account(bench: Bench, tmp_path: Pat
     assert path.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"chain_id": 1}', b"\xff", b"[]"])
+STEP = b'{"chain_id":1,"genesis":"","account":"","steps":{"a":[{"hash":"0x%s","nonce":0,"raw":"%s","fee_wei":"1"}]}}'
+ODD_HASH, ODD_RAW = STEP % (b"12", b"0x12"), STEP % (64 * b"1", b"0x1z")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"chain_id": 1}', b"\xff", b"[]", ODD_HASH, ODD_RAW])
 def test_a_damaged_journal_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "deploy.json"
     path.write_bytes(content)
