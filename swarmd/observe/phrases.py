@@ -47,7 +47,7 @@ WARNINGS = ("warning", "error", "critical")
 REASON_CHARACTERS_MAX = 300
 
 _SUBMISSIONS = (SubmissionSent, SubmissionIncluded, SubmissionConfirmed, SubmissionLost, SubmissionRefused)
-_TOLD_OTHERWISE = (RecordsRejected, RoundAnnounced, LeaderboardSeen)
+_TOLD_OTHERWISE = (RecordsRejected, RoundAnnounced, LeaderboardSeen)  # by words of their own, or not at all
 _OVERDUE = {
     "train": ("the stage took longer than [round] train_s allows and was given up", True),
     "gather": ("the wait for peers' rollouts ended", False),
@@ -83,9 +83,7 @@ def sentences_of(envelope: Envelope, before: State, after: State, last_at: float
     phrase = _PHRASES.get(type(envelope.event))
     if phrase is not None:
         said.append(phrase(envelope, before, after, last_at))
-    elif not isinstance(envelope.event, RecordsRejected | RoundAnnounced | LeaderboardSeen) and not hold_turn(
-        before, after
-    ):
+    elif not isinstance(envelope.event, _TOLD_OTHERWISE) and not hold_turn(before, after):
         said.append(_warning(envelope, before, after))
     said.append(_held(envelope, before, after))
     said.append(_conduct(envelope, before, after))
