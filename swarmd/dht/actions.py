@@ -18,11 +18,11 @@ from swarmd.core.commands import (
 )
 from swarmd.dht.clock import SwarmClock
 from swarmd.dht.gather import gather
+from swarmd.dht.leaderboard_check import LeaderboardCheck
 from swarmd.dht.membership import Members
 from swarmd.dht.session import Session
 from swarmd.dht.stages import Stages
 from swarmd.dht.standings import Standings
-from swarmd.dht.witness import Witness
 
 
 class SignedActions:
@@ -35,8 +35,8 @@ class SignedActions:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._members = Members(session)
-        self._witness = Witness(session)
-        self._clock = SwarmClock(session, Standings(session, self._witness.take).reach)
+        self._check = LeaderboardCheck(session)
+        self._clock = SwarmClock(session, Standings(session, self._check.take).reach)
         stages = self._stages = Stages(session)
         self.by_command: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
             Register: self._members.register,
@@ -52,7 +52,7 @@ class SignedActions:
 
     async def _publish_report(self, command: PublishReport) -> None:
         await self._stages.publish_report(command)
-        self._witness.published(command)
+        self._check.published(command)
 
     def begin(self) -> None:
         """Follow the clock and look for a twin from now on."""

@@ -32,7 +32,7 @@ from swarmd.core.events import (
     RoundAnnounced,
     RoundPublished,
 )
-from swarmd.dht.accounts import Accounts
+from swarmd.dht.credit_check import CreditCheck
 from swarmd.dht.records import PAST_S, TTL_MAX_S
 from swarmd.sim.dht import Report, announcement_of, is_newer, member_fact, report_of, reporters_of
 from swarmd.sim.worker import SimWorker
@@ -74,7 +74,7 @@ class NetworkWorker(SimWorker):
         self.own_clock: RoundAnnounced | None = None
         self.own_report: Report | None = None
         self.own_member: Event | None = None
-        self.accounts = Accounts(node.peer, node.settings.stages)
+        self.credit = CreditCheck(node.peer, node.settings.stages)
 
     @property
     def estranged(self) -> bool:
@@ -193,7 +193,7 @@ class NetworkWorker(SimWorker):
         self.tell(ReportPublished(command.id, command.round, command.stage))
         reports = self.dht.store_of(self).reports.get((command.round, command.stage), {})
         worked = [peer for peer, each in reports.items() if each.seen.worked]
-        self.accounts.note(command.round, command.stage, self.node.clock(), worked)
+        self.credit.note(command.round, command.stage, self.node.clock(), worked)
 
     def _announce(self, command: Announce) -> None:
         clock = announcement_of(command)
@@ -261,7 +261,7 @@ class NetworkWorker(SimWorker):
         board = self.dht.store_of(self).board
         if board is None or board.round != clock.round - 1 or self.node.settings.promised is None:
             return
-        event = self.accounts.read(board.round, board.standings, reporters_of(board), True)
+        event = self.credit.read(board.round, board.standings, reporters_of(board), True)
         if event is not None:
             self.tell(event)
 

@@ -18,7 +18,7 @@ from swarmd.core.conduct import (
 from swarmd.core.events import ClockSet, LeaderboardSeen, RoundAnnounced
 from swarmd.core.observed import StageAccount
 from swarmd.core.values import Promised, Standing
-from swarmd.dht.accounts import Accounts
+from swarmd.dht.credit_check import CreditCheck
 from tests.core.story import Story, announced, settings
 
 STAGE_S = 60.0
@@ -312,7 +312,7 @@ def standing(peer: str, rounds: int, last_round: int) -> Standing:
 
 
 def test_a_leaderboard_is_compared_with_what_was_read() -> None:
-    accounts = Accounts("me", 1, 0, [standing(peer, 1, 0) for peer in (*PEERS, "gone")])
+    accounts = CreditCheck("me", 1, 0, [standing(peer, 1, 0) for peer in (*PEERS, "gone")])
     accounts.note(1, 0, 7.0, ["me", "anna", "stranger"])
     event = accounts.read(1, [standing("anna", 2, 1)], {0: {"anna", "boss"}}, True)
     assert event is not None
@@ -321,7 +321,7 @@ def test_a_leaderboard_is_compared_with_what_was_read() -> None:
 
 
 def test_among_a_crowd_of_strangers_a_newcomer_claims_no_place() -> None:
-    accounts = Accounts("me", 1, 0, [standing("anna", 1, 0)])
+    accounts = CreditCheck("me", 1, 0, [standing("anna", 1, 0)])
     accounts.note(1, 0, 7.0, ["me", "anna", *(f"stranger-{number}" for number in range(16))])
     event = accounts.read(1, [], {}, True)
     assert event is not None and event.stages[0].seen == ("anna",)
@@ -329,6 +329,6 @@ def test_among_a_crowd_of_strangers_a_newcomer_claims_no_place() -> None:
 
 @pytest.mark.parametrize(("rounds", "idle"), [(2, True), (3, False)])
 def test_rounds_between_were_idle_where_the_reports_explain_all_standings(rounds: int, idle: bool) -> None:
-    accounts = Accounts("me", 1, 0, [standing("anna", 1, 0), standing("otto", 1, 0)])
+    accounts = CreditCheck("me", 1, 0, [standing("anna", 1, 0), standing("otto", 1, 0)])
     event = accounts.read(5, [standing("anna", rounds, 5), standing("otto", 1, 0)], {0: {"anna"}}, True)
     assert event is not None and (event.since, event.idle) == (0, idle)

@@ -23,7 +23,7 @@ class _Seen(NamedTuple):
     peers: tuple[str, ...]
 
 
-class Accounts:
+class CreditCheck:
     """Remembers what was read, and compares.
 
     Args:

@@ -10,7 +10,7 @@ from anyio import to_thread
 from swarmd.core.commands import PublishReport
 from swarmd.core.standings import REPORTS_BYTES_MAX
 from swarmd.dht import names
-from swarmd.dht.accounts import Accounts
+from swarmd.dht.credit_check import CreditCheck
 from swarmd.dht.leaderboard import Board, open_report, read_standings
 from swarmd.dht.lookup import lookup
 from swarmd.dht.records import ReportRecord
@@ -23,7 +23,7 @@ ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see
 log = logging.getLogger(__name__)
 
 
-class Witness:
+class LeaderboardCheck:
     """Looks at the reports of each stage once, and at each leaderboard.
 
     Args:
@@ -34,7 +34,7 @@ class Witness:
         self._session = session
         kept = read_standings(session.paths.standings, session.swarm)
         before = (-1, ()) if kept is None else (kept.round, kept.standings)
-        self._accounts = Accounts(session.peer_id, session.config.swarm.stages, *before)
+        self._credit = CreditCheck(session.peer_id, session.config.swarm.stages, *before)
 
     def published(self, command: PublishReport) -> None:
         """This node's report of a stage is out: look who else has reported."""
@@ -52,7 +52,7 @@ class Witness:
             reports = {peer: each for peer, each in found.records.items() if isinstance(each.content, ReportRecord)}
             ranks = self._session.seniority.ranks_of(reports, names.key_id(name))
             peers = [peer for peer in ranks if ranks[peer].awaited or peer == self._session.peer_id]
-            self._accounts.note(round, stage, time.time(), peers)
+            self._credit.note(round, stage, time.time(), peers)
 
     def take(self, board: Board) -> None:
         """Compare a leaderboard, and take over its standings."""
@@ -61,7 +61,7 @@ class Witness:
 
     async def _compare(self, board: Board) -> None:
         reporters, whole = await to_thread.run_sync(open_reports, board, self._session.swarm)
-        event = self._accounts.read(board.round, board.standings, reporters, whole)
+        event = self._credit.read(board.round, board.standings, reporters, whole)
         if event is not None:
             self._session.emit(event)
 
