@@ -2,6 +2,8 @@
 
 Two nodes, coordinator and follower, with the shipped local configuration and embedded model, as upstream was measured.
 PSS counts a page that several processes share in parts, so the sum over a node's processes is what the node takes.
+Bare TRL is a process that trains the same model with the same settings; a node and it are then measured one after the
+other, each with nothing beside it that maps the same libraries.
 """
 
 from __future__ import annotations
@@ -13,15 +15,20 @@ from pathlib import Path
 
 from bench.measure import Sample, cpu_of, memory_of, process_tree, program_of, sample
 from bench.nodes import READY_S, swarm_of
+from bench.stage import bare_side
 from bench.table import Row
 from swarmd.cli.daemons import Daemon
 from swarmd.cli.swarm import LocalSwarm
+from swarmd.config import Config, load_config
 
 ROUNDS = 2
 EVERY_S = 1.0
 IDLE_S = 30.0
 DAEMON_GOAL_MIB = 80.0
 NODE_GOAL_MIB = 650.0
+BARE_GOAL = 1.15
+BARE_STAGES = 4
+BARE_EVERY_S = 0.25
 IDLE_GOAL_PERCENT = 0.5
 UPSTREAM_MIB = "rl-swarm 0.4.4, measured apart: about 815 MiB"
 PARTS = {"swarmd": "daemon", "swarmd.dht.worker": "network worker", "swarmd.training.worker": "trainer"}
@@ -34,6 +41,7 @@ def run(directory: Path) -> Iterable[Row]:
         training = watch_training(swarm)
         idle = watch_idle(swarm.daemons)
     yield from memory_rows(training)
+    yield beside_bare_trl(directory)
     yield from idle_rows(idle)
 
 
@@ -80,6 +88,40 @@ def memory_rows(seen: list[Memory]) -> Iterable[Row]:
     for part in sorted({part for memory in seen for part in memory}):
         pss = [memory[part]["Pss"] for memory in seen if part in memory]
         yield Row(f"  {part}, PSS", "MiB", sample(*pss))
+
+
+def beside_bare_trl(directory: Path) -> Row:
+    """A node that trains alone against bare TRL that trains alone: the median of its PSS, all processes together."""
+    with swarm_of(directory / "alone", 1, ROUNDS, {}) as swarm:
+        alone = watch_training(swarm)
+        config = load_config(swarm.places[0].config)
+    node = Sample(tuple(sum(part["Pss"] for part in memory.values()) for memory in alone))
+    bare = watch_bare_trl(config, directory)
+    ratio = sample(node.median / bare.median)
+    met = ratio.median <= BARE_GOAL
+    return Row("node alone, PSS while training", "MiB", node, "bare TRL", bare, ratio, f"<= {BARE_GOAL:g}", met)
+
+
+def watch_bare_trl(config: Config, directory: Path) -> Sample:
+    """PSS of a bare TRL process in MiB while it trains, after its first stage."""
+    seen: list[float] = []
+    with bare_side(config, directory) as bare:
+        bare.stage(0)
+        over = threading.Event()
+        watching = threading.Thread(target=_watch, args=(bare.process.pid, over, seen))
+        watching.start()
+        try:
+            for round in range(1, BARE_STAGES):
+                bare.stage(round)
+        finally:
+            over.set()
+            watching.join()
+    return Sample(tuple(seen))
+
+
+def _watch(pid: int, over: threading.Event, seen: list[float]) -> None:
+    while not over.wait(BARE_EVERY_S):
+        seen.append(memory_of(pid)["Pss"])
 
 
 def watch_idle(daemons: Iterable[Daemon]) -> dict[str, list[float]]:

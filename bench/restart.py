@@ -21,7 +21,8 @@ from bench.recording import Recorder, write_log
 from bench.table import Row
 from swarmd.cli.daemons import Daemon, stop_all
 from swarmd.cli.layout import NodePlace, lay_out, node_places, peer_of
-from swarmd.config import load_config, settings_of
+from swarmd.config import load_config
+from swarmd.settings import settings_of
 
 EVENTS = 10_000
 BEHIND = 5  # rounds that the swarm is ahead when the follower starts
