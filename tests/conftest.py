@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import structlog
@@ -72,11 +71,3 @@ def logging_as_it_was() -> Iterator[None]:
         if target not in before and not type(target).__module__.startswith("_pytest"):
             logging.getLogger().removeHandler(target)
     structlog.reset_defaults()
-
-
-@pytest.fixture(autouse=True)
-def plain_installation(request: pytest.FixtureRequest) -> None:
-    """Whole nodes run without the optional packages that the development environment has."""
-    if request.node.get_closest_marker("e2e"):
-        paths = [str(Path(__file__).parent / "plain"), os.environ.get("PYTHONPATH", "")]
-        request.getfixturevalue("monkeypatch").setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))

@@ -165,9 +165,10 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: Crew |
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     if ranks.size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
-    from swarmd.training.adapters import prepare_unsloth
+    from swarmd.training.adapters import prepare_unsloth, spare_unused
 
-    prepare_unsloth(config.training)  # before anything imports TRL
+    spare_unused(config.training)  # these two before anything imports TRL
+    prepare_unsloth(config.training)
     if ranks.size > 1:
         from swarmd.training.device import take_device
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.installed import extra_command
 from swarmd.training import adapters, device, model
-from swarmd.training.adapters import merged_weights, prepare_unsloth, require
+from swarmd.training.adapters import merged_weights, prepare_unsloth, require, spare_unused
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import Engine
 from swarmd.training.model import Policy, load_policy
@@ -280,3 +281,24 @@ def test_files_that_are_quantised_want_the_setting(tmp_path: Path, llama: Path) 
     with pytest.raises(ConfigError, match="4bit") as caught:
         load_policy(TrainingConfig(model=str(directory), device="cpu"))
     assert "quantization" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("settings", "spared"),
+    [
+        ({}, True),
+        ({"lora": LORA}, False),
+        ({"quantization": "8bit"}, False),
+        ({"optimizer": "adamw_8bit"}, False),
+        ({"unsloth": True}, False),
+    ],
+)
+def test_what_nothing_uses_is_not_imported(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], spared: bool
+) -> None:
+    for name in ("peft", "bitsandbytes"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    spare_unused(TrainingConfig(**settings))
+    for name in ("peft", "bitsandbytes"):
+        assert (find_spec(name) is None) == spared
+        sys.modules.pop(name, None)
