@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 
 from swarmd.config import Config, load_config
+from swarmd.core.applied import Applied
 from swarmd.core.state import State
 from swarmd.core.values import Worker
 from swarmd.errors import ConfigError, NetworkDown, StopOverran, single_error
-from swarmd.eventlog.fold import Applied, commits_from, fold, load, node_of, oldest_base
+from swarmd.eventlog.fold import fold_log, load, node_of, oldest_base
 from swarmd.eventlog.replay import Verified, verify
 from swarmd.eventlog.segment import find_log
 from swarmd.paths import DataPaths
@@ -71,8 +72,7 @@ class Log:
 
     def fold(self, last: int | None = None) -> Iterator[Applied]:
         """Each event in order, with the state before and after it and the commands it caused, up to seq `last`."""
-        base = oldest_base(self.directory)
-        applied = fold(commits_from(self.directory, base), base.state)
+        applied = fold_log(self.directory)
         return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
 
     def __iter__(self) -> Iterator[Applied]:

@@ -105,13 +105,12 @@ def tell_round(directory: Path, round_: int, now: float | None = None) -> list[S
         LogDamaged, LogNewer: it cannot be read.
     """
     from swarmd.cli.replay import folded
-    from swarmd.core.events import Envelope
     from swarmd.eventlog.segment import find_log
     from swarmd.observe.story import Teller
 
     teller = Teller(round_)
     for applied in folded(find_log(directory), None, progress=True):
-        teller.take(Envelope(applied.seq, applied.at, applied.event), applied.before, applied.after)
+        teller.apply(applied)
     return [teller.story(now)]
 
 

@@ -120,14 +120,14 @@ def read_boards(directory: Path) -> tuple[str, tuple[Standing, ...], list[Board]
     """
     from swarmd.core.commands import PublishLeaderboard
     from swarmd.dht.leaderboard import Board
-    from swarmd.eventlog.fold import commits_from, fold, oldest_base
+    from swarmd.eventlog.fold import fold_log, oldest_base
     from swarmd.eventlog.segment import find_log
 
     log = find_log(directory)
     base = oldest_base(log)
     swarm = ""
     boards: list[Board] = []
-    for applied in fold(commits_from(log, base), base.state):
+    for applied in fold_log(log, base):
         if applied.after.settings is not None:
             swarm = applied.after.settings.swarm
         for command in applied.commands:

@@ -16,8 +16,8 @@ from swarmd.cli.locate import RULE
 from swarmd.errors import ExitCode
 
 if TYPE_CHECKING:
+    from swarmd.core.applied import Applied
     from swarmd.eventlog.commit import Commit
-    from swarmd.eventlog.fold import Applied
     from swarmd.eventlog.replay import Comparison, Outcome
 
 FILTERS = "Show only"

@@ -4,39 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swarmd.core.commands import Command
+from swarmd.core.applied import Applied, apply
 from swarmd.core.events import Envelope, Event, RoundsSkipped
 from swarmd.core.state import State
-from swarmd.core.step import step
 from swarmd.core.values import SkipCause
 
-Step = tuple[Envelope, State, State, tuple[Command, ...]]  # an event, the state before and after, what it causes
 
-
-def advance(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[Step]:
-    """Step through a batch of facts in memory; rounds that a fact takes the node past are a fact before it.
+def advance(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[Applied]:
+    """Apply a batch of facts in memory; rounds that a fact takes the node past are a fact before it.
 
     Args:
         state: the state before.
         seq: sequence number that the next event gets.
         at: commit time of them all, POSIX seconds.
     """
-    steps: list[Step] = []
+    journal: list[Applied] = []
     for fact in facts:
-        envelope = Envelope(seq, at, fact)
-        after, commands = step(state, envelope)
-        skipped = missed(state, after)
+        applied = apply(state, Envelope(seq, at, fact))
+        skipped = missed(state, applied.after)
         if skipped is not None:
-            first = Envelope(seq, at, skipped)
-            between, caused = step(state, first)
-            steps.append((first, state, between, caused))
+            first = apply(state, Envelope(seq, at, skipped))
+            journal.append(first)
             seq += 1
-            state, envelope = between, Envelope(seq, at, fact)
-            after, commands = step(state, envelope)
-        steps.append((envelope, state, after, commands))
-        state = after
+            applied = apply(first.after, Envelope(seq, at, fact))
+        journal.append(applied)
+        state = applied.after
         seq += 1
-    return steps
+    return journal
 
 
 def expand(state: State, envelope: Envelope) -> tuple[Event, ...]:
@@ -46,7 +40,7 @@ def expand(state: State, envelope: Envelope) -> tuple[Event, ...]:
         state: the state before.
         envelope: the observed event as it would be committed.
     """
-    return tuple(taken.event for taken, *_ in advance(state, envelope.seq, envelope.at, (envelope.event,)))
+    return tuple(applied.event for applied in advance(state, envelope.seq, envelope.at, (envelope.event,)))
 
 
 def missed(before: State, after: State) -> RoundsSkipped | None:

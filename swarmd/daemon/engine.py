@@ -16,10 +16,11 @@ import structlog
 from anyio import to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from swarmd.core.applied import Applied, Projection
 from swarmd.core.catchup import advance
 from swarmd.core.chart import GAPS
 from swarmd.core.commands import Command
-from swarmd.core.events import Envelope, Event, NodeStopped, TimerFired
+from swarmd.core.events import Event, NodeStopped, TimerFired
 from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.core.step import RULES
 from swarmd.daemon.clock import Clock
@@ -55,40 +56,26 @@ class EventLog(Protocol):
         ...
 
 
-class Stepped(msgspec.Struct, frozen=True, gc=False):
-    """One event with the state before and after it."""
-
-    envelope: Envelope
-    before: State
-    after: State
-
-
 class Plan(msgspec.Struct, frozen=True, gc=False):
     """What a batch of facts comes to, before anything is written."""
 
-    steps: tuple[Stepped, ...]
+    journal: tuple[Applied, ...]
     state: State
     commands: tuple[Command, ...]
 
     @property
     def events(self) -> tuple[Event, ...]:
-        return tuple(stepped.envelope.event for stepped in self.steps)
+        return tuple(applied.event for applied in self.journal)
 
 
 def plan(state: State, next_seq: int, at: float, facts: Sequence[Event]) -> Plan:
-    """Step through a batch of facts in memory. Pure."""
-    steps = advance(state, next_seq, at, facts)
+    """Apply a batch of facts in memory. Pure."""
+    journal = tuple(advance(state, next_seq, at, facts))
     return Plan(
-        tuple(Stepped(envelope, before, after) for envelope, before, after, _ in steps),
-        steps[-1][2] if steps else state,
-        tuple(command for *_, caused in steps for command in caused),
+        journal,
+        journal[-1].after if journal else state,
+        tuple(command for applied in journal for command in applied.commands),
     )
-
-
-class Listener(Protocol):
-    """Is told of every commit after it is durable; must return at once."""
-
-    def __call__(self, plan: Plan) -> None: ...
 
 
 class Engine:
@@ -99,7 +86,7 @@ class Engine:
         state: what the log so far comes to.
         clock: wall-clock time.
         dispatch: takes each command of a durable commit; must not block.
-        listeners: told of each durable commit, before its commands are dispatched.
+        projections: take each durable event, before the commands of its commit are dispatched.
         pulse: called on every turn of the loop, at least every `pulse_s`; feeds systemd's watchdog.
     """
 
@@ -109,7 +96,7 @@ class Engine:
         state: State,
         clock: Clock,
         dispatch: Callable[[Command], None],
-        listeners: Sequence[Listener] = (),
+        projections: Sequence[Projection] = (),
         pulse: Callable[[], None] = lambda: None,
         pulse_s: float = WAIT_S_MAX,
     ) -> None:
@@ -117,7 +104,7 @@ class Engine:
         self._log = event_log
         self._clock = clock
         self._dispatch = dispatch
-        self._listeners = tuple(listeners)
+        self._projections = tuple(projections)
         self._pulse = pulse
         self._wait_s_max = min(pulse_s, WAIT_S_MAX)
         self._fired: set[Deadline] = set()  # timers reported while their deadline still stands in the state
@@ -153,7 +140,7 @@ class Engine:
         """Make one batch of facts durable, then adopt it and act on it. Only `run` and the start-up call this."""
         at = self._clock.now()
         planned = plan(self.state, self._log.next_seq, at, facts)
-        if not planned.steps:
+        if not planned.journal:
             return
         try:
             await to_thread.run_sync(self._append, at, planned)
@@ -171,8 +158,9 @@ class Engine:
         for gap in GAPS.told():
             log.warning("no chart says what this means here; nothing was changed", gap=gap, seq=self.next_seq - 1)
         self._fired &= set(self.state.deadlines)
-        for listener in self._listeners:
-            listener(planned)
+        for applied in planned.journal:
+            for projection in self._projections:
+                projection.apply(applied)
         for command in planned.commands:
             self._dispatch(command)
 

@@ -19,6 +19,7 @@ from anyio.abc import TaskGroup
 
 from swarmd import __version__
 from swarmd.config import Config, encode
+from swarmd.core.applied import Applied
 from swarmd.core.commands import (
     CHAIN_COMMANDS,
     NETWORK_COMMANDS,
@@ -34,7 +35,7 @@ from swarmd.core.values import RolloutsRef, Worker
 from swarmd.daemon.clock import Clock, SystemClock, watch_clock
 from swarmd.daemon.companion import Companion, is_wanted
 from swarmd.daemon.control import Control, bind_control
-from swarmd.daemon.engine import Engine, Plan
+from swarmd.daemon.engine import Engine
 from swarmd.daemon.identity import node_identity
 from swarmd.daemon.leftovers import kill_leftovers, node_tag
 from swarmd.daemon.notes import Restored, forget_restored, read_restored, refuse_moved
@@ -52,7 +53,7 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.store import EventLog
 from swarmd.observe.live import Live
-from swarmd.observe.logs import log_event
+from swarmd.observe.logs import EventLines
 from swarmd.observe.redaction import Cover
 from swarmd.observe.slots import known_secrets, withheld_from
 from swarmd.observe.status import LogStatus, Status, headline, status_of
@@ -218,7 +219,7 @@ class Node:
             state,
             clock,
             self.dispatch,
-            (self._log_lines, self._tell_manager, self._keep_in_bounds),
+            (EventLines(), self),
             notifier.alive,
             notifier.pulse_s,
         )
@@ -304,20 +305,18 @@ class Node:
         sys.stderr.flush()
         self._host.end(code)
 
-    # --- listeners ---
+    # --- a projection ---
 
-    def _log_lines(self, plan: Plan) -> None:
-        for stepped in plan.steps:
-            log_event(stepped.envelope, stepped.before, stepped.after)
-
-    def _tell_manager(self, plan: Plan) -> None:
-        self._notifier.status(headline(plan.state))
-        if any(isinstance(event, StopRequested) for event in plan.events):
+    def apply(self, applied: Applied) -> None:
+        """Tell the service manager, set a limit to a stop, and keep the disk in bounds."""
+        self._notifier.status(headline(applied.after))
+        if isinstance(applied.event, StopRequested):
             self._tasks.start_soon(self._limit_stop)
+        self._keep_in_bounds(applied)
 
-    def _keep_in_bounds(self, plan: Plan) -> None:
+    def _keep_in_bounds(self, applied: Applied) -> None:
         """When the swarm's clock moves on, prune what earlier stages left."""
-        before, after = plan.steps[0].before.clock, plan.state.clock
+        before, after = applied.before.clock, applied.after.clock
         if after is not None and before != after and not self._pruning:
             self._pruning = True
             self._tasks.start_soon(self._prune)

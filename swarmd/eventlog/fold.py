@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from swarmd.core.commands import Command
-from swarmd.core.events import Envelope, Event
+from swarmd.core import applied
+from swarmd.core.applied import Applied, StepRule
+from swarmd.core.events import Envelope
 from swarmd.core.state import State
 from swarmd.core.step import REPRODUCES, RULES, step
 from swarmd.errors import LogDamaged
@@ -16,19 +17,6 @@ from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.reader import LogReader, read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snapshot, snapshot_seq
-
-Step = Callable[[State, Envelope], tuple[State, tuple[Command, ...]]]
-
-
-class Applied(msgspec.Struct, frozen=True, gc=False):
-    """One event and what came of it."""
-
-    seq: int
-    at: float
-    event: Event
-    before: State
-    after: State
-    commands: tuple[Command, ...]
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -38,24 +26,27 @@ class Base(msgspec.Struct, frozen=True):
     seq: int = 0
 
 
-def fold(commits: Iterable[Commit], state: State | None = None, step: Step = step) -> Iterator[Applied]:
-    """Apply commits event by event.
+def fold(commits: Iterable[Commit], state: State | None = None) -> Iterator[Applied]:
+    """Apply commits event by event: `swarmd.core.applied.fold` over their envelopes.
 
     Args:
         commits: without gaps, from the event that `state` is the fold up to.
         state: to start from, by default the empty state before event 0.
-        step: the rule to follow, by default the core's own.
     """
-    now = State() if state is None else state
-    for commit in commits:
-        at, rules = commit.at, commit.rules
-        for seq, event in enumerate(commit.events, commit.seq):
-            after, commands = step(now, Envelope(seq, at, event, rules))
-            yield Applied(seq, at, event, now, after, commands)
-            now = after
+    return applied.fold((envelope for commit in commits for envelope in commit.envelopes()), state)
 
 
-def load(directory: Path, step: Step = step) -> tuple[State, int]:
+def fold_log(directory: Path, base: Base | None = None) -> Iterator[Applied]:
+    """Apply a log event by event, from a base on; by default from the earliest there is, `oldest_base`.
+
+    Raises:
+        NotFoundError, LogDamaged, LogForeign, LogNewer: as reading raises them.
+    """
+    base = base or oldest_base(directory)
+    return fold(commits_from(directory, base), base.state)
+
+
+def load(directory: Path, step: StepRule = step) -> tuple[State, int]:
     """The state after the whole log, and the sequence number that the next event gets.
 
     Starts from the newest snapshot made under the present rules, where there is one; segments before it are not read.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.core.applied import StepRule, apply
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event, tag_of
 from swarmd.core.state import State
@@ -16,7 +17,7 @@ from swarmd.errors import ReplayDifference, SwarmdError
 from swarmd.eventlog.changes import Change, changes_between
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
-from swarmd.eventlog.fold import Base, Step, commits_from, node_of, oldest_base
+from swarmd.eventlog.fold import Base, commits_from, node_of, oldest_base
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, read_snapshot, snapshot_seq
 from swarmd.eventlog.supposed import Supposed
 from swarmd.eventlog.text import command_line
@@ -79,7 +80,7 @@ def verify(directory: Path, watch: Watch = iter) -> Verified:
     return Verified(events, commits, base.seq, unchecked, found - len(snapshots))
 
 
-def apply_commit(state: State, commit: Commit, step: Step) -> tuple[State, tuple[Command, ...]]:
+def apply_commit(state: State, commit: Commit, step: StepRule) -> tuple[State, tuple[Command, ...]]:
     """State after a commit and all commands it causes, in order."""
     at, rules = commit.at, commit.rules
     if len(commit.events) == 1:
@@ -170,7 +171,7 @@ class Comparison(msgspec.Struct, frozen=True):
 class _Side:
     """One of the two folds."""
 
-    def __init__(self, state: State, step: Step) -> None:
+    def __init__(self, state: State, step: StepRule) -> None:
         self.state = state
         self.step = step
         self.commands: Counter[str] = Counter()
@@ -178,9 +179,10 @@ class _Side:
     def apply(self, envelope: Envelope) -> Outcome:
         before = self.state
         try:
-            self.state, commands = self.step(before, envelope)
+            applied = apply(before, envelope, self.step)
         except (SwarmdError, AssertionError, LookupError) as error:
             return Outcome(refused=f"{type(error).__name__}: {error}")
+        self.state, commands = applied.after, applied.commands
         self.commands.update(str(type(command).__struct_config__.tag) for command in commands)
         return Outcome((), commands) if self.state is before else Outcome(_changes(before, self.state), commands)
 
@@ -189,7 +191,7 @@ NOTHING_SUPPOSED = Supposed({})
 
 
 def compare(
-    directory: Path, other: Step = step, watch: Watch = iter, supposed: Supposed = NOTHING_SUPPOSED
+    directory: Path, other: StepRule = step, watch: Watch = iter, supposed: Supposed = NOTHING_SUPPOSED
 ) -> Comparison:
     """Fold a log as it was, and under other charts or settings. Both sides are told the same events.
 

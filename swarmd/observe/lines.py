@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from swarmd.core.applied import Applied
 from swarmd.core.events import (
     ChainBlock,
     ChainDegraded,
@@ -142,8 +143,9 @@ _BULKY = (
 )
 
 
-def line_of(envelope: Envelope, before: State, after: State) -> EventLine:
-    """The line for an event, given the states before and after it."""
+def line_of(applied: Applied) -> EventLine:
+    """The line for an event."""
+    envelope, before, after = applied.envelope, applied.before, applied.after
     event = envelope.event
     level, words = _WORDS[type(event)]
     turn = hold_turn(before, after)

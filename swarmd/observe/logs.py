@@ -14,8 +14,7 @@ from typing import Any, TextIO
 import msgspec
 import structlog
 
-from swarmd.core.events import Envelope
-from swarmd.core.state import State
+from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
 from swarmd.observe.folding import LEVELS
 from swarmd.observe.lines import line_of
@@ -64,11 +63,13 @@ def configure(
     return is_watched
 
 
-def log_event(envelope: Envelope, before: State, after: State) -> None:
-    """One line about an event, with its sequence number, round, stage and peer."""
-    line = line_of(envelope, before, after)
-    fields = {("tag" if name == "event" else name): value for name, value in line.fields.items()}
-    events_log.log(LEVELS[line.level], line.message, **fields)
+class EventLines:
+    """A projection: one line about each event, with its sequence number, round, stage and peer."""
+
+    def apply(self, applied: Applied) -> None:
+        line = line_of(applied)
+        fields = {("tag" if name == "event" else name): value for name, value in line.fields.items()}
+        events_log.log(LEVELS[line.level], line.message, **fields)
 
 
 def tell_fatal(error: SwarmdError) -> None:

@@ -14,7 +14,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
 from swarmd.config import Config
-from swarmd.core.events import Envelope, NodeStarted
+from swarmd.core.applied import Applied
+from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
 from swarmd.observe import labels, readings
 from swarmd.observe.disk import Disk, measure_disk
@@ -68,11 +69,11 @@ class Metrics:
         """Forget all that was counted: the log begins with this state."""
         self._outcomes = Outcomes(progress_of(state))
 
-    def observe(self, envelope: Envelope, before: State, after: State) -> None:
-        """Count an event, given the states before and after it. Never fails on an event that a log may hold."""
-        if isinstance(envelope.event, NodeStarted):
-            self._outcomes = Outcomes(Progress(started_at=envelope.at))
-        self._outcomes.observe(envelope, before, after)
+    def apply(self, applied: Applied) -> None:
+        """Count an event. Never fails on an event that a log may hold."""
+        if isinstance(applied.event, NodeStarted):
+            self._outcomes = Outcomes(Progress(started_at=applied.at))
+        self._outcomes.apply(applied)
 
     def count_notification(self, sender: str, sent: bool) -> None:
         """Note what came of a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""

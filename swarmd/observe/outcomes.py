@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 
+from swarmd.core.applied import Applied
 from swarmd.core.chart_types import RoundState, SubmissionState
 from swarmd.core.events import (
     ChainReorged,
@@ -136,8 +137,9 @@ class Outcomes:
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
 
-    def observe(self, envelope: Envelope, before: State, after: State) -> None:
-        """Count an event, given the states before and after it."""
+    def apply(self, applied: Applied) -> None:
+        """Count an event."""
+        envelope, before, after = applied.envelope, applied.before, applied.after
         _count_changes(self, envelope.at, before, after)
         rule = _RULES.get(type(envelope.event))
         if rule is not None:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from swarmd.core.applied import Applied
 from swarmd.core.events import (
-    Envelope,
     Equivocated,
     Event,
     LeaderboardSeen,
@@ -35,7 +35,6 @@ from swarmd.core.events import (
     TrainingCancelled,
     WorkerExited,
 )
-from swarmd.core.state import State
 from swarmd.core.workers import LEAVING
 from swarmd.observe.aside import aside_words, is_marked
 from swarmd.observe.conduct import conduct_turn, is_trouble
@@ -77,90 +76,90 @@ class Sentence(msgspec.Struct, frozen=True):
     settles: bool = False
 
 
-def sentences_of(envelope: Envelope, before: State, after: State, last_at: float) -> list[Sentence]:
+def sentences_of(applied: Applied, last_at: float) -> list[Sentence]:
     """What is to be said of an event; `last_at` is when the event before it was committed."""
-    said: list[Sentence | None] = [_clock(envelope, before, after)]
-    phrase = _PHRASES.get(type(envelope.event))
+    said: list[Sentence | None] = [_clock(applied)]
+    phrase = _PHRASES.get(type(applied.event))
     if phrase is not None:
-        said.append(phrase(envelope, before, after, last_at))
-    elif not isinstance(envelope.event, _TOLD_OTHERWISE) and not hold_turn(before, after):
-        said.append(_warning(envelope, before, after))
-    said.append(_held(envelope, before, after))
-    said.append(_conduct(envelope, before, after))
-    said.append(_entered(envelope, before, after))
+        said.append(phrase(applied, last_at))
+    elif not isinstance(applied.event, _TOLD_OTHERWISE) and not hold_turn(applied.before, applied.after):
+        said.append(_warning(applied))
+    said.append(_held(applied))
+    said.append(_conduct(applied))
+    said.append(_entered(applied))
     return [sentence for sentence in said if sentence is not None]
 
 
-def _clock(envelope: Envelope, before: State, after: State) -> Sentence | None:
+def _clock(applied: Applied) -> Sentence | None:
     """Where the swarm went, whoever said so."""
-    old, new = before.clock, after.clock
+    old, new = applied.before.clock, applied.after.clock
     if new is None or new == old:
         return None
     if new.final:
-        return _fact(envelope, f"the swarm had run its {new.round} rounds")
+        return _fact(applied, f"the swarm had run its {new.round} rounds")
     if old is not None and (old.round, old.stage) == (new.round, new.stage):
         return None
     open_s = new.deadline_at - new.opened_at
-    ago_s = envelope.at - new.opened_at
+    ago_s = applied.at - new.opened_at
     heard = f", {ago_s:.0f} s before this node heard of it" if ago_s >= 1 else ""
-    return _fact(envelope, f"round {new.round} stage {new.stage} opened, for up to {open_s:.0f} s{heard}")
+    return _fact(applied, f"round {new.round} stage {new.stage} opened, for up to {open_s:.0f} s{heard}")
 
 
-def _entered(envelope: Envelope, before: State, after: State) -> Sentence | None:
+def _entered(applied: Applied) -> Sentence | None:
     """A new place in the round's chart that no other sentence tells."""
-    if before.chart == after.chart:
+    if applied.before.chart == applied.after.chart:
         return None
-    work = after.work
-    if after.chart == "round.gathering" and work is not None and work != before.work:
-        return _fact(envelope, f"this node took part in round {work.round} stage {work.stage}", work.round)
-    if after.chart == "skipping":
-        return _fact(envelope, 'a newer stage had opened: training was cancelled ([round] behind = "abandon")')
-    gave_up = before.chart == "round.training" and after.chart == "round.settling"
+    work = applied.after.work
+    if applied.after.chart == "round.gathering" and work is not None and work != applied.before.work:
+        return _fact(applied, f"this node took part in round {work.round} stage {work.stage}", work.round)
+    if applied.after.chart == "skipping":
+        return _fact(applied, 'a newer stage had opened: training was cancelled ([round] behind = "abandon")')
+    gave_up = applied.before.chart == "round.training" and applied.after.chart == "round.settling"
     if gave_up and work is not None and work.result is None:
-        return _trouble(envelope, f"the stage was given up, round {work.round} stage {work.stage} was not trained")
+        return _trouble(applied, f"the stage was given up, round {work.round} stage {work.stage} was not trained")
     return None
 
 
-def _held(envelope: Envelope, before: State, after: State) -> Sentence | None:
+def _held(applied: Applied) -> Sentence | None:
     """A coordinator begins to hold a stage, or need not any more."""
-    text = hold_turn(before, after)
-    return Sentence(envelope.at, envelope.seq, text, trouble=holding(after) is not None) if text else None
+    text = hold_turn(applied.before, applied.after)
+    return Sentence(applied.at, applied.seq, text, trouble=holding(applied.after) is not None) if text else None
 
 
-def _conduct(envelope: Envelope, before: State, after: State) -> Sentence | None:
+def _conduct(applied: Applied) -> Sentence | None:
     """The coordinator's conduct turned out to be other than it was, or a peer's claims do not hold."""
-    text = conduct_turn(before, after)
-    return Sentence(envelope.at, envelope.seq, text, trouble=is_trouble(before, after)) if text else None
+    text = conduct_turn(applied.before, applied.after)
+    return Sentence(applied.at, applied.seq, text, trouble=is_trouble(applied.before, applied.after)) if text else None
 
 
-def _started(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    if before.settings is None:
-        return _fact(envelope, "the node started for the first time")
-    down_s = max(0.0, envelope.at - last_at)
-    if before.chart in ("stopped", "failed"):
-        return _fact(envelope, f"the node was started again, {down_s:.0f} s after it had stopped")
-    return _trouble(envelope, f"the node was started again after a crash or a kill; up to {down_s:.0f} s were lost")
+def _started(applied: Applied, last_at: float) -> Sentence | None:
+    if applied.before.settings is None:
+        return _fact(applied, "the node started for the first time")
+    down_s = max(0.0, applied.at - last_at)
+    if applied.before.chart in ("stopped", "failed"):
+        return _fact(applied, f"the node was started again, {down_s:.0f} s after it had stopped")
+    return _trouble(applied, f"the node was started again after a crash or a kill; up to {down_s:.0f} s were lost")
 
 
-def _stopped(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _stopped(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, NodeStopped)
     code = f", exit code {event.code}" if event.code else ""
     return Sentence(
-        envelope.at, envelope.seq, f"the node stopped: {_short(event.reason)}{code}", trouble=bool(event.code)
+        applied.at, applied.seq, f"the node stopped: {_short(event.reason)}{code}", trouble=bool(event.code)
     )
 
 
-def _gathered(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _gathered(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, RolloutsGathered)
     groups = sum(ref.groups for ref in event.rollouts)
     missing = f"; {event.missing} more were announced and could not be had" if event.missing else ""
-    return _fact(envelope, f"it fetched {groups} groups of {_peers(len(event.rollouts))}{missing}", event.round)
+    return _fact(applied, f"it fetched {groups} groups of {_peers(len(event.rollouts))}{missing}", event.round)
 
 
-def _trained(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _trained(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, StageTrained)
     text = (
         f"it trained round {event.round} stage {event.stage} in {event.seconds:.1f} s: {event.steps} steps, "
@@ -168,112 +167,113 @@ def _trained(envelope: Envelope, before: State, after: State, last_at: float) ->
     )
     held_out = "" if event.held_out is None else f", held-out accuracy {event.held_out:.2f}"
     aside = f"; {aside_words(event)}" if event.set_aside else ""
-    fact = _fact(envelope, text + held_out + aside, event.round)
+    fact = _fact(applied, text + held_out + aside, event.round)
     return msgspec.structs.replace(fact, trouble=is_marked(event))
 
 
-def _cancelled(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _cancelled(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, TrainingCancelled)
-    return _fact(envelope, f"training of stage {event.stage} ended after {event.steps} steps, unfinished", event.round)
+    return _fact(applied, f"training of stage {event.stage} ended after {event.steps} steps, unfinished", event.round)
 
 
-def _published(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _published(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, ReportPublished)
     return Sentence(
-        envelope.at, envelope.seq, f"its report of stage {event.stage} was published", event.round, settles=True
+        applied.at, applied.seq, f"its report of stage {event.stage} was published", event.round, settles=True
     )
 
 
-def _skipped(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _skipped(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, RoundsSkipped)
     span = f"round {event.first}" if event.first == event.last else f"rounds {event.first} to {event.last}"
-    return _fact(envelope, f"{span} went on record as skipped, cause {event.cause}")
+    return _fact(applied, f"{span} went on record as skipped, cause {event.cause}")
 
 
-def _timer(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _timer(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, TimerFired)
-    if event.name not in _OVERDUE or before == after:
+    if event.name not in _OVERDUE or applied.before == applied.after:
         return None
     text, trouble = _OVERDUE[event.name]
-    return Sentence(envelope.at, envelope.seq, text, trouble=trouble)
+    return Sentence(applied.at, applied.seq, text, trouble=trouble)
 
 
-def _exited(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _exited(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, WorkerExited)
-    if before.chart in LEAVING:
+    if applied.before.chart in LEAVING:
         return None
     if event.planned:
-        return _fact(envelope, f"the {event.worker} worker made room for a fresh process: {_short(event.reason)}")
-    return _trouble(envelope, f"the {event.worker} worker ended: {_short(event.reason)}")
+        return _fact(applied, f"the {event.worker} worker made room for a fresh process: {_short(event.reason)}")
+    return _trouble(applied, f"the {event.worker} worker ended: {_short(event.reason)}")
 
 
-def _ready(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    return _fact(envelope, f"the trainer was ready with {after.trainer.model} on {after.trainer.device}")
+def _ready(applied: Applied, last_at: float) -> Sentence | None:
+    return _fact(applied, f"the trainer was ready with {applied.after.trainer.model} on {applied.after.trainer.device}")
 
 
 HEARD_AGAIN = "the node was no longer isolated"
 
 
-def _linked(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    if bool(before.link.isolated) != bool(after.link.isolated):
-        return _fact(envelope, f"the node was isolated: {after.link.isolated}" if after.link.isolated else HEARD_AGAIN)
-    if before.link.chart == after.link.chart:
+def _linked(applied: Applied, last_at: float) -> Sentence | None:
+    if bool(applied.before.link.isolated) != bool(applied.after.link.isolated):
+        isolated = applied.after.link.isolated
+        return _fact(applied, f"the node was isolated: {isolated}" if isolated else HEARD_AGAIN)
+    if applied.before.link.chart == applied.after.link.chart:
         return None
-    return _fact(envelope, f"the DHT answered, {_peers(after.link.peers)}")
+    return _fact(applied, f"the DHT answered, {_peers(applied.after.link.peers)}")
 
 
-def _stop_asked(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _stop_asked(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, StopRequested)
-    return _fact(envelope, f"the node was asked to stop: {_short(event.reason)}")
+    return _fact(applied, f"the node was asked to stop: {_short(event.reason)}")
 
 
-def _link_lost(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _link_lost(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, LinkDown)
-    return None if before.chart in LEAVING else _trouble(envelope, f"the DHT was lost: {_short(event.reason)}")
+    return None if applied.before.chart in LEAVING else _trouble(applied, f"the DHT was lost: {_short(event.reason)}")
 
 
-def _submission(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _submission(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, _SUBMISSIONS)
-    known = next((each for each in after.submissions if each.id == event.submission), None)
-    line = line_of(envelope, before, after)
+    known = next((each for each in applied.after.submissions if each.id == event.submission), None)
+    line = line_of(applied)
     round = known.round if known is not None and known.kind != "register" else None
     trouble = line.level in WARNINGS
-    return Sentence(envelope.at, envelope.seq, _short(line.message), round, trouble, settles=True)
+    return Sentence(applied.at, applied.seq, _short(line.message), round, trouble, settles=True)
 
 
-def _equivocated(envelope: Envelope, before: State, after: State, last_at: float) -> Sentence | None:
-    event = envelope.event
+def _equivocated(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
     assert isinstance(event, Equivocated)
-    if before.equivocations is after.equivocations:
+    if applied.before.equivocations is applied.after.equivocations:
         return None
-    text = equivocation_words(event, after)
-    return Sentence(envelope.at, envelope.seq, text, event.round, settles=True)
+    text = equivocation_words(event, applied.after)
+    return Sentence(applied.at, applied.seq, text, event.round, settles=True)
 
 
-def _warning(envelope: Envelope, before: State, after: State) -> Sentence | None:
+def _warning(applied: Applied) -> Sentence | None:
     """What nothing else is said of, if it is a warning, in the words of the log."""
-    line = line_of(envelope, before, after)
-    return _trouble(envelope, _short(line.message)) if line.level in WARNINGS else None
+    line = line_of(applied)
+    return _trouble(applied, _short(line.message)) if line.level in WARNINGS else None
 
 
 def _peers(count: int) -> str:
     return "1 peer" if count == 1 else f"{count} peers"
 
 
-def _fact(envelope: Envelope, text: str, round: int | None = None) -> Sentence:
-    return Sentence(envelope.at, envelope.seq, text, round)
+def _fact(applied: Applied, text: str, round: int | None = None) -> Sentence:
+    return Sentence(applied.at, applied.seq, text, round)
 
 
-def _trouble(envelope: Envelope, text: str) -> Sentence:
-    return Sentence(envelope.at, envelope.seq, text, trouble=True)
+def _trouble(applied: Applied, text: str) -> Sentence:
+    return Sentence(applied.at, applied.seq, text, trouble=True)
 
 
 def _short(text: str) -> str:
@@ -282,7 +282,7 @@ def _short(text: str) -> str:
     return line if len(line) <= REASON_CHARACTERS_MAX else line[:REASON_CHARACTERS_MAX] + "…"
 
 
-_Phrase = Callable[[Envelope, State, State, float], Sentence | None]
+_Phrase = Callable[[Applied, float], Sentence | None]
 _PHRASES: dict[type[Event], _Phrase] = {
     NodeStarted: _started,
     NodeStopped: _stopped,

@@ -1,8 +1,8 @@
 """The story of one round in sentences, with its causes, told from the event log alone.
 
-`Teller` takes every event of the log in order and keeps what belongs to the round: from the moment the swarm reached it
-to the moment this node went past it, the troubles since the last trained stage before, and, later, what the chain made
-of the node's submissions. Its memory is bounded, whatever the log's length.
+`Teller` is a projection of the log that keeps what belongs to the round: from the moment the swarm reached it to the
+moment this node went past it, the troubles since the last trained stage before, and, later, what the chain made of the
+node's submissions. Its memory is bounded, whatever the log's length.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import deque
 
 import msgspec
 
+from swarmd.core.applied import Applied
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import State
 from swarmd.observe.causes import advice_on, doing, is_loading, reason_of
@@ -62,13 +63,14 @@ class Teller:
         self._at = 0.0
         self._state = State()
 
-    def take(self, envelope: Envelope, before: State, after: State) -> None:
-        """Hear the next event, with the states around it."""
+    def apply(self, applied: Applied) -> None:
+        """Hear the next event."""
+        envelope, before, after = applied.envelope, applied.before, applied.after
         if self._first is None:
             self._first = (envelope.seq, reached(before))
         self._count_loading(envelope.at, before)
         self._note(envelope, before)
-        said = sentences_of(envelope, before, after, self._at)
+        said = sentences_of(applied, self._at)
         if not self._opened and reached(after) >= self._round:
             self._open(before, envelope.at)
         if self._opened and not self._closed:

@@ -22,7 +22,7 @@ from swarmd.core.state import State
 from swarmd.core.values import SkipCause
 
 if TYPE_CHECKING:
-    from swarmd.core.catchup import Step
+    from swarmd.core.applied import Applied
     from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
@@ -55,8 +55,8 @@ class Accounts:
         self.stopped = False  # it was stopped in order, since then
         self.next_round = 0  # the first round not accounted for
 
-    def on_step(self, step: Step) -> None:
-        envelope, before, after, _ = step
+    def apply(self, applied: Applied) -> None:
+        envelope, before, after = applied.envelope, applied.before, applied.after
         event = envelope.event
         if isinstance(event, RoundsSkipped):
             self._take_skip(event)

@@ -15,7 +15,7 @@ from swarmd.core.state import Coordination, Member, State
 from swarmd.core.workers import LEAVING
 
 if TYPE_CHECKING:
-    from swarmd.core.catchup import Step
+    from swarmd.core.applied import Applied
     from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
@@ -37,10 +37,10 @@ class Chair:
         self.can_train = False  # a trainer has been ready in this life
         self._expected_of: tuple[tuple[Member, ...], int, list[str]] = ((), -1, [])  # found last, and of what
 
-    def on_step(self, step: Step) -> None:
-        envelope, before, after, _ = step
+    def apply(self, applied: Applied) -> None:
+        envelope, before, after = applied.envelope, applied.before, applied.after
         then, now = before.coordination, after.coordination
-        self._look_at_trainer(step)
+        self._look_at_trainer(applied)
         if now is None or then is now or then is None:
             return
         event = envelope.event
@@ -51,7 +51,7 @@ class Chair:
         if now.chart != then.chart or _place(now) != _place(then):
             self._check_place(then, now)
             if _place(now) != _place(then):
-                self._close(step, then, now)
+                self._close(applied, then, now)
         if now.standings is not then.standings:
             self._check_standings(now)
         complete = now.chart == "open.collecting" and self._is_complete(now.round, now.members, self._quorum(after))
@@ -65,9 +65,9 @@ class Chair:
             for peer in book.keys() - kept:
                 del book[peer]
 
-    def _look_at_trainer(self, step: Step) -> None:
+    def _look_at_trainer(self, applied: Applied) -> None:
         """The stage that is open when the node can train at last, and of which nobody reported, has its whole time."""
-        envelope, before, after, _ = step
+        envelope, before, after = applied.envelope, applied.before, applied.after
         if isinstance(envelope.event, NodeStarted):
             self.can_train = False
         elif isinstance(envelope.event, TrainerReady) and not self.can_train:
@@ -88,9 +88,9 @@ class Chair:
         if _place(now) < _place(then):
             self._fail(f"the coordinator went back from {_place(then)} to {_place(now)}")
 
-    def _close(self, step: Step, then: Coordination, now: Coordination) -> None:
+    def _close(self, applied: Applied, then: Coordination, now: Coordination) -> None:
         """A stage closes on quorum, or at its deadline and not before."""
-        envelope, before, after, _ = step
+        envelope, before, after = applied.envelope, applied.before, applied.after
         event = envelope.event
         if self._is_alone(after):
             self._fail(f"stage {_place(then)} closed although this node was alone: {sorted(self.reports)} reported")
@@ -110,7 +110,7 @@ class Chair:
         self.reports = {}
         self._expected_of = ((), -1, [])
         if now.round != then.round:
-            self._check_leaderboard(step[2].pending, then.round)
+            self._check_leaderboard(applied.after.pending, then.round)
             self.round_reports = []
 
     def _check_leaderboard(self, pending: tuple[Command, ...], round: int) -> None:

@@ -28,7 +28,7 @@ from swarmd.sim.signed import SignedRecords
 from swarmd.sim.waits import find_stall
 
 if TYPE_CHECKING:
-    from swarmd.core.catchup import Step
+    from swarmd.core.applied import Applied
     from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
@@ -53,15 +53,42 @@ def line_of(seed: int, profile: Profile) -> str:
 
 
 class Ledger:
-    """The checks' memory of one node."""
+    """The checks of one node: a projection of its journal."""
 
     def __init__(self, world: World, node: Node) -> None:
+        self.world = world
+        self.node = node
         self.accounts = Accounts(world, node)
         self.orders = Orders(world, node)
         self.chair = Chair(world, node) if node.settings.coordination is not None else None
         self.claims = Claims(world, node)
         self.seq = 0  # the fold of the events before `seq` is `state`
         self.state = State()
+
+    def apply(self, applied: Applied) -> None:
+        """A durable event, once, in the order of the log."""
+        checks, before, after = self.world.checks, applied.before, applied.after
+        self.orders.apply(applied)
+        checks.honest.look_at(self.node, applied)
+        if after is before:
+            return
+        if after.conduct is not before.conduct:
+            self._look_at_conduct(after)
+        checks.progress.look_at(self.node, applied)
+        self.accounts.apply(applied)
+        if self.chair is not None:
+            self.chair.apply(applied)
+        if after.chain is not None:
+            self.claims.apply(applied)
+        stall = find_stall(after)
+        if stall and find_stall(after, self.orders.killed_workers(after)):
+            self.world.fail(self.node, stall)
+
+    def _look_at_conduct(self, state: State) -> None:
+        """All coordinators are honest here, whatever becomes of their machines."""
+        verdict = verdict_of(state)
+        if verdict not in ("", "slow"):
+            self.world.fail(self.node, f"{words_of(state)}; it is honest. {state.conduct}")
 
 
 class Checks:
@@ -80,32 +107,6 @@ class Checks:
     def forget(self, node: Node) -> None:
         """A node goes on from a backup: its own books are those of then. What it has published stays published."""
         self.ledgers[node.index] = self._by_peer[node.peer] = Ledger(self.world, node)
-
-    def on_step(self, node: Node, step: Step) -> None:
-        """A durable event, once, in the order of the log."""
-        _, before, after, _ = step
-        ledger = self.ledgers[node.index]
-        ledger.orders.on_step(step)
-        self.honest.on_step(node, step)
-        if after is before:
-            return
-        if after.conduct is not before.conduct:
-            self._look_at_conduct(node, after)
-        self.progress.on_step(node, step)
-        ledger.accounts.on_step(step)
-        if ledger.chair is not None:
-            ledger.chair.on_step(step)
-        if after.chain is not None:
-            ledger.claims.on_step(step)
-        stall = find_stall(after)
-        if stall and find_stall(after, ledger.orders.killed_workers(after)):
-            self.world.fail(node, stall)
-
-    def _look_at_conduct(self, node: Node, state: State) -> None:
-        """All coordinators are honest here, whatever becomes of their machines."""
-        verdict = verdict_of(state)
-        if verdict not in ("", "slow"):
-            self.world.fail(node, f"{words_of(state)}; it is honest. {state.conduct}")
 
     def on_commit(self, node: Node, commit: Commit) -> None:
         """A durable commit, adopted by the node that lives."""

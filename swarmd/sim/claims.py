@@ -17,7 +17,7 @@ from swarmd.sim.chain import Chain, Receipt, Tx
 from swarmd.sim.progress import reachable
 
 if TYPE_CHECKING:
-    from swarmd.core.catchup import Step
+    from swarmd.core.applied import Applied
     from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
@@ -114,8 +114,8 @@ class Claims:
 
     # --- the node's books ---
 
-    def on_step(self, step: Step) -> None:
-        envelope, before, after, _ = step
+    def apply(self, applied: Applied) -> None:
+        envelope, before, after = applied.envelope, applied.before, applied.after
         event = envelope.event
         if isinstance(event, SubmissionPrepared):
             self._durable.add(event.prepared.hash)

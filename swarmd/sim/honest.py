@@ -19,7 +19,7 @@ from swarmd.sim.network import POLL_S
 from swarmd.sim.recovery import PACE_MARGIN, SETTLE_S
 
 if TYPE_CHECKING:
-    from swarmd.core.catchup import Step
+    from swarmd.core.applied import Applied
     from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
@@ -65,12 +65,12 @@ class Honest:
         """An honest report is kept."""
         self._stored.setdefault((seen.peer, (seen.round, seen.stage)), self.world.now)
 
-    def on_step(self, node: Node, step: Step) -> None:
+    def look_at(self, node: Node, applied: Applied) -> None:
         """Count what strangers make a node write down; nobody honest ends because of them."""
         if self.world.hostile is None:
             return
-        event = step[0].event
-        collected = sum([isinstance(command, CollectReports) for command in step[3]])
+        event = applied.event
+        collected = sum([isinstance(command, CollectReports) for command in applied.commands])
         self._collected[node.index] += collected
         self._begun += collected if node.coordinates else 0
         if isinstance(event, MemberSeen | MemberLeft | ReportSeen):

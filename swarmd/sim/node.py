@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from swarmd.core.catchup import Step, advance
+from swarmd.core import applied
+from swarmd.core.applied import Applied
+from swarmd.core.catchup import advance
 from swarmd.core.commands import Command
 from swarmd.core.events import ClockSet, Event, NodeStarted, NodeStopped, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import Deadline, State
-from swarmd.core.step import RULES, step
+from swarmd.core.step import RULES
 from swarmd.core.values import Settings
 from swarmd.errors import ChartError
 from swarmd.eventlog.commit import Commit
@@ -109,13 +111,13 @@ class Node:
     def _fold_commit(self, commit: Commit, state: State) -> State:
         """Apply one commit of an earlier life. What was durable but never adopted is new to the checks."""
         commands: list[Command] = []
-        for envelope in commit.envelopes():
-            before = state
-            state, caused = step(before, envelope)
-            commands += caused
-            if envelope.seq >= self.checked_seq:
-                self.world.checks.on_step(self, (envelope, before, state, caused))
-                self.checked_seq = envelope.seq + 1
+        ledger = self.world.checks.ledgers[self.index]
+        for each in applied.fold(commit.envelopes(), state):
+            state = each.after
+            commands += each.commands
+            if each.seq >= self.checked_seq:
+                ledger.apply(each)
+                self.checked_seq = each.seq + 1
         if digest_commands(commands) != commit.commands_digest:
             self.world.fail(self, f"the replay of seq {commit.seq} gives other commands than it gave")
         self.world.counts["replayed"] += len(commit.events)
@@ -250,17 +252,17 @@ class Node:
         log = self.disk.log
         at = self.clock()
         try:
-            steps = advance(self.state, log.next_seq, at, facts)
+            journal = advance(self.state, log.next_seq, at, facts)
         except ChartError as error:
             self.world.fail(self, f"{error.message}, on {', '.join(type(fact).__name__ for fact in facts)}")
-        commands = steps[0][3] if len(steps) == 1 else [command for each in steps for command in each[3]]
-        events = tuple([each[0].event for each in steps])
-        commit = Commit(steps[0][0].seq, at, RULES, events, digest_commands(commands))
+        commands = journal[0].commands if len(journal) == 1 else [each for one in journal for each in one.commands]
+        events = tuple([each.envelope.event for each in journal])
+        commit = Commit(journal[0].seq, at, RULES, events, digest_commands(commands))
         if self.crash_point and self._crash_before(commit):
             return
         log.append(commit)
         log.sync()
-        self._adopt(commit, steps, commands)
+        self._adopt(commit, journal, commands)
 
     def _crash_before(self, commit: Commit) -> bool:
         """Die before the commit is durable, if that is this life's fate."""
@@ -270,12 +272,12 @@ class Node:
             self.crash()
         return not self.running
 
-    def _adopt(self, commit: Commit, steps: Sequence[Step], commands: Sequence[Command]) -> None:
+    def _adopt(self, commit: Commit, journal: Sequence[Applied], commands: Sequence[Command]) -> None:
         """The commit is durable: take its state and act on its commands."""
-        self.state = steps[-1][2]
+        self.state = journal[-1].after
         self.checked_seq = commit.end_seq
         self.restored = self.restored and not isinstance(commit.events[0], NodeStarted)
-        self.world.note_commit(self, commit, steps)
+        self.world.note_commit(self, commit, journal)
         if self.crash_point == "before-dispatch":
             self.crash()
             return

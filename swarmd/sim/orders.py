@@ -23,7 +23,7 @@ from swarmd.core.state import State
 from swarmd.core.values import Worker
 
 if TYPE_CHECKING:
-    from swarmd.core.catchup import Step
+    from swarmd.core.applied import Applied
     from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
@@ -59,21 +59,21 @@ class Orders:
         self.killed: dict[Worker, str] = {}  # id of the last order to kill a worker
         self.allowed: dict[str, int] = {}  # how often durable commits of this life ordered an id, not yet dispatched
 
-    def on_step(self, step: Step) -> None:
+    def apply(self, applied: Applied) -> None:
         """A new life of a port begins; a command that failed may be sent again."""
-        envelope, before, _, commands = step
+        envelope, before, commands = applied.envelope, applied.before, applied.commands
         if type(envelope.event) in RENEWING:
             self._renew(envelope.event, before)
         if isinstance(envelope.event, ClockSet):
             self.open_until = -math.inf  # it is brought back
             self.clock_sets += 1
         for command in commands:
-            if step[2].low_space is not None and isinstance(command, Gather | Train):
+            if applied.after.low_space is not None and isinstance(command, Gather | Train):
                 self._fail(f"{command.id} goes out although the disk is nearly full")
             self.allowed[command.id] = self.allowed.get(command.id, 0) + 1
             self._check_once(command, envelope.at)
             if isinstance(command, Announce):
-                self._check_announcement(step, command)
+                self._check_announcement(applied, command)
             elif isinstance(command, KillWorker):
                 self.killed[command.worker] = command.id
 
@@ -94,10 +94,10 @@ class Orders:
                 sent.pop(event.command, None)
             self.sent["trainer"].pop(f"cancel/{place}", None)  # the stage may be trained and left once more
 
-    def _check_announcement(self, step: Step, command: Announce) -> None:
+    def _check_announcement(self, applied: Applied, command: Announce) -> None:
         """The clock goes forward; the same stage is announced under a new id only when the link has come back."""
         place = (command.round, command.stage, not command.final)
-        again = command.id in self.content or isinstance(step[0].event, LinkUp)
+        again = command.id in self.content or isinstance(applied.event, LinkUp)
         again = again or command.deadline_at > self.open_until  # a contract that was taken back and moved on again
         if place < self.announced or (place == self.announced and not again):
             self._fail(f"{command.id} announces {place} after {self.announced}")

@@ -24,7 +24,7 @@ from swarmd.core.state import (
 from swarmd.core.turn import PENDING_MAX
 
 if TYPE_CHECKING:
-    from swarmd.core.catchup import Step
+    from swarmd.core.applied import Applied
     from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
@@ -57,8 +57,8 @@ class Progress:
         self.trainer = reachable(charts.trainer, ("exited",))
         self.coordinator = reachable(charts.coordinator, ("restart",))
 
-    def on_step(self, node: Node, step: Step) -> None:
-        envelope, before, after, _ = step
+    def look_at(self, node: Node, applied: Applied) -> None:
+        envelope, before, after = applied.envelope, applied.before, applied.after
         if after.chart is not before.chart or after.link is not before.link or after.trainer is not before.trainer:
             self._check_charts(node, envelope.event, before, after)
         if after.work is not before.work and before.work is not None:

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from swarmd.core.applied import Applied
 from swarmd.core.events import OutputsMade, RolloutsGathered, StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import BlobError, NotFoundError, RecordRejected
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import Applied, Base
+from swarmd.eventlog.fold import Base
 from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Rollouts, check_origin, decode_rollouts
 from swarmd.swarms.scored import ScoredGroup, decode_scored
 from swarmd.web.ledger import Ledger
@@ -72,7 +73,7 @@ class GossipFeed:
             self._scores: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # digests not read yet
             self._seen: deque[str] = deque(maxlen=4 * BODIES_WAITING_MAX)  # digests
 
-    def take(self, applied: Applied) -> None:
+    def apply(self, applied: Applied) -> None:
         event = applied.event
         if isinstance(event, RolloutsGathered):
             refs = sorted(event.rollouts, key=lambda ref: ref.digest)[:PEERS_PER_STAGE]

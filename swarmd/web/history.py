@@ -14,10 +14,11 @@ from typing import IO, NamedTuple, Protocol
 
 import msgspec
 
+from swarmd.core.applied import Applied, Projection
 from swarmd.core.state import State
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.commit import Commit
-from swarmd.eventlog.fold import Applied, Base, fold
+from swarmd.eventlog.fold import Base, fold
 from swarmd.eventlog.snapshot import encode_state
 from swarmd.web.places import Gone, Place, commits_at
 
@@ -27,14 +28,11 @@ WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
 WINDOWS_KEPT = 16
 
 
-class Follower(Protocol):
-    """Makes something of the log as it is folded; each event comes once, in order."""
+class Follower(Projection, Protocol):
+    """A projection of a log that may be begun anew."""
 
     def begin(self, base: Base) -> None:
         """Forget everything: the fold begins at this state."""
-
-    def take(self, applied: Applied) -> None:
-        """An event and what came of it."""
 
 
 class Keyframe(NamedTuple):
@@ -160,7 +158,7 @@ class History:
             self.state, self.next_seq, self.at, self._place = done[-1].after, commit.end_seq, commit.at, end
             for applied in done:
                 for follower in self._followers:
-                    follower.take(applied)
+                    follower.apply(applied)
             return done
 
     def drop_before(self, base: Base) -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from swarmd.animals import animal_name
+from swarmd.core.applied import Applied
 from swarmd.core.events import (
     ChainBlock,
     ChainReorged,
@@ -21,7 +22,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import State
 from swarmd.core.values import Standing
-from swarmd.eventlog.fold import Applied, Base
+from swarmd.eventlog.fold import Base
 from swarmd.web.moments import shown_text
 from swarmd.web.shapes import CURVE_POINTS_MAX, Curve, Point
 
@@ -147,7 +148,7 @@ class Ledger:
             account.reward, account.rounds, account.known = state.reward_total, state.rounds_joined, True
             account.place = state.done
 
-    def take(self, applied: Applied) -> None:
+    def apply(self, applied: Applied) -> None:
         event, at, state = applied.event, applied.at, applied.after
         if state.settings is not None and state.settings.peer != self._own:
             self._own = state.settings.peer

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
+from swarmd.core.applied import Applied
 from swarmd.core.commands import Command
-from swarmd.core.events import Envelope, tag_of
+from swarmd.core.events import tag_of
 from swarmd.core.state import State
 from swarmd.eventlog.changes import changes_between
-from swarmd.eventlog.fold import Applied
 from swarmd.observe.lines import line_of
 from swarmd.observe.redaction import REDACTED, redact_text
 from swarmd.web.shapes import ChangeRow, CommandRow, EventRow, Moment
@@ -38,7 +38,7 @@ def cover_also(secrets: Iterable[str]) -> None:
 
 def event_row(applied: Applied) -> EventRow:
     """The event in words."""
-    line = line_of(Envelope(applied.seq, applied.at, applied.event), applied.before, applied.after)
+    line = line_of(applied)
     round_, stage = line.fields.get("round", -1), line.fields.get("stage", -1)
     return EventRow(
         seq=applied.seq,

@@ -14,12 +14,12 @@ import msgspec
 
 from swarmd import __version__
 from swarmd.config import Config
-from swarmd.core.events import Envelope
+from swarmd.core.applied import Applied
 from swarmd.core.state import State
 from swarmd.dht.leaderboard import read_standings
 from swarmd.errors import ControlError, NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import Applied, Base
+from swarmd.eventlog.fold import Base
 from swarmd.eventlog.retention import log_bytes
 from swarmd.observe.control import NoDaemon, ask
 from swarmd.observe.metrics import Metrics
@@ -85,8 +85,8 @@ class _Counting:
     def begin(self, base: Base) -> None:
         self._metrics.begin(base.state)
 
-    def take(self, applied: Applied) -> None:
-        self._metrics.observe(Envelope(applied.seq, applied.at, applied.event), applied.before, applied.after)
+    def apply(self, applied: Applied) -> None:
+        self._metrics.apply(applied)
 
 
 class LogNode:

@@ -19,8 +19,10 @@ import msgspec
 
 from swarmd import __version__
 from swarmd.config import Config, DhtConfig, LogsConfig, SwarmConfig
+from swarmd.core.applied import Applied
 from swarmd.core.commands import CollectReports, Gather
 from swarmd.core.events import (
+    Envelope,
     Equivocated,
     Event,
     LinkDegraded,
@@ -47,7 +49,6 @@ from swarmd.dht.stages import Stages
 from swarmd.dht.standings import Standings
 from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.fold import Applied
 from swarmd.manifest import Manifest
 from swarmd.observe.equivocations import equivocation_notes
 from swarmd.paths import DataPaths
@@ -169,11 +170,11 @@ class DhtSwarm:
 
     def _book(self, event: Event) -> None:
         self._seq += 1
-        applied = Applied(self._seq, time.time(), event, self._state, self._state, ())
+        applied = Applied(Envelope(self._seq, time.time(), event), self._state, self._state, ())
         chain = self._state.chain
         if chain is None or chain.chart == "up" or not isinstance(event, OF_A_STAGE):
-            self._ledger.take(applied)  # rounds of blocks that are still to be read would not count after a later one
-        self._feed.take(applied)
+            self._ledger.apply(applied)  # rounds of blocks that are still to be read would not count after a later one
+        self._feed.apply(applied)
 
     def _heed_clock(self, event: RoundAnnounced) -> None:
         """The coordinator tells where the swarm is; a contract that can be read knows better."""

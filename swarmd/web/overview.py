@@ -8,8 +8,9 @@ from itertools import pairwise
 from typing import get_args
 
 from swarmd.core import events
-from swarmd.core.events import Envelope, Event
-from swarmd.eventlog.fold import Applied, Base
+from swarmd.core.applied import Applied
+from swarmd.core.events import Event
+from swarmd.eventlog.fold import Base
 from swarmd.observe.lines import line_of
 from swarmd.web.shapes import OVERVIEW_BUCKETS_MAX, OVERVIEW_ROUNDS_MAX, Overview, RoundMark
 
@@ -68,7 +69,7 @@ class Timeline:
         self._codes = bytearray()  # index of the lane, and WARNS
         self._rounds: list[RoundMark] = []
 
-    def take(self, applied: Applied) -> None:
+    def apply(self, applied: Applied) -> None:
         at = max(applied.at, self._times[-1]) if self._times else applied.at
         self._times.append(at)
         self._codes.append(_CODES[type(applied.event)] | (WARNS if _warns(applied) else 0))
@@ -131,5 +132,5 @@ class Timeline:
 def _warns(applied: Applied) -> bool:
     if isinstance(applied.event, CALM):
         return False
-    line = line_of(Envelope(applied.seq, applied.at, applied.event), applied.before, applied.after)
+    line = line_of(applied)
     return line.level in ("warning", "error")

@@ -6,10 +6,11 @@ from collections import deque
 
 from msgspec.structs import replace
 
+from swarmd.core.applied import Applied
 from swarmd.core.chart_types import RoundState
 from swarmd.core.events import RoundsSkipped, StageTrained
 from swarmd.core.state import State
-from swarmd.eventlog.fold import Applied, Base
+from swarmd.eventlog.fold import Base
 from swarmd.web.shapes import SkipRow, StageRow, StagesView
 
 STAGES_KEPT = 500
@@ -35,7 +36,7 @@ class Stages:
         self._skips: deque[SkipRow] = deque(maxlen=SKIPS_KEPT)
         self._entered_at = 0.0
 
-    def take(self, applied: Applied) -> None:
+    def apply(self, applied: Applied) -> None:
         before, after, event = applied.before, applied.after, applied.event
         if isinstance(event, RoundsSkipped):
             self._skips.append(SkipRow(event.first, event.last, event.cause, applied.seq, applied.at))

@@ -11,7 +11,6 @@ from collections import OrderedDict
 
 from msgspec.structs import replace
 
-from swarmd.core.events import Envelope
 from swarmd.observe.story import Story, Teller
 from swarmd.web.history import History
 from swarmd.web.overview import Timeline
@@ -79,8 +78,7 @@ class Stories:
             while kept.next < min(kept.end, self._history.next_seq):
                 count = min(STEP_EVENTS, kept.end - kept.next)
                 for applied in self._history.fold_from(kept.next, count):
-                    envelope = Envelope(applied.seq, applied.at, applied.event)
-                    kept.teller.take(envelope, applied.before, applied.after)
+                    kept.teller.apply(applied)
                     kept.next = applied.seq + 1
             self._kept[round_] = kept
             while len(self._kept) > TELLERS_KEPT:

@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
-from swarmd.eventlog.fold import Applied
 from swarmd.web.answers import encode, refusal
 from swarmd.web.moments import charts_of, event_row
 from swarmd.web.node import LogNode

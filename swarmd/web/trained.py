@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from swarmd.core.applied import Applied
 from swarmd.core.events import StageTrained, TrainerReady
-from swarmd.eventlog.fold import Applied, Base
+from swarmd.eventlog.fold import Base
 from swarmd.web.moments import number
 from swarmd.web.shapes import TrainedStage, TrainingView
 
@@ -26,7 +27,7 @@ class Trained:
         self.trainer = base.state.trainer
         self._before: float | None = None
 
-    def take(self, applied: Applied) -> None:
+    def apply(self, applied: Applied) -> None:
         event = applied.event
         if isinstance(event, TrainerReady):
             self.trainer = applied.after.trainer

@@ -97,11 +97,11 @@ class Story:
         """Let events happen now; the commands that they cause."""
         commands: tuple[Command, ...] = ()
         for observed in events:
-            for envelope, _, after, caused in advance(self.state, self.seq, self.at, (observed,)):
-                self.state = after
+            for applied in advance(self.state, self.seq, self.at, (observed,)):
+                self.state = applied.after
                 self.seq += 1
-                self.recorded.append(envelope.event)
-                commands += caused
+                self.recorded.append(applied.event)
+                commands += applied.commands
         return commands
 
     def start(self) -> tuple[Command, ...]:

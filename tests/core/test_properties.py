@@ -301,9 +301,9 @@ def play(opening: tuple[Event, ...], plot: list[Any]) -> list[tuple[State, Envel
             event = TimerFired(first.name, first.due_at) if first else NoRoundYet()
             at = max(at, first.due_at if first else at)
         at += 0.25
-        for envelope, before, after, _ in advance(state, seq, at, (event,)):
-            told.append((before, envelope))
-            state = after
+        for applied in advance(state, seq, at, (event,)):
+            told.append((applied.before, applied.envelope))
+            state = applied.after
             seq += 1
     return told
 

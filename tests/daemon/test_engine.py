@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
+from swarmd.core.applied import Applied
 from swarmd.core.commands import Command, StartWorker
 from swarmd.core.events import (
     Event,
@@ -21,7 +22,7 @@ from swarmd.core.events import (
 from swarmd.core.state import Deadline, State
 from swarmd.core.step import RULES
 from swarmd.core.values import CoordinatorSettings, Settings
-from swarmd.daemon.engine import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Engine, Plan
+from swarmd.daemon.engine import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Engine
 from swarmd.errors import CommitTooLarge, LogWriteFailed
 from swarmd.eventlog.digest import digest_commands
 
@@ -68,19 +69,19 @@ class Bench:
     def __init__(self) -> None:
         self.record: list[str] = []
         self.commands: list[Command] = []
-        self.plans: list[Plan] = []
+        self.journal: list[Applied] = []
         self.pulses = 0
         self.log = MemoryLog(self.record)
         self.clock = HandClock()
-        self.engine = Engine(self.log, State(), self.clock, self._dispatch, (self._heard,), self._pulse, pulse_s=0.05)
+        self.engine = Engine(self.log, State(), self.clock, self._dispatch, (self,), self._pulse, pulse_s=0.05)
 
     def _dispatch(self, command: Command) -> None:
         self.record.append("dispatch")
         self.commands.append(command)
 
-    def _heard(self, plan: Plan) -> None:
-        self.record.append("listener")
-        self.plans.append(plan)
+    def apply(self, applied: Applied) -> None:
+        self.record.append("projection")
+        self.journal.append(applied)
 
     def _pulse(self) -> None:
         self.pulses += 1
@@ -89,7 +90,7 @@ class Bench:
 def test_commands_leave_only_after_their_commit() -> None:
     bench = Bench()
     anyio.run(bench.engine.commit, [STARTED])
-    assert bench.record == ["append", "listener", "dispatch", "dispatch"]
+    assert bench.record == ["append", "projection", "dispatch", "dispatch"]
     assert [type(command) for command in bench.commands] == [StartWorker, StartWorker]
     events, digest, rules = bench.log.commits[0]
     assert (events, digest, rules) == ((STARTED,), digest_commands(bench.commands), RULES)
@@ -107,7 +108,7 @@ def test_a_failed_append_changes_nothing_and_ends_the_loop() -> None:
     with pytest.raises(LogWriteFailed):
         anyio.run(run)
     assert bench.engine.state == State()
-    assert bench.commands == [] and bench.plans == []
+    assert bench.commands == [] and bench.journal == []
 
 
 def test_waiting_facts_share_one_commit_up_to_the_bound() -> None:
@@ -193,7 +194,7 @@ def test_a_commit_that_is_too_large_is_split() -> None:
     anyio.run(bench.engine.commit, facts)
     assert [event for events, _, _ in bench.log.commits for event in events] == facts
     assert all(len(events) <= 3 for events, _, _ in bench.log.commits)
-    assert [stepped.envelope.seq for plan in bench.plans for stepped in plan.steps] == list(range(9))
+    assert [applied.seq for applied in bench.journal] == list(range(9))
 
 
 def test_a_single_event_that_is_too_large_ends_the_node() -> None:

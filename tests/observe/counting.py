@@ -9,7 +9,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from swarmd.core.catchup import advance
-from swarmd.core.events import Envelope, Event
+from swarmd.core.events import Event
 from swarmd.core.state import State
 from swarmd.eventlog.fold import commits_from, fold, oldest_base
 from swarmd.observe.metrics import Metrics
@@ -26,7 +26,7 @@ def fold_into(metrics: Metrics, directory: Path, from_seq: int = 0) -> State:
     state = base.state
     for applied in fold(commits_from(directory, base), state):
         if applied.seq >= from_seq:
-            metrics.observe(Envelope(applied.seq, applied.at, applied.event), applied.before, applied.after)
+            metrics.apply(applied)
         state = applied.after
     return state
 
@@ -35,9 +35,9 @@ def tell(metrics: Metrics, events: Iterable[tuple[float, Event]], state: State |
     """Let events happen at their times."""
     now, seq = state or State(), 0
     for at, event in events:
-        for envelope, before, after, _ in advance(now, seq, at, (event,)):
-            metrics.observe(envelope, before, after)
-            now, seq = after, seq + 1
+        for applied in advance(now, seq, at, (event,)):
+            metrics.apply(applied)
+            now, seq = applied.after, seq + 1
     return now
 
 

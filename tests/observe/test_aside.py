@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from swarmd.bounds import WORD_MAX
+from swarmd.core.applied import Applied
 from swarmd.core.events import Envelope
 from swarmd.core.results import count_aside
 from swarmd.core.state import State
 from swarmd.core.values import SetAside
-from swarmd.eventlog.fold import Applied
 from swarmd.observe.aside import REASONS, TOLD_MAX, aside_words
 from swarmd.observe.lines import line_of
 from swarmd.observe.phrases import sentences_of
@@ -24,7 +24,7 @@ TRAINED = core.trained(0)
 
 def told(*asides: SetAside) -> tuple[str, bool]:
     event = replace(TRAINED, set_aside=asides)
-    (sentence,) = sentences_of(Envelope(1, 1.0, event), State(), State(), 0.0)
+    (sentence,) = sentences_of(Applied(Envelope(1, 1.0, event), State(), State(), ()), 0.0)
     return sentence.text, sentence.trouble
 
 
@@ -52,7 +52,9 @@ def test_groups_that_were_passed_over_are_told_with_the_reason() -> None:
 
 def test_a_log_line_warns_of_a_mark_and_is_silent_otherwise() -> None:
     def line(*asides: SetAside) -> tuple[str, bool]:
-        said = line_of(Envelope(1, 1.0, replace(TRAINED, set_aside=asides)), State(), State(chart="waiting"))
+        said = line_of(
+            Applied(Envelope(1, 1.0, replace(TRAINED, set_aside=asides)), State(), State(chart="waiting"), ())
+        )
         return said.level, "set aside" in said.message
 
     assert line() == line(HONEST) == ("info", False)
@@ -99,6 +101,6 @@ def test_the_page_is_given_what_was_set_aside_of_a_stage() -> None:
     node.join()
     out = node.state
     node.tell(core.announced(0))
-    stages.take(Applied(8, 1.0, core.announced(0), out, node.state, ()))
-    stages.take(Applied(9, 2.0, replace(TRAINED, set_aside=(HOSTILE,)), node.state, node.state, ()))
+    stages.apply(Applied(Envelope(8, 1.0, core.announced(0)), out, node.state, ()))
+    stages.apply(Applied(Envelope(9, 2.0, replace(TRAINED, set_aside=(HOSTILE,))), node.state, node.state, ()))
     assert [row.set_aside for row in stages.view().stages] == [(HOSTILE,)]

@@ -10,6 +10,7 @@ import pytest
 import structlog
 from hypothesis import given
 
+from swarmd.core.applied import Applied
 from swarmd.core.events import (
     AnyChainLog,
     ChainBlock,
@@ -35,7 +36,7 @@ from swarmd.core.events import (
 from swarmd.core.state import Clock, State, Submission
 from swarmd.core.values import BlockRef, Prepared, Settings
 from swarmd.observe.lines import EventLine, line_of
-from swarmd.observe.logs import configure, log_event
+from swarmd.observe.logs import EventLines, configure
 from tests.eventlog.making import structs_of
 
 HASH = "0x" + "ab" * 32
@@ -63,7 +64,7 @@ SAID: tuple[AnyChainLog, ...] = (
 
 
 def line(event: Event, before: State = BEFORE, after: State = AFTER) -> EventLine:
-    return line_of(Envelope(0, 1.0, event), before, after)
+    return line_of(Applied(Envelope(0, 1.0, event), before, after, ()))
 
 
 def test_a_block_names_what_is_ours_and_counts_the_rest() -> None:
@@ -127,7 +128,7 @@ def test_hashes_stay_readable_in_the_log() -> None:
     stream = io.StringIO()
     configure("debug", "json", stream)
     try:
-        log_event(Envelope(0, 1.0, SubmissionIncluded("reward/3/2", BLOCK, HASH)), BEFORE, AFTER)
+        EventLines().apply(Applied(Envelope(0, 1.0, SubmissionIncluded("reward/3/2", BLOCK, HASH)), BEFORE, AFTER, ()))
     finally:
         structlog.reset_defaults()
     written = json.loads(stream.getvalue())

@@ -29,9 +29,9 @@ class Watcher:
     def tell(self, *events: object) -> None:
         for event in events:
             story = self.story
-            for envelope, before, after, _ in advance(story.state, story.seq, story.at, (event,)):  # type: ignore[arg-type]
-                self.lines.append(line_of(envelope, before, after))
-                self.sentences += sentences_of(envelope, before, after, story.at)
+            for applied in advance(story.state, story.seq, story.at, (event,)):  # type: ignore[arg-type]
+                self.lines.append(line_of(applied))
+                self.sentences += sentences_of(applied, story.at)
             story.tell(event)  # type: ignore[arg-type]
 
     @property

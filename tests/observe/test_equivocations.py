@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
+from swarmd.core.applied import apply
 from swarmd.core.events import Envelope, Equivocated
 from swarmd.core.evidence import BARRED_ROUNDS
-from swarmd.core.step import step
 from swarmd.observe.lines import line_of
 from swarmd.observe.live import Live
 from swarmd.observe.outcomes import Outcomes
@@ -56,10 +56,10 @@ def test_a_member_is_told_with_the_round_in_which_it_is_back_and_then_forgotten(
 def test_each_is_counted_and_logged_once() -> None:
     node, outcomes, levels = follower(), Outcomes(), []
     for number, event in enumerate((CLOCK, REPORT, REPORT)):
-        envelope = Envelope(node.seq + number, 10.0, event)
-        before, (node.state, _) = node.state, step(node.state, envelope)
-        outcomes.observe(envelope, before, node.state)
-        levels.append(line_of(envelope, before, node.state).level)
+        applied = apply(node.state, Envelope(node.seq + number, 10.0, event))
+        node.state = applied.after
+        outcomes.apply(applied)
+        levels.append(line_of(applied).level)
     counted = {
         sample.labels["kind"]: sample.value
         for family in outcomes.collect()

@@ -7,6 +7,7 @@ import typing
 import pytest
 from msgspec.structs import replace
 
+from swarmd.core.applied import Applied
 from swarmd.core.events import (
     CommandFailed,
     Envelope,
@@ -51,7 +52,7 @@ def test_every_event_has_words_that_fit_it() -> None:
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=tag_of)
 def test_a_line_carries_seq_round_stage_peer_and_tag(event: Event) -> None:
-    line = line_of(Envelope(7, 1.0, event), STATE, STATE)
+    line = line_of(Applied(Envelope(7, 1.0, event), STATE, STATE, ()))
     assert line.fields["seq"] == 7 and line.fields["event"] == tag_of(event)
     assert {"round", "stage", "peer"} <= set(line.fields)
     assert line.fields["peer"] == getattr(event, "peer", "me")
@@ -59,20 +60,20 @@ def test_a_line_carries_seq_round_stage_peer_and_tag(event: Event) -> None:
 
 
 def test_an_exit_gives_its_headline_and_keeps_the_output() -> None:
-    line = line_of(Envelope(0, 1.0, EXAMPLES[4]), STATE, STATE)
+    line = line_of(Applied(Envelope(0, 1.0, EXAMPLES[4]), STATE, STATE, ()))
     assert line.message == "trainer worker exited: why"
     assert line.fields["reason"].endswith("line\nline")
 
 
 def test_a_trained_stage_says_what_was_refused_and_how_peers_were_judged() -> None:
     event = replace(EXAMPLES[2], rejected=(("group-size", 3), ("{odd}", 1)), judged=(Judgement("b", 0.5),))
-    line = line_of(Envelope(0, 1.0, event), STATE, STATE)
+    line = line_of(Applied(Envelope(0, 1.0, event), STATE, STATE, ()))
     assert line.message.endswith("reward 0.5000; refused of peers: group-size 3, {odd} 1")
     assert line.fields["judged"] == (("b", 0.5),)
 
 
 def level(event: Event, before: State = EMPTY, after: State = STATE) -> str:
-    return line_of(Envelope(0, 1.0, event), before, after).level
+    return line_of(Applied(Envelope(0, 1.0, event), before, after, ())).level
 
 
 def test_levels() -> None:
@@ -91,5 +92,5 @@ def test_levels() -> None:
 
 
 def test_moves_of_the_chart_are_named() -> None:
-    line = line_of(Envelope(0, 1.0, LinkUp(1)), State(chart="joining"), State(chart="registering"))
+    line = line_of(Applied(Envelope(0, 1.0, LinkUp(1)), State(chart="joining"), State(chart="registering"), ()))
     assert (line.fields["left"], line.fields["entered"]) == ("joining", "registering")

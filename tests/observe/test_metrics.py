@@ -138,7 +138,7 @@ def test_a_server_that_folds_from_the_last_start_has_what_one_that_saw_all_has(n
     whole, late = Metrics(clock=lambda: 0.0), Metrics(clock=lambda: 0.0)
     fold_into(whole, node / "events")
     starts: list[int] = []
-    probe = SimpleNamespace(observe=lambda envelope, *_: starts.append(envelope.seq) if is_start(envelope) else None)
+    probe = SimpleNamespace(apply=lambda applied: starts.append(applied.seq) if is_start(applied) else None)
     fold_into(probe, node / "events")  # type: ignore[arg-type]
     state = fold_into(late, node / "events", from_seq=starts[-1])
     assert read(whole) == read(late)

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from swarmd.core.applied import Applied
 from swarmd.core.events import Envelope, LinkUp, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import (
     Clock,
@@ -114,13 +115,13 @@ def test_a_coordinator_that_is_alone_says_that_it_holds_the_stage() -> None:
 
 def test_the_log_and_explain_say_when_a_coordinator_begins_to_hold_and_when_it_need_not() -> None:
     before = replace(ALONE, coordination=COORDINATION)
-    begins = (Envelope(0, NOW, TimerFired("stage", NOW)), before, ALONE)
-    ends = (Envelope(1, NOW, LinkUp(1)), ALONE, replace(ALONE, link=STATE.link))
-    assert [(line_of(*each).level, line_of(*each).message) for each in (begins, ends)] == [
+    begins = Applied(Envelope(0, NOW, TimerFired("stage", NOW)), before, ALONE, ())
+    ends = Applied(Envelope(1, NOW, LinkUp(1)), ALONE, replace(ALONE, link=STATE.link), ())
+    assert [(line_of(each).level, line_of(each).message) for each in (begins, ends)] == [
         ("warning", f"deadline stage passed; {HELD}"),
         ("info", "connected to the DHT, 1 peers; a peer is back: round 5 stage 0 is no longer held"),
     ]
-    told = [[(each.text, each.trouble) for each in sentences_of(*step, NOW)] for step in (begins, ends)]
+    told = [[(each.text, each.trouble) for each in sentences_of(applied, NOW)] for applied in (begins, ends)]
     assert told == [[(HELD, True)], [("a peer is back: round 5 stage 0 is no longer held", False)]]
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmd.core.applied import Applied
 from swarmd.core.events import (
-    Envelope,
     LinkDown,
     LinkUp,
     NodeStopped,
@@ -20,7 +20,6 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.state import State
 from swarmd.eventlog.fold import commits_from, fold, oldest_base
 from swarmd.observe.story import SENTENCES_MAX, Story, Teller
 from tests.core import story as core
@@ -34,14 +33,14 @@ class Told(core.Story):
 
     def __init__(self, **fields: object) -> None:
         super().__init__(core.settings(**fields))
-        self.heard: list[tuple[Envelope, State, State]] = []
+        self.heard: list[Applied] = []
 
     def tell(self, *events):  # type: ignore[no-untyped-def]
         commands = ()
         for observed in events:
-            for envelope, before, after, caused in core.advance(self.state, self.seq, self.at, (observed,)):
-                self.heard.append((envelope, before, after))
-                self.state, self.seq, commands = after, self.seq + 1, commands + caused
+            for applied in core.advance(self.state, self.seq, self.at, (observed,)):
+                self.heard.append(applied)
+                self.state, self.seq, commands = applied.after, self.seq + 1, commands + applied.commands
         return commands
 
     def train(self, round: int, seconds: float = 3.0) -> None:
@@ -56,7 +55,7 @@ class Told(core.Story):
     def story(self, round: int, first: int = 0, now: float | None = None) -> Story:
         teller = Teller(round)
         for one in self.heard[first:]:
-            teller.take(*one)
+            teller.apply(one)
         return teller.story(now)
 
 
@@ -174,7 +173,8 @@ def test_a_round_in_hand_a_round_to_come_and_a_round_that_the_log_has_lost(node:
     assert node.story(1).outcome == "open" and "fetching peers' rollouts of round 1" in node.story(1).verdict
     assert node.story(9).outcome == "ahead" and "the swarm is at round 1" in node.story(9).verdict
     node.train(2)
-    first = next(index for index, one in enumerate(node.heard) if one[1].work is not None and one[1].work.round == 2)
+    seen = [one.before.work for one in node.heard]
+    first = next(index for index, work in enumerate(seen) if work is not None and work.round == 2)
     assert node.story(0, first).outcome == "unknown" and "nothing is known" in node.story(0, first).verdict
 
 
@@ -206,7 +206,7 @@ def test_every_round_of_a_real_log_has_a_story(log: Path) -> None:
     for round in rounds:
         teller = Teller(round)
         for one in applied:
-            teller.take(Envelope(one.seq, one.at, one.event), one.before, one.after)
+            teller.apply(one)
         story = teller.story()
         assert story.outcome in OUTCOMES and story.verdict.endswith(".")
         skipped = [skip for skip in last.skips if skip.first <= round <= skip.last]

@@ -10,7 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from swarmd.core.events import RoundsSkipped
-from swarmd.observe.logs import configure, log_event
+from swarmd.observe.logs import EventLines, configure
 from swarmd.observe.status import status_of
 from swarmd.observe.terminal import progress_words
 from swarmd.worker.messages import Progress
@@ -47,9 +47,9 @@ def tell_rounds(count: int) -> None:
 
     def tell(*events: object) -> None:
         for event in events:
-            for envelope, before, after, _ in core.advance(node.state, node.seq, node.at, (event,)):
-                log_event(envelope, before, after)
-                node.state, node.seq = after, node.seq + 1
+            for applied in core.advance(node.state, node.seq, node.at, (event,)):
+                EventLines().apply(applied)
+                node.state, node.seq = applied.after, node.seq + 1
 
     node.join()
     for round in range(count):
@@ -81,8 +81,8 @@ def test_what_is_wrong_is_told_with_its_level_and_fix(terminal: Terminal) -> Non
     ]
     node = core.Story(core.settings())
     node.join()
-    for envelope, before, after, _ in core.advance(node.state, node.seq, 9.0, (RoundsSkipped(0, 3, "slow"),)):
-        log_event(envelope, before, after)
+    for applied in core.advance(node.state, node.seq, 9.0, (RoundsSkipped(0, 3, "slow"),)):
+        EventLines().apply(applied)
     assert terminal.lines[-1].startswith("warning: rounds 0 to 3 skipped, cause: slow")
 
 

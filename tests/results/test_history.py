@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.animals import ADJECTIVES, ANIMALS, animal_name
+from swarmd.core.applied import Applied
 from swarmd.core.events import (
     Envelope,
     Event,
@@ -221,5 +222,5 @@ def test_a_stage_has_the_fields_of_its_event() -> None:
 )
 def test_a_push_is_told_in_a_line_although_nothing_follows_from_it(event: ModelPushed, level: str, word: str) -> None:
     state = State(settings=SETTINGS)
-    line = line_of(Envelope(1, 1.0, event), state, state)
+    line = line_of(Applied(Envelope(1, 1.0, event), state, state, ()))
     assert line.level == level and word in line.message

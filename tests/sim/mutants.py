@@ -1,30 +1,14 @@
 """Small mistakes planted in the core and in the simulated daemon, to see whether the checks notice them.
 
-A mutant replaces one piece of text in one module's source, which must occur there exactly once, and the module is
-executed anew, in place. `step` is executed after it, because its tables hold the functions of the other modules.
+How they get into the code: `tests/sim/planting.py`.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import ModuleType
-from typing import Any, NamedTuple
+from swarmd.core import catchup, chain, coordination, pause, results, rounds, submissions, turn, votes, workers
+from swarmd.sim import node
 
-from swarmd.core import catchup, chain, coordination, pause, results, rounds, step, submissions, turn, votes, workers
-from swarmd.sim import node, world
-
-
-class Mutant(NamedTuple):
-    """One mistake: `instead` of `text` in `module`; `given` fields of the profile bring it to light sooner."""
-
-    name: str
-    module: ModuleType
-    text: str
-    instead: str
-    given: tuple[tuple[str, Any], ...] = ()
-
+from .planting import Mutant
 
 MUTANTS = (
     Mutant(
@@ -326,26 +310,3 @@ CHAIN_MUTANTS = (
         "",
     ),
 )
-
-
-@contextmanager
-def planted(mutant: Mutant) -> Iterator[None]:
-    """The mistake is in the code."""
-    source = inspect.getsource(mutant.module)
-    assert source.count(mutant.text) == 1, f"{mutant.name}: the text stands there {source.count(mutant.text)} times"
-    try:
-        _execute(mutant.module, source.replace(mutant.text, mutant.instead))
-        yield
-    finally:
-        _execute(mutant.module, source)
-
-
-def _execute(module: ModuleType, source: str) -> None:
-    """Put a module's functions in place, also where others hold them by name."""
-    exec(compile(source, str(module.__file__), "exec"), module.__dict__)
-    if module not in (step, node):
-        exec(compile(inspect.getsource(step), str(step.__file__), "exec"), step.__dict__)
-    catchup.step = step.step  # type: ignore[attr-defined]
-    if module is not node:
-        node.step, node.advance = step.step, catchup.advance  # type: ignore[attr-defined]
-    world.Node = node.Node  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from swarmd.core.applied import Applied
 from swarmd.core.commands import Announce, PublishReport, Train
 from swarmd.core.events import Envelope, RoundsSkipped, StopRequested
 from swarmd.core.state import Clock, Deadline, State, Trainer, WorkerState
@@ -77,25 +78,25 @@ def test_a_command_without_a_durable_cause_is_refused(world: World) -> None:
 
 def test_an_id_never_changes_its_content(world: World) -> None:
     node = world.nodes[1]
-    step = (Envelope(0, 0.0, StopRequested("now")), State(), State(), (Train("train/0/0", 0, 0),))
-    world.checks.on_step(node, step)
+    ordered = Applied(Envelope(0, 0.0, StopRequested("now")), State(), State(), (Train("train/0/0", 0, 0),))
+    world.checks.ledgers[node.index].apply(ordered)
     world.checks.on_dispatch(node, Train("train/0/0", 0, 0))
     with pytest.raises(InvariantBroken, match="another content"):
         world.checks.on_dispatch(node, Train("train/0/0", 0, 1))
 
 
 def test_the_same_rounds_are_not_skipped_twice(world: World) -> None:
-    before, skipped = State(), RoundsSkipped(0, 2, "late")
+    ledger, before, skipped = world.checks.ledgers[1], State(), RoundsSkipped(0, 2, "late")
     after = replace(before, skipped_to=2, rounds_skipped=3)
-    world.checks.on_step(world.nodes[1], (Envelope(0, 0.0, skipped), before, after, ()))
+    ledger.apply(Applied(Envelope(0, 0.0, skipped), before, after, ()))
     with pytest.raises(InvariantBroken, match="rounds 0 to 2 are skipped"):
-        world.checks.on_step(world.nodes[1], (Envelope(1, 0.0, skipped), after, replace(after, skipped_to=3), ()))
+        ledger.apply(Applied(Envelope(1, 0.0, skipped), after, replace(after, skipped_to=3), ()))
 
 
 def test_a_chart_state_that_is_not_listed_is_refused(world: World) -> None:
-    step = (Envelope(0, 0.0, StopRequested("now")), State(), replace(State(), chart="round.training"), ())
+    moved = Applied(Envelope(0, 0.0, StopRequested("now")), State(), replace(State(), chart="round.training"), ())
     with pytest.raises(InvariantBroken, match="no chart leads"):
-        world.checks.on_step(world.nodes[1], step)
+        world.checks.ledgers[1].apply(moved)
 
 
 def test_two_records_of_one_place_that_differ_are_refused_and_honest_ones_are_not(world: World) -> None:

@@ -9,7 +9,8 @@ from swarmd.sim.checks import InvariantBroken
 from swarmd.sim.profile import ROUGH
 from swarmd.sim.world import run
 
-from .mutants import CHAIN_MUTANTS, MUTANTS, Mutant, planted
+from .mutants import CHAIN_MUTANTS, MUTANTS
+from .planting import Mutant, planted
 
 SEEDS_MAX = 30
 SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 700.0, "jumps": 0.0, "hostile": "none"}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from swarmd.core.applied import Applied
 from swarmd.errors import NotFoundError
-from swarmd.eventlog.fold import Applied
 from swarmd.web import guard, protocol
 from swarmd.web.shapes import Moment
 from swarmd.web.upstream import BODY_BYTES_MAX, IDS_MAX
