@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rlp  # type: ignore[import-untyped]
-from eth_account.signers.local import LocalAccount
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from swarmd.chain.contract import encode_call
 from swarmd.chain.fees import Price
+from swarmd.chain.ports import Signed
 from swarmd.core.commands import Submit
-from swarmd.core.values import Drive, Prepared, Value
+from swarmd.core.values import Drive, Prepared
 from swarmd.errors import ChainError
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
 
 DYNAMIC_FEE = 2  # first byte of a transaction of EIP-1559; one of the old kind begins with an RLP list
 STEPS: dict[Drive, str] = {"policy": "advance()", "manager": "updateStageAndRound()"}
 
 
-class Signed(Value, frozen=True):
-    """What a transaction says, apart from its signature."""
+class AccountKey:
+    """See `swarmd.chain.ports.Signatory`.
 
-    nonce: int
-    price: Price
-    gas: int
-    to: str
-    content: bytes
+    Args:
+        account: with its key.
+        chain_id: the chain that every transaction is signed for.
+        drive: by which call the contract is moved on.
+    """
+
+    def __init__(self, account: LocalAccount, chain_id: int, drive: Drive) -> None:
+        self._account = account
+        self._chain_id = chain_id
+        self._drive: Drive = drive
+
+    @property
+    def account(self) -> str:
+        return str(self._account.address)
+
+    def content_of(self, command: Submit, peer: str) -> bytes:
+        return call_of(command, peer, self._drive)
+
+    def sign(self, said: Signed) -> Prepared:
+        return sign(self._account, self._chain_id, said)
+
+    def read(self, prepared: Prepared) -> Signed:
+        return read_signed(prepared)
 
 
 def call_of(command: Submit, peer: str, drive: Drive) -> bytes:

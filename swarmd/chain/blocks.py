@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from swarmd.chain.logs import Entry, Hash, Quantity
+from swarmd.chain.logs import Entry, Hash, Quantity, seconds_of
+from swarmd.chain.ports import NotThere, Span
 from swarmd.chain.rpc import Caller, Rpc
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, EndpointFailed, RpcRefused
@@ -39,14 +40,6 @@ class Header(msgspec.Struct, rename="camel", gc=False):
         return BlockRef(int(self.number, 16), self.hash, self.parent_hash, seconds_of(self.timestamp))
 
 
-class Span(NamedTuple):
-    """Log entries of the blocks `first` to `last`, in order."""
-
-    first: int
-    last: int
-    entries: list[Entry]
-
-
 class Asked(NamedTuple):
     """A range that is being asked for."""
 
@@ -58,10 +51,6 @@ class Asked(NamedTuple):
         """Nobody wants it any more, nor its error."""
         self.task.cancel()
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
-
-
-class NotThere(ChainError):
-    """The endpoint does not have the block, or not yet."""
 
 
 class Blocks:
@@ -102,6 +91,21 @@ class Blocks:
         if header is None:
             raise NotThere(f"the chain has no block {block} yet")
         return header.ref()
+
+    async def all_at(self, numbers: Iterable[int]) -> list[BlockRef]:
+        """Blocks by their numbers, a few asked for at once. Raises NotThere."""
+        return await together(self.at, numbers)
+
+    async def logs_of_all(self, blocks: Iterable[BlockRef]) -> list[list[Entry]]:
+        """The entries of each of these blocks, a few asked for at once. Raises NotThere."""
+        return await together(self.logs_of, blocks)
+
+    async def is_syncing(self) -> bool:
+        """Whether the endpoint says that it is still catching up; one that does not know the question is not."""
+        try:
+            return bool(await self.ask("eth_syncing", [], Any))
+        except RpcRefused:
+            return False
 
     async def logs_of(self, block: BlockRef, topics: Sequence[Sequence[str]] = ()) -> list[Entry]:
         """Entries of one block. Raises NotThere when the endpoint does not know it."""
@@ -165,15 +169,6 @@ class Blocks:
 def place_of(entry: Entry) -> tuple[int, int]:
     """Where an entry stands on the chain: block, place in the block."""
     return int(entry.block_number, 16), int(entry.log_index, 16)
-
-
-def seconds_of(quantity: str) -> float:
-    """A block's time; nonsense and the far future become 0."""
-    try:
-        seconds = int(quantity, 16)
-    except ValueError:
-        return 0.0
-    return float(seconds) if seconds < 1 << 40 else 0.0
 
 
 async def together(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> list[T]:

@@ -7,12 +7,13 @@ asking (docs/CONTRACT.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from swarmd.chain.blocks import Blocks, seconds_of
+from swarmd.chain.blocks import Blocks
 from swarmd.chain.contract import check_code, read_call
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry
+from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry, seconds_of
+from swarmd.chain.ports import Policy
 from swarmd.chain.rpc import Caller
 from swarmd.core.events import StageLog
 from swarmd.errors import ChainMismatch, ContractRefused
@@ -23,13 +24,6 @@ BY_PEER = "hasSubmittedRoundStageReward(uint256,uint256,string)"
 BY_ACCOUNT = "hasSubmittedRoundStageReward(uint256,uint256,address)"  # the only form up to 0.4.2
 BOARD_MAX = 100  # places that the contract gives at once
 SEARCH_RANGES_MAX = 500  # of logs read backwards for the beginning of a stage
-
-
-class Policy(NamedTuple):
-    """When anybody may move the swarm on; 0 turns a condition off."""
-
-    min_submissions: int = 0
-    max_stage_s: int = 0
 
 
 class Coordinator:

@@ -15,8 +15,9 @@ import msgspec
 from eth_abi.abi import encode
 
 from swarmd.chain.contract import encode_call, read_call
-from swarmd.chain.coordinator import Coordinator, Policy
+from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.orders import Orders, Receipt
+from swarmd.chain.ports import Policy
 from swarmd.errors import ChainMismatch, ConfigError, NotFoundError
 
 MEMBERSHIP_MANAGER = "MEMBERSHIP_MANAGER_ROLE"

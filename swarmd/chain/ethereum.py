@@ -7,7 +7,7 @@ a `Caller`, which bounds every answer and goes on to the next endpoint where one
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from eth_typing import ChecksumAddress
 from eth_utils.address import to_checksum_address
@@ -17,6 +17,7 @@ from web3.exceptions import TransactionNotFound, Web3Exception
 from web3.providers.async_base import AsyncBaseProvider
 from web3.types import BlockIdentifier, RPCEndpoint, RPCResponse, TxParams
 
+from swarmd.chain.ports import Block, MinedTransaction
 from swarmd.chain.rpc import Caller
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed
@@ -27,7 +28,6 @@ QUANTITY_MAX = 2**256 - 1  # the chain's own bound; a number beyond it is an end
 MISSHAPEN = (Web3Exception, ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError)
 
 T = TypeVar("T")
-Block = str | int  # a tag, a number as hex, or a number
 
 
 class EndpointsProvider(AsyncBaseProvider):
@@ -113,16 +113,6 @@ class Ethereum:
         except TransactionNotFound:
             return None
         return await _formed(_mined_of(found), "receipt") if found.get("blockHash") else None
-
-
-class MinedTransaction(NamedTuple):
-    """What became of a transaction that a block has."""
-
-    block: BlockRef  # number and hash
-    succeeded: bool
-    gas_used: int
-    price_wei: int | None  # of a unit of gas; None where the endpoint does not say it
-    contract: str  # the one that it created, checksummed, or empty
 
 
 async def _mined_of(found: Mapping[str, Any]) -> MinedTransaction:

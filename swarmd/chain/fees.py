@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from swarmd.chain.rpc import LEGACY_FIX, NO_BASE_FEE
 from swarmd.config import FeesConfig
 from swarmd.core.values import Value
 from swarmd.errors import EndpointFailed, GasTooDear
 
 if TYPE_CHECKING:
-    from swarmd.chain.ethereum import Ethereum
+    from swarmd.chain.ports import AccountPort
 
 GWEI = 10**9
+# Without a base fee a price of the endpoint's own choice would be signed, and paid in full, where a chain that has one
+# takes the base fee and the tip of whatever is signed. So only the configuration says that a chain has none.
+NO_BASE_FEE = "{} shows a block without a base fee"
+LEGACY_FIX = "If the chain really has none (no EIP-1559), set chain.fees.legacy = true"
 BASE_FEES = 2  # a block's base fee may rise so many times over before the transaction is stuck
 
 
@@ -31,7 +34,7 @@ def quantity(value: Any, what: str) -> int:
         raise EndpointFailed(f"an endpoint answered with something that is no {what}") from None
 
 
-async def quote(chain: Ethereum, fees: FeesConfig) -> Price:
+async def quote(chain: AccountPort, fees: FeesConfig) -> Price:
     """The price to sign now.
 
     Raises:

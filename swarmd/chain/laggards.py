@@ -16,6 +16,38 @@ ALONE_S = 60.0  # it is left alone for so long
 log = logging.getLogger(__name__)
 
 
+class RpcEndpoints:
+    """See `swarmd.chain.ports.Endpoints`.
+
+    Args:
+        rpc: endpoints.
+    """
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    @property
+    def has_base_fee(self) -> bool:
+        return self._rpc.has_base_fee
+
+    @has_base_fee.setter
+    def has_base_fee(self, known: bool) -> None:
+        self._rpc.has_base_fee = known
+
+    @property
+    def current(self) -> str:
+        return self._rpc.current
+
+    async def learn_base_fee(self) -> None:
+        await self._rpc.learn_base_fee()
+
+    async def has_block(self, block: BlockRef) -> bool:
+        return await has_block(self._rpc, block)
+
+    async def leave_laggards(self) -> None:
+        await leave_laggards(self._rpc)
+
+
 async def has_block(rpc: Rpc, block: BlockRef) -> bool:
     """Whether any endpoint has this block on its chain; those that do not are left alone then."""
     answers = await rpc.ask_each("eth_getBlockByNumber", [hex(block.number), False], Header | None)  # type: ignore[arg-type]

@@ -54,6 +54,15 @@ def topic_of(signature: str) -> str:
     return "0x" + keccak(text=signature).hex()
 
 
+def seconds_of(quantity: str) -> float:
+    """A block's time; nonsense and the far future become 0."""
+    try:
+        seconds = int(quantity, 16)
+    except ValueError:
+        return 0.0
+    return float(seconds) if seconds < 1 << 40 else 0.0
+
+
 def decode_log(entry: Mapping[str, Any], rejected: Counter[str] | None = None) -> AnyChainLog | None:
     """What an entry says, None where it says nothing or nothing new.
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
-import anyio
-
-from swarmd.chain.blocks import Blocks, NotThere
-from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, OPEN_TOPIC, PEERS_MAX, Entry, decode_peers
+from swarmd.chain.ports import BlockReader, ContractReader, NotThere
 from swarmd.core.events import Event, MembershipRead
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused
+from swarmd.worker.runtime import LOOP, Runtime
 
 CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
 TOPICS = [[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]
@@ -32,10 +29,16 @@ class Membership:
         coordinator: the contract.
         from_block: in which it was created.
         emit: takes the facts.
+        runtime: the clock, and what wakes.
     """
 
     def __init__(
-        self, blocks: Blocks, coordinator: Coordinator, from_block: int, emit: Callable[[Event], None]
+        self,
+        blocks: BlockReader,
+        coordinator: ContractReader,
+        from_block: int,
+        emit: Callable[[Event], None],
+        runtime: Runtime = LOOP,
     ) -> None:
         self._blocks = blocks
         self._coordinator = coordinator
@@ -47,7 +50,8 @@ class Membership:
         self._forgotten = 0  # times that blocks were taken back
         self._confirmed = -1
         self._told: MembershipRead | None = None
-        self._due = asyncio.Event()
+        self._runtime = runtime
+        self._due = runtime.signal()
 
     def note_change(self, number: int) -> None:
         """A log in this block changes who may take part."""
@@ -73,13 +77,12 @@ class Membership:
         """Read and observe what is due, for ever."""
         while True:
             await self._due.wait()
-            self._due.clear()
             try:
                 await self._update()
             except (ChainError, ChainMismatch, ContractRefused) as error:  # a mismatch is for the watcher to judge
                 log.info("membership cannot be read: %s", error.message)
                 self._due.set()
-                await anyio.sleep(RETRY_S)
+                await self._runtime.sleep(RETRY_S)
 
     async def _update(self) -> None:
         confirmed, forgotten = self._confirmed, self._forgotten

@@ -19,8 +19,9 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from swarmd.chain.contract import refusal_of
-from swarmd.chain.ethereum import Ethereum, MinedTransaction
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, quote, replacing
+from swarmd.chain.ports import MinedTransaction
 from swarmd.chain.rpc import Caller
 from swarmd.config import FeesConfig
 from swarmd.errors import (

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from swarmd.chain.blocks import NotThere
 from swarmd.chain.logs import Entry, decode_entry
+from swarmd.chain.ports import NotThere
 from swarmd.core.events import AnyChainLog, ChainBlock, Event
 from swarmd.core.values import BlockRef
 
@@ -17,16 +17,20 @@ BLOCK_CHARS_MAX = 3_000_000  # of one block's entries, as hex; a fact has to fit
 SMALL_CHARS = 8192  # entries up to here go first where a block has more than that
 ENTRY_CHARS = 300  # what an entry takes besides its text
 
+Decode = Callable[[Entry, Counter[str]], AnyChainLog | None]
+
 
 class Reports:
     """Observes blocks, in order.
 
     Args:
         emit: takes the facts.
+        decode: what an entry says; counts what makes no sense.
     """
 
-    def __init__(self, emit: Callable[[Event], None]) -> None:
+    def __init__(self, emit: Callable[[Event], None], decode: Decode = decode_entry) -> None:
         self._emit = emit
+        self._decode = decode
         self._last: BlockRef | None = None
         self.rejected: Counter[str] = Counter()
 
@@ -36,7 +40,7 @@ class Reports:
 
     def report(self, block: BlockRef, entries: Sequence[Entry]) -> tuple[AnyChainLog, ...]:
         """Observe a block, if it has logs or is due as a mark. Returns its logs."""
-        logs = says(entries, self.rejected)
+        logs = says(entries, self.rejected, self._decode)
         if logs or self._is_due(block):
             self._emit(ChainBlock(block, logs))
             self._last = block
@@ -47,7 +51,7 @@ class Reports:
         return last is None or block.number - last.number >= MARK_BLOCKS or block.at - last.at >= MARK_S
 
 
-def says(entries: Sequence[Entry], rejected: Counter[str]) -> tuple[AnyChainLog, ...]:
+def says(entries: Sequence[Entry], rejected: Counter[str], decode: Decode = decode_entry) -> tuple[AnyChainLog, ...]:
     """What a block's entries say, up to BLOCK_CHARS_MAX; what is longest is left out first."""
     sizes = [len(entry.data) + ENTRY_CHARS for entry in entries]
     room = {True: BLOCK_CHARS_MAX}
@@ -58,7 +62,7 @@ def says(entries: Sequence[Entry], rejected: Counter[str]) -> tuple[AnyChainLog,
             rejected["block too large"] += 1
             continue
         room[size <= SMALL_CHARS] -= size
-        if (log := decode_entry(entry, rejected)) is not None:
+        if (log := decode(entry, rejected)) is not None:
             said.append(log)
     return tuple(said)
 

@@ -9,11 +9,12 @@ from contextlib import suppress
 
 import msgspec
 
-from swarmd.chain.blocks import Blocks, NotThere
+from swarmd.chain.blocks import Blocks
 from swarmd.chain.contract import check_code, read_call
 from swarmd.chain.endpoint import endpoint_of
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.logs import decode_entry
+from swarmd.chain.ports import NotThere
 from swarmd.chain.reading import by_block
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.standings import PeerStanding, Standings

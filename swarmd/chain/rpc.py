@@ -14,17 +14,13 @@ from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from swarmd.chain.endpoint import Endpoint, SocketEndpoint, Throttled, endpoint_of
+from swarmd.chain.fees import LEGACY_FIX, NO_BASE_FEE
 from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
 
 BACKOFF_S = 0.25  # after the first failure, doubled with each further one
 BACKOFF_MAX_S = 15.0
 BLOCK = "eth_getBlockByNumber"
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
-
-# Without a base fee a price of the endpoint's own choice would be signed, and paid in full, where a chain that has one
-# takes the base fee and the tip of whatever is signed. So only the configuration says that a chain has none.
-NO_BASE_FEE = "{} shows a block without a base fee"
-LEGACY_FIX = "If the chain really has none (no EIP-1559), set chain.fees.legacy = true"
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

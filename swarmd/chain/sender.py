@@ -7,14 +7,16 @@ the event log and comes back with every `Submit`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from swarmd.chain.budget import Budget
-from swarmd.chain.rpc import Caller
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Prepared, Value
-from swarmd.paths import DataPaths
+
+if TYPE_CHECKING:
+    from swarmd.chain.rpc import Caller
+    from swarmd.paths import DataPaths
 
 
 class Mined(Value, frozen=True):

@@ -15,13 +15,14 @@ from time import monotonic, time
 from typing import Any, NamedTuple
 
 from swarmd.chain.audit import AuditLog, Line, What, now
-from swarmd.chain.blocks import Blocks, NotThere
+from swarmd.chain.blocks import Blocks
 from swarmd.chain.budget import Budget
 from swarmd.chain.contract import check_code
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.ledger import Entry, Ledger
 from swarmd.chain.numbering import Numbering
+from swarmd.chain.ports import NotThere
 from swarmd.chain.rpc import Caller, Rpc
 from swarmd.chain.sender import Mined
 from swarmd.chain.wallet import Wallet

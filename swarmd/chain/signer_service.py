@@ -21,7 +21,7 @@ from swarmd.chain.rpc import Rpc
 from swarmd.chain.signer import Signer
 from swarmd.chain.signer_http import STOP_S, Access, Door
 from swarmd.chain.urls import read_urls
-from swarmd.chain.wallet import Wallet
+from swarmd.chain.wallet import wallet_of
 from swarmd.config import ChainConfig
 from swarmd.errors import ChainError, KeystoreDamaged, KeystoreError, PathUnusable
 from swarmd.paths import DataPaths
@@ -86,7 +86,7 @@ async def _opened(order: Order, rpc: Rpc, account: LocalAccount) -> AsyncIterato
         budget = Budget(order.chain.fees)
         budget.take_up(*ledger.spent)
         yield (
-            Signer(order.chain, rpc, lambda caller: Wallet(order.chain, caller, account, budget), audit, ledger),
+            Signer(order.chain, rpc, lambda caller: wallet_of(order.chain, caller, account, budget), audit, ledger),
             audit,
         )
     finally:

@@ -10,13 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-import anyio
-
-from swarmd.chain.blocks import Blocks, NotThere
-from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.following import Following
-from swarmd.chain.rpc import Caller
+from swarmd.chain.ports import AccountPort, ContractReader, NotThere
 from swarmd.chain.sender import Fate, Mined, Sender
 from swarmd.chain.telling import Telling
 from swarmd.chain.verdicts import Refusal, Verdicts
@@ -26,6 +21,7 @@ from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import CommandFailed, Event
 from swarmd.core.values import BlockRef
 from swarmd.errors import AccountPoor, BudgetSpent, ChainError, ContractRefused, EndpointFailed, SwarmdError
+from swarmd.worker.runtime import LOOP, Runtime
 
 FOLLOWED_MAX = 4096  # submissions looked after at once; one more is turned away, and comes again
 IDLE_S = 5.0  # everything is looked at again after so long without a new head
@@ -42,33 +38,36 @@ class Submitter:
         config: patience, and who moves the contract on.
         peer: this node's peer id.
         coordinator: the contract.
-        caller: of the chain.
+        accounts: of its chain.
         sender: what they go out through.
         confirmed: gives the number of the last block that counts as confirmed.
         emit: takes the facts.
+        runtime: the clock, and what wakes.
     """
 
     def __init__(
         self,
         config: ChainConfig,
         peer: str,
-        coordinator: Coordinator,
-        caller: Caller,
+        coordinator: ContractReader,
+        accounts: AccountPort,
         sender: Sender,
         confirmed: Callable[[], Awaitable[int]],
         emit: Callable[[Event], None],
+        runtime: Runtime = LOOP,
     ) -> None:
         self._config = config
-        self._chain = Ethereum(caller)
+        self._accounts = accounts
         self._sender = sender
         self._confirmed = confirmed
         self._emit = emit
         self._following: dict[str, Following] = {}
-        self._blocks = Blocks(caller, config.contract, config.range_blocks)
+        self._runtime = runtime
+        self._blocks = coordinator.blocks
         self._verdicts = Verdicts(coordinator, self._blocks, peer, sender.account)
-        self._tell = Telling(emit, self._forget)
-        self._way = Way(peer, sender, self._verdicts, self._blocks, self._tell, config.fees.stuck_s)
-        self._woken = anyio.Event()
+        self._tell = Telling(emit, self._forget, runtime)
+        self._way = Way(peer, sender, self._verdicts, self._blocks, self._tell, config.fees.stuck_s, runtime)
+        self._woken = runtime.signal()
         self._depth: int | None = None  # in this round of looks: the last confirmed block,
         self._hashes: dict[int, str] = {}  # and the chain's blocks by number, read after it
 
@@ -108,9 +107,7 @@ class Submitter:
             ChainMismatch: this is another chain, or another contract.
         """
         while True:
-            with anyio.move_on_after(self._pause_s()):
-                await self._woken.wait()
-            self._woken = anyio.Event()
+            await self._woken.wait(self._pause_s())
             self._depth = None
             self._hashes.clear()
             for following in list(self._following.values()):
@@ -121,7 +118,7 @@ class Submitter:
 
     async def _look_after(self, following: Following) -> None:
         try:
-            if following.held_until <= anyio.current_time() and not await self._is_too_poor_for(following):
+            if following.held_until <= self._runtime.now() and not await self._is_too_poor_for(following):
                 await self._step(following)
         except (ChainError, ContractRefused) as error:
             self._on_trouble(following, error)
@@ -133,7 +130,7 @@ class Submitter:
 
     async def _is_too_poor_for(self, following: Following) -> bool:
         """Whether it still waits for the account to have what it takes."""
-        if following.needed_wei and await self._chain.balance_wei(self._sender.account) >= following.needed_wei:
+        if following.needed_wei and await self._accounts.balance_wei(self._sender.account) >= following.needed_wei:
             following.needed_wei = 0
         return bool(following.needed_wei)
 
@@ -149,7 +146,7 @@ class Submitter:
             following.needed_wei = error.needed_wei
             self._tell.troubled(following, str(error))
         elif isinstance(error, BudgetSpent) and following.command.kind != "advance":
-            following.held_until = anyio.current_time() + HELD_S
+            following.held_until = self._runtime.now() + HELD_S
             self._tell.troubled(following, str(error))
         elif following.block is not None or (isinstance(error, EndpointFailed) and following.attempts):
             log.info("%s: %s", following.command.id, error)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from anyio import current_time
-
 from swarmd.chain.following import Following
 from swarmd.chain.verdicts import Refusal
 from swarmd.core.events import (
@@ -20,6 +18,7 @@ from swarmd.core.events import (
     SubmissionSent,
 )
 from swarmd.core.values import BlockRef, Prepared
+from swarmd.worker.runtime import LOOP, Runtime
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +29,19 @@ class Telling:
     Args:
         emit: takes the facts.
         forget: is called with a submission that comes to its end here.
+        runtime: the clock.
     """
 
-    def __init__(self, emit: Callable[[Event], None], forget: Callable[[Following], None]) -> None:
+    def __init__(
+        self, emit: Callable[[Event], None], forget: Callable[[Following], None], runtime: Runtime = LOOP
+    ) -> None:
         self._emit = emit
         self._forget = forget
+        self._runtime = runtime
 
     def prepared(self, following: Following, attempt: Prepared) -> None:
         """The next attempt waits to be in the log."""
-        following.add(attempt, current_time())
+        following.add(attempt, self._runtime.now())
         self._emit(SubmissionPrepared(following.submission, attempt))
 
     def sent(self, following: Following, attempt: Prepared, name: str) -> None:

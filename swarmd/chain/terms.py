@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.ports import ContractReader
 from swarmd.config import ChainConfig
 from swarmd.core.events import ChainUp
 from swarmd.core.values import BlockRef
-from swarmd.errors import ChainError, ChainMismatch, ConfigError, RpcRefused
+from swarmd.errors import ChainError, ChainMismatch, ConfigError
 
 
 class Terms:
@@ -21,7 +19,7 @@ class Terms:
         coordinator: the contract.
     """
 
-    def __init__(self, config: ChainConfig, stages: int, peer: str, coordinator: Coordinator) -> None:
+    def __init__(self, config: ChainConfig, stages: int, peer: str, coordinator: ContractReader) -> None:
         self._config = config
         self._stages = stages
         self._peer = peer
@@ -52,10 +50,7 @@ class Terms:
 
     async def _check_synced(self) -> None:
         """Raise ChainError while the endpoint does not have the contract's first block: it would seem to be missing."""
-        try:
-            syncing = bool(await self.blocks.ask("eth_syncing", [], Any))
-        except RpcRefused:
-            syncing = False
+        syncing = await self.blocks.is_syncing()
         head = await self.blocks.head()
         if syncing or head.number < self._config.from_block:
             raise ChainError(

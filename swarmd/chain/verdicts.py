@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from swarmd.chain.blocks import Blocks
-from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.ports import BlockReader, ContractReader
 from swarmd.core.commands import Submit
 from swarmd.core.values import SubmissionKind, Value
 from swarmd.errors import ChainError, ContractRefused
@@ -34,7 +33,7 @@ class Verdicts:
         account: that submissions come from, empty while unknown: then what is there counts as ours.
     """
 
-    def __init__(self, coordinator: Coordinator, blocks: Blocks, peer: str, account: str) -> None:
+    def __init__(self, coordinator: ContractReader, blocks: BlockReader, peer: str, account: str) -> None:
         self._coordinator = coordinator
         self._blocks = blocks
         self._peer = peer

@@ -9,22 +9,23 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from eth_account.signers.local import LocalAccount
-
-from swarmd.chain.attempts import Signed, call_of, read_signed, sign
 from swarmd.chain.budget import Budget, counted
 from swarmd.chain.contract import refusal_of
-from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Price, quote, replacing
-from swarmd.chain.keystore import load_account
-from swarmd.chain.rpc import Caller
+from swarmd.chain.ports import AccountPort, Signatory, Signed
 from swarmd.chain.sender import Fate, Mined
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared
 from swarmd.errors import AccountPoor, ChainError, RpcRefused
-from swarmd.paths import DataPaths
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+
+    from swarmd.chain.rpc import Caller
+    from swarmd.paths import DataPaths
 
 # What the clients of Ethereum say when they do not take a transaction; JSON-RPC's codes do not tell these apart.
 KNOWN = re.compile(r"already.?(known|imported|exists|in)|known transaction", re.IGNORECASE)
@@ -40,37 +41,45 @@ log = logging.getLogger(__name__)
 
 def open_wallet(config: ChainConfig, data: DataPaths, caller: Caller) -> Wallet:
     """The wallet of the configured keystore. Raises KeystoreError where its key cannot be read."""
-    return Wallet(config, caller, load_account(config, data))
+    from swarmd.chain.keystore import load_account  # what signs is loaded where something is signed
+
+    return wallet_of(config, caller, load_account(config, data))
+
+
+def wallet_of(config: ChainConfig, caller: Caller, account: LocalAccount, budget: Budget | None = None) -> Wallet:
+    """The wallet of an account, over the chain that `caller` calls."""
+    from swarmd.chain.attempts import AccountKey
+    from swarmd.chain.ethereum import Ethereum
+
+    return Wallet(config, Ethereum(caller), AccountKey(account, config.chain_id, config.drive), budget)
 
 
 class Wallet:
     """See `swarmd.chain.sender.Sender`.
 
     Args:
-        config: the contract, the bounds on fees, and who moves the contract on.
-        caller: of the chain.
-        account: with its key.
+        config: the contract, and the bounds on fees.
+        chain: accounts and their transactions.
+        key: the account's.
         budget: of what it signs for in a day; one that knows of nothing yet where it is left out.
     """
 
     repeatable = True
 
-    def __init__(
-        self, config: ChainConfig, caller: Caller, account: LocalAccount, budget: Budget | None = None
-    ) -> None:
+    def __init__(self, config: ChainConfig, chain: AccountPort, key: Signatory, budget: Budget | None = None) -> None:
         self.budget = budget or Budget(config.fees)
         self._config = config
-        self._chain = Ethereum(caller)
-        self._key = account
+        self._chain = chain
+        self._key = key
 
     @property
     def account(self) -> str:
         """The key's address."""
-        return str(self._key.address)
+        return self._key.account
 
     async def prepare(self, peer: str, command: Submit, attempts: Sequence[Prepared]) -> Prepared | None:
         """Sign the next attempt, see `Sender`."""
-        content = call_of(command, peer, self._config.drive)
+        content = self._key.content_of(command, peer)
         gas = await self._gas_for(self._config.contract, content)
         return await self._next(attempts, self._config.contract, content, gas, command.kind)
 
@@ -85,14 +94,14 @@ class Wallet:
         nonce, replaced = await self._place_for(attempts, what)
         price: Price | None = await quote(self._chain, self._config.fees)
         if price is not None and replaced is not None and replaced.raw:
-            price = replacing(read_signed(replaced).price, price, self._config.fees)
+            price = replacing(self._key.read(replaced).price, price, self._config.fees)
         if price is None:
             return None
         cost_wei, counted_wei = gas * price.fee_wei, counted(attempts, nonce)
         self.budget.check(cost_wei, counted_wei, what)
         await self._check_funds(cost_wei, what)
         self.budget.note(cost_wei, counted_wei)
-        return sign(self._key, self._config.chain_id, Signed(nonce, price, gas, to, content))
+        return self._key.sign(Signed(nonce, price, gas, to, content))
 
     async def _place_for(self, attempts: Sequence[Prepared], what: str) -> tuple[int, Prepared | None]:
         """The nonce for the next attempt, and the attempt that it would replace."""
@@ -139,7 +148,7 @@ class Wallet:
                 log.info("%s was not taken: %s", prepared.hash, refused.message)
                 return None
             if POOR.search(refused.message):
-                said = read_signed(prepared)
+                said = self._key.read(prepared)
                 await self._check_funds(said.gas * said.price.fee_wei, command.kind)
             raise refusal_of(refused, command.kind) or refused from None
         return prepared.hash
@@ -165,7 +174,7 @@ class Wallet:
         return Mined(attempt.hash, receipt.block, receipt.succeeded and not self._is_withdrawal(attempt))
 
     def _is_withdrawal(self, attempt: Prepared) -> bool:
-        return bool(attempt.raw) and read_signed(attempt).to == self.account
+        return bool(attempt.raw) and self._key.read(attempt).to == self.account
 
     async def is_known(self, prepared: Prepared) -> bool:
         """Ask for it by its hash."""
@@ -173,7 +182,7 @@ class Wallet:
 
     async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
         """Call again at that block, see `Sender`."""
-        content = call_of(command, peer, self._config.drive)
+        content = self._key.content_of(command, peer)
         try:
             await self._chain.call(self._config.contract, content, self.account, mined.block.number)
         except RpcRefused as refused:

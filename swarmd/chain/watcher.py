@@ -10,26 +10,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import pairwise
-from time import monotonic, time
 from typing import NamedTuple
 
-import anyio
-import anyio.lowlevel
 from msgspec.structs import replace
 
-from swarmd.chain.blocks import NotThere, Span, seconds_of, together
 from swarmd.chain.branch import Branch
-from swarmd.chain.heads import Heads
-from swarmd.chain.laggards import has_block, leave_laggards
+from swarmd.chain.logs import decode_entry, seconds_of
 from swarmd.chain.membership import CHANGES, Membership
-from swarmd.chain.reading import Reports, by_block
-from swarmd.chain.rpc import Rpc
+from swarmd.chain.ports import Endpoints, HeadNews, NotThere, Span
+from swarmd.chain.reading import Decode, Reports, by_block
 from swarmd.chain.terms import Terms
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, Event, OtherLog
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
+from swarmd.worker.runtime import LOOP, Runtime
 
 NEAR_BLOCKS = 64  # below the head, which are read one by one
 DEGRADED_AFTER = 3  # looks in vain, one after another
@@ -57,24 +53,31 @@ class Watcher:
     Args:
         config: endpoints, depth and the like.
         terms: what the chain must be like, and how it stands.
-        rpc: endpoints.
+        endpoints: the endpoints as such.
+        heads: tells when it is worth looking.
         emit: takes the facts.
         account: gives the account that submissions come from, empty while nobody knows.
+        runtime: the clock.
+        decode: what a log entry says.
     """
 
     def __init__(
         self,
         config: ChainConfig,
         terms: Terms,
-        rpc: Rpc,
+        endpoints: Endpoints,
+        heads: HeadNews,
         emit: Callable[[Event], None],
         account: Callable[[], str],
+        runtime: Runtime = LOOP,
+        decode: Decode = decode_entry,
     ) -> None:
         self._config = config
         self._terms = terms
-        self._rpc = rpc
+        self._endpoints = endpoints
         self._emit = emit
         self._account = account
+        self._runtime = runtime
         self._blocks = terms.blocks
         self._branch: Branch | None = None
         self._genesis = ""
@@ -84,11 +87,11 @@ class Watcher:
         self._degraded = False  # ChainDegraded was observed, and no ChainUp since
         self._failures = 0
         self._lower = 0  # looks at a head below the tip
-        self._moved_at = monotonic()
+        self._moved_at = self._runtime.now()
         self._warned = False
-        self.heads = Heads(rpc, config.contract, config.poll_s)
-        self.reports = Reports(emit)
-        self.membership = Membership(self._blocks, terms.coordinator, config.from_block, emit)
+        self.heads = heads
+        self.reports = Reports(emit, decode)
+        self.membership = Membership(self._blocks, terms.coordinator, config.from_block, emit, runtime)
         self.on_head: Callable[[], None] = lambda: None
         self.on_progress: Callable[[Reach], None] = lambda reach: None
 
@@ -106,7 +109,7 @@ class Watcher:
             ConfigError: the contract's rounds have another number of stages than the configuration says.
         """
         self._genesis = order.genesis
-        self._rpc.has_base_fee |= order.base_fee
+        self._endpoints.has_base_fee |= order.base_fee
         header: BlockRef | None = None
         while True:
             try:
@@ -132,7 +135,7 @@ class Watcher:
             log.warning("the chain cannot be followed: %s", error.message)
             self._emit(ChainDegraded(error.message))
             self._up = self._checked = False
-        await anyio.sleep(min(PAUSE_S * 2 ** min(self._failures - 1, 8), PAUSE_MAX_S))
+        await self._runtime.sleep(min(PAUSE_S * 2 ** min(self._failures - 1, 8), PAUSE_MAX_S))
 
     async def _look(self, order: WatchChain, header: BlockRef | None) -> None:
         """Read what is new."""
@@ -146,10 +149,10 @@ class Watcher:
             self.heads.found_unannounced()
         await self._go_to(head)
         if self.branch.tip != tip:
-            self._moved_at = monotonic()
-        elif monotonic() - self._moved_at > STALE_S:
-            self._moved_at = monotonic()
-            await leave_laggards(self._rpc)
+            self._moved_at = self._runtime.now()
+        elif self._runtime.now() - self._moved_at > STALE_S:
+            self._moved_at = self._runtime.now()
+            await self._endpoints.leave_laggards()
         if self.branch.tip.number > tip.number or not self._up:
             await self._report_up()
         self.membership.look(await self.confirmed_number())
@@ -196,7 +199,7 @@ class Watcher:
 
     async def _is_lost(self, tip: BlockRef) -> bool:
         """Whether the chain is shorter than it was: no endpoint has the tip, and not just for a moment."""
-        self._lower = 0 if await has_block(self._rpc, tip) else self._lower + 1
+        self._lower = 0 if await self._endpoints.has_block(tip) else self._lower + 1
         return self._lower >= LOWER_LOOKS
 
     async def _take_back(self, head: BlockRef) -> None:
@@ -227,7 +230,7 @@ class Watcher:
     async def _read_far(self, last: int) -> bool:
         """Read in ranges up to the block `last`. Returns False when the tip turns out not to be part of the chain."""
         async for span in self._blocks.spans(self.branch.tip.number + 1, last):
-            first, end = await self._headers(span.first, span.last)
+            first, end = await self._blocks.all_at((span.first, span.last))
             if span.first == self.branch.tip.number + 1 and first.parent != self.branch.tip.hash:
                 return False
             await self._report_span(span, end)
@@ -235,13 +238,10 @@ class Watcher:
             self._tell_progress()
         return True
 
-    async def _headers(self, *numbers: int) -> list[BlockRef]:
-        return await together(self._blocks.at, numbers)
-
     async def _report_span(self, span: Span, end: BlockRef) -> None:
         groups = by_block(span.entries)
         untimed = [number for number, entries in groups if entries[0].block_timestamp is None]
-        headers = {block.number: block for block in [*await self._headers(*untimed), end]}
+        headers = {block.number: block for block in [*await self._blocks.all_at(untimed), end]}
         for number, entries in groups:
             block = headers.get(number) or BlockRef(
                 number, entries[0].block_hash, "", seconds_of(entries[0].block_timestamp or "")
@@ -249,19 +249,19 @@ class Watcher:
             if block.hash != entries[0].block_hash:
                 raise NotThere(f"block {number} changed while it was read")
             self._note(block, self.reports.report(block, entries))
-            await anyio.lowlevel.checkpoint()
+            await self._runtime.sleep(0.0)
         if not groups or groups[-1][0] != end.number:
             self.reports.report(end, [])
 
     async def _read_near(self, head: BlockRef) -> bool:
         """Read block by block. Returns False when the tip turns out not to be part of the chain."""
-        blocks = [*await self._headers(*range(self.branch.tip.number + 1, head.number)), head]
+        blocks = [*await self._blocks.all_at(range(self.branch.tip.number + 1, head.number)), head]
         for before, block in pairwise(blocks):
             if block.parent != before.hash:
                 raise NotThere(f"block {block.number} changed while it was read")
         if blocks[0].parent != self.branch.tip.hash:
             return False
-        for block, entries in zip(blocks, await together(self._blocks.logs_of, blocks), strict=True):
+        for block, entries in zip(blocks, await self._blocks.logs_of_all(blocks), strict=True):
             self._note(block, self.reports.report(block, entries))
             self.branch.add(block)
         return True
@@ -274,11 +274,11 @@ class Watcher:
 
     async def _report_up(self) -> None:
         if not self._up:
-            await self._rpc.learn_base_fee()
+            await self._endpoints.learn_base_fee()
             up = await self._terms.standing(self.branch.tip, self._genesis, self._account())
-            self._emit(replace(up, base_fee=self._rpc.has_base_fee))
+            self._emit(replace(up, base_fee=self._endpoints.has_base_fee))
             self._up, self._degraded = True, False
-            log.info("at block %d, by %s", self.branch.tip.number, self._rpc.current)
+            log.info("at block %d, by %s", self.branch.tip.number, self._endpoints.current)
         self.on_head()
 
     async def confirmed_number(self) -> int:
@@ -301,7 +301,7 @@ class Watcher:
 
     def _tell_progress(self) -> None:
         tip = self.branch.tip
-        lag_s = max(time() - tip.at, 0.0) if tip.at else 0.0
+        lag_s = max(self._runtime.time() - tip.at, 0.0) if tip.at else 0.0
         self.on_progress(
-            Reach(tip.number, max(self._head, tip.number), lag_s, self.heads.live or self._rpc.current, self._up)
+            Reach(tip.number, max(self._head, tip.number), lag_s, self.heads.live or self._endpoints.current, self._up)
         )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from anyio import current_time
-
-from swarmd.chain.blocks import Blocks
 from swarmd.chain.following import Following
+from swarmd.chain.ports import BlockReader
 from swarmd.chain.sender import Mined, Sender
 from swarmd.chain.telling import Telling
 from swarmd.chain.verdicts import Refusal, Verdicts
 from swarmd.core.values import Prepared
 from swarmd.errors import ChainError, ContractRefused, EndpointFailed
+from swarmd.worker.runtime import LOOP, Runtime
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +26,18 @@ class Way:
         blocks: of the chain.
         telling: of the facts.
         patience_s: how long an attempt may be without a result.
+        runtime: the clock.
     """
 
     def __init__(
-        self, peer: str, sender: Sender, verdicts: Verdicts, blocks: Blocks, telling: Telling, patience_s: float
+        self,
+        peer: str,
+        sender: Sender,
+        verdicts: Verdicts,
+        blocks: BlockReader,
+        telling: Telling,
+        patience_s: float,
+        runtime: Runtime = LOOP,
     ) -> None:
         self._peer = peer
         self._sender = sender
@@ -38,12 +45,13 @@ class Way:
         self._blocks = blocks
         self._tell = telling
         self._patience_s = patience_s
+        self._runtime = runtime
         self._unsent: set[str] = set()  # given back, and known not to be under way though the log has an attempt
 
     def take_up(self, following: Following) -> None:
         """An attempt of an earlier life may be under way; where nobody can tell, wait and see."""
         if following.attempts and not self._sender.repeatable and following.submission not in self._unsent:
-            following.pushed_at = current_time()
+            following.pushed_at = self._runtime.now()
         self._unsent.discard(following.submission)
 
     async def prepare(self, following: Following) -> None:
@@ -60,7 +68,7 @@ class Way:
     async def push(self, following: Following) -> None:
         """Have the newest attempt that may leave under way, and make a dearer one when it is stuck."""
         following.was_alive = True
-        since = current_time() - self._patience_s
+        since = self._runtime.now() - self._patience_s
         if following.is_held_back(since):
             self._tell.prepared(following, following.attempts[-1])
         if following.is_stuck(since):
@@ -83,7 +91,7 @@ class Way:
             await self._end_refused(following, error)
             return
         if following.pushed_at is None:
-            following.pushed_at = current_time()
+            following.pushed_at = self._runtime.now()
         if name is not None:
             self._tell.sent(following, prepared, name)
 
@@ -93,7 +101,7 @@ class Way:
         try:
             await self._hand_over(following, prepared)
         except EndpointFailed as error:
-            following.pushed_at = current_time()  # it may have arrived all the same
+            following.pushed_at = self._runtime.now()  # it may have arrived all the same
             self._tell.troubled(following, str(error))
         except ChainError:
             self._unsent.add(following.submission)
@@ -104,7 +112,7 @@ class Way:
         if not self._sender.repeatable:
             self._unsent.add(following.submission)
             raise ChainError(f"the chain does not have it {self._patience_s:g} s after the signer proxy was asked")
-        following.pushed_at = current_time()
+        following.pushed_at = self._runtime.now()
         if following.withdrawn:
             await self.withdraw(following)
             return

@@ -12,31 +12,28 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import anyio
-from anyio.abc import TaskGroup
 
+from swarmd.chain.agent import ChainAgent
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.funds import Funds
+from swarmd.chain.heads import Heads
+from swarmd.chain.laggards import RpcEndpoints
 from swarmd.chain.rpc import Rpc
-from swarmd.chain.sender import make_sender
+from swarmd.chain.sender import Sender, make_sender
+from swarmd.chain.submitter import Submitter
 from swarmd.chain.terms import Terms
 from swarmd.chain.urls import read_urls
 from swarmd.chain.watcher import Reach, Watcher
 from swarmd.config import ChainConfig, Config, decode
-from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
-from swarmd.core.events import CommandFailed, SubmissionRefused
 from swarmd.errors import ConfigError, single_error
 from swarmd.paths import DataPaths
 from swarmd.private import CREDENTIAL
 from swarmd.sandbox.confinement import Bounds, confine
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
-
-if TYPE_CHECKING:
-    from swarmd.chain.submitter import Submitter
 
 PROGRESS_S = 1.0  # at most one progress message in this time
 
@@ -57,59 +54,46 @@ class Worker:
         paths = DataPaths(Path(start.data_dir))
         self._outbox = outbox
         self.rpc = Rpc(read_urls(chain.rpc, paths.root), chain.chain_id, chain.call_s)
-        coordinator = Coordinator(self.rpc, chain.contract, chain.from_block, chain.range_blocks)
-        sender = make_sender(chain, paths, self.rpc)
-        terms = Terms(chain, config.swarm.stages, start.peer, coordinator)
-        self.watcher = Watcher(chain, terms, self.rpc, outbox.observe, lambda: sender.account if sender else "")
+        self._heads = Heads(self.rpc, chain.contract, chain.poll_s)
+        self._coordinator = Coordinator(self.rpc, chain.contract, chain.from_block, chain.range_blocks)
+        self._sender = sender = make_sender(chain, paths, self.rpc)
+        terms = Terms(chain, config.swarm.stages, start.peer, self._coordinator)
+        self.watcher = Watcher(
+            chain,
+            terms,
+            RpcEndpoints(self.rpc),
+            self._heads,
+            outbox.observe,
+            lambda: sender.account if sender else "",
+        )
         self.watcher.on_progress = throttled(self._tell)
-        self.submitter: Submitter | None = None
         self._budget = sender.budget if sender is not None else None
-        if sender is not None:
-            self.rpc.has_base_fee = self._budget is not None and not chain.fees.legacy  # it is signed here
-            from swarmd.chain.submitter import Submitter  # a node that only follows loads nothing that signs
-
-            confirmed, emit = self.watcher.confirmed_number, outbox.observe
-            self.submitter = Submitter(chain, start.peer, coordinator, self.rpc, sender, confirmed, emit)
-            self.watcher.on_head = self.submitter.on_head
+        self._submitter = None if sender is None else self._make_submitter(chain, start.peer, sender)
         account = sender.account if sender is not None else ""
         self.funds = Funds(chain, config.swarm.stages, Ethereum(self.rpc), account) if account else None
-        self._watching = False
+
+    def _make_submitter(self, chain: ChainConfig, peer: str, sender: Sender) -> Submitter:
+        self.rpc.has_base_fee = self._budget is not None and not chain.fees.legacy  # it is signed here
+        accounts, confirmed = Ethereum(self.rpc), self.watcher.confirmed_number
+        return Submitter(chain, peer, self._coordinator, accounts, sender, confirmed, self._outbox.observe)
 
     async def run(self, inbox: Inbox) -> None:
         """Until `Stop`."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self.watcher.heads.run)
-                tasks.start_soon(self.watcher.membership.run)
-                if self.submitter is not None:
-                    tasks.start_soon(self.submitter.run)
+                agent = ChainAgent(self.watcher, self._submitter, self._budget, self._outbox.observe, tasks.start_soon)
+                agent.run()
+                tasks.start_soon(self._heads.run)
                 if self.funds is not None:
                     tasks.start_soon(self.funds.run)
                 async for message in inbox:
                     if isinstance(message, Stop):
                         break
-                    self._take(message.command, tasks)
+                    agent.take(message.command)
                 tasks.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
                 await self.rpc.close()
-
-    def _take(self, command: Command, tasks: TaskGroup) -> None:
-        if isinstance(command, WatchChain):
-            if self._budget is not None:
-                self._budget.take_up(command.spent_day, int(command.spent_wei))
-            if not self._watching:
-                self._watching = True
-                tasks.start_soon(self.watcher.run, command)
-            else:
-                self.watcher.say_again()
-        elif isinstance(command, Submit | Broadcast) and self.submitter is not None:
-            self.submitter.take(command)
-        elif isinstance(command, Submit):
-            reason = 'chain.sender is "none": this node follows the chain and submits nothing'
-            self._outbox.observe(SubmissionRefused(command.submission, "follows-only", reason))
-        else:
-            self._outbox.observe(CommandFailed(command.id, "this is no command for the chain worker"))
 
     def _tell(self, reach: Reach) -> None:
         figures = {

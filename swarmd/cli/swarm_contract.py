@@ -8,10 +8,10 @@ import anyio
 import typer
 
 from swarmd.chain.blocks import Blocks
-from swarmd.chain.coordinator import Policy
 from swarmd.chain.deploy import DEPLOY_GAS, Deployed, Plan, deploy
 from swarmd.chain.fees import quote
 from swarmd.chain.orders import Journal, Orders
+from swarmd.chain.ports import Policy
 from swarmd.chain.urls import name_of
 from swarmd.cli.chain_access import confirm_chain, open_orders, reach
 from swarmd.cli.own_node import NodeDirectory, OwnAccount

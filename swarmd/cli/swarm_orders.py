@@ -95,7 +95,7 @@ def set_policy(
 ) -> None:
     """Set when anybody may move the swarm on, as an owner of the contract."""
     from swarmd.chain import deploy
-    from swarmd.chain.coordinator import Policy
+    from swarmd.chain.ports import Policy
     from swarmd.cli.chain_access import find_target
 
     async def job(orders: Orders, coordinator: Coordinator) -> None:

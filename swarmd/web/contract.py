@@ -14,6 +14,8 @@ import anyio
 from msgspec.structs import replace
 
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.heads import Heads
+from swarmd.chain.laggards import RpcEndpoints
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.terms import Terms
 from swarmd.chain.watcher import Reach, Watcher
@@ -78,12 +80,13 @@ class ContractFeed:
         rpc = Rpc(config.rpc, config.chain_id, config.call_s)
         coordinator = Coordinator(rpc, config.contract, config.from_block, config.range_blocks)
         terms = Terms(config, self._stages, self._peer, coordinator)
-        watcher = Watcher(config, terms, rpc, self._take, lambda: "")
+        heads = Heads(rpc, config.contract, config.poll_s)
+        watcher = Watcher(config, terms, RpcEndpoints(rpc), heads, self._take, lambda: "")
         watcher.on_progress = self._note
         watcher.on_head = lambda: self._arrive(watcher.branch.tip)
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(watcher.heads.run)
+                tasks.start_soon(heads.run)
                 tasks.start_soon(self._sums.run, coordinator)
                 await self._follow(watcher, coordinator)
         finally:

@@ -13,10 +13,11 @@ from eth_account.signers.local import LocalAccount
 from eth_utils.crypto import keccak
 
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.sender import Sender
 from swarmd.chain.submitter import Submitter
-from swarmd.chain.wallet import Wallet
+from swarmd.chain.wallet import wallet_of
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import (
@@ -188,7 +189,9 @@ class Node:
         calls = self.calls = Calls(self._rpc, self.places)
         coordinator = Coordinator(calls, self.config.contract)
         sender = self._make_sender(calls)
-        self._submitter = Submitter(self.config, self.peer, coordinator, calls, sender, self.confirmed, self._emit)
+        self._submitter = Submitter(
+            self.config, self.peer, coordinator, Ethereum(calls), sender, self.confirmed, self._emit
+        )
         self._task = asyncio.create_task(self._submitter.run())
 
     async def stop(self) -> None:
@@ -246,7 +249,7 @@ class Node:
 
 def wallet_node(ground: Ground, config: ChainConfig, account: LocalAccount, peer: str = "me", *deaths: int) -> Node:
     """A node with a key."""
-    return Node(ground, config, lambda calls: Wallet(config, calls, account), peer, Places(*deaths))
+    return Node(ground, config, lambda calls: wallet_of(config, calls, account), peer, Places(*deaths))
 
 
 def nonce_of(ground: Ground, account: LocalAccount | str) -> int:

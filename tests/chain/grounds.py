@@ -17,6 +17,8 @@ from aiohttp import web
 from eth_abi.abi import encode
 
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.heads import Heads
+from swarmd.chain.laggards import RpcEndpoints
 from swarmd.chain.logs import Entry, decode_log, topic_of
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.terms import Terms
@@ -93,7 +95,8 @@ class Watch:
         self.events: list[Event] = []
         self.times: list[float] = []
         self._grown = asyncio.Event()
-        self.watcher = Watcher(config, terms, self.rpc, self._take, lambda: "")
+        self.heads = Heads(self.rpc, config.contract, config.poll_s)
+        self.watcher = Watcher(config, terms, RpcEndpoints(self.rpc), self.heads, self._take, lambda: "")
         self.ended: BaseException | None = None
 
     def _take(self, event: Event) -> None:
@@ -188,7 +191,7 @@ async def watching(
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch.run, order or WatchChain("watch"))
-            tasks.start_soon(watch.watcher.heads.run)
+            tasks.start_soon(watch.heads.run)
             tasks.start_soon(watch.watcher.membership.run)
             yield watch
             tasks.cancel_scope.cancel()

@@ -15,7 +15,7 @@ from swarmd.chain.budget import Budget, counted
 from swarmd.chain.ledger import Ledger
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.signer import Asked, Signer
-from swarmd.chain.wallet import Wallet
+from swarmd.chain.wallet import wallet_of
 from swarmd.config import FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import CommandFailed, SubmissionConfirmed, SubmissionPrepared
@@ -99,7 +99,7 @@ async def test_a_submission_waits_for_the_next_day_and_goes_on_by_itself(
     at = [10.5 * DAY_S]
     day, config, account = budget(0.05, at), settings(ground), account_named(ground, "alice")
     day.take_up(10, COIN_WEI // 20 - 1)  # as the log has it
-    node = Node(ground, config, lambda calls: Wallet(config, calls, account, day), "me", Places())
+    node = Node(ground, config, lambda calls: wallet_of(config, calls, account, day), "me", Places())
     name = wish(node, "register")
     await node.run(lambda: bool(node.of(CommandFailed)))
     reason = node.of(CommandFailed)[0].reason
@@ -114,7 +114,7 @@ async def test_a_submission_waits_for_the_next_day_and_goes_on_by_itself(
 async def test_what_is_signed_costs_no_more_than_is_counted(ground: Ground) -> None:
     account = account_named(ground, "alice")
     rpc = Rpc((ground.url,), 31337, 2.0)
-    wallet = Wallet(settings(ground), rpc, account)
+    wallet = wallet_of(settings(ground), rpc, account)
     before_wei = int(ground.say("eth_getBalance", account.address, "latest"), 16)
     prepared = await wallet.prepare("me", REGISTER, ())
     assert prepared is not None and wallet.budget.spent_wei == int(prepared.cost_wei)
@@ -133,12 +133,12 @@ async def test_a_lone_endpoint_that_hides_the_base_fee_from_the_first_look_has_n
         wary = Rpc([liar.url], 31337, 2.0)
         wary.has_base_fee = True  # as everybody has it who signs
         with pytest.raises(EndpointFailed, match="shows a block without a base fee"):
-            await Wallet(settings(ground), wary, account).prepare("me", REGISTER, ())
+            await wallet_of(settings(ground), wary, account).prepare("me", REGISTER, ())
         await wary.close()
         rpc = Rpc([liar.url], 31337, 2.0)  # and even where nobody has said so
         with pytest.raises(EndpointFailed, match=r"chain\.fees\.legacy"):
-            await Wallet(settings(ground), rpc, account).prepare("me", REGISTER, ())
-        wallet = Wallet(settings(ground, legacy=True, day_coins_max=0.001), rpc, account)
+            await wallet_of(settings(ground), rpc, account).prepare("me", REGISTER, ())
+        wallet = wallet_of(settings(ground, legacy=True, day_coins_max=0.001), rpc, account)
         with pytest.raises(BudgetSpent, match=r"chain\.fees\.day_coins_max is 0\.001"):
             await wallet.prepare("me", REGISTER, ())  # the last resort, where a price is paid in full
         await rpc.close()
@@ -162,7 +162,7 @@ async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(
         day = Budget(config.fees)
         day.take_up(*ledger.spent)
         return Signer(
-            config, rpc, lambda caller: Wallet(config, caller, Account.from_key(KEY), day), audit, ledger
+            config, rpc, lambda caller: wallet_of(config, caller, Account.from_key(KEY), day), audit, ledger
         ), audit
 
     signer, audit = opened()

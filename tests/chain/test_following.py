@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import anyio
@@ -13,7 +13,7 @@ from swarmd.chain.submitter import Submitter, _unsignable
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import Event, SubmissionConfirmed, SubmissionIncluded, SubmissionLost
-from swarmd.core.values import Prepared
+from swarmd.core.values import BlockRef, Prepared
 
 pytestmark = pytest.mark.anyio
 
@@ -29,9 +29,16 @@ class Endpoint:
         self.owner = "0xme"
         self.depth = 0  # the last block that counts as confirmed
 
-    async def request(self, method: str, params: Sequence[Any]) -> Any:
-        assert method == "eth_getBlockByNumber"
-        return {"number": "0x7", "hash": "0x" + "a" * 64, "parentHash": "0x" + "b" * 64, "timestamp": "0x1"}
+    @property
+    def blocks(self) -> Endpoint:
+        return self
+
+    async def head(self) -> BlockRef:
+        return BlockRef(7, "0x" + "a" * 64, "0x" + "b" * 64, 1.0)
+
+    async def at(self, number: int) -> BlockRef:
+        assert number == 7
+        return await self.head()
 
     async def eoa(self, peer: str) -> str:
         return self.owner

@@ -20,7 +20,7 @@ from swarmd.chain.ledger import Ledger
 from swarmd.chain.numbering import Numbering
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.signer import Asked, Busy, Signer
-from swarmd.chain.wallet import Wallet
+from swarmd.chain.wallet import wallet_of
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, RewardLog, VoteLog
 from swarmd.errors import ChainError, ContractRefused
@@ -72,7 +72,7 @@ async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[S
     audit = AuditLog(home / "audit.jsonl", ledger.carried)
     for line in audit.lines:
         ledger.take(line)
-    signer = Signer(config, rpc, lambda caller: Wallet(config, caller, Account.from_key(KEY)), audit, ledger)
+    signer = Signer(config, rpc, lambda caller: wallet_of(config, caller, Account.from_key(KEY)), audit, ledger)
     try:
         yield Seat(signer, audit, ledger)
     finally:

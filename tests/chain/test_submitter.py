@@ -16,7 +16,8 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.chain.attempts import Signed, read_signed, sign
+from swarmd.chain.attempts import AccountKey, Signed, read_signed, sign
+from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Price
 from swarmd.chain.wallet import Wallet
 from swarmd.core.commands import Broadcast
@@ -422,7 +423,7 @@ async def test_one_reverted_for_want_of_gas_is_tried_again(ground: Ground) -> No
             return 40_000 if Stingy.given == 1 else await super()._gas_for(to, content)
 
     config = settings(ground)
-    node = Node(ground, config, lambda calls: Stingy(config, calls, account))
+    node = Node(ground, config, lambda calls: Stingy(config, Ethereum(calls), AccountKey(account, 31337, config.drive)))
     name = wish(node, "register")
     await node.run()
     check_once(ground, node, name, "register")

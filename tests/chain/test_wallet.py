@@ -16,7 +16,7 @@ from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, bound_wei, quote, raised, replacing
 from swarmd.chain.rpc import Rpc
 from swarmd.chain.sender import Mined, make_sender
-from swarmd.chain.wallet import KNOWN, POOR, UNTIMELY, Wallet
+from swarmd.chain.wallet import KNOWN, POOR, UNTIMELY, wallet_of
 from swarmd.config import FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import RegistrationLog
@@ -137,7 +137,7 @@ class Old:
 
 @pytest.mark.parametrize("old", [False, True])
 async def test_the_price_is_of_the_chains_kind(ground: Ground, rpc: Rpc, old: bool) -> None:
-    wallet = Wallet(
+    wallet = wallet_of(
         settings(ground, tip_gwei=0.5, legacy=old), Old(rpc) if old else rpc, account_named(ground, "alice")
     )
     ground.say("evm_setAutomine", False)
@@ -171,19 +171,19 @@ async def test_every_call_is_the_contracts(ground: Ground, drive: Any) -> None:
 
 
 async def test_a_node_that_drives_nothing_signs_no_step(ground: Ground, rpc: Rpc) -> None:
-    wallet = Wallet(settings(ground, drive="never"), rpc, account_named(ground, "alice"))
+    wallet = wallet_of(settings(ground, drive="never"), rpc, account_named(ground, "alice"))
     with pytest.raises(ChainError, match=r"chain\.drive"):
         await wallet.prepare("me", Submit("submit/advance/0/0/1", "advance/0/0", "advance"), ())
 
 
 async def test_gas_has_a_margin_and_a_bound(ground: Ground, rpc: Rpc) -> None:
     account = account_named(ground, "alice")
-    prepared = await Wallet(settings(ground), rpc, account).prepare("me", REGISTER, ())
+    prepared = await wallet_of(settings(ground), rpc, account).prepare("me", REGISTER, ())
     assert prepared is not None
     used = 166_000  # of the account's first registration, docs/CONTRACT.md; a shorter peer id takes less
     assert used // 2 < read_signed(prepared).gas < used * 1.3
     with pytest.raises(ChainError, match=r"chain\.fees\.gas_max is 50000"):
-        await Wallet(settings(ground, gas_max=50_000), rpc, account).prepare("me", REGISTER, ())
+        await wallet_of(settings(ground, gas_max=50_000), rpc, account).prepare("me", REGISTER, ())
 
 
 async def test_the_bound_on_prices_holds(ground: Ground, rpc: Rpc) -> None:
@@ -199,7 +199,7 @@ async def test_the_bound_on_prices_holds(ground: Ground, rpc: Rpc) -> None:
 
 async def test_a_refusal_of_the_contract_is_named_before_anything_is_signed(ground: Ground, rpc: Rpc) -> None:
     ground.swarm.register(ground.swarm.bob, "me")
-    wallet = Wallet(settings(ground), rpc, account_named(ground, "alice"))
+    wallet = wallet_of(settings(ground), rpc, account_named(ground, "alice"))
     with pytest.raises(ContractRefused) as refused:
         await wallet.prepare("me", REGISTER, ())
     assert refused.value.code == "PeerIdAlreadyRegistered"
@@ -207,7 +207,7 @@ async def test_a_refusal_of_the_contract_is_named_before_anything_is_signed(grou
 
 async def test_a_replacement_keeps_the_nonce_and_withdrawing_does_nothing(ground: Ground, rpc: Rpc) -> None:
     account = account_named(ground, "alice")
-    wallet = Wallet(settings(ground), rpc, account)
+    wallet = wallet_of(settings(ground), rpc, account)
     ground.say("evm_setAutomine", False)
     first = await wallet.prepare("me", REGISTER, ())
     assert first is not None
@@ -231,7 +231,7 @@ async def test_a_replacement_keeps_the_nonce_and_withdrawing_does_nothing(ground
 
 async def test_a_mined_transaction_that_was_reverted_says_why(ground: Ground, rpc: Rpc) -> None:
     account = account_named(ground, "alice")
-    wallet = Wallet(settings(ground), rpc, account)
+    wallet = wallet_of(settings(ground), rpc, account)
     prepared = await wallet.prepare("me", REGISTER, ())
     assert prepared is not None
     ground.swarm.register(ground.swarm.bob, "me")

@@ -1,0 +1,218 @@
+"""What the chain worker's decisions ask of the chain: typed reads and writes, whoever answers them.
+
+Watcher, submitter and wallet know the chain by these protocols alone. In a node they are answered over the endpoints of
+the configuration (`Blocks`, `Coordinator`, `Ethereum`, `RpcEndpoints`, `Heads`, `AccountKey`), in the simulator by its
+own chain (`swarmd.sim.endpoints`).
+
+Every method that waits may raise:
+
+- EndpointFailed: no endpoint answers, or one answers with something that is no such thing.
+- RpcRefused: a node answers with an error that is about the request itself.
+- ChainMismatch: all endpoints that answer are of another chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple, Protocol
+
+from swarmd.chain.fees import Price
+from swarmd.chain.logs import Entry
+from swarmd.core.commands import Submit
+from swarmd.core.values import BlockRef, Prepared, Value
+from swarmd.errors import ChainError
+
+Block = str | int  # a tag, a number as hex, or a number
+
+
+class NotThere(ChainError):
+    """The endpoint does not have the block, or not yet."""
+
+
+class Span(NamedTuple):
+    """Log entries of the blocks `first` to `last`, in order."""
+
+    first: int
+    last: int
+    entries: list[Entry]
+
+
+class Policy(NamedTuple):
+    """When anybody may move the swarm on; 0 turns a condition off."""
+
+    min_submissions: int = 0
+    max_stage_s: int = 0
+
+
+class MinedTransaction(NamedTuple):
+    """What became of a transaction that a block has."""
+
+    block: BlockRef  # number and hash
+    succeeded: bool
+    gas_used: int
+    price_wei: int | None  # of a unit of gas; None where the endpoint does not say it
+    contract: str  # the one that it created, checksummed, or empty
+
+
+class Signed(Value, frozen=True):
+    """What a transaction says, apart from its signature."""
+
+    nonce: int
+    price: Price
+    gas: int
+    to: str
+    content: bytes
+
+
+class BlockReader(Protocol):
+    """Blocks, and the log entries of one contract."""
+
+    async def head(self) -> BlockRef:
+        """The newest block."""
+
+    async def at(self, block: int | str) -> BlockRef:
+        """A block by its number or tag. Raises NotThere."""
+
+    async def all_at(self, numbers: Sequence[int]) -> list[BlockRef]:
+        """Blocks by their numbers, asked for at once. Raises NotThere."""
+
+    async def logs_of_all(self, blocks: Sequence[BlockRef]) -> list[list[Entry]]:
+        """The entries of each of these blocks, asked for at once. Raises NotThere when one is not known."""
+
+    def spans(
+        self, first: int, last: int, topics: Sequence[Sequence[str]] = (), backwards: bool = False
+    ) -> AsyncIterator[Span]:
+        """Entries of the blocks `first` to `last`, in ranges. Raises ChainError where they are not to be had."""
+
+    async def is_syncing(self) -> bool:
+        """Whether the endpoint says that it is still catching up."""
+
+
+class ContractReader(Protocol):
+    """The swarm's contract; `block` is a tag, or a number as hex."""
+
+    @property
+    def contract(self) -> str:
+        """Its address."""
+
+    @property
+    def blocks(self) -> BlockReader:
+        """Of its chain."""
+
+    async def check(self) -> None:
+        """Raise ChainMismatch when there is no contract, or another kind of contract, at the address."""
+
+    async def place(self, block: str = "latest") -> tuple[int, int]:
+        """Round and stage that the swarm is at."""
+
+    async def stages(self, block: str = "latest") -> int:
+        """Stages of a round."""
+
+    async def extensions(self) -> int:
+        """0 for a contract without round policy and membership."""
+
+    async def policy(self, block: str = "latest") -> Policy:
+        """The round policy, off where the contract has none."""
+
+    async def opened_at(self, block: str = "latest") -> float:
+        """When the present stage began, POSIX seconds, by the chain's time."""
+
+    async def eoa(self, peer: str, block: str = "latest") -> str:
+        """The account that a peer id is registered to, empty where it is not."""
+
+    async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
+        """Whether the peer has reported a reward for a stage."""
+
+    async def votes(self, round: int, peer: str, block: str = "latest") -> tuple[str, ...]:
+        """Whom a peer voted for in a round."""
+
+    async def membership_open(self, block: str = "latest") -> bool:
+        """Whether everybody may take part."""
+
+
+class AccountPort(Protocol):
+    """Accounts and their transactions."""
+
+    async def balance_wei(self, account: str) -> int:
+        """What an account has, in wei."""
+
+    async def nonce(self, account: str, block: Block = "latest") -> int:
+        """The next nonce of an account; those in nobody's block yet are counted where `block` is "pending"."""
+
+    async def gas_price_wei(self) -> int:
+        """What a unit of gas costs on a chain without a base fee, as the endpoint thinks."""
+
+    async def base_fee_wei(self) -> int | None:
+        """Of the newest block; None where it shows none."""
+
+    async def estimate_gas(self, account: str, to: str | None, content: bytes) -> int:
+        """Gas that an account's transaction takes now."""
+
+    async def call(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
+        """The result of a call that changes nothing, as if `account` made it."""
+
+    async def send(self, raw: bytes) -> None:
+        """Hand a signed transaction over."""
+
+    async def is_known(self, hash: str) -> bool:
+        """Whether an endpoint has a transaction, in a block or not."""
+
+    async def receipt(self, hash: str) -> MinedTransaction | None:
+        """What became of a transaction that a block has; None where none has it."""
+
+
+class Signatory(Protocol):
+    """An account's key: makes transactions, and reads back what was signed."""
+
+    @property
+    def account(self) -> str:
+        """The account's address, checksummed."""
+
+    def content_of(self, command: Submit, peer: str) -> bytes:
+        """The contract's call that brings a submission about. Raises ChainError where this node makes no such call."""
+
+    def sign(self, said: Signed) -> Prepared:
+        """Sign a transaction that carries no value."""
+
+    def read(self, prepared: Prepared) -> Signed:
+        """What a logged attempt says. Raises ChainError when it is no transaction that `sign` makes."""
+
+
+class Endpoints(Protocol):
+    """The endpoints as such."""
+
+    has_base_fee: bool  # blocks have one: an endpoint that shows a head without it has failed
+
+    @property
+    def current(self) -> str:
+        """Name of the endpoint that answered last."""
+
+    async def learn_base_fee(self) -> None:
+        """Remember that the chain has a base fee, once half of the endpoints that answer show one."""
+
+    async def has_block(self, block: BlockRef) -> bool:
+        """Whether any endpoint has this block on its chain; those that do not are left alone then."""
+
+    async def leave_laggards(self) -> None:
+        """Leave endpoints alone that are far behind the one that is farthest."""
+
+
+class HeadNews(Protocol):
+    """Tells when it is worth looking at the chain."""
+
+    @property
+    def live(self) -> str:
+        """Name of the endpoint whose subscription works, empty for none."""
+
+    async def wait(self, soon: bool = False) -> BlockRef | None:
+        """Wait for news, or for the time to look without any. Returns the newest head, where it was told.
+
+        Args:
+            soon: look after `poll_s` even where a subscription works.
+        """
+
+    def wake(self) -> None:
+        """Have the chain looked at now."""
+
+    def found_unannounced(self) -> None:
+        """A new block was found by asking."""
