@@ -233,7 +233,7 @@ def _first_round(turn: Turn) -> int:
     """The round to open first. After a restore it is one that this node never opened, as far as anybody can tell."""
     round = turn.coordination.round
     if turn.state.restored:
-        heard = turn.state.first_heard >= 0  # which may be old by one
+        heard = turn.state.first_heard >= 0 or turn.state.heard is not None  # which may be old by one
         turn.state.restored = False
         turn.state.floor = fit(max(turn.state.floor + heard, round + 1))
     return max(round, turn.state.floor)

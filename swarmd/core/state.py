@@ -246,6 +246,17 @@ class Tally(Value, frozen=True):
     scores: tuple[Score, ...] = ()
 
 
+class Heard(Value, frozen=True):
+    """A round that a restored node has heard of, and how long after an opening it heard of one at the earliest.
+
+    `after_s` is this node's clock less the coordinator's, and what the message took; less than nothing where this
+    node's clock is behind.
+    """
+
+    round: int
+    after_s: float
+
+
 class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     """All of it, as rules see it: what a `Turn` changes in place, or a `State`. `chart` is a state of round.yaml."""
 
@@ -288,6 +299,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     equivocations: tuple[Equivocation, ...] = ()  # see `swarmd.core.evidence`, by round
     conduct: Conduct | None = None  # the coordinator's, as this follower sees it
     claims: Claims | None = None  # of peers, and whether their rollouts bear them out
+    heard: Heard | None = None  # by a restored node in this life, until it has seen a round opening
 
 
 class State(AnyState, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only

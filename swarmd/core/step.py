@@ -73,7 +73,7 @@ from swarmd.core.events import (
 from swarmd.core.state import AnyState, State
 from swarmd.core.turn import Turn
 
-RULES = 6  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
+RULES = 7  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
 # Rules whose logs still come to the same states and commands. 2 added chain and submissions; 3 added what swarms of
 # several stages hand on from stage to stage, and there were no such swarms before; 4 added the pause for want of space,
 # restored nodes, and a cause of its own for rounds missed while a node was stopped, where the commits' rules tell; 5
@@ -81,8 +81,9 @@ RULES = 6  # version of this behaviour; a change that alters the outcome for any
 # remembers a transaction that is signed again once; 6 leaves a stage that was given up when the trainer is through with
 # it, ignores a late answer to a cancelling, begins a coordinator's first stage when its own trainer is ready,
 # and waits for nothing longer, and forgets nothing sooner, because of a clock that was wrong; of
-# the members kept, those that are gone make room for others; and bounds its sums.
-REPRODUCES = (1, 2, 3, 4, 5, 6)
+# the members kept, those that are gone make room for others; and bounds its sums; 7 lets a restored node whose clock is
+# ahead see rounds opening.
+REPRODUCES = (1, 2, 3, 4, 5, 6, 7)
 
 Rule = Callable[[Turn, Any], None]
 

@@ -46,7 +46,7 @@ def start_node(turn: Turn, event: NodeStarted) -> None:
     state.stopped = state.stopped or (working and in_order)
     state.low_space = None
     state.restored = state.restored or event.restored
-    state.first_heard, state.floor = -1, max(state.floor, event.from_round)
+    state.first_heard, state.floor, state.heard = -1, max(state.floor, event.from_round), None
     state.stop_reason, state.exit_code = "", 0
     if event.restored:  # what was to be fetched and trained then is no longer, or was by now
         state.pending = tuple(each for each in state.pending if not isinstance(each, Gather | Train))

@@ -65,8 +65,10 @@ def said(number: int, *logs: AnyChainLog) -> ChainBlock:
     return ChainBlock(block(number), logs)
 
 
-def announced(round: int, stage: int = 0, deadline_at: float = 1000.0, final: bool = False) -> RoundAnnounced:
-    return RoundAnnounced(round, stage, 0.0, deadline_at, final)
+def announced(
+    round: int, stage: int = 0, deadline_at: float = 1000.0, final: bool = False, opened_at: float = 0.0
+) -> RoundAnnounced:
+    return RoundAnnounced(round, stage, opened_at, deadline_at, final)
 
 
 def gathered(round: int, stage: int = 0, rollouts: tuple[RolloutsRef, ...] = ()) -> RolloutsGathered:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from swarmd.core.commands import Announce, Gather, Train
+import pytest
+
+from swarmd.core import step
+from swarmd.core.commands import Announce, Command, Gather, Train
 from swarmd.core.events import (
     LinkUp,
     NodeStarted,
@@ -92,12 +95,77 @@ def test_an_announcement_whose_time_has_passed_settles_nothing() -> None:
     node = old_log()
     node.at = 500.0
     restore(node)
-    node.tell(announced(40, deadline_at=400.0))
+    node.tell(announced(40, deadline_at=400.0, opened_at=300.0))
     assert node.state.restored
-    assert node.tell(announced(50, deadline_at=600.0)) == ()
-    assert node.state.floor == 51
-    assert node.tell(announced(51, deadline_at=700.0)) == ()
+    assert node.tell(announced(50, deadline_at=600.0, opened_at=495.0)) == ()
+    assert (node.state.restored, node.state.floor) == (True, 51)
+    assert node.tell(announced(51, deadline_at=700.0, opened_at=500.0)) == ()
     assert (node.state.restored, node.state.floor) == (False, 52)
+
+
+STAGE_S = 25.0
+
+
+def hear(node: Story, round: int, opened_at: float, ahead_s: float, after_s: float = 0.0) -> tuple[Command, ...]:
+    """A round opened at a time of the coordinator's clock; this node's is ahead, and it hears of it later."""
+    node.at = opened_at + ahead_s + after_s
+    return node.tell(announced(round, deadline_at=opened_at + STAGE_S, opened_at=opened_at))
+
+
+@pytest.mark.parametrize("ahead_s", [-900.0, -40.0, 0.0, 26.0, 40.0, 2700.0])
+def test_a_node_takes_part_again_however_wrong_its_clock_is(ahead_s: float) -> None:
+    node = old_log()
+    node.at = 5000.0 + ahead_s
+    restore(node)
+    assert hear(node, 7, 5000.0, ahead_s, after_s=12.0) == (), "as it was found, half over"
+    rounds = [hear(node, 8 + number, 5015.0 + 15.0 * number, ahead_s, after_s=0.1) for number in range(4)]
+    assert not rounds[0], "this one may have been there when it came"
+    assert rounds[-1] and ids(rounds[-1]) == ["gather/11/0"]
+    assert not node.state.restored
+
+
+def test_with_its_clock_ahead_no_heap_of_old_records_is_taken_for_rounds_that_open() -> None:
+    node = old_log()
+    node.at = 5040.0
+    restore(node)
+    for round in range(3, 9):
+        node.at += 0.1
+        opened_at = 4830.0 + 20.0 * round
+        node.tell(announced(round, deadline_at=opened_at + STAGE_S, opened_at=opened_at))
+    assert node.state.restored, "each was newer, and so came sooner after its opening, than the one before"
+    assert node.state.floor == 9
+    hear(node, 9, 5060.0, ahead_s=40.0)
+    assert node.state.restored
+    hear(node, 10, 5080.0, ahead_s=40.0, after_s=3.0)
+    assert (node.state.restored, node.state.floor) == (False, 11)
+
+
+def test_with_its_clock_ahead_a_record_that_lay_somewhere_is_not_taken_for_a_round_that_opens() -> None:
+    node = old_log()
+    node.at = 5040.0
+    restore(node)
+    hear(node, 9, 5060.0, ahead_s=40.0)
+    hear(node, 10, 5080.0, ahead_s=40.0, after_s=STAGE_S + 1.0)
+    assert node.state.restored and node.state.floor == 11
+
+
+def test_a_clock_that_is_set_meanwhile_only_delays_a_restored_node() -> None:
+    for ahead_s in (-600.0, 40.0, 900.0):
+        node = old_log()
+        node.at = 5000.0
+        restore(node)
+        hear(node, 5, 5010.0, ahead_s=30.0)
+        rounds = [hear(node, 6 + number, 5030.0 + 20.0 * number, ahead_s) for number in range(4)]
+        assert rounds[-1] and ids(rounds[-1]) == ["gather/9/0"], ahead_s
+
+
+def test_under_the_rules_of_before_a_node_whose_clock_is_ahead_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "RULES", 6)
+    node = old_log()
+    restore(node)
+    for round in range(3, 20):
+        assert hear(node, round, 5000.0 + 20.0 * round, ahead_s=40.0) == ()
+    assert node.state.restored and node.state.heard is None
 
 
 def test_it_holds_for_the_lives_that_follow() -> None:
@@ -147,6 +215,16 @@ def test_a_restored_coordinator_opens_a_round_behind_the_one_it_finds() -> None:
     node.wait("muster")
     assert node.state.coordination is not None
     assert node.state.coordination.round == 9, "the clock that it found may be old by one"
+
+
+def test_a_restored_coordinator_whose_stage_is_over_since_long_opens_none_of_its_old_rounds() -> None:
+    node = coordinator()
+    node.at = 5000.0
+    restore(node)
+    node.tell(announced(7, deadline_at=4400.0, opened_at=4300.0))
+    node.wait("muster")
+    assert node.state.coordination is not None
+    assert node.state.coordination.round == 9, "it announced round 7 after the backup, and 8 perhaps"
 
 
 def test_a_restored_coordinator_that_finds_no_clock_opens_none_of_its_old_rounds() -> None:

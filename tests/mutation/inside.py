@@ -14,6 +14,13 @@ PRICES = (
 
 CORE = (
     Mutant(
+        "a restored node takes a heap of old records for rounds that open",
+        "swarmd/core/restored.py",
+        "turn.at - event.opened_at < heard.after_s - PACE_S",
+        "False",
+        ("tests/core/test_restored.py",),
+    ),
+    Mutant(
         "the same announcement again is taken for an older one",
         "swarmd/core/rounds.py",
         "event.deadline_at < clock.deadline_at",
