@@ -26,6 +26,7 @@ from swarmd.core.events import (
     VoteLog,
     WorkerExited,
 )
+from swarmd.core.ids import command_id, timer_about
 from swarmd.core.state import BLOCKS_KEPT, MEMBERS_MAX, Chain
 from swarmd.core.turn import Turn
 from swarmd.core.values import BlockRef
@@ -36,7 +37,7 @@ from swarmd.errors import ExitCode
 
 def on_chain_up(turn: Turn, event: ChainUp) -> None:
     """The chain has been read up to its head: go where the contract is, and submit what waits."""
-    turn.disarm("ready/chain")
+    turn.disarm(timer_about("ready", "chain"))
     if not _is_ours(turn, event):
         return
     fresh = turn.move_chain("linked", reason="", handed="", failures=0)
@@ -84,7 +85,7 @@ def _check_owner(turn: Turn, owner: str, account: str) -> bool:
 
 def on_chain_degraded(turn: Turn, event: ChainDegraded) -> None:
     """No endpoint answers: go by the DHT's clock for now."""
-    turn.disarm("ready/chain")
+    turn.disarm(timer_about("ready", "chain"))
     if turn.move_chain("isolated", reason=event.reason, handed=""):
         turn.note_fault()
         _go_by_the_dht(turn)
@@ -113,7 +114,7 @@ def on_chain_block(turn: Turn, event: ChainBlock) -> None:
             rule(turn, entry, event.block)
     turn.note_chain(recent=_with_block(turn.chain.recent, event.block))
     if turn.chain.chart == "connecting":
-        turn.arm("ready/chain", turn.at + turn.settings.ready_s)  # much to read, but it gets on
+        turn.arm(timer_about("ready", "chain"), turn.at + turn.settings.ready_s)  # much to read, but it gets on
     if turn.chain_is_up and event.logs:
         _follow(turn)
 
@@ -220,7 +221,7 @@ def mirror_clock(turn: Turn) -> None:
         if isinstance(command, Announce):
             turn.settle(command.id)
     place = f"{clock.round}/{clock.stage}/{turn.seq}"
-    turn.issue(Announce(f"announce/{place}", clock.round, clock.stage, clock.opened_at, clock.deadline_at))
+    turn.issue(Announce(command_id("announce", place), clock.round, clock.stage, clock.opened_at, clock.deadline_at))
 
 
 def _wait_to_advance(turn: Turn, deadline_at: float) -> None:
@@ -281,7 +282,7 @@ def on_membership_read(turn: Turn, event: MembershipRead) -> None:
 def admit_peers(turn: Turn) -> None:
     """Tell the network worker whose records to take."""
     members = turn.state.members
-    turn.emit(AdmitPeers(f"admit/{turn.seq}", members is None, members or ()))
+    turn.emit(AdmitPeers(command_id("admit", turn.seq), members is None, members or ()))
 
 
 def on_linked(turn: Turn) -> None:

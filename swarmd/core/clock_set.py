@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from swarmd.core import chain
 from swarmd.core.coordination import settings_of
 from swarmd.core.events import ClockSet
+from swarmd.core.ids import TimerKind, TimerName, kind_of_timer
 from swarmd.core.rounds import CANCEL_S, RETRY_S
 from swarmd.core.turn import Turn
 from swarmd.core.workers import BACKOFF_MAX_S
@@ -17,9 +18,9 @@ DRIVEN_SINCE = 6  # rules under which the wait to move a contract on is one from
 def on_clock_set(turn: Turn, event: ClockSet) -> None:
     """Waits that began while the clock was ahead end as if they began now; nearer ones stand."""
     for deadline in turn.state.deadlines:
-        longest_s = _longest_s(turn, deadline.name.partition("/")[0])
+        longest_s = _longest_s(turn, kind_of_timer(deadline.name))
         if longest_s is not None and deadline.due_at > turn.at + longest_s:
-            turn.arm(deadline.name, turn.at + longest_s)
+            turn.arm(TimerName(deadline.name), turn.at + longest_s)
     coordination = turn.state.coordination
     if coordination is not None:
         latest = turn.at + _stage_s(turn)
@@ -29,10 +30,10 @@ def on_clock_set(turn: Turn, event: ClockSet) -> None:
         chain.look_anew(turn)
 
 
-def _longest_s(turn: Turn, kind: str) -> float | None:
+def _longest_s(turn: Turn, kind: TimerKind) -> float | None:
     """The longest wait of a kind; None where it is not this node that decides, as by what a contract says."""
     settings = turn.settings
-    waits = {
+    waits: dict[TimerKind, float] = {
         "ready": settings.ready_s,
         "restart": BACKOFF_MAX_S,
         "retry": RETRY_S,

@@ -19,6 +19,7 @@ from swarmd.core.events import (
     ReportSeen,
     RoundPublished,
 )
+from swarmd.core.ids import command_id
 from swarmd.core.members import MAKE_ROOM_SINCE, with_room, without_gone
 from swarmd.core.state import MEMBERS_MAX, AnyState, Coordination, Member, Report
 from swarmd.core.turn import BOUNDED_SINCE, Turn
@@ -258,7 +259,7 @@ def _open(turn: Turn, trigger: CoordinatorTrigger, round: int, stage: int) -> No
 
 
 def _announce_id(coordination: Coordination) -> str:
-    return f"announce/{coordination.round}/{coordination.stage}/{coordination.openings}"
+    return command_id("announce", f"{coordination.round}/{coordination.stage}/{coordination.openings}")
 
 
 def _announce(turn: Turn) -> None:
@@ -285,7 +286,9 @@ def _finish(turn: Turn, rounds: int) -> None:
 def _announce_end(turn: Turn) -> None:
     clock = turn.coordination
     opened_at, deadline_at = clock.opened_at, clock.deadline_at
-    turn.issue(Announce(f"announce/final/{clock.round}", clock.round, 0, opened_at, deadline_at, final=True))
+    turn.issue(
+        Announce(command_id("announce", f"final/{clock.round}"), clock.round, 0, opened_at, deadline_at, final=True)
+    )
 
 
 def on_round_published(turn: Turn, event: RoundPublished) -> None:
@@ -296,7 +299,7 @@ def on_round_published(turn: Turn, event: RoundPublished) -> None:
         return
     if turn.move_coordinator("announced"):
         turn.arm("stage", coordination.deadline_at)
-        turn.emit(CollectReports(f"collect/{event.round}/{event.stage}", event.round, event.stage))
+        turn.emit(CollectReports(command_id("collect", f"{event.round}/{event.stage}"), event.round, event.stage))
         _close_on_quorum(turn)
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated
+from swarmd.core.ids import command_id
 from swarmd.core.state import AnyState, Coordination, Equivocation, State
 from swarmd.core.turn import Turn
 from swarmd.core.values import KnownEvidence, RolloutsRef
@@ -88,4 +89,4 @@ def note_to_network(turn: Turn) -> None:
     """Tell a fresh network worker what is known: it neither tells it again nor fetches what does not count."""
     known = tuple([KnownEvidence(each.kind, each.peer, each.round) for each in turn.state.equivocations])
     if known:
-        turn.emit(NoteEvidence(f"evidence/{turn.seq}", known))
+        turn.emit(NoteEvidence(command_id("evidence", turn.seq), known))

@@ -27,6 +27,7 @@ from swarmd.core.events import (
     StageTrained,
     TrainingCancelled,
 )
+from swarmd.core.ids import command_id, timer_about
 from swarmd.core.results import note_result, preceding, report_of, rewarded
 from swarmd.core.state import Clock, Result, Work
 from swarmd.core.turn import Turn
@@ -48,7 +49,7 @@ NOWHERE = (-1, -1, False)  # before every announcement
 def on_linked(turn: Turn) -> None:
     """The link has just come up: register again, look at the clock, send what waits for an answer."""
     turn.move_round("linked")
-    turn.disarm(*[f"retry/{command.id}" for command in turn.state.pending if not isinstance(command, Train)])
+    turn.disarm(*[timer_about("retry", command.id) for command in turn.state.pending if not isinstance(command, Train)])
     turn.issue(Register("register"))
     if turn.state.chart not in ("registering", "starting") and not turn.chain_is_up:
         read_clock(turn)
@@ -70,7 +71,7 @@ def _publish_again(turn: Turn) -> None:
 def read_clock(turn: Turn) -> None:
     """Ask where the swarm is."""
     if turn.state.link.chart == "up":
-        turn.emit(ReadClock(f"clock/{turn.seq}"))
+        turn.emit(ReadClock(command_id("clock", turn.seq)))
     turn.arm("clock", turn.at + min(turn.settings.clock_s, CLOCK_REPEAT_MAX_S))
 
 
@@ -215,7 +216,7 @@ def _gather(turn: Turn, work: Work) -> None:
         _begin_training(turn, ())
         return
     until_at = turn.at + turn.settings.gather_s
-    turn.issue(Gather(f"gather/{work.round}/{work.stage}", work.round, work.stage, *source, until_at))
+    turn.issue(Gather(command_id("gather", f"{work.round}/{work.stage}"), work.round, work.stage, *source, until_at))
     turn.arm("gather", until_at)
 
 
@@ -235,7 +236,7 @@ def on_gather_overdue(turn: Turn) -> None:
     """Train without what has not come."""
     work = turn.state.work
     if work is not None and turn.state.chart == "round.gathering":
-        turn.settle(f"gather/{work.round}/{work.stage}")
+        turn.settle(command_id("gather", f"{work.round}/{work.stage}"))
         _begin_training(turn, ())
 
 
@@ -248,7 +249,7 @@ def _begin_training(turn: Turn, rollouts: tuple[RolloutsRef, ...]) -> None:
 
 
 def train_id(round: int, stage: int) -> str:
-    return f"train/{round}/{stage}"
+    return command_id("train", f"{round}/{stage}")
 
 
 def _train(turn: Turn, work: Work) -> None:
@@ -317,18 +318,18 @@ def settle_stage(turn: Turn) -> None:
 def on_publish_overdue(turn: Turn) -> None:
     """No answer to the report: send it again."""
     work = turn.state.work
-    command = turn.pending(f"report/{work.round}/{work.stage}") if work else None
+    command = turn.pending(command_id("report", f"{work.round}/{work.stage}")) if work else None
     if command is not None:
         if turn.port_is_up(command):
             turn.send(command)
-            turn.disarm("retry/" + command.id)
+            turn.disarm(timer_about("retry", command.id))
         turn.arm("publish", turn.at + turn.settings.publish_s)
 
 
 def on_outputs_made(turn: Turn, event: OutputsMade) -> None:
     """Tell the network how far the stage is, if it is still the one in training."""
     if is_training(turn, event.command) and turn.state.link.chart == "up":
-        name = f"outputs/{event.round}/{event.stage}/{turn.seq}"
+        name = command_id("outputs", f"{event.round}/{event.stage}/{turn.seq}")
         turn.emit(PublishOutputs(name, event.round, event.stage, event.rollouts))
 
 
@@ -348,7 +349,7 @@ def cancel(turn: Turn) -> None:
     train = train_id(work.round, work.stage)
     turn.settle(train)
     if is_training(turn, train) and not _is_told(turn):
-        turn.emit(CancelTraining(f"cancel/{work.round}/{work.stage}", train))
+        turn.emit(CancelTraining(command_id("cancel", f"{work.round}/{work.stage}"), train))
         turn.arm("cancel", turn.at + CANCEL_S)
 
 
@@ -371,7 +372,11 @@ def on_train_overdue(turn: Turn) -> None:
 def on_cancel_overdue(turn: Turn) -> None:
     """The trainer does not listen."""
     life = turn.state.training
-    turn.emit(KillWorker(f"kill/trainer/{turn.state.run}/{life.attempt}", "trainer", "did not stop training when told"))
+    turn.emit(
+        KillWorker(
+            command_id("kill", f"trainer/{turn.state.run}/{life.attempt}"), "trainer", "did not stop training when told"
+        )
+    )
 
 
 def on_training_cancelled(turn: Turn, event: TrainingCancelled) -> None:
@@ -432,7 +437,7 @@ def on_command_failed(turn: Turn, event: CommandFailed) -> None:
     elif freed:
         go_on_training(turn)
     elif command is not None:
-        turn.arm(f"retry/{command.id}", turn.at + RETRY_S)
+        turn.arm(timer_about("retry", command.id), turn.at + RETRY_S)
 
 
 def _retry_training(turn: Turn, command: Train) -> None:
@@ -445,7 +450,7 @@ def _retry_training(turn: Turn, command: Train) -> None:
         turn.settle(command.id)
         _give_up_stage(turn)
     else:
-        turn.arm(f"retry/{command.id}", turn.at + TRAIN_RETRY_S)
+        turn.arm(timer_about("retry", command.id), turn.at + TRAIN_RETRY_S)
 
 
 def _give_up_stage(turn: Turn) -> None:
@@ -465,7 +470,7 @@ def on_retry_due(turn: Turn, command_id: str) -> None:
 
 def _send_again(turn: Turn, command: Command) -> None:
     """Send a pending command; the wait for a report's acknowledgement begins anew."""
-    turn.disarm("retry/" + command.id)
+    turn.disarm(timer_about("retry", command.id))
     turn.send(command)
     if isinstance(command, PublishReport) and turn.state.chart == "round.publishing":
         turn.arm("publish", turn.at + turn.settings.publish_s)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from swarmd.core.commands import PublishLeaderboard
 from swarmd.core.events import LeaderboardPublished
+from swarmd.core.ids import command_id
 from swarmd.core.state import Member, Report
 from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import Standing
@@ -49,7 +50,9 @@ def publish(turn: Turn) -> None:
     earlier = tuple(command for command in turn.state.pending if isinstance(command, PublishLeaderboard))
     for command in earlier:
         turn.settle(command.id)
-    turn.issue(PublishLeaderboard(f"leaderboard/{coordination.round}", coordination.round, standings, records))
+    turn.issue(
+        PublishLeaderboard(command_id("leaderboard", coordination.round), coordination.round, standings, records)
+    )
 
 
 def _published(turn: Turn, reports: tuple[Report, ...]) -> tuple[bytes, ...]:

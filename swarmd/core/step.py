@@ -70,6 +70,7 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
+from swarmd.core.ids import TimerKind, TimerName, is_command, kind_of_timer
 from swarmd.core.state import AnyState, State
 from swarmd.core.turn import Turn
 
@@ -123,9 +124,8 @@ def _on_timer_fired(turn: Turn, event: TimerFired) -> None:
     stands = any(deadline.name == event.name and deadline.due_at == event.due_at for deadline in turn.state.deadlines)
     if not stands:
         return
-    turn.disarm(event.name)
-    kind, _, rest = event.name.partition("/")
-    _TIMERS[kind](turn, rest)
+    turn.disarm(TimerName(event.name))
+    _TIMERS[kind_of_timer(event.name)](turn, event.name.partition("/")[2])
 
 
 def _on_link_up(turn: Turn, event: LinkUp) -> None:
@@ -200,7 +200,7 @@ def _on_round_published(turn: Turn, event: RoundPublished) -> None:
 
 
 def _on_command_failed(turn: Turn, event: CommandFailed) -> None:
-    if turn.state.chain is not None and event.command.startswith(("submit/", "broadcast/")):
+    if turn.state.chain is not None and is_command(event.command, "submit", "broadcast"):
         submissions.on_failed(turn, event)
     else:
         rounds.on_command_failed(turn, event)
@@ -287,7 +287,7 @@ _RULES: dict[type, Rule] = {
     SubmissionRefused: _if_chained(_on_submission_refused),
 }
 
-_TIMERS: dict[str, Callable[[Turn, Any], None]] = {
+_TIMERS: dict[TimerKind, Callable[[Turn, Any], None]] = {
     "ready": workers.on_ready_overdue,
     "restart": workers.start_worker,
     "retry": rounds.on_retry_due,

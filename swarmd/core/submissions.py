@@ -24,6 +24,7 @@ from swarmd.core.events import (
     SubmissionRefused,
     SubmissionSent,
 )
+from swarmd.core.ids import command_id, submission_id
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, AnyState, Submission
 from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import Prepared, SubmissionKind, day_of
@@ -63,12 +64,14 @@ def reward(turn: Turn, round: int, stage: int, value: float) -> None:
     amount = fit(math.floor(scaled)) if math.isfinite(scaled) else 0
     if turn.rules >= BOUNDED_SINCE:
         amount = fit(amount, INTEGER_MAX, -INTEGER_MAX)
-    intend(turn, Submission(f"reward/{round}/{stage}", "reward", round=round, stage=stage, reward=amount))
+    intend(
+        turn, Submission(submission_id("reward", f"{round}/{stage}"), "reward", round=round, stage=stage, reward=amount)
+    )
 
 
 def advance(turn: Turn, round: int, stage: int) -> None:
     """Move the contract on from this stage."""
-    intend(turn, Submission(f"advance/{round}/{stage}", "advance", round=round, stage=stage))
+    intend(turn, Submission(submission_id("advance", f"{round}/{stage}"), "advance", round=round, stage=stage))
 
 
 def intend(turn: Turn, submission: Submission, first: bool = False) -> None:
@@ -163,7 +166,7 @@ def _hand(turn: Turn, submission: Submission) -> None:
         return
     turn.emit(
         Submit(
-            id=f"submit/{submission.id}/{turn.seq}",
+            id=command_id("submit", f"{submission.id}/{turn.seq}"),
             submission=submission.id,
             kind=submission.kind,
             round=submission.round,
@@ -184,8 +187,8 @@ def _mark_for(turn: Turn, submission: Submission) -> tuple[int, int]:
     known = turn.chain
     if submission.kind == "reward":
         round, stage = known.reward_mark
-        return (-1, -1) if find(turn.state, f"reward/{round}/{stage}") else known.reward_mark
-    if submission.kind == "winners" and not find(turn.state, f"winners/{known.vote_mark}"):
+        return (-1, -1) if find(turn.state, submission_id("reward", f"{round}/{stage}")) else known.reward_mark
+    if submission.kind == "winners" and not find(turn.state, submission_id("winners", known.vote_mark)):
         return (known.vote_mark, 0)
     return (-1, -1)
 
@@ -226,7 +229,7 @@ def on_prepared(turn: Turn, event: SubmissionPrepared) -> None:
     prepared = (*others, event.prepared)[-PREPARED_KEPT:]
     if turn.move_submission(submission, "prepare", prepared=prepared, attempts=attempts, reason=""):
         _note_cost(turn, submission, event.prepared)
-        turn.emit(Broadcast(f"broadcast/{submission.id}/{attempts}", submission.id, event.prepared))
+        turn.emit(Broadcast(command_id("broadcast", f"{submission.id}/{attempts}"), submission.id, event.prepared))
         _wait(turn)
 
 
@@ -351,5 +354,5 @@ def _trim_left(turn: Turn) -> None:
 
 def awaited(state: AnyState, round: int, stage: int) -> bool:
     """Whether a stage's reward is still on its way to the chain."""
-    submission = find(state, f"reward/{round}/{stage}")
+    submission = find(state, submission_id("reward", f"{round}/{stage}"))
     return submission is not None and submission.chart not in (*ON_CHAIN, "refused")

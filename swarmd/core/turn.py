@@ -21,6 +21,7 @@ from swarmd.core.chart_types import (
     TrainerTrigger,
 )
 from swarmd.core.commands import TRAINER_COMMANDS, Command, Train
+from swarmd.core.ids import Timer, TimerName, timer_about
 from swarmd.core.state import REJECTIONS_KEPT, AnyState, Chain, Coordination, Deadline, Submission, Work
 from swarmd.core.values import ChainSettings, Settings
 
@@ -142,7 +143,7 @@ class Turn(msgspec.Struct, gc=False):
 
     # --- deadlines ---
 
-    def arm(self, name: str, due_at: float) -> None:
+    def arm(self, name: Timer | TimerName, due_at: float) -> None:
         """Wait for `due_at` under this name, in place of an earlier wait of the same name."""
         deadlines = self.state.deadlines
         for place, deadline in enumerate(deadlines):
@@ -151,12 +152,12 @@ class Turn(msgspec.Struct, gc=False):
                 break
         self.state.deadlines = (*deadlines, Deadline(name, due_at))
 
-    def arm_sooner(self, name: str, due_at: float) -> None:
+    def arm_sooner(self, name: Timer | TimerName, due_at: float) -> None:
         """Wait until `due_at` at the latest: an earlier wait of the same name stands, whatever happens meanwhile."""
         standing = [deadline.due_at for deadline in self.state.deadlines if deadline.name == name]
         self.arm(name, min([due_at, *standing]))
 
-    def disarm(self, *names: str) -> None:
+    def disarm(self, *names: Timer | TimerName) -> None:
         """Wait no longer."""
         for deadline in self.state.deadlines:
             if deadline.name in names:
@@ -198,7 +199,7 @@ class Turn(msgspec.Struct, gc=False):
         for place, command in enumerate(pending):
             if command.id == command_id:
                 self.state.pending = pending[:place] + pending[place + 1 :]
-                self.disarm("retry/" + command_id)
+                self.disarm(timer_about("retry", command_id))
                 return command
         return None
 

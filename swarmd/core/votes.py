@@ -14,6 +14,7 @@ from swarmd.core import claims
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
 from swarmd.core.evidence import barred_in
+from swarmd.core.ids import command_id, submission_id
 from swarmd.core.state import MEMBERS_MAX, Score, Submission, Tally
 from swarmd.core.submissions import intend
 from swarmd.core.turn import Turn
@@ -34,7 +35,7 @@ def collect_reports(turn: Turn, round: int, stage: int) -> None:
     """Have the network worker tell of the reports of a stage, where they decide the vote."""
     reported = turn.chain_settings.votes == "reported"
     if reported and turn.state.link.chart == "up" and turn.state.tally is not None:
-        turn.emit(CollectReports(f"collect/{round}/{stage}/{turn.seq}", round, stage))
+        turn.emit(CollectReports(command_id("collect", f"{round}/{stage}/{turn.seq}"), round, stage))
 
 
 def count_report(turn: Turn, peer: str, round: int, stage: int, reward: float) -> None:
@@ -108,4 +109,4 @@ def _vote(turn: Turn, tally: Tally) -> None:
     ranked = sorted(scores, key=lambda score: (-score.reward, score.peer))
     winners = tuple([score.peer for score in ranked[: turn.chain_settings.winners]])
     if winners:
-        intend(turn, Submission(f"winners/{tally.round}", "winners", round=tally.round, winners=winners))
+        intend(turn, Submission(submission_id("winners", tally.round), "winners", round=tally.round, winners=winners))

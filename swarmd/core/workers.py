@@ -20,6 +20,7 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
+from swarmd.core.ids import command_id, timer_about
 from swarmd.core.state import AnyState, Chain, Coordination, Link, Trainer, WorkerState
 from swarmd.core.turn import STOPPED_SINCE, Turn
 from swarmd.core.values import Worker
@@ -79,8 +80,8 @@ def start_worker(turn: Turn, worker: Worker) -> None:
     """Ask for a worker process and wait no longer than `ready_s` for it to report ready."""
     attempt = life_of(turn.state, worker).attempt + 1
     set_life(turn, worker, replace(life_of(turn.state, worker), attempt=attempt))
-    turn.emit(StartWorker(f"start/{worker}/{turn.state.run}/{attempt}", worker, attempt))
-    turn.arm(f"ready/{worker}", turn.at + turn.settings.ready_s)
+    turn.emit(StartWorker(command_id("start", f"{worker}/{turn.state.run}/{attempt}"), worker, attempt))
+    turn.arm(timer_about("ready", worker), turn.at + turn.settings.ready_s)
 
 
 def life_of(state: AnyState, worker: Worker) -> WorkerState:
@@ -125,7 +126,7 @@ def _watch_chain(turn: Turn) -> None:
     """Tell the chain worker how far the log knows the chain."""
     turn.move_chain("started")
     chain = turn.chain
-    name = f"watch/{turn.state.run}/{turn.state.chaining.attempt}"
+    name = command_id("watch", f"{turn.state.run}/{turn.state.chaining.attempt}")
     spent = (chain.spent_day, chain.spent_wei)
     turn.emit(WatchChain(name, chain.recent, chain.genesis, chain.base_fee, *spent))
 
@@ -147,13 +148,13 @@ def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     if event.permanent:
         stop_node(turn, f"{event.worker} worker: {event.reason}", event.exit_code or ExitCode.UNAVAILABLE)
     elif event.outside:
-        turn.arm(f"restart/{event.worker}", turn.at + _backoff_s(life.outside, BACKOFF_OUTSIDE_MAX_S))
+        turn.arm(timer_about("restart", event.worker), turn.at + _backoff_s(life.outside, BACKOFF_OUTSIDE_MAX_S))
     elif len(life.exits) > turn.settings.restarts_max:
         window_s = turn.settings.restart_window_s
         reason = f"{event.worker} worker ended {len(life.exits)} times in {window_s:g} s, last: {event.reason}"
         stop_node(turn, reason, ExitCode.UNAVAILABLE)
     else:
-        turn.arm(f"restart/{event.worker}", turn.at + _backoff_s(life.exits, BACKOFF_MAX_S))
+        turn.arm(timer_about("restart", event.worker), turn.at + _backoff_s(life.exits, BACKOFF_MAX_S))
 
 
 def _backoff_s(ends: tuple[float, ...], most_s: float) -> float:
@@ -170,7 +171,7 @@ def _note_exit(turn: Turn, event: WorkerExited) -> None:
     else:
         exits += counted
     set_life(turn, event.worker, replace(life, pid=0, exits=exits, reason=event.reason, outside=outside))
-    turn.disarm(f"ready/{event.worker}")
+    turn.disarm(timer_about("ready", event.worker))
     if event.worker == "network":
         turn.move_link("exited", reason=event.reason, peers=0, isolated="", isolated_at=None)
     elif event.worker == "trainer":
@@ -189,12 +190,12 @@ def on_ready_overdue(turn: Turn, worker: Worker) -> None:
     """The worker runs but never reported ready."""
     life = life_of(turn.state, worker)
     reason = f"not ready within {turn.settings.ready_s:g} s"
-    turn.emit(KillWorker(f"kill/{worker}/{turn.state.run}/{life.attempt}", worker, reason))
+    turn.emit(KillWorker(command_id("kill", f"{worker}/{turn.state.run}/{life.attempt}"), worker, reason))
 
 
 def on_link_up(turn: Turn, event: LinkUp) -> bool:
     """Note the peers. True when the link has just come up, and not only its number of peers changed."""
-    turn.disarm("ready/network")
+    turn.disarm(timer_about("ready", "network"))
     since = (turn.state.link.isolated_at or turn.at) if event.isolated else None
     peers, addresses, isolated = event.peers, event.addresses, event.isolated
     fresh = turn.move_link("linked", reason="", peers=peers, addresses=addresses, isolated=isolated, isolated_at=since)
@@ -206,7 +207,7 @@ def on_link_up(turn: Turn, event: LinkUp) -> bool:
 
 def on_link_degraded(turn: Turn, event: LinkDegraded) -> None:
     """The DHT node runs alone."""
-    turn.disarm("ready/network")
+    turn.disarm(timer_about("ready", "network"))
     turn.move_link("isolated", reason=event.reason, peers=0, isolated="", isolated_at=None)
 
 
@@ -218,7 +219,7 @@ def on_link_down(turn: Turn, event: LinkDown) -> None:
 
 def on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
     """The model is loaded: take up the stage that waits for it."""
-    turn.disarm("ready/trainer")
+    turn.disarm(timer_about("ready", "trainer"))
     turn.move_trainer(
         "ready", device=event.device, model=event.model, parameters=event.parameters, numbers=event.numbers
     )
@@ -238,7 +239,7 @@ def stop_node(turn: Turn, reason: str, code: int) -> None:
     """Begin to leave: both workers are asked to end, then the shell records `NodeStopped`."""
     if turn.move_round("drain"):
         turn.state.stop_reason, turn.state.exit_code, turn.state.deadlines = reason, code, ()
-        turn.emit(StopWorkers(f"stop/{turn.state.run}", reason, code))
+        turn.emit(StopWorkers(command_id("stop", turn.state.run), reason, code))
 
 
 def on_stop_requested(turn: Turn, event: StopRequested) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.observe.layers import Layer
+from swarmd.observe.layers import Layer, LayerName
 from swarmd.observe.status import Status
 
 STALE_S = 30.0  # a status older than this says nothing of now
@@ -58,7 +58,7 @@ def ready(status: Status | None, now: float | None = None) -> Health:
     alive = live(status, now)
     if not alive.ok or status is None:
         return alive
-    layers = (
+    layers: tuple[tuple[LayerName, Layer], ...] = (
         ("process", status.process),
         ("network", status.network),
         ("training", status.training),
@@ -99,6 +99,6 @@ def _nothing(what: str, last_at: float, now: float) -> str:
     )
 
 
-def told(name: str, layer: Layer) -> str:
+def told(name: LayerName, layer: Layer) -> str:
     """A layer that is not well, in words: "network: connecting to the DHT"."""
     return f"{name}: {layer.reason or layer.state}"

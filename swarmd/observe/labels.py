@@ -5,26 +5,41 @@ A label with a value of a peer's, a provider's or a file's making would be a ser
 
 from __future__ import annotations
 
-from swarmd.core.events import WorkerExited, WorkerStartFailed
-from swarmd.errors import EXIT_FOR_ROOM
+from typing import Final, Literal
 
-OTHER = "other"
-LAYERS = ("process", "network", "training", "round", "chain", "submissions")
-EQUIVOCATIONS = ("report", "clock", "leaderboard")  # of what there were two
-WORKERS = ("network", "trainer", "chain")
-SKIP_CAUSES = ("slow", "late", "fault", "stopped")
-CONDUCTS = ("slow", "hasty", "skips", "leaves-out")  # of a coordinator
+from swarmd.core.chart_types import SubmissionState
+from swarmd.core.events import WorkerExited, WorkerStartFailed
+from swarmd.core.ids import CommandKind
+from swarmd.core.observed import Verdict
+from swarmd.core.values import EvidenceKind, SkipCause, SubmissionKind, Worker
+from swarmd.errors import EXIT_FOR_ROOM
+from swarmd.observe.layers import LayerName
+
+OTHER: Final = "other"
+LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round", "chain", "submissions")
+EQUIVOCATIONS: tuple[EvidenceKind, ...] = ("report", "clock", "leaderboard")  # of what there were two
+WORKERS: tuple[Worker, ...] = ("network", "trainer", "chain")
+SKIP_CAUSES: tuple[SkipCause, ...] = ("slow", "late", "fault", "stopped")
+CONDUCTS: tuple[Verdict, ...] = ("slow", "hasty", "skips", "leaves-out")  # of a coordinator
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
 DEPTHS = ("live", "ready", "productive")  # of health
 EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")
 PASSED_OVER = ("share", "little")  # why a peer's group is in no batch: it had its share, or little of it counts
-SUBMISSION_KINDS = ("register", "reward", "winners", "advance")
-SUBMISSION_STATES = ("intended", "prepared", "sent", "included", "confirmed", "lost", "refused")
+SUBMISSION_KINDS: tuple[SubmissionKind, ...] = ("register", "reward", "winners", "advance")
+SUBMISSION_STATES: tuple[SubmissionState, ...] = (
+    "intended",
+    "prepared",
+    "sent",
+    "included",
+    "confirmed",
+    "lost",
+    "refused",
+)
 OPEN_STATES = ("waiting", "sent", "included")  # of submissions that are not settled
 FAILURE_CAUSES = ("funds", "fees", "budget", OTHER)  # why a submission could not be made for now
 SENDERS = ("webhook", "telegram", "command")  # of notifications
 OUTCOMES = ("done", "failed")
-COMMANDS = (
+COMMANDS: tuple[CommandKind | Literal["other"], ...] = (
     "register", "clock", "gather", "train", "report", "outputs", "announce", "collect", "leaderboard", "admit", "watch",
     "submit", "broadcast", OTHER,
 )  # fmt: skip

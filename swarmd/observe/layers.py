@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from swarmd.core.coordination import is_alone
@@ -10,6 +12,8 @@ from swarmd.observe.live import Live, WorkerLive
 
 MIB = 1024 * 1024
 ENDING_WORDS = "there is room again: waiting for the trainer, which was told to stop when there was too little"
+
+LayerName = Literal["process", "network", "training", "round", "chain", "submissions", "account"]
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,6 +57,7 @@ from swarmd.core.events import (
     WorkerStartFailed,
     tag_of,
 )
+from swarmd.core.ids import is_submission
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
 from swarmd.core.workers import LEAVING
@@ -220,7 +221,7 @@ def _gravity(event: SubmissionRefused | ChainReorged) -> str:
         return "info" if event.depth <= 1 else "warning"
     if event.permanent:
         return "error"
-    return "info" if event.submission.startswith("advance/") else "warning"
+    return "info" if is_submission(event.submission, "advance") else "warning"
 
 
 def _code(event: Event) -> int:

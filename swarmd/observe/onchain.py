@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import assert_never
+from typing import Literal, assert_never
 
 import msgspec
 
@@ -23,6 +23,7 @@ OVERDUE_LOOKS = 3  # a submission that is looked at again so often without reach
 class ChainStatus(Layer, frozen=True, kw_only=True):
     """The chain, as the chain worker sees it."""
 
+    state: LinkState
     chain_id: int
     contract: str
     account: str  # that submissions come from, empty while nobody knows
@@ -65,6 +66,7 @@ class SubmissionsStatus(Layer, frozen=True, kw_only=True):
     Of those confirmed and refused the log's state keeps the latest 64 together, and counts are of these.
     """
 
+    state: Literal[SubmissionState, "none"]
     waiting: int = 0
     sent: int = 0
     included: int = 0

@@ -35,6 +35,7 @@ from swarmd.core.events import (
     TrainingCancelled,
     WorkerExited,
 )
+from swarmd.core.ids import Timer, TimerName, timer_about
 from swarmd.core.workers import LEAVING
 from swarmd.observe.aside import aside_words, is_marked
 from swarmd.observe.conduct import conduct_turn, is_trouble
@@ -47,15 +48,15 @@ REASON_CHARACTERS_MAX = 300
 
 _SUBMISSIONS = (SubmissionSent, SubmissionIncluded, SubmissionConfirmed, SubmissionLost, SubmissionRefused)
 _TOLD_OTHERWISE = (RecordsRejected, RoundAnnounced, LeaderboardSeen)  # by words of their own, or not at all
-_OVERDUE = {
+_OVERDUE: dict[Timer | TimerName, tuple[str, bool]] = {
     "train": ("the stage took longer than [round] train_s allows and was given up", True),
     "gather": ("the wait for peers' rollouts ended", False),
     "publish": ("nobody had acknowledged the report, it was sent again", False),
     "clock": ("no announcement had come although one was due: the node looked again", False),
     "cancel": ("the trainer had not stopped when told", True),
-    "ready/trainer": ("the trainer was not ready in time", True),
-    "ready/network": ("the network worker was not ready in time", True),
-    "ready/chain": ("the chain worker was not ready in time", True),
+    timer_about("ready", "trainer"): ("the trainer was not ready in time", True),
+    timer_about("ready", "network"): ("the network worker was not ready in time", True),
+    timer_about("ready", "chain"): ("the chain worker was not ready in time", True),
 }
 
 
@@ -195,9 +196,10 @@ def _skipped(applied: Applied, last_at: float) -> Sentence | None:
 def _timer(applied: Applied, last_at: float) -> Sentence | None:
     event = applied.event
     assert isinstance(event, TimerFired)
-    if event.name not in _OVERDUE or applied.before == applied.after:
+    words = _OVERDUE.get(TimerName(event.name))
+    if words is None or applied.before == applied.after:
         return None
-    text, trouble = _OVERDUE[event.name]
+    text, trouble = words
     return Sentence(applied.at, applied.seq, text, trouble=trouble)
 
 

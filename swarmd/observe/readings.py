@@ -13,7 +13,7 @@ from swarmd import __version__
 from swarmd.observe import labels
 from swarmd.observe.disk import Disk
 from swarmd.observe.health import Health, Progress
-from swarmd.observe.layers import Layer, WorkerStatus
+from swarmd.observe.layers import Layer, LayerName, WorkerStatus
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import Status
 
@@ -130,7 +130,7 @@ def read_status(status: Status) -> Iterator[Reading]:
 
 
 def _layers(status: Status) -> Iterator[Reading]:
-    layers: tuple[tuple[str, Layer | None], ...] = (
+    layers: tuple[tuple[LayerName, Layer | None], ...] = (
         ("process", status.process),
         ("network", status.network),
         ("training", status.training),

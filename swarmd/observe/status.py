@@ -6,11 +6,11 @@ it knows (`swarmd.observe.live`). Ages are seconds; an age is counted from when 
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Literal, assert_never
 
 import msgspec
 
-from swarmd.core.chart_types import LinkState, RoundState, TrainerState
+from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
 from swarmd.core.claims import unbacked
 from swarmd.core.conduct import verdict_of
 from swarmd.core.coordination import awaits_trainer, expected_of
@@ -34,12 +34,14 @@ from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, ch
 SKIPS_SHOWN = 5
 REWARDS_SHOWN = 32
 STANDINGS_SHOWN = 32
+ProcessState = Literal["never started", "running", "stopping", "stopped", "dead", "mute"]
 LEFT: tuple[RoundState, ...] = ("stopped", "failed", "draining")
 
 
 class ProcessStatus(Layer, frozen=True, kw_only=True):
     """The daemon. `age_s` is its uptime when it runs."""
 
+    state: ProcessState
     pid: int = 0
     run: str = ""
     version: str = ""
@@ -50,6 +52,7 @@ class ProcessStatus(Layer, frozen=True, kw_only=True):
 class NetworkStatus(Layer, frozen=True, kw_only=True):
     """The DHT."""
 
+    state: Literal[LinkState, "isolated"]
     peers: int = 0
     addresses: tuple[str, ...] = ()
     worker: WorkerStatus
@@ -58,6 +61,7 @@ class NetworkStatus(Layer, frozen=True, kw_only=True):
 class TrainingStatus(Layer, frozen=True, kw_only=True):
     """The trainer."""
 
+    state: TrainerState
     device: str = ""
     model: str = ""
     parameters: int = 0
@@ -83,6 +87,7 @@ class SkipStatus(msgspec.Struct, frozen=True):
 class RoundStatus(Layer, frozen=True, kw_only=True):
     """Where the swarm is and where this node is in it. Rounds and stages are -1 when nothing is open."""
 
+    state: RoundState
     round: int = -1
     stage: int = -1
     deadline_in_s: float | None = None  # negative when it has passed
@@ -120,6 +125,7 @@ class StandingStatus(msgspec.Struct, frozen=True):
 class CoordinatorStatus(Layer, frozen=True, kw_only=True):
     """What only the coordinator sees."""
 
+    state: CoordinatorState
     round: int
     stage: int
     members: int

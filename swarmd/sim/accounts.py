@@ -18,6 +18,7 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStartFailed,
 )
+from swarmd.core.ids import is_command
 from swarmd.core.state import State
 from swarmd.core.values import SkipCause
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 def breaks(event: Event, chart: RoundState) -> bool:
     """Whether something went wrong that can make a node in that state miss rounds; that it was stopped is no fault."""
     if isinstance(event, CommandFailed):
-        return event.command.startswith("train/")
+        return is_command(event.command, "train")
     if isinstance(event, TimerFired):
         return event.name == "train"
     if isinstance(event, NodeStarted):

@@ -11,6 +11,7 @@ from swarmd.core.chart import default_charts
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Submit
 from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrepared, SubmissionRefused
+from swarmd.core.ids import submission_id
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
 from swarmd.core.submissions import REPEATABLE, SETTLED
 from swarmd.sim.chain import Chain, Receipt, Tx
@@ -181,7 +182,7 @@ class Claims:
                 self._fail(f"{name} counts as confirmed, but is not on the chain")
 
     def _is_settled(self, place: Place) -> bool:
-        return self._is_on_chain("reward", place) or f"reward/{place[0]}/{place[1]}" in self.refused
+        return self._is_on_chain("reward", place) or submission_id("reward", f"{place[0]}/{place[1]}") in self.refused
 
     def _is_on_chain(self, kind: str, place: Place) -> bool:
         contract, peer = self._chain.contract, self.node.peer

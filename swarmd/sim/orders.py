@@ -19,6 +19,7 @@ from swarmd.core.commands import (
     Train,
 )
 from swarmd.core.events import ClockSet, CommandFailed, Event, LinkUp, NodeStarted, TrainerReady, TrainingCancelled
+from swarmd.core.ids import command_id
 from swarmd.core.state import State
 from swarmd.core.values import Worker
 
@@ -92,7 +93,7 @@ class Orders:
             _, _, place = event.command.partition("/")
             for sent in self.sent.values():
                 sent.pop(event.command, None)
-            self.sent["trainer"].pop(f"cancel/{place}", None)  # the stage may be trained and left once more
+            self.sent["trainer"].pop(command_id("cancel", place), None)  # the stage may be trained and left once more
 
     def _check_announcement(self, applied: Applied, command: Announce) -> None:
         """The clock goes forward; the same stage is announced under a new id only when the link has come back."""
@@ -111,7 +112,9 @@ class Orders:
             "chain": state.chaining.attempt,
         }
         return tuple(
-            worker for worker, order in self.killed.items() if order == f"kill/{worker}/{state.run}/{attempts[worker]}"
+            worker
+            for worker, order in self.killed.items()
+            if order == command_id("kill", f"{worker}/{state.run}/{attempts[worker]}")
         )
 
     def on_dispatch(self, command: Command) -> None:

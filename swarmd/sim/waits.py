@@ -6,6 +6,7 @@ from typing import assert_never
 
 from swarmd.core import submissions
 from swarmd.core.commands import Announce, PublishReport, Register, Train
+from swarmd.core.ids import submission_id, timer_about
 from swarmd.core.restored import is_barred
 from swarmd.core.state import Chain, Coordination, State, WorkerState
 from swarmd.core.values import Worker
@@ -45,7 +46,12 @@ def _worker_stall(state: State, armed: list[str], killed: tuple[Worker, ...]) ->
         ("chain", state.chaining),
     )
     for worker, life in lives[: 2 if state.chain is None else 3]:
-        if not (life.pid or f"ready/{worker}" in armed or f"restart/{worker}" in armed or worker in killed):
+        if not (
+            life.pid
+            or timer_about("ready", worker) in armed
+            or timer_about("restart", worker) in armed
+            or worker in killed
+        ):
             return f"there is no {worker} worker and none will be started"
     return ""
 
@@ -57,7 +63,7 @@ def _trains(state: State, armed: list[str]) -> bool:
     if state.trainer.chart == "busy":
         return True
     waiting = [command.id for command in state.pending if isinstance(command, Train)]
-    return bool(waiting) and (state.trainer.chart != "idle" or f"retry/{waiting[0]}" in armed)
+    return bool(waiting) and (state.trainer.chart != "idle" or timer_about("retry", waiting[0]) in armed)
 
 
 def _publishes(state: State, armed: list[str]) -> bool:
@@ -125,7 +131,7 @@ def _is_owed(state: State, armed: list[str]) -> bool:
 
 def _chain_stall(state: State, chain: Chain, armed: list[str], killed: tuple[Worker, ...]) -> str:
     """What is wanted on the chain gets there, and the contract is moved on."""
-    if chain.chart == "connecting" and "ready/chain" not in armed and "chain" not in killed:
+    if chain.chart == "connecting" and timer_about("ready", "chain") not in armed and "chain" not in killed:
         return "nothing ends the connecting to the chain"
     if chain.chart != "up" or state.settings is None or state.settings.chain is None:
         return ""
@@ -135,7 +141,7 @@ def _chain_stall(state: State, chain: Chain, armed: list[str], killed: tuple[Wor
     if not chain.registered and "register" not in unsettled and "register" not in armed:
         return "nobody registers this peer"
     moves = state.settings.chain.drive == "manager" or (state.settings.chain.drive == "policy" and chain.max_stage_s)
-    if moves and "drive" not in armed and f"advance/{chain.round}/{chain.stage}" not in unsettled:
+    if moves and "drive" not in armed and submission_id("advance", f"{chain.round}/{chain.stage}") not in unsettled:
         return f"nothing moves the contract on from {(chain.round, chain.stage)}"
     return ""
 

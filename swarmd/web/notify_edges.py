@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.observe.layers import Layer, first_line
+from swarmd.observe.layers import Layer, LayerName, first_line
 from swarmd.observe.onchain import account_layer
 from swarmd.observe.redaction import redact_text
 from swarmd.observe.status import ProcessStatus, Status
@@ -77,7 +77,7 @@ class Edges:
         return [] if process.healthy else self._take(status, "process", False, reason_of(process), now, 0.0)
 
     def _take(
-        self, status: Status, name: str, well: bool, reason: str, now: float, after_s: float | None = None
+        self, status: Status, name: LayerName, well: bool, reason: str, now: float, after_s: float | None = None
     ) -> list[Note]:
         track = self.past.tracks.setdefault(name, Track(since=now))
         told = track.take(well, reason, now, self._after_s if after_s is None else after_s, self._quiet_s)
@@ -86,7 +86,7 @@ class Edges:
         return [_note(status, name, told)]
 
 
-def _note(status: Status, layer: str, told: _Told) -> Note:
+def _note(status: Status, layer: LayerName, told: _Told) -> Note:
     node = status.name or status.peer[-12:] or "node"
     return Note(
         node=node,
@@ -102,7 +102,7 @@ def _note(status: Status, layer: str, told: _Told) -> Note:
     )
 
 
-def _words(layer: str, told: _Told) -> str:
+def _words(layer: LayerName, told: _Told) -> str:
     what = "the node" if layer == "process" else layer
     flapped = f" (it came and went {told.changes} times meanwhile)" if told.changes else ""
     if told.well:
@@ -113,9 +113,9 @@ def _words(layer: str, told: _Told) -> str:
     return f"{what} {verb} for {span(told.lasted_s)}{flapped}: {told.reason}"
 
 
-def judged(status: Status) -> list[tuple[str, Layer]]:
+def judged(status: Status) -> list[tuple[LayerName, Layer]]:
     """The layers that say something now: of a daemon that is down or has just started, only that."""
-    layers: list[tuple[str, Layer | None]] = [("process", status.process)]
+    layers: list[tuple[LayerName, Layer | None]] = [("process", status.process)]
     if status.source == "daemon" and status.process.healthy and status.process.age_s >= START_S:
         layers += [("network", status.network), ("training", status.training), ("round", status.round)]
         layers += [

@@ -35,6 +35,7 @@ from swarmd.core.events import (
     RoundAnnounced,
 )
 from swarmd.core.evidence import keep
+from swarmd.core.ids import command_id
 from swarmd.core.results import preceding
 from swarmd.core.state import Clock, State
 from swarmd.core.values import ChainSettings, Settings
@@ -212,12 +213,14 @@ class DhtSwarm:
         """A stage has opened, of a `fresh` round or not: collect its reports, look at what the one before left."""
         self._session.policy.round = clock.round
         if not clock.final:
-            collect = CollectReports(f"collect/{clock.round}/{clock.stage}", clock.round, clock.stage)
+            collect = CollectReports(command_id("collect", f"{clock.round}/{clock.stage}"), clock.round, clock.stage)
             self._session.start(self._attempt, self._stages.collect(collect))
         source = preceding(clock.round, clock.stage, self._manifest.recipe.stages)
         if source is not None:
             until_at = time.time() + GATHER_S
-            command = Gather(f"gather/{clock.round}/{clock.stage}", clock.round, clock.stage, *source, until_at)
+            command = Gather(
+                command_id("gather", f"{clock.round}/{clock.stage}"), clock.round, clock.stage, *source, until_at
+            )
             self._session.start(self._attempt, self._gather(command))
         if self._manifest.chain is None and (fresh or clock.final):
             self._standings.reach(clock.round)

@@ -1,0 +1,54 @@
+"""The names of deadlines, commands and submissions in the log, made and told apart in one place.
+
+A name is its kind, or its kind and what it is about: "gather", "ready/chain", "train/3/0". Names stand in logs: a kind
+is never renamed.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NewType, cast
+
+from swarmd.core.values import SubmissionKind
+
+# Deadlines of which a node has one at a time.
+Timer = Literal[
+    "cancel", "clock", "drive", "gather", "muster", "publish", "register", "stage", "submission", "train"
+]  # fmt: skip
+TimerAbout = Literal["ready", "restart", "retry"]  # of a worker, of a worker, of a command
+TimerKind = Literal[Timer, TimerAbout]
+TimerName = NewType("TimerName", str)  # made by `timer_about`, or read from the log
+
+CommandKind = Literal[
+    "admit", "announce", "broadcast", "cancel", "clock", "collect", "evidence", "gather", "kill", "leaderboard",
+    "outputs", "register", "report", "start", "stop", "submit", "train", "watch",
+]  # fmt: skip
+
+
+def timer_about(kind: TimerAbout, what: str) -> TimerName:
+    """The deadline of a worker or a command, as "ready/chain"."""
+    return TimerName(f"{kind}/{what}")
+
+
+def kind_of_timer(name: str) -> TimerKind:
+    """What a deadline waits for."""
+    return cast(TimerKind, name.partition("/")[0])
+
+
+def command_id(kind: CommandKind, about: int | str = "") -> str:
+    """The id of a command, as "kill/trainer/9f3c/2"."""
+    return kind if about == "" else f"{kind}/{about}"
+
+
+def is_command(id: str, *kinds: CommandKind) -> bool:
+    """Whether a command with this id is of one of these kinds."""
+    return id.partition("/")[0] in kinds
+
+
+def submission_id(kind: SubmissionKind, about: int | str = "") -> str:
+    """The id of a submission: "register", "winners/3", "reward/3/0"."""
+    return kind if about == "" else f"{kind}/{about}"
+
+
+def is_submission(id: str, kind: SubmissionKind) -> bool:
+    """Whether a submission with this id is of this kind."""
+    return id.partition("/")[0] == kind
