@@ -105,25 +105,30 @@ def tell_round(directory: Path, round_: int, now: float | None = None) -> list[S
         LogDamaged, LogNewer: it cannot be read.
     """
     from swarmd.cli.replay import folded
+    from swarmd.eventlog.fold import bases_where
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.story import Teller
+    from swarmd.observe.story import Teller, reached
 
+    log = find_log(directory)
     teller = Teller(round_)
-    for applied in folded(find_log(directory), None, progress=True):
-        teller.apply(applied)
+    for base in bases_where(log, lambda state: reached(state) < round_ - 1):
+        teller = Teller(round_)
+        for applied in folded(log, None, progress=True, base=base):
+            teller.apply(applied)
+            if not teller.goes_on:
+                break
+        if teller.knows_before:
+            break
     return [teller.story(now)]
 
 
 def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
     """The last gap, if there is any, and the round that the node is at or trained last."""
-    from swarmd.cli.replay import folded
-    from swarmd.core.state import State
+    from swarmd.eventlog.fold import load
     from swarmd.eventlog.segment import find_log
     from swarmd.observe.story import reached
 
-    state = State()
-    for applied in folded(find_log(directory), None, progress=True):
-        state = applied.after
+    state, _ = load(find_log(directory))
     rounds = [state.skips[-1].first] if state.skips else []
     rounds.append(max(0, reached(state)))
     return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_, now)]

@@ -18,6 +18,7 @@ from swarmd.errors import ExitCode
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
     from swarmd.eventlog.commit import Commit
+    from swarmd.eventlog.fold import Base
     from swarmd.eventlog.replay import Comparison, Outcome
 
 FILTERS = "Show only"
@@ -153,12 +154,11 @@ def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit
     return commits if last is None else takewhile(lambda commit: commit.seq <= last, commits)
 
 
-def folded(log: Path, last: int | None, progress: bool) -> Iterator[Applied]:
-    """The fold from the log's beginning (or the snapshot that stands for it) to `last`."""
+def folded(log: Path, last: int | None, progress: bool, base: Base | None = None) -> Iterator[Applied]:
+    """The fold to `last`, from `base` on, by default from the log's beginning or the snapshot that stands for it."""
     from swarmd.eventlog.fold import commits_from, fold, oldest_base
 
-    base = oldest_base(log)
-    if base.seq:
+    if base is None and (base := oldest_base(log)).seq:
         typer.echo(f"events before seq {base.seq} were removed; a snapshot stands for them", err=True)
     commits = commits_from(log, base)
     applied = fold(watch(log, commits, last) if progress else commits_upto(commits, last), base.state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -68,6 +68,25 @@ def load(directory: Path, step: StepRule = step) -> tuple[State, int]:
 
 def newest_base(directory: Path) -> Base:
     """The latest point a fold can start from under the present rules: a snapshot, or else `oldest_base`."""
+    return next(_snapshot_bases(directory), None) or oldest_base(directory)
+
+
+def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[Base]:
+    """Points a fold can start from: the latest snapshot of whose state `holds` is true, then ever further back.
+
+    Each step back is twice as long as the one before, and the last point is `oldest_base`: whoever folds from each in
+    turn, until it finds what it needs, folds the log three times at most.
+    """
+    earlier = [base for base in _snapshot_bases(directory) if holds(base.state)]
+    place = 0
+    while place < len(earlier):
+        yield earlier[place]
+        place = 2 * place + 1
+    yield oldest_base(directory)
+
+
+def _snapshot_bases(directory: Path) -> Iterator[Base]:
+    """Snapshots made under rules that the present ones reproduce, the latest first."""
     node = node_of(directory)
     for path in reversed(list_snapshots(directory)):
         try:
@@ -75,8 +94,7 @@ def newest_base(directory: Path) -> Base:
         except LogDamaged:
             continue  # a cache: an older snapshot or the log itself does as well, and log verify names the bad one
         if snapshot.rules in REPRODUCES:
-            return Base(snapshot.state, snapshot.seq)
-    return oldest_base(directory)
+            yield Base(snapshot.state, snapshot.seq)
 
 
 def oldest_base(directory: Path) -> Base:

@@ -46,11 +46,16 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(State)
 
 
 def encode_state(state: State) -> bytes:
-    """The state in a form in which equal states are equal bytes, NaN included."""
-    return _encoder.encode(state)
+    """The state in a form in which equal states are equal bytes, NaN included.
+
+    msgspec leaves a field out where its value is the very object that is the default, so a text that was read from
+    somewhere else stays in; decoding gives the objects of `Literal` types. So it is encoded as it reads back.
+    """
+    return _encoder.encode(_decoder.decode(_encoder.encode(state)))
 
 
 def snapshot_directory(directory: Path) -> Path:

@@ -8,10 +8,12 @@ node's submissions. Its memory is bounded, whatever the log's length.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 import msgspec
 
 from swarmd.core.applied import Applied
+from swarmd.core.commands import PublishReport
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import State
 from swarmd.observe.causes import advice_on, doing, is_loading, reason_of
@@ -56,6 +58,7 @@ class Teller:
         self._found_round: int | None = None  # that it was still busy with
         self._trained: list[StageTrained] = []
         self._before: StageTrained | None = None  # the last stage trained before the round
+        self._knows_before = False
         self._took_s = 0.0  # from joining that stage to its end, where it held this round up
         self._loading_s = 0.0  # of these, before the trainer was ready
         self._stage_loading_s = 0.0  # of the stage in hand
@@ -84,9 +87,20 @@ class Teller:
 
     @property
     def goes_on(self) -> bool:
-        """Whether what comes next may belong to it: the node is not past it, or the chain not through with it."""
+        """Whether what comes next may belong to it: the node is not past it, its report or the chain not through."""
+        if not self._closed or any(each.round == self._round for each in self._own_reports()):
+            return True
         own = (each for each in self._state.submissions if each.round == self._round)
-        return not self._closed or any(each.chart not in ("confirmed", "refused") for each in own)
+        return any(each.chart not in ("confirmed", "refused") for each in own)
+
+    def _own_reports(self) -> Iterator[PublishReport]:
+        """Reports that are still to be published."""
+        return (each for each in self._state.pending if isinstance(each, PublishReport))
+
+    @property
+    def knows_before(self) -> bool:
+        """Whether it was told of a trained stage before the round opened: causes are looked for from there on."""
+        return self._knows_before
 
     def story(self, now: float | None = None) -> Story:
         """The story so far.
@@ -119,6 +133,7 @@ class Teller:
             elif event.round < self._round:
                 self._before = event
                 if not self._opened:
+                    self._knows_before = True
                     self._troubles.clear()
                 elif before.work is not None:
                     self._took_s, self._loading_s = envelope.at - before.work.joined_at, self._stage_loading_s

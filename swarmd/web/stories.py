@@ -80,6 +80,9 @@ class Stories:
                 for applied in self._history.fold_from(kept.next, count):
                     kept.teller.apply(applied)
                     kept.next = applied.seq + 1
+                    if not kept.teller.goes_on:
+                        kept.end = kept.next
+                        break
             self._kept[round_] = kept
             while len(self._kept) > TELLERS_KEPT:
                 self._kept.popitem(last=False)

@@ -11,13 +11,19 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.cli import run_command
+from swarmd.cli.explain import tell_round
+from swarmd.core.applied import Applied
 from swarmd.core.events import Equivocated, Event
 from swarmd.dht.evidence import open_evidence, pair_of
 from swarmd.dht.records import sign
 from swarmd.errors import ExitCode
+from swarmd.eventlog.fold import fold, oldest_base
+from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import EventLog
+from swarmd.observe.story import Teller, reached
 from tests.core.story import Story, announced, settings
 from tests.dht.making import ALICE, BOB, REPORT
+from tests.golden.test_golden import LOGS
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 LATE = str(GOLDEN / "rules-1" / "late-joiner" / "node-3")
@@ -99,3 +105,44 @@ def test_evidence_that_proves_nothing_is_named(tmp_path: Path, capsys) -> None:
 
 def test_a_log_without_evidence_says_so(capsys) -> None:
     assert "no evidence" in output_of(capsys, LATE, "--evidence")
+
+
+@pytest.mark.parametrize("node", LOGS, ids=lambda node: "/".join(node.parts[-3:]))
+def test_a_story_that_begins_at_a_snapshot_is_the_same(node: Path, tmp_path: Path) -> None:
+    """All that is read less of the log than the whole is what came after the node was through with the round."""
+    log = node / "events"
+    if oldest_base(log).seq:
+        pytest.skip("the log has lost its beginning")
+    heard = with_snapshots(log, tmp_path / "events")
+    for round_ in range(reached(heard[-1].after) + 2):
+        whole = Teller(round_)
+        for applied in heard:
+            whole.apply(applied)
+        story, (told,) = whole.story(), tell_round(tmp_path, round_)
+        assert told.sentences == story.sentences[: len(told.sentences)]
+        assert all(each.settles or each.round is None for each in story.sentences[len(told.sentences) :])
+        assert replace(told, sentences=()) == replace(story, sentences=())
+
+
+def with_snapshots(log: Path, copy: Path) -> list[Applied]:
+    """Write a log anew with a snapshot after every tenth commit; what its events came to."""
+    heard: list[Applied] = []
+    with EventLog.open(copy, "node", "run", segment_bytes=2000) as event_log:
+        for number, commit in enumerate(read_commits(log), 1):
+            event_log.append(commit.at, commit.events, commit.commands_digest, commit.rules)
+            heard += fold([commit], heard[-1].after if heard else None)
+            if number % 10 == 0:
+                event_log.write_snapshot(heard[-1].after)
+    return heard
+
+
+def test_a_round_late_in_a_long_log_is_told_without_reading_what_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = with_snapshots(GOLDEN / "rules-1" / "kills" / "node-2" / "events", tmp_path / "events")
+    begins: list[int] = []
+    monkeypatch.setattr(
+        "swarmd.eventlog.fold.commits_from", lambda log, base: begins.append(base.seq) or read_commits(log, base.seq)
+    )
+    tell_round(tmp_path, reached(heard[-1].after))
+    assert begins and min(begins) > 0

@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from swarmd.core.state import State
 from swarmd.core.step import RULES
-from swarmd.eventlog.fold import load
+from swarmd.eventlog.fold import fold_log, load
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.replay import verify
+from swarmd.eventlog.snapshot import encode_state
 
 HERE = Path(__file__).parent
 MACHINE = re.compile(r"/(work|home|root|tmp|Users)/")  # where logs are recorded, and nodes do not run
@@ -37,6 +39,14 @@ def test_a_golden_log_holds_no_path_of_the_machine_that_recorded_it(node: Path) 
     state = msgspec.json.decode((node / "state.json").read_bytes())
     commits = [msgspec.to_builtins(commit.events) for commit in read_commits(node / "events")]
     assert [text for text in texts_in([state, *commits]) if MACHINE.search(text)] == []
+
+
+@pytest.mark.parametrize("node", LOGS, ids=lambda node: "/".join(node.parts[-3:]))
+def test_every_state_of_a_golden_log_reads_back_as_it_is_kept(node: Path) -> None:
+    """A node takes a snapshot wherever a segment ends, and the fold of the log is compared with it later."""
+    for applied in fold_log(node / "events"):
+        again = msgspec.msgpack.decode(msgspec.msgpack.encode(applied.after), type=State)
+        assert encode_state(again) == encode_state(applied.after), f"seq {applied.seq}"
 
 
 def texts_in(value: object) -> Iterator[str]:
