@@ -27,11 +27,11 @@ from swarmd.daemon.notify import Notifier
 from swarmd.daemon.output import LINE_CHARACTERS_MAX, LINES_KEPT, REASON_CHARACTERS_MAX, LineReader, level_of
 from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
 from swarmd.daemon.space import Bounds, SpaceGuard, bounds_of, check_space
-from swarmd.daemon.supervisor import describe_status
 from swarmd.dht import clock_watch
 from swarmd.errors import ControlError, NoSpaceLeft, single_error
 from swarmd.observe.redaction import REDACTED, Cover
 from swarmd.observe.slots import PUSH_HEADERS, Part, withheld_from
+from swarmd.shell.supervision import describe_status
 
 # --- the clock ---
 
