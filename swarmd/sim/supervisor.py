@@ -244,15 +244,15 @@ class Supervisor:
             self.supervision.hands_over(worker, False)
 
     def lose(self, process: SimWorker, reason: str, permanent: bool = False) -> None:
-        """A worker process ends by itself, for good; or somebody kills it."""
+        """A worker process breaks by itself, for good or not, or somebody kills it."""
         if not process.alive:
             return
         self.world.counts["worker_exits"] += 1
         if permanent:
             process.fault = Fault(reason, permanent=True)
             self.hear(process, process.fault)
-        process.outside = not permanent
-        self._die(process, 1 if permanent else -signal.SIGKILL)
+        process.outside = not permanent and process.pid % 2 == 1
+        self._die(process, -signal.SIGKILL if process.outside else 1)
 
     def _is_over(self) -> bool:
         """Whether the daemon that this supervisor belongs to is gone."""

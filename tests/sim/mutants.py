@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "a worker that ended is not started again",
         workers,
-        'turn.arm(f"restart/{event.worker}", turn.at + _backoff_s(life.exits, BACKOFF_MAX_S))',
+        'turn.arm(timer_about("restart", event.worker), turn.at + _backoff_s(life.exits, BACKOFF_MAX_S))',
         "pass",
     ),
     Mutant(
@@ -217,7 +217,7 @@ CHAIN_MUTANTS = (
     Mutant(
         "a mark of this log's own forbids what came before",
         submissions,
-        'return (-1, -1) if find(turn.state, f"reward/{round}/{stage}") else known.reward_mark',
+        'return (-1, -1) if find(turn.state, submission_id("reward", f"{round}/{stage}")) else known.reward_mark',
         "return (round, stage)",
         (("reorg_depth", 12),),
     ),
