@@ -5,7 +5,8 @@ While the disk works the loop waits in a thread, so supervisors, signals and sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 import anyio
 import structlog
@@ -15,9 +16,22 @@ from swarmd.core.chart import GAPS
 from swarmd.core.events import Event, NodeStarted, NodeStopped
 from swarmd.core.state import State
 from swarmd.daemon.clock import Clock
-from swarmd.shell.loop import WAIT_S_MAX, Loop
+from swarmd.shell.loop import Loop
 
 log = structlog.get_logger("swarmd.engine")
+
+
+class Watchdog(Protocol):
+    """Ends a daemon whose loop stands still: the service manager, through `swarmd.daemon.notify.Notifier`."""
+
+    @property
+    def pulse_s(self) -> float:
+        """How often `alive` must be called; infinite for never."""
+        ...
+
+    def alive(self) -> None:
+        """A sign of life; may be given more often. Raises nothing: a daemon works on where nobody watches it."""
+        ...
 
 
 class Engine:
@@ -26,16 +40,13 @@ class Engine:
     Args:
         loop: connected before the first commit.
         clock: wall-clock time.
-        pulse: called on every turn, at least every `pulse_s`; feeds systemd's watchdog.
+        watchdog: is told on every turn that the loop is alive.
     """
 
-    def __init__(
-        self, loop: Loop, clock: Clock, pulse: Callable[[], None] = lambda: None, pulse_s: float = WAIT_S_MAX
-    ) -> None:
+    def __init__(self, loop: Loop, clock: Clock, watchdog: Watchdog) -> None:
         self.loop = loop
         self._clock = clock
-        self._pulse = pulse
-        self._pulse_s = pulse_s
+        self._watchdog = watchdog
         self._news: anyio.Event | None = None  # set when a fact comes
         self._room: anyio.Event | None = None  # set when facts were taken out of the inbox
 
@@ -64,7 +75,7 @@ class Engine:
             LogWriteFailed: a commit could not be made durable; its facts had no effect.
         """
         while self.loop.ended is None:
-            self._pulse()
+            self._watchdog.alive()
             if facts := self.loop.next_facts(self._clock.now()):
                 self._make_room()
                 await self.commit(facts)
@@ -87,5 +98,5 @@ class Engine:
     async def _wait(self) -> None:
         """Until a fact comes, or a deadline or the pulse is due."""
         self._news = anyio.Event()
-        with anyio.move_on_after(min(self._pulse_s, self.loop.idle_s(self._clock.now()))):
+        with anyio.move_on_after(min(self._watchdog.pulse_s, self.loop.idle_s(self._clock.now()))):
             await self._news.wait()

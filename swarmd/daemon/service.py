@@ -153,11 +153,11 @@ async def serve_inside(
         node = Node(config, data, peer, event_log, state, clock, Notifier.from_environment(os.environ), host)
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
-            tasks.start_soon(heed_signals, signals, node.engine.observe, node.end_at_once, tasks)
-            tasks.start_soon(Control(data.control, node.status_json, node.engine.observe).serve, endpoint)
-            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)
+            tasks.start_soon(heed_signals, signals, node.engine, node.end_at_once, tasks)
+            tasks.start_soon(Control(data.control, node.status_json, node.engine).serve, endpoint)
+            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine)
             tasks.start_soon(guard.watch)
-            tasks.start_soon(watch_clock, node.engine.observe)
+            tasks.start_soon(watch_clock, node.engine)
             if progress_s:
                 tasks.start_soon(tell_progress, node.status, progress_s)
             stopped = await node.run(run, read_restored(data))
@@ -210,7 +210,7 @@ class Node:
         self._tasks: TaskGroup
         loop = Loop(event_log, state, (EventLines(), self))
         loop.connect(self)
-        self.engine = Engine(loop, clock, notifier.alive, notifier.pulse_s)
+        self.engine = Engine(loop, clock, notifier)
 
     def wire(self, tasks: TaskGroup, tag: str, programs: Mapping[Worker, Sequence[str]]) -> None:
         """Make the supervisor and the ports. `tag` marks the node's processes."""

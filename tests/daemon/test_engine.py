@@ -72,11 +72,12 @@ class Bench:
         self.commands: list[Command] = []
         self.journal: list[Applied] = []
         self.pulses = 0
+        self.pulse_s = 0.05
         self.log = MemoryLog(self.record)
         self.clock = HandClock()
         loop = Loop(self.log, State(), (self,))
         loop.connect(self)
-        self.engine = Engine(loop, self.clock, self._pulse, pulse_s=0.05)
+        self.engine = Engine(loop, self.clock, self)
 
     def perform(self, command: Command) -> None:
         self.record.append("dispatch")
@@ -86,7 +87,7 @@ class Bench:
         self.record.append("projection")
         self.journal.append(applied)
 
-    def _pulse(self) -> None:
+    def alive(self) -> None:
         self.pulses += 1
 
 
