@@ -26,6 +26,13 @@ CORE_MAY_IMPORT = {
     "zlib",
 }
 CHART_MAY_IMPORT = CORE_MAY_IMPORT | {"pathlib", "transitions", "warnings", "yaml"}  # loads YAML once, before any event
+SHELL_MAY_IMPORT = CORE_MAY_IMPORT | {"contextlib", "signal"}  # of `signal` only the numbers
+SHELL_MAY_USE = (
+    "swarmd.shell",
+    "swarmd.eventlog.digest",
+    "swarmd.worker.messages",
+    "swarmd.config",
+)
 HEAVY = ("torch", "hivemind", "transformers", "trl", "datasets", "reasoning_gym")
 
 
@@ -61,6 +68,11 @@ def test_core_imports_nothing_impure(path: Path) -> None:
     assert not foreign(path, CHART_MAY_IMPORT if path.name == "chart.py" else CORE_MAY_IMPORT)
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "swarmd/shell").glob("*.py")), ids=lambda path: path.name)
+def test_the_shell_does_nothing_itself(path: Path) -> None:
+    assert {name for name in foreign(path, SHELL_MAY_IMPORT) if not name.startswith(SHELL_MAY_USE)} == set()
+
+
 def test_an_impure_import_is_found(tmp_path: Path) -> None:
     module = tmp_path / "step.py"
     module.write_text("import time\nfrom random import random\nfrom swarmd.dht import node\nimport msgspec\n")
@@ -69,7 +81,7 @@ def test_an_impure_import_is_found(tmp_path: Path) -> None:
 
 def light_packages() -> list[str]:
     """The packages and modules that a node's daemon is made of."""
-    places = ("core", "eventlog", "worker", "daemon", "observe", "cli")
+    places = ("core", "eventlog", "worker", "shell", "daemon", "observe", "cli")
     modules = [
         path for place in places for path in (ROOT / "swarmd" / place).glob("*.py") if path.name != "__main__.py"
     ]

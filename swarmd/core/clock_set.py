@@ -13,6 +13,7 @@ from swarmd.core.turn import Turn
 from swarmd.core.workers import BACKOFF_MAX_S
 
 DRIVEN_SINCE = 6  # rules under which the wait to move a contract on is one from now
+ENDED_SINCE = 7  # rules under which the end of a swarm, once announced, stays as it was announced
 
 
 def on_clock_set(turn: Turn, event: ClockSet) -> None:
@@ -22,7 +23,7 @@ def on_clock_set(turn: Turn, event: ClockSet) -> None:
         if longest_s is not None and deadline.due_at > turn.at + longest_s:
             turn.arm(TimerName(deadline.name), turn.at + longest_s)
     coordination = turn.state.coordination
-    if coordination is not None:
+    if coordination is not None and not (turn.rules >= ENDED_SINCE and coordination.chart == "finished"):
         latest = turn.at + _stage_s(turn)
         if coordination.deadline_at > latest:
             turn.state.coordination = replace(coordination, deadline_at=latest)

@@ -182,6 +182,23 @@ Command = (
     | Broadcast
 )
 
+# By the port that they are for; `swarmd.shell.ports` has the ports.
+NetworkCommand = (
+    Register
+    | ReadClock
+    | Gather
+    | PublishReport
+    | PublishOutputs
+    | Announce
+    | CollectReports
+    | PublishLeaderboard
+    | AdmitPeers
+    | NoteEvidence
+)
+ChainCommand = WatchChain | Submit | Broadcast
+TrainerCommand = Train | CancelTraining
+SupervisorCommand = StartWorker | StopWorkers | KillWorker
+
 NETWORK_COMMANDS = (
     Register,
     ReadClock,
@@ -196,3 +213,4 @@ NETWORK_COMMANDS = (
 )
 CHAIN_COMMANDS = (WatchChain, Submit, Broadcast)
 TRAINER_COMMANDS = (Train, CancelTraining)
+SUPERVISOR_COMMANDS = (StartWorker, StopWorkers, KillWorker)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import anyio
 
-from swarmd.core.events import ClockSet, Event
+from swarmd.core.events import ClockSet
 from swarmd.dht.clock_watch import ClockWatch
+from swarmd.shell.ports import FactSink
 
 LOOK_EVERY_S = 1.0
 
@@ -30,7 +30,7 @@ class SystemClock:
         return time.time()
 
 
-async def watch_clock(observe: Callable[[Event], Awaitable[None]], every_s: float = LOOK_EVERY_S) -> None:
+async def watch_clock(facts: FactSink, every_s: float = LOOK_EVERY_S) -> None:
     """Record that somebody set the machine's clock, within `every_s` of it: the core's waits go by that clock.
 
     The daemon does it, for a worker that notices may be the one that waits for its next start.
@@ -39,4 +39,4 @@ async def watch_clock(observe: Callable[[Event], Awaitable[None]], every_s: floa
     while True:
         await anyio.sleep(every_s)
         if step_s := watch.step_s():
-            await observe(ClockSet(step_s))
+            await facts.observe(ClockSet(step_s))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -16,9 +16,10 @@ import msgspec
 import structlog
 from anyio.abc import SocketListener, SocketStream
 
-from swarmd.core.events import Event, StopRequested
+from swarmd.core.events import StopRequested
 from swarmd.errors import ControlError
 from swarmd.observe.control import CALL_S, NoDaemon, Request, ask, short_address
+from swarmd.shell.ports import FactSink
 
 __all__ = ["CONNECTIONS_MAX", "Control", "NoDaemon", "ask", "bind_control"]
 
@@ -63,13 +64,13 @@ class Control:
     Args:
         path: of the socket.
         status: gives the status as JSON.
-        observe: takes the operator's stop request.
+        facts: takes the operator's stop request.
     """
 
-    def __init__(self, path: Path, status: Callable[[], bytes], observe: Callable[[Event], Awaitable[None]]) -> None:
+    def __init__(self, path: Path, status: Callable[[], bytes], facts: FactSink) -> None:
         self._path = path
         self._status = status
-        self._observe = observe
+        self._facts = facts
         self._connections = 0
 
     async def serve(self, endpoint: socket.socket) -> None:
@@ -102,7 +103,7 @@ class Control:
         if request.verb == "status":
             return self._status()
         if request.verb == "stop":
-            await self._observe(StopRequested("the operator asked for it"))
+            await self._facts.observe(StopRequested("the operator asked for it"))
             return b'{"stopping":true}'
         return msgspec.json.encode(Refusal(f"unknown verb {request.verb!r}; there are status and stop"))
 

@@ -20,15 +20,7 @@ from anyio.abc import TaskGroup
 from swarmd import __version__
 from swarmd.config import Config, encode
 from swarmd.core.applied import Applied
-from swarmd.core.commands import (
-    CHAIN_COMMANDS,
-    NETWORK_COMMANDS,
-    TRAINER_COMMANDS,
-    Command,
-    KillWorker,
-    StartWorker,
-    StopWorkers,
-)
+from swarmd.core.commands import Command, StopWorkers
 from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
@@ -43,7 +35,7 @@ from swarmd.daemon.notify import Notifier
 from swarmd.daemon.process import keep_memory_off_disk, worker_environment
 from swarmd.daemon.signals import HEEDED, heed_signals
 from swarmd.daemon.space import SpaceGuard, check_space
-from swarmd.daemon.supervisor import Supervisor
+from swarmd.daemon.supervisor import Program, Supervisor
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_state
 from swarmd.daemon.upgrade import drop_copy, open_log, take_over
 from swarmd.dht.sockets import clearing_short_place
@@ -60,6 +52,8 @@ from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.observe.terminal import progress_words
 from swarmd.paths import DataPaths
 from swarmd.settings import settings_of
+from swarmd.shell.loop import Loop
+from swarmd.shell.ports import Ports
 from swarmd.training.kept import drop_older
 from swarmd.worker.messages import Start
 
@@ -159,11 +153,11 @@ async def serve_inside(
         node = Node(config, data, peer, event_log, state, clock, Notifier.from_environment(os.environ), host)
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
-            tasks.start_soon(heed_signals, signals, node.engine.observe, node.end_at_once, tasks)
-            tasks.start_soon(Control(data.control, node.status_json, node.engine.observe).serve, endpoint)
-            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine.observe)
+            tasks.start_soon(heed_signals, signals, node.engine, node.end_at_once, tasks)
+            tasks.start_soon(Control(data.control, node.status_json, node.engine).serve, endpoint)
+            guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine)
             tasks.start_soon(guard.watch)
-            tasks.start_soon(watch_clock, node.engine.observe)
+            tasks.start_soon(watch_clock, node.engine)
             if progress_s:
                 tasks.start_soon(tell_progress, node.status, progress_s)
             stopped = await node.run(run, read_restored(data))
@@ -210,32 +204,28 @@ class Node:
         self._notifier = notifier
         self._blobs = Blobs(data.blobs)
         self._pruning = False
-        self._stopping = False
-        self._supervisors: dict[Worker, Supervisor] = {}
+        self._supervisor: Supervisor
+        self._ports: Ports
         self._companion: Companion | None = None
         self._tasks: TaskGroup
-        self.engine = Engine(
-            event_log,
-            state,
-            clock,
-            self.dispatch,
-            (EventLines(), self),
-            notifier.alive,
-            notifier.pulse_s,
-        )
+        loop = Loop(event_log, state, (EventLines(), self))
+        loop.connect(self)
+        self.engine = Engine(loop, clock, notifier)
 
     def wire(self, tasks: TaskGroup, tag: str, programs: Mapping[Worker, Sequence[str]]) -> None:
-        """Make the supervisors. `tag` marks the node's processes."""
+        """Make the supervisor and the ports. `tag` marks the node's processes."""
         self._tasks = tasks
         cover = Cover(known_secrets(self._config, self._data.root, signing=True))
         start = Start(encode(self._config), str(self._data.root.resolve()), self._peer)
-        for worker, argv in programs.items():
-            if worker == "chain" and self._config.chain is None:
-                continue
-            environment = worker_environment(os.environ, tag, withheld_from(worker))
-            self._supervisors[worker] = Supervisor(
-                worker, argv, environment, start, self._config.workers, self.engine.observe, tasks, cover
-            )
+        wanted = {
+            worker: Program(argv, worker_environment(os.environ, tag, withheld_from(worker)))
+            for worker, argv in programs.items()
+            if worker != "chain" or self._config.chain is not None
+        }
+        supervisor = Supervisor(wanted, start, self._config.workers, self.engine, tasks, cover)
+        chain = supervisor.worker("chain") if "chain" in wanted else None
+        self._ports = Ports(supervisor, supervisor.worker("network"), supervisor.worker("trainer"), chain)
+        self._supervisor = supervisor
         environment = worker_environment(os.environ, tag, withheld_from("web"))
         if is_wanted(self._config, environment):
             self._companion = Companion(self._config, self._data.root, environment, cover=cover)
@@ -249,7 +239,7 @@ class Node:
         """
         from_round = restored.from_round if restored else 0
         settings = settings_of(self._config, self._peer)
-        await self.engine.commit([NodeStarted(settings, run, __version__, restored is not None, from_round)])
+        await self.engine.begin(NodeStarted(settings, run, __version__, restored is not None, from_round))
         forget_restored(self._data)
         self._notifier.ready(headline(self.engine.state))
         log.info("ready", pid=os.getpid(), version=__version__, data=str(self._data.root))
@@ -260,35 +250,10 @@ class Node:
 
     # --- commands ---
 
-    def dispatch(self, command: Command) -> None:
-        """Hand a command to whom it is for. Never waits."""
+    def perform(self, command: Command) -> None:
+        """Hand a command to the port that it is for. Never waits."""
         log.debug("command", command=command.id)
-        if isinstance(command, StartWorker):
-            self._supervisors[command.worker].start(command.attempt)
-        elif isinstance(command, KillWorker):
-            self._supervisors[command.worker].kill(command.reason)
-        elif isinstance(command, StopWorkers):
-            self._begin_stop(command)
-        elif isinstance(command, NETWORK_COMMANDS):
-            self._supervisors["network"].perform(command)
-        elif isinstance(command, CHAIN_COMMANDS):
-            self._supervisors["chain"].perform(command)
-        else:
-            assert isinstance(command, TRAINER_COMMANDS), command
-            self._supervisors["trainer"].perform(command)
-
-    def _begin_stop(self, command: StopWorkers) -> None:
-        if not self._stopping:
-            self._stopping = True
-            self._notifier.stopping(self._config.workers.stop_s + STOP_SLACK_S)
-            self._tasks.start_soon(self._stop, command)
-
-    async def _stop(self, command: StopWorkers) -> None:
-        """End all workers at the same time, then record that the node has stopped."""
-        async with anyio.create_task_group() as stopping:
-            for supervisor in self._supervisors.values():
-                stopping.start_soon(supervisor.stop)
-        await self.engine.observe(NodeStopped(command.reason, command.code))
+        self._ports.perform(command)
 
     async def _limit_stop(self) -> None:
         """An orderly stop that does not come to its end is ended."""
@@ -298,8 +263,7 @@ class Node:
 
     def end_at_once(self, code: int) -> None:
         """Kill the workers and end this process without another write; the log is whole, as after any crash."""
-        for supervisor in self._supervisors.values():
-            supervisor.kill_now()
+        self._supervisor.kill_all()
         with contextlib.suppress(OSError):
             self._data.control.unlink(missing_ok=True)
         sys.stderr.flush()
@@ -312,6 +276,8 @@ class Node:
         self._notifier.status(headline(applied.after))
         if isinstance(applied.event, StopRequested):
             self._tasks.start_soon(self._limit_stop)
+        if any(isinstance(command, StopWorkers) for command in applied.commands):
+            self._notifier.stopping(self._config.workers.stop_s + STOP_SLACK_S)
         self._keep_in_bounds(applied)
 
     def _keep_in_bounds(self, applied: Applied) -> None:
@@ -347,11 +313,11 @@ class Node:
         live = Live(
             os.getpid(),
             resident_bytes(),
-            self._supervisors["network"].live(),
-            self._supervisors["trainer"].live(),
-            self._supervisors["chain"].live() if "chain" in self._supervisors else None,
+            self._supervisor.live("network"),
+            self._supervisor.live("trainer"),
+            self._supervisor.live("chain"),
         )
-        log_status = LogStatus(str(self._data.events), self.engine.next_seq, log_bytes(self._data.events))
+        log_status = LogStatus(str(self._data.events), self.engine.loop.next_seq, log_bytes(self._data.events))
         notes = (self._companion.trouble,) if self._companion and self._companion.trouble else ()
         status = status_of(self.engine.state, self._clock.now(), log_status, live, __version__)
         return msgspec.structs.replace(status, notes=(*status.notes, *notes)) if notes else status

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 from anyio.abc import TaskGroup
 
-from swarmd.core.events import Event, StopRequested
+from swarmd.core.events import StopRequested
+from swarmd.shell.ports import FactSink
 
 HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-Observe = Callable[[Event], Coroutine[Any, Any, None]]
 
 log = structlog.get_logger("swarmd.signals")
 
 
 async def heed_signals(
     received: AsyncIterator[signal.Signals],
-    observe: Observe,
+    facts: FactSink,
     end_at_once: Callable[[int], None],
     tasks: TaskGroup,
 ) -> None:
@@ -28,9 +26,9 @@ async def heed_signals(
 
     Args:
         received: the signals, as `anyio.open_signal_receiver(*HEEDED)` gives them.
-        observe: takes the stop request; runs in a task of its own, so that a full inbox cannot hide a second signal.
+        facts: takes the stop request, in a task of its own, so that a full inbox cannot hide a second signal.
         end_at_once: kills the workers and exits with the given code.
-        tasks: where `observe` runs.
+        tasks: where that task runs.
     """
     stopping = False
     async for number in received:
@@ -43,4 +41,4 @@ async def heed_signals(
         else:
             stopping = True
             log.info("stopping; a second signal ends at once", signal=name)
-            tasks.start_soon(observe, StopRequested(f"signal {name}"))
+            tasks.start_soon(facts.observe, StopRequested(f"signal {name}"))

@@ -15,8 +15,9 @@ import msgspec
 from anyio import to_thread
 
 from swarmd.config import StorageConfig
-from swarmd.core.events import Event, SpaceFreed, SpaceLow, StopRequested
+from swarmd.core.events import SpaceFreed, SpaceLow, StopRequested
 from swarmd.errors import ExitCode, NoSpaceLeft
+from swarmd.shell.ports import FactSink
 from swarmd.training.kept import newest_bytes
 
 LOOK_EVERY_S = 5.0
@@ -64,7 +65,7 @@ class SpaceGuard:
         checkpoints: of the node: the newest tells how much the next one takes.
         storage: bounds.
         make_room: removes what the node can do without.
-        observe: takes the facts.
+        facts: takes what it comes to.
     """
 
     def __init__(
@@ -73,13 +74,13 @@ class SpaceGuard:
         checkpoints: Path,
         storage: StorageConfig,
         make_room: Callable[[], Awaitable[None]],
-        observe: Callable[[Event], Awaitable[None]],
+        facts: FactSink,
     ) -> None:
         self._root = root
         self._checkpoints = checkpoints
         self._storage = storage
         self._make_room = make_room
-        self._observe = observe
+        self._facts = facts
         self._paused = False
 
     async def watch(self, every_s: float = LOOK_EVERY_S) -> None:
@@ -96,14 +97,14 @@ class SpaceGuard:
             await self._make_room()
             free, bounds = await to_thread.run_sync(self._measure)
         if free < bounds.stop:
-            await self._observe(StopRequested(_lack(self._root, free, bounds.stop), ExitCode.CANNOT_CREATE))
+            await self._facts.observe(StopRequested(_lack(self._root, free, bounds.stop), ExitCode.CANNOT_CREATE))
             return False
         if free < bounds.low and not self._paused:
             self._paused = True
-            await self._observe(SpaceLow(free, bounds.wanted))
+            await self._facts.observe(SpaceLow(free, bounds.wanted))
         elif self._paused and free >= bounds.wanted:
             self._paused = False
-            await self._observe(SpaceFreed(free))
+            await self._facts.observe(SpaceFreed(free))
         return True
 
     def _measure(self) -> tuple[int, Bounds]:

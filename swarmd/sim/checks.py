@@ -13,7 +13,6 @@ from swarmd.core.commands import Command
 from swarmd.core.conduct import verdict_of, words_of
 from swarmd.core.state import State
 from swarmd.errors import SwarmdError
-from swarmd.eventlog.commit import Commit
 from swarmd.sim.accounts import Accounts
 from swarmd.sim.chain import Receipt
 from swarmd.sim.chair import Chair
@@ -68,6 +67,7 @@ class Ledger:
     def apply(self, applied: Applied) -> None:
         """A durable event, once, in the order of the log."""
         checks, before, after = self.world.checks, applied.before, applied.after
+        self.seq, self.state = applied.seq + 1, after
         self.orders.apply(applied)
         checks.honest.look_at(self.node, applied)
         if after is before:
@@ -107,11 +107,6 @@ class Checks:
     def forget(self, node: Node) -> None:
         """A node goes on from a backup: its own books are those of then. What it has published stays published."""
         self.ledgers[node.index] = self._by_peer[node.peer] = Ledger(self.world, node)
-
-    def on_commit(self, node: Node, commit: Commit) -> None:
-        """A durable commit, adopted by the node that lives."""
-        ledger = self.ledgers[node.index]
-        ledger.seq, ledger.state = commit.end_seq, node.state
 
     def last_of(self, node: Node) -> tuple[int, State]:
         """The state that a node was last known to have, and the sequence number it is the fold up to."""

@@ -8,8 +8,10 @@ from random import Random
 
 import msgspec
 
+from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.core.values import RolloutsRef
+from swarmd.errors import CommitTooLarge
 from swarmd.eventlog.commit import Commit, decode_commit, encode_commit
 from swarmd.eventlog.frame import encode_frame, read_frames
 
@@ -23,9 +25,15 @@ PLACE = Path("simulated.seg")  # names the log in errors
 class DiskLog:
     """An event log of which only the synced part is sure to survive."""
 
-    def __init__(self) -> None:
+    def __init__(self, events_max: int | None = None) -> None:
         self.commits: list[Commit] = []
         self.synced = 0  # commits
+        self._events_max = events_max
+
+    def check_size(self, commit: Commit) -> None:
+        """Raise CommitTooLarge for a commit of more events than there is room for; one fact and a skip always fit."""
+        if self._events_max is not None and len(commit.events) > self._events_max:
+            raise CommitTooLarge(f"{len(commit.events)} events", f"Commit at most {self._events_max} at once")
 
     @property
     def next_seq(self) -> int:
@@ -69,10 +77,12 @@ class Disk:
         trained: how often each (round, stage) was trained to its end, over all lives; a record of the simulator, which
             the node cannot read.
         free_bytes: on the file system.
+        snapshot: so many commits, and what they come to.
     """
 
-    def __init__(self) -> None:
-        self.log = DiskLog()
+    def __init__(self, commit_events_max: int | None = None) -> None:
+        self.log = DiskLog(commit_events_max)
+        self.snapshot = (0, State())
         self.checkpoints: dict[tuple[int, int], Checkpoint] = {}
         self.trained: dict[tuple[int, int], int] = {}
         self.free_bytes = ROOM_BYTES
@@ -87,6 +97,7 @@ class Disk:
         del self.log.commits[commits:]
         self.log.sync()
         self.checkpoints = {}
+        self.snapshot = (0, State())
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, atomically, and drop the oldest."""

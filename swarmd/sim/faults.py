@@ -142,7 +142,7 @@ class Faults:
             self.random.choice(node.workers).freeze(self.world.now + self.random.uniform(*FREEZE_S))
 
     def _slow_disk(self, node: Node) -> None:
-        node.busy_until = self.world.now + self.random.uniform(*SLOW_DISK_S)
+        node.busy_until = max(node.busy_until, self.world.now + self.random.uniform(*SLOW_DISK_S))
 
     def _refuse_starts(self, node: Node) -> None:
         """The next worker processes cannot be executed."""

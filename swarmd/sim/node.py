@@ -1,4 +1,5 @@
-"""A simulated machine: its disk stays, the daemon on it comes and goes, and keeps the order of the real one.
+"""A simulated machine: its disk stays, the daemon on it comes and goes, and is the shipped shell: its loop, its
+supervision.
 
 Facts are stepped in memory, appended, synced, and only then acted upon. A crash may fall between any two of these.
 """
@@ -13,17 +14,15 @@ from msgspec.structs import replace
 
 from swarmd.core import applied
 from swarmd.core.applied import Applied
-from swarmd.core.catchup import advance
 from swarmd.core.commands import Command
-from swarmd.core.events import ClockSet, Event, NodeStarted, NodeStopped, SpaceFreed, SpaceLow, TimerFired
-from swarmd.core.state import Deadline, State
-from swarmd.core.step import RULES
+from swarmd.core.events import ClockSet, Event, NodeStarted, RoundsSkipped, SpaceFreed, SpaceLow, TimerFired
+from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.core.values import Settings
 from swarmd.errors import ChartError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
+from swarmd.shell.loop import INBOX_FACTS_MAX, Loop
 from swarmd.sim.disk import WANTED_BYTES, Disk
-from swarmd.sim.orders import PORTS
 from swarmd.sim.supervisor import Supervisor
 from swarmd.sim.worker import SimWorker
 
@@ -32,7 +31,48 @@ if TYPE_CHECKING:
 
 CrashPoint = Literal["before-append", "before-sync", "before-dispatch", "in-dispatch"]
 CRASH_POINTS: tuple[CrashPoint, ...] = ("before-append", "before-sync", "before-dispatch", "in-dispatch")
-BATCH_FACTS_MAX = 64
+SMALL_COMMIT_EVENTS = 4  # every second node has room for so many events in a commit, and for so many facts that wait
+SMALL_INBOX_FACTS = 4
+SNAPSHOT_COMMITS = 40  # from one snapshot to the next
+
+
+class Crashed(Exception):
+    """The daemon dies here."""
+
+
+class NodeLog:
+    """The event log of one life, on the machine's disk."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._log = node.disk.log
+
+    @property
+    def next_seq(self) -> int:
+        """Sequence number the next event gets."""
+        return self._log.next_seq
+
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes, rules: int) -> None:
+        """Write one commit and make it durable, unless the daemon dies before. Raises CommitTooLarge, Crashed."""
+        node = self._node
+        commit = Commit(self._log.next_seq, at, rules, tuple(events), commands_digest)
+        self._log.check_size(commit)
+        if node.crash_point == "before-append":
+            raise Crashed
+        self._log.append(commit)
+        if node.crash_point == "before-sync":
+            raise Crashed
+        self._log.sync()
+        node.world.note_commit(node, commit)
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether a snapshot should be taken now."""
+        return len(self._log.commits) - self._node.disk.snapshot[0] >= SNAPSHOT_COMMITS
+
+    def write_snapshot(self, state: State, rules: int) -> None:
+        """Keep what all commits so far come to."""
+        self._node.disk.snapshot = (len(self._log.commits), state)
 
 
 class Node:
@@ -52,11 +92,14 @@ class Node:
         self.side = 0  # of a partition
         self.account = f"0xaccount{index}"  # that submissions to a contract come from
         self.rpc_out_until = 0.0  # no endpoint answers until then
-        self.disk = Disk()
+        small = index % 2 == 1
+        self.disk = Disk(SMALL_COMMIT_EVENTS if small else None)
+        self.inbox_max = SMALL_INBOX_FACTS if small else INBOX_FACTS_MAX
         self.life = 0  # lives begun; facts of an earlier one are lost
         self.running = False
-        self.state = State()
-        self.inbox: deque[Event] = deque()
+        self.loop = self._make_loop(State())
+        self.piped: deque[Event] = deque()  # facts for which the inbox had no room
+        self._brought: deque[Event] = deque()  # all facts that are to be recorded
         self.busy_until = 0.0  # a slow disk: facts gather into one commit
         self.frozen_until = 0.0
         self.crash_point: CrashPoint | None = None
@@ -64,8 +107,20 @@ class Node:
         self.checked_seq = 0  # events below it have been seen by the checks
         self.base = (0, State())  # so many commits were folded at an earlier restart, and what they came to
         self.supervisor = Supervisor(self)
+        self._turning = False  # facts are being committed
         self._deadlines: tuple[Deadline, ...] = ()
         self._wake_at = 0.0  # true time of the next look at the deadlines, 0 for none
+
+    @property
+    def state(self) -> State:
+        """What the daemon holds the log to come to."""
+        return self.loop.state
+
+    def _make_loop(self, state: State) -> Loop:
+        """The loop of a new life, with the checks as a projection."""
+        loop = Loop(NodeLog(self), state, (self,), self.inbox_max)
+        loop.connect(self)
+        return loop
 
     def clock(self) -> float:
         """This machine's idea of the time."""
@@ -84,14 +139,16 @@ class Node:
             return
         self.life += 1
         self.running = True
-        self.inbox.clear()
+        self.piped.clear()
+        self._brought.clear()
         self.busy_until = self.frozen_until = self._wake_at = 0.0
         self.crash_point = None
         self._deadlines = ()
         self.supervisor = Supervisor(self)
-        self.state = self.fold(self.base)
+        self.loop = self._make_loop(self.fold(self.base))
         self.base = (len(self.disk.log.commits), self.state)
-        self.receive(self.life, NodeStarted(self.settings, f"{self.peer}-{self.life}", restored=self.restored))
+        self.loop.begin(NodeStarted(self.settings, f"{self.peer}-{self.life}", restored=self.restored))
+        self._turn()
         self.look_at_space(self.life)
 
     def fold(self, base: tuple[int, State]) -> State:
@@ -103,7 +160,10 @@ class Node:
         known_seq, known = self.world.checks.last_of(self)
         index, state = base
         for commit in self.disk.log.commits[index:]:
+            if index == self.disk.snapshot[0] and state != self.disk.snapshot[1]:
+                self.world.fail(self, f"the snapshot before seq {commit.seq} is not what the events before it come to")
             state = self._fold_commit(commit, state)
+            index += 1
             if commit.seq + len(commit.events) == known_seq and state != known:
                 self.world.fail(self, f"the fold of the log up to seq {known_seq} is not the state that lived")
         return state
@@ -196,12 +256,15 @@ class Node:
         """A fact for this life's inbox; committed at once unless the daemon is frozen or its disk is slow."""
         if life != self.life or not self.running:
             return
-        now = self.world.now
-        if self.inbox or self.busy_until > now or self.frozen_until > now:
-            self.inbox.append(event)
-            self._wake_in(max(self.busy_until, self.frozen_until))
+        self._brought.append(event)
+        waited = self.loop.has_facts
+        if self.piped or not self.loop.offer(event):
+            self.piped.append(event)
+        held_until = max(self.busy_until, self.frozen_until)
+        if waited or self._turning or held_until > self.world.now:
+            self._wake_in(max(held_until, self.world.now))
         else:
-            self._commit((event,))
+            self._turn()
 
     def _wake_in(self, at: float) -> None:
         if not self._wake_at or at < self._wake_at or self._wake_at < self.world.now:
@@ -209,7 +272,7 @@ class Node:
             self.world.call_at(at, self._wake, self.life)
 
     def _wake(self, life: int) -> None:
-        """Look at the deadlines and the inbox, as the real engine does: timers first."""
+        """Look at the deadlines and the inbox."""
         world = self.world
         if life != self.life or not self.running or not 0.0 < self._wake_at <= world.now:
             return
@@ -218,87 +281,80 @@ class Node:
         if held_until > world.now:
             self._wake_in(held_until)
             return
-        now = world.now + self.skew_s
-        due = [each for each in self.state.deadlines if each.due_at <= now]
-        if due:
-            due.sort(key=lambda each: each.due_at)
-            self._commit([TimerFired(each.name, each.due_at) for each in due[:BATCH_FACTS_MAX]])
-        elif self.inbox:
-            self._commit(self._next_facts())
+        self._turn()
         if self.running:
             self._set_timer()
 
-    def _next_facts(self) -> list[Event]:
-        """The facts that wait, up to the stop: with it a life ends, as in the real engine."""
-        facts: list[Event] = []
-        while self.inbox and len(facts) < BATCH_FACTS_MAX:
-            facts.append(self.inbox.popleft())
-            if isinstance(facts[-1], NodeStopped):
-                break
-        return facts
-
     def _set_timer(self) -> None:
         """See that the next deadline and a waiting inbox are looked at in time."""
-        self._deadlines = deadlines = self.state.deadlines
-        if self.inbox:
-            self._wake_in(self.world.now)
-        elif deadlines:
-            due_at = min([deadline.due_at for deadline in deadlines]) - self.skew_s
-            self._wake_in(max(due_at + 1e-6, self.world.now))
+        self._deadlines = self.state.deadlines
+        if self._brought and not self.loop.has_facts and not self.piped:
+            self.world.fail(self, f"{type(self._brought[0]).__name__} was brought, and is not recorded")
+        idle_s, first = self.loop.idle_s(self.clock()), next_deadline(self.state)
+        if first is not None and idle_s > max(0.0, first.due_at - self.clock()):
+            self.world.fail(self, f"it sleeps for {idle_s:.3f} s, beyond the deadline {first.name}")
+        self._wake_in(self.world.now + idle_s + 1e-6 if idle_s else self.world.now)
 
     # --- commits ---
 
-    def _commit(self, facts: Sequence[Event]) -> None:
-        log = self.disk.log
-        at = self.clock()
+    def _turn(self) -> None:
+        """Commit what is next, and act on it; the daemon may die in between."""
+        facts = self.loop.next_facts(self.clock())
+        self._fill_inbox()
+        if not facts:
+            return
+        self._turning = True
         try:
-            journal = advance(self.state, log.next_seq, at, facts)
+            written = self.loop.write(self.clock(), facts)
+            if self.crash_point == "before-dispatch":
+                raise Crashed
+            self.loop.adopt(written)
+        except Crashed:
+            self.crash()
         except ChartError as error:
             self.world.fail(self, f"{error.message}, on {', '.join(type(fact).__name__ for fact in facts)}")
-        commands = journal[0].commands if len(journal) == 1 else [each for one in journal for each in one.commands]
-        events = tuple([each.envelope.event for each in journal])
-        commit = Commit(journal[0].seq, at, RULES, events, digest_commands(commands))
-        if self.crash_point and self._crash_before(commit):
-            return
-        log.append(commit)
-        log.sync()
-        self._adopt(commit, journal, commands)
+        finally:
+            self._turning = False
+        if self.running:
+            self._go_on()
 
-    def _crash_before(self, commit: Commit) -> bool:
-        """Die before the commit is durable, if that is this life's fate."""
-        if self.crash_point == "before-sync":
-            self.disk.log.append(commit)
-        if self.crash_point in ("before-append", "before-sync"):
-            self.crash()
-        return not self.running
-
-    def _adopt(self, commit: Commit, journal: Sequence[Applied], commands: Sequence[Command]) -> None:
-        """The commit is durable: take its state and act on its commands."""
-        self.state = journal[-1].after
-        self.checked_seq = commit.end_seq
-        self.restored = self.restored and not isinstance(commit.events[0], NodeStarted)
-        self.world.note_commit(self, commit, journal)
-        if self.crash_point == "before-dispatch":
-            self.crash()
-            return
-        for command in commands:
-            self.dispatch(command)
-            if self.crash_point == "in-dispatch" and self.world.random.random() < 0.5:
-                self.crash()
-                return
-        if isinstance(commit.events[-1], NodeStopped):
+    def _go_on(self) -> None:
+        """A life that was stopped ends, to be followed by another; else there may be something new to wait for."""
+        if self.loop.ended is not None:
             self._end()
             self.world.call_in(self.world.random.uniform(5.0, 60.0), self.start)
-        elif self.state.deadlines is not self._deadlines or self.inbox:
+        elif self.state.deadlines is not self._deadlines or self.loop.has_facts:
             self._set_timer()
 
-    def dispatch(self, command: Command) -> None:
-        """Hand a command to its port; one for a worker that does not run is dropped."""
-        self.world.checks.on_dispatch(self, command)
-        port = PORTS[type(command)]
-        if port == "supervisor":
-            self.supervisor.perform(command)
+    def _fill_inbox(self) -> None:
+        """Whoever waits for room brings its facts, in their order."""
+        if not self.piped:
             return
-        worker = self.supervisor.running[port]
-        if worker is not None and worker.alive:
-            worker.take(command)
+        while self.piped and self.loop.offer(self.piped[0]):
+            self.piped.popleft()
+        if not self.piped:
+            self.supervisor.has_room()
+
+    def apply(self, applied: Applied) -> None:
+        """A durable event that the daemon adopts."""
+        self.checked_seq = applied.seq + 1
+        self._check_order(applied.event, applied.at)
+        self.restored = self.restored and not isinstance(applied.event, NodeStarted)
+        self.world.checks.ledgers[self.index].apply(applied)
+
+    def _check_order(self, event: Event, at: float) -> None:
+        """Facts come in the order in which they were brought, each once; the rest is the shell's own."""
+        if isinstance(event, TimerFired):
+            if at < event.due_at:
+                self.world.fail(self, f"the deadline {event.name} of {event.due_at:.3f} is reported at {at:.3f}")
+            return
+        own = isinstance(event, RoundsSkipped | NodeStarted)
+        if not own and not (self._brought and self._brought.popleft() is event):
+            self.world.fail(self, f"{type(event).__name__} is recorded before or without what was to be recorded")
+
+    def perform(self, command: Command) -> None:
+        """A command leaves the daemon. Raises Crashed where it dies meanwhile."""
+        self.world.checks.on_dispatch(self, command)
+        self.supervisor.ports.perform(command)
+        if self.crash_point == "in-dispatch" and self.world.random.random() < 0.5:
+            raise Crashed

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from swarmd.core.commands import Command
 from swarmd.core.events import Event
 from swarmd.core.values import Worker
+from swarmd.worker.messages import Fault, Observed
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node
@@ -22,11 +23,17 @@ class SimWorker(ABC):
 
     def __init__(self, node: Node, pid: int) -> None:
         self.node = node
+        self.supervisor = node.supervisor
         self.world = node.world
         self.random = node.world.random
         self.life = node.life
         self.pid = pid
         self.alive = True
+        self.status: int | None = None  # that it ended with, negative the number of a signal
+        self.outside = False  # others ended it
+        self.fault: Fault | None = None  # that it reported before it ended
+        self.watched = False  # its pings are counted
+        self.ignores_stop = False  # neither the wish that it end nor SIGTERM has it end
         self.frozen_until = 0.0
         self.backlog: deque[Command] = deque()  # commands that came while it was frozen
 
@@ -52,7 +59,7 @@ class SimWorker(ABC):
     def tell(self, event: Event) -> None:
         """Report a fact to the daemon."""
         if self.alive:
-            self.node.receive(self.life, event)
+            self.supervisor.hear(self, Observed(event))
 
     def later(self, delay_s: float, act: Callable[..., None], *args: Any) -> None:
         """Go on with `act` after a while, unless the process is dead by then; a frozen one does it when it thaws."""
@@ -69,6 +76,7 @@ class SimWorker(ABC):
     def freeze(self, until: float) -> None:
         """Stand still, as after SIGSTOP."""
         self.frozen_until = max(self.frozen_until, until)
+        self.supervisor.watch(self)
 
     def end(self) -> None:
         """Be gone, whatever was being done."""

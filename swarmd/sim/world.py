@@ -6,13 +6,12 @@ import hashlib
 import heapq
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import Any, NoReturn
 
 import msgspec
 
-from swarmd.core.applied import Applied
 from swarmd.core.chart import GAPS
 from swarmd.core.commands import Submit
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Promised, Settings
@@ -257,19 +256,15 @@ class World:
         """From a daemon's death to its next start."""
         return min(self.random.expovariate(1.0 / self.profile.restart_mean_s), RESTART_S_MAX)
 
-    def note_commit(self, node: Node, commit: Commit, journal: Sequence[Applied]) -> None:
-        """A commit is durable: check it and add it to the trace."""
+    def note_commit(self, node: Node, commit: Commit) -> None:
+        """A commit is durable: add it to the trace."""
         counts = self.counts
         counts["commits"] += 1
-        counts["events"] += len(journal)
+        counts["events"] += len(commit.events)
         _encoder.encode_into((node.index, commit), self._buffer, -1)
         if len(self._buffer) > BUFFER_BYTES:
             self._trace.update(self._buffer)
             self._buffer.clear()
-        ledger = self.checks.ledgers[node.index]
-        for applied in journal:
-            ledger.apply(applied)
-        self.checks.on_commit(node, commit)
 
     def note_report(self, node: Node, report: Report) -> None:
         """A report is published."""

@@ -32,12 +32,12 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.core.values import BlockRef, ChainSettings
-from swarmd.daemon.engine import plan
 from swarmd.dht.identity import create_identity
 from swarmd.dht.records import ReportRecord, sign
 from swarmd.errors import ExitCode
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog
+from swarmd.shell.loop import plan
 from tests.anvil import running_anvil
 from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm
 from tests.core.story import coordinator_settings, settings

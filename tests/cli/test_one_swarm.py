@@ -11,12 +11,12 @@ from swarmd.config import load_config
 from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
 from swarmd.core.step import RULES
-from swarmd.daemon.engine import plan
 from swarmd.dht.identity import create_identity, load_identity
 from swarmd.errors import ExitCode, OtherSwarm
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.settings import settings_of
+from swarmd.shell.loop import plan
 from swarmd.units import Place
 from swarmd.units.transfer import refuse_other_log
 from tests.cli.owning import Shell

@@ -28,10 +28,10 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.core.values import BlockRef, ChainSettings, Prepared
-from swarmd.daemon.engine import plan
 from swarmd.errors import ExitCode
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog
+from swarmd.shell.loop import plan
 from tests.core.story import settings
 
 HASH = "0x" + "ab" * 32

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmd.core.commands import Announce
-from swarmd.core.events import ClockSet, CommandFailed, LinkUp, MemberSeen, ReportSeen, RoundPublished
+from swarmd.core.events import ClockSet, CommandFailed, LinkDown, LinkUp, MemberSeen, ReportSeen, RoundPublished
 from tests.core.story import Story, announced, chain_settings, chain_up, coordinator_settings, ids, settings
 
 HOUR_S = 3600.0
@@ -65,3 +65,15 @@ def test_a_contract_is_moved_on_in_a_stages_time() -> None:
     node.at = 5.0
     node.tell(ClockSet(-HOUR_S))
     assert due_in_s(node, "drive") == 55
+
+
+def test_the_end_of_a_swarm_stays_as_it_was_announced() -> None:
+    """Two records of one place that differ are what a node is blamed for."""
+    node = Story(coordinator_settings(min_peers=1, rounds_max=1))
+    node.at = HOUR_S
+    (first,) = [each for each in node.join() if isinstance(each, Announce)]
+    node.tell(RoundPublished(first.id, 0, 0))
+    (end,) = [each for each in node.tell(ReportSeen("me", 0, 0, 1.0)) if isinstance(each, Announce)]
+    node.at -= HOUR_S
+    node.tell(ClockSet(-HOUR_S), LinkDown("p2pd ended"))
+    assert [each for each in node.tell(LinkUp(1)) if isinstance(each, Announce)] == [end]

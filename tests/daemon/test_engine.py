@@ -22,9 +22,10 @@ from swarmd.core.events import (
 from swarmd.core.state import Deadline, State
 from swarmd.core.step import RULES
 from swarmd.core.values import CoordinatorSettings, Settings
-from swarmd.daemon.engine import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Engine
+from swarmd.daemon.engine import Engine
 from swarmd.errors import CommitTooLarge, LogWriteFailed
 from swarmd.eventlog.digest import digest_commands
+from swarmd.shell.loop import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Loop
 
 SETTINGS = Settings("me", "test", "coordinator", "me", coordination=CoordinatorSettings())
 STARTED = NodeStarted(SETTINGS, "run")
@@ -71,11 +72,14 @@ class Bench:
         self.commands: list[Command] = []
         self.journal: list[Applied] = []
         self.pulses = 0
+        self.pulse_s = 0.05
         self.log = MemoryLog(self.record)
         self.clock = HandClock()
-        self.engine = Engine(self.log, State(), self.clock, self._dispatch, (self,), self._pulse, pulse_s=0.05)
+        loop = Loop(self.log, State(), (self,))
+        loop.connect(self)
+        self.engine = Engine(loop, self.clock, self)
 
-    def _dispatch(self, command: Command) -> None:
+    def perform(self, command: Command) -> None:
         self.record.append("dispatch")
         self.commands.append(command)
 
@@ -83,7 +87,7 @@ class Bench:
         self.record.append("projection")
         self.journal.append(applied)
 
-    def _pulse(self) -> None:
+    def alive(self) -> None:
         self.pulses += 1
 
 
@@ -162,9 +166,9 @@ def test_timers_that_are_due_together_come_earliest_first_and_once() -> None:
     """Also where the state, for whatever reason, still holds their deadlines."""
     bench = Bench()
     waits = {"late": 900.0, "early": 800.0, "ahead": 1001.0}
-    bench.engine.state = State(deadlines=tuple(Deadline(name, due_at) for name, due_at in waits.items()))
-    assert bench.engine._due_timers() == [TimerFired("early", 800.0), TimerFired("late", 900.0)]
-    assert bench.engine._due_timers() == []
+    loop = Loop(bench.log, State(deadlines=tuple(Deadline(name, due_at) for name, due_at in waits.items())))
+    assert loop.next_facts(1000.0) == [TimerFired("early", 800.0), TimerFired("late", 900.0)]
+    assert loop.next_facts(1000.0) == [] and loop.idle_s(1000.0) == 1.0
 
 
 def test_the_loop_sleeps_until_the_deadline() -> None:
@@ -177,10 +181,10 @@ def test_the_loop_sleeps_until_the_deadline() -> None:
             tasks.start_soon(bench.engine.run)
             bench.clock.time = due_at - 0.01
             await anyio.sleep(0.1)
-            assert bench.engine.next_seq == 2
+            assert bench.engine.loop.next_seq == 2
             bench.clock.time = due_at
             await anyio.sleep(0.1)
-            assert bench.engine.next_seq == 3
+            assert bench.engine.loop.next_seq == 3
             tasks.cancel_scope.cancel()
 
     anyio.run(run)

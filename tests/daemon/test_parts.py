@@ -27,11 +27,11 @@ from swarmd.daemon.notify import Notifier
 from swarmd.daemon.output import LINE_CHARACTERS_MAX, LINES_KEPT, REASON_CHARACTERS_MAX, LineReader, level_of
 from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
 from swarmd.daemon.space import Bounds, SpaceGuard, bounds_of, check_space
-from swarmd.daemon.supervisor import describe_status
 from swarmd.dht import clock_watch
 from swarmd.errors import ControlError, NoSpaceLeft, single_error
 from swarmd.observe.redaction import REDACTED, Cover
 from swarmd.observe.slots import PUSH_HEADERS, Part, withheld_from
+from swarmd.shell.supervision import describe_status
 
 # --- the clock ---
 
@@ -46,12 +46,13 @@ async def test_that_the_machines_clock_was_set_becomes_an_event_once(
     told: list[Event] = []
     heard = anyio.Event()
 
-    async def observe(event: Event) -> None:
-        told.append(event)
-        heard.set()
+    class Sink:
+        async def observe(self, event: Event) -> None:
+            told.append(event)
+            heard.set()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch_clock, observe, 0.01)
+        tasks.start_soon(watch_clock, Sink(), 0.01)
         await anyio.sleep(0.03)
         wrong.time = lambda: time.time() + ahead_s
         with anyio.fail_after(30.0):
@@ -106,10 +107,11 @@ def test_a_dead_service_manager_does_no_harm(tmp_path: Path) -> None:
 
 
 async def _with_control(path: Path, body: object, facts: list[Event]) -> None:
-    async def observe(event: Event) -> None:
-        facts.append(event)
+    class Sink:
+        async def observe(self, event: Event) -> None:
+            facts.append(event)
 
-    served = Control(path, lambda: b'{"state":"well"}', observe)
+    served = Control(path, lambda: b'{"state":"well"}', Sink())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(served.serve, bind_control(path))
         await anyio.to_thread.run_sync(body)  # type: ignore[arg-type]
@@ -307,10 +309,10 @@ class Disk:
         self.facts: list[Event] = []
         self.rooms = 0
         storage = StorageConfig(free_bytes_min=100, free_bytes_stop=20)
-        self.guard = SpaceGuard(tmp_path, tmp_path / "none", storage, self._make_room, self._observe)
+        self.guard = SpaceGuard(tmp_path, tmp_path / "none", storage, self._make_room, self)
         monkeypatch.setattr(space, "free_bytes", lambda directory: self.free)
 
-    async def _observe(self, event: Event) -> None:
+    async def observe(self, event: Event) -> None:
         self.facts.append(event)
 
     async def _make_room(self) -> None:

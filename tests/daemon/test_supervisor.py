@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import anyio
 import pytest
 
 from swarmd.config import WorkersConfig
+from swarmd.core.commands import KillWorker, StartWorker
 from swarmd.core.events import Event, WorkerExited, WorkerStarted, WorkerStartFailed
+from swarmd.core.values import Worker
 from swarmd.daemon.process import worker_environment
-from swarmd.daemon.supervisor import Supervisor
+from swarmd.daemon.supervisor import Program, Supervisor
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.worker.messages import Start
 
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
 NOTHING = ("/nonexistent/program",)
 END_S = 10.0
+
+
+def start(attempt: int) -> StartWorker:
+    return StartWorker(f"start/{attempt}", "trainer", attempt)
+
+
+def kill(reason: str) -> KillWorker:
+    return KillWorker("kill", "trainer", reason)
 
 
 Body = Callable[[Supervisor, Callable[[], Awaitable[None]]], Awaitable[None]]
@@ -39,10 +50,9 @@ def supervise(argv: tuple[str, ...], body: Body) -> list[Event]:
                 await receive.receive()
 
         async with send, receive, anyio.create_task_group() as tasks:
-            supervisor = Supervisor(
-                "trainer", argv, worker_environment({}, "test"), Start(b"", ""), WorkersConfig(), observe, tasks
-            )
-            await body(supervisor, next_fact)
+            programs: dict[Worker, Program] = {"trainer": Program(argv, worker_environment({}, "test"))}
+            sink = SimpleNamespace(observe=observe)
+            await body(Supervisor(programs, Start(b"", ""), WorkersConfig(), sink, tasks), next_fact)
 
     anyio.run(run)
     return told
@@ -50,23 +60,23 @@ def supervise(argv: tuple[str, ...], body: Body) -> list[Event]:
 
 def test_a_kill_where_nothing_was_ever_started_is_answered() -> None:
     async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
-        supervisor.kill("not ready within 5 s")
+        supervisor.perform(kill("not ready within 5 s"))
         await next_fact()
-        supervisor.kill("not ready within 5 s")
+        supervisor.perform(kill("not ready within 5 s"))
 
     assert supervise(SLEEPER, body) == [WorkerExited("trainer", "not ready within 5 s, and no process was there")]
 
 
 def test_a_kill_before_the_process_exists_ends_it_as_soon_as_it_does() -> None:
     async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
-        supervisor.start(1)
-        supervisor.kill("not ready within 5 s")
+        supervisor.perform(start(1))
+        supervisor.perform(kill("not ready within 5 s"))
         await next_fact()
         await next_fact()
-        supervisor.kill("again")
-        supervisor.start(2)
+        supervisor.perform(kill("again"))
+        supervisor.perform(start(2))
         await next_fact()
-        supervisor.kill_now()
+        supervisor.kill_all()
 
     told = supervise(SLEEPER, body)
     kinds = [type(event) for event in told]
@@ -87,7 +97,7 @@ def test_a_kill_before_the_process_exists_ends_it_as_soon_as_it_does() -> None:
 )
 def test_an_end_that_others_caused_is_told_from_its_own(program: str, outside: bool) -> None:
     async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
-        supervisor.start(1)
+        supervisor.perform(start(1))
         await next_fact()
         await next_fact()
 
@@ -97,9 +107,9 @@ def test_an_end_that_others_caused_is_told_from_its_own(program: str, outside: b
 
 def test_a_process_that_this_daemon_kills_was_not_ended_from_outside() -> None:
     async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
-        supervisor.start(1)
+        supervisor.perform(start(1))
         await next_fact()
-        supervisor.kill("not ready within 5 s")
+        supervisor.perform(kill("not ready within 5 s"))
         await next_fact()
 
     exited = supervise(SLEEPER, body)[-1]
@@ -108,8 +118,8 @@ def test_a_process_that_this_daemon_kills_was_not_ended_from_outside() -> None:
 
 def test_a_kill_after_a_failed_start_adds_nothing() -> None:
     async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
-        supervisor.start(1)
+        supervisor.perform(start(1))
         await next_fact()
-        supervisor.kill("not ready within 5 s")
+        supervisor.perform(kill("not ready within 5 s"))
 
     assert [type(event) for event in supervise(NOTHING, body)] == [WorkerStartFailed]

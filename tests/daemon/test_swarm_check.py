@@ -11,13 +11,13 @@ from swarmd.core.events import ChainUp, NodeStarted, WorkerStarted
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.core.values import BlockRef, ChainSettings, Settings
-from swarmd.daemon.engine import plan
 from swarmd.daemon.swarm_check import SwarmName, refuse_other_swarm, swarm_of_config, swarm_of_log
 from swarmd.errors import ExitCode, OtherSwarm
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.lock import LOCK_NAME
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import DataPaths
+from swarmd.shell.loop import plan
 from tests.core.story import settings
 from tests.daemon.node import fake_node
 

@@ -15,7 +15,6 @@ from swarmd.core.events import Event, NodeStarted
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.core.values import ChainSettings
-from swarmd.daemon.engine import plan
 from swarmd.dht.identity import create_identity
 from swarmd.doctor.catalogue import CHECKS, choose_checks
 from swarmd.doctor.examination import examine
@@ -25,6 +24,7 @@ from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import Once
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog
+from swarmd.shell.loop import plan
 from tests.core.story import settings
 
 GIB = 2**30

@@ -433,22 +433,21 @@ CHAIN = (
 AT_WORK = (
     Mutant(
         "commands leave before the commit is on disk",
-        "swarmd/daemon/engine.py",
-        "            await to_thread.run_sync(self._append, at, planned)\n",
-        "            _ = [self._dispatch(command) for command in planned.commands]\n"
-        "            await to_thread.run_sync(self._append, at, planned)\n",
+        "swarmd/shell/loop.py",
+        "        try:\n            self._log.append(",
+        "        self._hand_out(planned.commands)\n        try:\n            self._log.append(",
         ("tests/daemon/test_engine.py",),
     ),
     Mutant(
         "a timer is told again while its deadline stands",
-        "swarmd/daemon/engine.py",
+        "swarmd/shell/loop.py",
         "        self._fired.update(due)\n",
         "",
         ("tests/daemon/test_engine.py",),
     ),
     Mutant(
         "timers that are due together fire in any order",
-        "swarmd/daemon/engine.py",
+        "swarmd/shell/loop.py",
         "due = sorted(due, key=lambda each: each.due_at)[:BATCH_FACTS_MAX]",
         "due = due[:BATCH_FACTS_MAX]",
         ("tests/daemon/test_engine.py",),

@@ -1,4 +1,4 @@
-"""Small mistakes planted in the core and in the simulated daemon, to see whether the checks notice them.
+"""Small mistakes planted in the core and in the simulated disk, to see whether the checks notice them.
 
 How they get into the code: `tests/sim/planting.py`.
 """
@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "a worker that ended is not started again",
         workers,
-        'turn.arm(f"restart/{event.worker}", turn.at + _backoff_s(life.exits, BACKOFF_MAX_S))',
+        'turn.arm(timer_about("restart", event.worker), turn.at + _backoff_s(life.exits, BACKOFF_MAX_S))',
         "pass",
     ),
     Mutant(
@@ -170,18 +170,10 @@ MUTANTS = (
         "    if True:\n        turn.move_round",
     ),
     Mutant(
-        "commands leave before the commit is durable",
-        node,
-        "        if self.crash_point and self._crash_before(commit):\n            return\n",
-        "        for command in commands:\n"
-        "            self.dispatch(command)\n"
-        "        if self.crash_point and self._crash_before(commit):\n            return\n",
-    ),
-    Mutant(
         "the log is not synced",
         node,
-        "        log.sync()\n",
-        "        log.synced = max(log.synced, len(log.commits) - 1)\n",
+        "        self._log.sync()\n",
+        "        self._log.synced = max(self._log.synced, len(self._log.commits) - 1)\n",
     ),
 )
 
@@ -225,8 +217,9 @@ CHAIN_MUTANTS = (
     Mutant(
         "a mark of this log's own forbids what came before",
         submissions,
-        'return (-1, -1) if find(turn.state, f"reward/{round}/{stage}") else known.reward_mark',
+        'return (-1, -1) if find(turn.state, submission_id("reward", f"{round}/{stage}")) else known.reward_mark',
         "return (round, stage)",
+        (("reorg_depth", 12),),
     ),
     Mutant(
         "a restart empties the outbox",
@@ -270,14 +263,6 @@ CHAIN_MUTANTS = (
         submissions,
         "if known is not None and not (known.kind in REPEATABLE and known.chart in SETTLED):\n        return",
         "if False:\n        return",
-    ),
-    Mutant(
-        "an attempt leaves before it is in the log",
-        node,
-        "        if self.crash_point and self._crash_before(commit):\n            return\n",
-        "        for command in commands:\n"
-        "            self.dispatch(command)\n"
-        "        if self.crash_point and self._crash_before(commit):\n            return\n",
     ),
     Mutant(
         "nobody looks at the clock while the chain is away",

@@ -11,6 +11,7 @@ from swarmd.sim.world import run
 
 from .mutants import CHAIN_MUTANTS, MUTANTS
 from .planting import Mutant, planted
+from .shell_mutants import SHELL_MUTANTS
 
 SEEDS_MAX = 30
 SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 700.0, "jumps": 0.0, "hostile": "none"}
@@ -32,7 +33,7 @@ def find(mutant: Mutant, chain: bool) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("mutant", "chain"),
-    [*((mutant, False) for mutant in MUTANTS), *((mutant, True) for mutant in CHAIN_MUTANTS)],
+    [*((mutant, False) for mutant in (*MUTANTS, *SHELL_MUTANTS)), *((mutant, True) for mutant in CHAIN_MUTANTS)],
     ids=lambda given: given.name if isinstance(given, Mutant) else "",
 )
 def test_a_mutant_is_caught(mutant: Mutant, chain: bool) -> None:
@@ -42,8 +43,9 @@ def test_a_mutant_is_caught(mutant: Mutant, chain: bool) -> None:
 
 
 def test_no_mutant_is_stale() -> None:
-    sources = {each.module: inspect.getsource(each.module) for each in (*MUTANTS, *CHAIN_MUTANTS)}
-    stale = [each.name for each in (*MUTANTS, *CHAIN_MUTANTS) if sources[each.module].count(each.text) != 1]
+    mutants = (*MUTANTS, *CHAIN_MUTANTS, *SHELL_MUTANTS)
+    sources = {each.module: inspect.getsource(each.module) for each in mutants}
+    stale = [each.name for each in mutants if sources[each.module].count(each.text) != 1]
     assert stale == [], "the code has changed: change the mutants with it"
 
 

@@ -90,7 +90,7 @@ def test_a_calm_swarm_has_every_reward_on_the_chain_once() -> None:
 
 
 def test_a_swarm_that_has_run_its_rounds_goes_on_when_it_gets_more() -> None:
-    summary = run(3, chain=False, nodes=3, rounds_max=10, hours=0.6, calm_s=700.0, stage_s=60.0, faults=20.0)
+    summary = run(2, chain=False, nodes=3, rounds_max=10, hours=0.6, calm_s=700.0, stage_s=60.0, faults=20.0)
     assert summary.rounds > 10
 
 

@@ -1,0 +1,103 @@
+"""Where the shell meets the world: what ports are told, what they report, where commits go, and what each may raise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeVar, assert_never
+
+from swarmd.core.commands import (
+    CHAIN_COMMANDS,
+    NETWORK_COMMANDS,
+    SUPERVISOR_COMMANDS,
+    TRAINER_COMMANDS,
+    ChainCommand,
+    Command,
+    NetworkCommand,
+    SupervisorCommand,
+    TrainerCommand,
+)
+from swarmd.core.events import Event
+from swarmd.core.state import State
+
+Told = TypeVar("Told", contravariant=True)
+
+
+class CommandPort(Protocol[Told]):
+    """Is told what to do: one kind of commands."""
+
+    def perform(self, command: Told) -> None:
+        """Take a command and return at once; what comes of it is a fact, later.
+
+        A port knows commands by their ids, and one that is not there drops them: they are given again when it is up.
+
+        Raises:
+            Nothing: whatever goes wrong is a fact as well.
+        """
+        ...
+
+
+class FactSink(Protocol):
+    """Takes facts for the log."""
+
+    async def observe(self, event: Event) -> None:
+        """Bring a fact; waits while the inbox is full. The facts that one caller brings keep their order.
+
+        Raises:
+            Nothing: a node whose log cannot be written ends, and this is cancelled.
+        """
+        ...
+
+
+class CommitLog(Protocol):
+    """Where commits are made durable; `swarmd.eventlog.store.EventLog`, or a simulated disk."""
+
+    @property
+    def next_seq(self) -> int:
+        """Sequence number the next event gets."""
+        ...
+
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes, rules: int) -> object:
+        """Write one commit and make it durable; blocks.
+
+        Raises:
+            LogWriteFailed, NoSpaceLeft: it may or may not be durable; the process must end.
+            CommitTooLarge: nothing was written.
+        """
+        ...
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether a snapshot of the state should be taken now."""
+        ...
+
+    def write_snapshot(self, state: State, rules: int) -> object:
+        """Keep the fold of all events so far, and let the oldest segments go by budget; blocks."""
+        ...
+
+
+class Ports(NamedTuple):
+    """All ports of a node.
+
+    Attributes:
+        supervisor: starts and ends worker processes.
+        network, trainer, chain: the workers; `chain` in swarms with a contract only.
+    """
+
+    supervisor: CommandPort[SupervisorCommand]
+    network: CommandPort[NetworkCommand]
+    trainer: CommandPort[TrainerCommand]
+    chain: CommandPort[ChainCommand] | None = None
+
+    def perform(self, command: Command) -> None:
+        """Hand a command to the port that it is for."""
+        if isinstance(command, NETWORK_COMMANDS):
+            self.network.perform(command)
+        elif isinstance(command, TRAINER_COMMANDS):
+            self.trainer.perform(command)
+        elif isinstance(command, CHAIN_COMMANDS):
+            assert self.chain is not None, f"{command.id} is for a contract, and this swarm has none"
+            self.chain.perform(command)
+        elif isinstance(command, SUPERVISOR_COMMANDS):
+            self.supervisor.perform(command)
+        else:
+            assert_never(command)

@@ -1,0 +1,347 @@
+"""What a supervisor decides about worker processes: without starting, reading or killing any.
+
+A driver tells it what happened, and carries out the actions that it answers with: the daemon with real processes, the
+simulator with made-up ones. At most one process of a worker exists at a time, and the core hears of every end once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+from collections.abc import Sequence
+from typing import NamedTuple, assert_never
+
+from swarmd.config import WorkersConfig
+from swarmd.core.commands import Command, KillWorker, StartWorker, StopWorkers, SupervisorCommand
+from swarmd.core.events import (
+    Event,
+    NodeStarted,
+    NodeStopped,
+    StopRequested,
+    TimerFired,
+    WorkerExited,
+    WorkerStarted,
+    WorkerStartFailed,
+)
+from swarmd.core.values import Worker
+from swarmd.errors import EXIT_FOR_ROOM
+from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Stop, ToWorker
+
+MESSAGES_QUEUED_MAX = 256  # a worker that leaves so many unread is killed
+DRAIN_S = 2.0  # longest reading of what a dead worker left in its pipes
+STOP_MESSAGE_SHARE = 0.7  # of stop_s: until then a worker may end by itself; then SIGTERM
+STOP_TERMINATE_SHARE = 0.9  # of stop_s: then SIGKILL
+PINGS_UNANSWERED = 2  # a worker that missed no more than these counts as answering
+
+# Signals that a process does not bring about itself: the kernel's for want of memory, or another's.
+OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+# Facts about the daemon itself; a worker that claims one is broken.
+DAEMON_EVENTS = (NodeStarted, StopRequested, NodeStopped, TimerFired, WorkerStarted, WorkerExited, WorkerStartFailed)
+
+
+class Execute(NamedTuple):
+    """Start the worker's program; `started` or `start_failed` follows."""
+
+    worker: Worker
+    attempt: int
+
+
+class Send(NamedTuple):
+    """Queue a message for the worker, or say `unread` where `MESSAGES_QUEUED_MAX` wait."""
+
+    worker: Worker
+    message: ToWorker
+
+
+class Terminate(NamedTuple):
+    """Ask the worker's process, and what it started, to end."""
+
+    worker: Worker
+
+
+class Kill(NamedTuple):
+    """End the worker's process, and what it started, at once."""
+
+    worker: Worker
+
+
+class Tell(NamedTuple):
+    """Bring a fact."""
+
+    event: Event
+
+
+Action = Execute | Send | Terminate | Kill | Tell
+
+
+class Process:
+    """What is known of one process, from the order to start it until it was reaped."""
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.exists = False
+        self.planned = False  # the node asked it to end
+        self.killed_for = ""
+        self.broken = False  # what it says is no longer listened to
+        self.fault: Fault | None = None
+        self.heard = False  # it has sent a frame
+        self.pings = 0
+        self.missed = 0  # pings sent since the last frame
+        self.handing_over = False  # the inbox is full: the worker is not to blame for its silence
+        self.terminate_at = self.kill_at = self.give_up_at = math.inf  # of an orderly stop
+
+
+class Supervision:
+    """The worker processes of one life of a daemon.
+
+    Args:
+        workers: those that this node has.
+        limits: ping and stop times.
+    """
+
+    def __init__(self, workers: Sequence[Worker], limits: WorkersConfig) -> None:
+        self._limits = limits
+        self._processes: dict[Worker, Process | None] = dict.fromkeys(workers)
+        self._end_told: dict[Worker, bool] = dict.fromkeys(workers, False)  # of the last process, or its failed start
+        self._stop: StopWorkers | None = None
+        self._ending = False  # the daemon is about to exit: nothing is started, and nobody is told any more
+        self._stop_told = False
+
+    # --- what the core wants ---
+
+    def perform(self, command: SupervisorCommand, now: float) -> list[Action]:
+        """What a command comes to. `now`: seconds of a clock that only goes forward."""
+        match command:
+            case StartWorker():
+                return self._start(command.worker, command.attempt)
+            case KillWorker():
+                return self.kill(command.worker, command.reason)
+            case StopWorkers():
+                return self._begin_stop(command, now)
+            case _:
+                assert_never(command)
+
+    def hand(self, worker: Worker, command: Command) -> list[Action]:
+        """Hand a command to the worker's process; it is dropped where there is none."""
+        return [] if self._processes[worker] is None else [Send(worker, Perform(command))]
+
+    def _start(self, worker: Worker, attempt: int) -> list[Action]:
+        """Start a process, unless there is one or the node is stopping."""
+        if self.is_stopping or self._processes[worker] is not None:
+            return []
+        self._processes[worker] = Process(attempt)
+        self._end_told[worker] = False
+        return [Execute(worker, attempt)]
+
+    def kill(self, worker: Worker, reason: str) -> list[Action]:
+        """End the worker's process at once; its exit is reported with this reason.
+
+        Where there is none and none was reported to have ended, that is reported: the core waits for an exit after a
+        kill, and would otherwise wait for ever.
+        """
+        process = self._processes[worker]
+        if process is not None:
+            process.killed_for = process.killed_for or reason
+            return [Kill(worker)] if process.exists else []
+        if self._end_told[worker] or self.is_stopping:
+            return []
+        self._end_told[worker] = True
+        return [Tell(WorkerExited(worker, f"{reason}, and no process was there"))]
+
+    def _begin_stop(self, command: StopWorkers, now: float) -> list[Action]:
+        """Ask all processes to end in order, within `stop_s`, and start none any more."""
+        if self._stop is not None:
+            return []
+        self._stop = command
+        stop_s = self._limits.stop_s
+        actions: list[Action] = []
+        for worker, process in self._processes.items():
+            if process is not None:
+                process.planned = True
+                process.terminate_at = now + stop_s * STOP_MESSAGE_SHARE
+                actions.append(Send(worker, Stop(grace_s=stop_s * STOP_MESSAGE_SHARE)))
+        return actions + self._stopped()
+
+    def _stopped(self) -> list[Action]:
+        """The node has stopped once no process is left."""
+        if self._stop is None or self._stop_told or self._ending or any(self._processes.values()):
+            return []
+        self._stop_told = True
+        return [Tell(NodeStopped(self._stop.reason, self._stop.code))]
+
+    def kill_all(self) -> list[Action]:
+        """End everything without waiting: the daemon is about to exit."""
+        self._ending = True
+        present = [worker for worker, process in self._processes.items() if process is not None]
+        return [action for worker in present for action in self.kill(worker, "killed at once")]
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no process is started any more."""
+        return self._stop is not None or self._ending
+
+    # --- time ---
+
+    @property
+    def due_at(self) -> float:
+        """When `tick` is to be called next; infinite for never."""
+        return min(
+            (
+                min(process.terminate_at, process.kill_at, process.give_up_at)
+                for process in self._processes.values()
+                if process is not None
+            ),
+            default=math.inf,
+        )
+
+    def tick(self, now: float) -> list[Action]:
+        """Do not wait any longer for processes that were asked to end: first SIGTERM, then SIGKILL, then go on."""
+        actions: list[Action] = []
+        for worker, process in self._processes.items():
+            if process is None:
+                continue
+            if process.terminate_at <= now:
+                process.terminate_at = math.inf
+                process.kill_at = now + self._limits.stop_s * (STOP_TERMINATE_SHARE - STOP_MESSAGE_SHARE)
+                actions.append(Terminate(worker))
+            elif process.kill_at <= now:
+                process.kill_at, process.give_up_at = math.inf, now + DRAIN_S
+                actions += self.kill(worker, "did not end in time")
+            elif process.give_up_at <= now:
+                self._processes[worker] = None
+        return actions + self._stopped()
+
+    def ping(self, worker: Worker) -> list[Action]:
+        """Ping, every `ping_s`, and kill a worker that has been silent through `silent_s` worth of pings.
+
+        Counted in pings, not by the clock, so that a daemon that was itself suspended blames nobody. Until the first
+        frame the core's `ready_s` deadline watches: imports take long on a busy machine.
+        """
+        process, limits = self._processes[worker], self._limits
+        if process is None or process.killed_for:
+            return []
+        if process.heard and not process.handing_over:
+            process.missed += 1
+        if process.missed * limits.ping_s >= limits.silent_s + limits.ping_s:
+            return self.kill(worker, f"answered no ping for {limits.silent_s:g} s")
+        process.pings += 1
+        return [Send(worker, Ping(process.pings))]
+
+    # --- what becomes of a process ---
+
+    def started(self, worker: Worker, pid: int) -> list[Action]:
+        """The program was executed."""
+        process = self._processes[worker]
+        assert process is not None, f"a {worker} worker was executed that nobody asked for"
+        process.exists = True
+        kill: list[Action] = [Kill(worker)] if process.killed_for else []
+        return [*kill, Tell(WorkerStarted(worker, pid, process.attempt))]
+
+    def start_failed(self, worker: Worker, reason: str, wanting: bool) -> list[Action]:
+        """The program was not executed. `wanting`: the machine has no room for one more process."""
+        process = self._processes[worker]
+        assert process is not None, f"a {worker} worker was to be executed that nobody asked for"
+        self._processes[worker], self._end_told[worker] = None, True
+        return [Tell(WorkerStartFailed(worker, reason, process.attempt, wanting)), *self._stopped()]
+
+    def heard(self, worker: Worker, message: FromWorker) -> list[Action]:
+        """A frame came: the worker lives, and what it observed is a fact."""
+        process = self._processes[worker]
+        if process is None or process.broken:
+            return []
+        process.heard, process.missed = True, 0
+        if isinstance(message, Fault):
+            process.fault = message
+        elif isinstance(message, Observed):
+            if isinstance(message.event, DAEMON_EVENTS):
+                return self.broken(worker, f"a worker cannot observe {type(message.event).__name__}")
+            return [Tell(message.event)]
+        return []
+
+    def hands_over(self, worker: Worker, waits: bool) -> None:
+        """Whether a fact of this worker's waits for room in the inbox."""
+        process = self._processes[worker]
+        if process is not None:
+            process.handing_over = waits
+
+    def broken(self, worker: Worker, reason: str) -> list[Action]:
+        """What the worker says makes no sense."""
+        process = self._processes[worker]
+        if process is not None:
+            process.broken = True
+        return self.kill(worker, f"broken output: {reason}")
+
+    def unread(self, worker: Worker) -> list[Action]:
+        """The worker has left `MESSAGES_QUEUED_MAX` messages unread."""
+        return self.kill(worker, f"took none of {MESSAGES_QUEUED_MAX} waiting messages")
+
+    def is_answering(self, worker: Worker) -> bool:
+        """Whether the worker has spoken, and missed no more than `PINGS_UNANSWERED` pings."""
+        process = self._processes[worker]
+        return process is not None and process.heard and process.missed <= PINGS_UNANSWERED
+
+    def listens(self, worker: Worker) -> bool:
+        """Whether what the worker says still counts."""
+        process = self._processes[worker]
+        return process is not None and not process.broken
+
+    def ended(self, worker: Worker, status: int | None, tail: str = "") -> list[Action]:
+        """The process is gone, and reaped.
+
+        Args:
+            status: its exit status, negative the number of the signal that ended it; None where it does not go away.
+            tail: the last of what it printed.
+        """
+        process = self._processes[worker]
+        if process is None:
+            return []
+        self._processes[worker], self._end_told[worker] = None, True
+        return [Tell(exit_of(worker, process, status, tail)), *self._stopped()]
+
+
+def exit_of(worker: Worker, process: Process, status: int | None, tail: str) -> WorkerExited:
+    """How a process ended, and through whom."""
+    fault = process.fault
+    return WorkerExited(
+        worker=worker,
+        reason=_reason(process, status, tail),
+        code=status if status is not None and status >= 0 else None,
+        signal=-status if status is not None and status < 0 else None,
+        permanent=fault.permanent if fault else False,
+        exit_code=fault.exit_code if fault else 0,
+        planned=fault is not None and fault.planned and not process.killed_for,
+        outside=not process.killed_for and not process.planned and is_from_outside(status),
+    )
+
+
+def _reason(process: Process, status: int | None, tail: str) -> str:
+    how = describe_status(status)
+    if process.killed_for:
+        headline = f"{process.killed_for}, killed"
+    elif process.fault:
+        headline = process.fault.reason
+    elif process.planned:
+        return f"stopped ({how})"
+    elif status == -signal.SIGKILL:
+        headline = f"{how}, not by this daemon; out of memory?"
+    else:
+        headline = how
+    return f"{headline}; last output:\n{tail}" if tail and not process.fault else headline
+
+
+def is_from_outside(status: int | None) -> bool:
+    """Whether others ended a process: by a signal, or by filling it until it made room."""
+    return status is not None and (status == EXIT_FOR_ROOM or -status in OUTSIDE_SIGNALS)
+
+
+def describe_status(status: int | None) -> str:
+    """How a process ended, in words."""
+    if status is None:
+        return "does not go away though killed"
+    if status >= 0:
+        return f"ended with status {status}"
+    with contextlib.suppress(ValueError):
+        return f"ended by {signal.Signals(-status).name}"
+    return f"ended by signal {-status}"

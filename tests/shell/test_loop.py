@@ -1,0 +1,129 @@
+"""The loop without its drivers; `tests/daemon/test_engine.py` has it with the daemon's, `tests/sim` with a world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from swarmd.core.applied import Applied
+from swarmd.core.commands import Command, ReadClock, Register, StartWorker, Submit, Train
+from swarmd.core.events import Event, MemberSeen, NodeStarted, NodeStopped, TimerFired
+from swarmd.core.state import Deadline, State
+from swarmd.core.values import Settings
+from swarmd.errors import CommitTooLarge
+from swarmd.shell.loop import WAIT_S_MAX, Loop
+from swarmd.shell.ports import Ports
+
+STARTED = NodeStarted(Settings("me", "test", "follower", "boss"), "run")
+
+
+class MemoryLog:
+    """Keeps commits of at most so many events."""
+
+    snapshot_due = False
+
+    def __init__(self, events_max: int = 100) -> None:
+        self.commits: list[tuple[Event, ...]] = []
+        self.next_seq = 0
+        self.events_max = events_max
+
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes, rules: int) -> None:
+        if len(events) > self.events_max:
+            raise CommitTooLarge("too large")
+        self.commits.append(tuple(events))
+        self.next_seq += len(events)
+
+    def write_snapshot(self, state: State, rules: int) -> None:
+        raise AssertionError("no snapshot is due")
+
+
+class Told:
+    """A projection, and a port."""
+
+    def __init__(self) -> None:
+        self.journal: list[Applied] = []
+        self.commands: list[Command] = []
+
+    def apply(self, applied: Applied) -> None:
+        self.journal.append(applied)
+
+    def perform(self, command: Command) -> None:
+        self.commands.append(command)
+
+
+def test_a_life_begins_with_a_commit_of_its_own_before_old_deadlines_and_facts() -> None:
+    loop = Loop(MemoryLog(), State(deadlines=(Deadline("clock", 5.0),)))
+    loop.offer(MemberSeen("anna"))
+    loop.begin(STARTED)
+    taken = [loop.next_facts(10.0) for _ in range(4)]
+    assert taken == [[STARTED], [TimerFired("clock", 5.0)], [MemberSeen("anna")], []]
+
+
+def test_nothing_of_what_is_written_is_in_force_before_it_is_adopted() -> None:
+    told = Told()
+    loop = Loop(MemoryLog(), State(), (told,))
+    loop.connect(told)
+    written = loop.write(1.0, [STARTED])
+    assert (loop.state, told.journal, told.commands, loop.next_seq) == (State(), [], [], 1)
+    loop.adopt(written)
+    assert loop.state.settings == STARTED.settings and len(told.journal) == 1
+    assert [type(command) for command in told.commands] == [StartWorker, StartWorker]
+
+
+def test_parts_of_a_commit_that_is_too_large_go_on_from_each_other() -> None:
+    told, log = Told(), MemoryLog(events_max=2)
+    loop = Loop(log, State(), (told,))
+    loop.connect(told)
+    facts = [STARTED, *(MemberSeen(f"peer{number}") for number in range(5))]
+    loop.adopt(loop.write(1.0, facts))
+    assert [event for commit in log.commits for event in commit] == facts
+    assert [applied.seq for applied in told.journal] == list(range(6))
+    assert all(now.before == then.after for then, now in zip(told.journal, told.journal[1:], strict=False))
+
+
+def test_a_full_inbox_takes_nothing_until_facts_were_taken_out() -> None:
+    loop = Loop(MemoryLog(), State(), inbox_max=2)
+    assert [loop.offer(MemberSeen(name)) for name in "abc"] == [True, True, False]
+    assert loop.next_facts(0.0) == [MemberSeen("a"), MemberSeen("b")]
+    assert loop.offer(MemberSeen("c"))
+
+
+def test_it_may_sleep_until_the_first_deadline_and_not_while_facts_wait() -> None:
+    loop = Loop(MemoryLog(), State(deadlines=(Deadline("late", 20.0), Deadline("early", 12.0))))
+    assert (loop.idle_s(10.0), loop.idle_s(13.0)) == (2.0, 0.0)
+    assert Loop(MemoryLog(), State(deadlines=(Deadline("far", 1e6),))).idle_s(10.0) == WAIT_S_MAX
+    loop.offer(MemberSeen("anna"))
+    assert loop.idle_s(10.0) == 0.0
+
+
+def test_a_life_ends_with_its_stop_and_what_was_brought_later_is_left() -> None:
+    told = Told()
+    loop = Loop(MemoryLog(), State(), (told,))
+    loop.connect(told)
+    for fact in (STARTED, NodeStopped("enough", 3), MemberSeen("late")):
+        loop.offer(fact)
+    loop.adopt(loop.write(1.0, loop.next_facts(1.0)))
+    assert loop.ended == NodeStopped("enough", 3) and len(told.journal) == 2
+
+
+def test_a_command_goes_to_the_port_that_it_is_for() -> None:
+    supervisor, network, trainer, chain = Told(), Told(), Told(), Told()
+    ports = Ports(supervisor, network, trainer, chain)
+    commands = (
+        StartWorker("s", "trainer", 1),
+        Register("r"),
+        ReadClock("c"),
+        Train("t", 0, 0),
+        Submit("x", "r", "reward"),
+    )
+    for command in commands:
+        ports.perform(command)
+    assert [[each.id for each in port.commands] for port in (supervisor, network, trainer, chain)] == [
+        ["s"],
+        ["r", "c"],
+        ["t"],
+        ["x"],
+    ]
+    with pytest.raises(AssertionError, match="this swarm has none"):
+        Ports(supervisor, network, trainer).perform(Submit("x", "r", "reward"))
