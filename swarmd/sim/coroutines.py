@@ -15,11 +15,38 @@ gives one: mostly the simulator's queue, after a delay that the caller drew. So 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Sequence
+import logging
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class DefectLogged(AssertionError):
+    """Shipped code logged an error and went on; in the simulator that ends the run."""
+
+
+class _Loud(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise DefectLogged(record.getMessage()) from (record.exc_info[1] if record.exc_info else None)
+
+
+@contextmanager
+def loud_errors() -> Iterator[None]:
+    """Nothing is shown of what shipped code logs, but an error ends the run (DefectLogged)."""
+    log, handler = logging.getLogger("swarmd"), _Loud()
+    level, propagate = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.ERROR)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
 
 
 class Later(Protocol):
