@@ -8,7 +8,7 @@ from swarmd.chain.following import Following
 from swarmd.chain.ports import BlockReader
 from swarmd.chain.sender import Mined, Sender
 from swarmd.chain.telling import Telling
-from swarmd.chain.verdicts import Refusal, Verdicts
+from swarmd.chain.verdicts import TOO_EARLY, Refusal, Verdicts
 from swarmd.core.values import Prepared
 from swarmd.errors import ChainError, ContractRefused, EndpointFailed
 from swarmd.worker.runtime import LOOP, Runtime
@@ -172,6 +172,9 @@ class Way:
         self._tell.lost(following, f"it was reverted in block {mined.block.number}")
 
     async def _judge_reverted(self, following: Following, error: ContractRefused) -> None:
+        if error.code in TOO_EARLY:  # in that block, which says nothing of now: the contract is asked again
+            self._tell.lost(following, error.message)
+            return
         try:
             await self._end_refused(following, error)
         except EndpointFailed:

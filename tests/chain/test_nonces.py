@@ -16,8 +16,9 @@ from swarmd.chain.wallet import Wallet
 from swarmd.chain.way import Way
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
+from swarmd.core.events import Event, SubmissionLost
 from swarmd.core.values import BlockRef, Prepared
-from swarmd.errors import ChainError
+from swarmd.errors import ChainError, ContractRefused
 
 pytestmark = pytest.mark.anyio
 
@@ -160,3 +161,17 @@ async def test_at_the_highest_price_the_lowest_nonce_is_sent_again_too() -> None
     telling = Telling(lambda event: None, lambda following: None)
     await Way("me", cast(Any, Sender()), cast(Any, None), cast(Any, None), telling, 1.0).push(following)
     assert sent == [low, high]
+
+
+async def test_one_that_was_mined_before_its_stage_began_is_tried_again() -> None:
+    """The contract refused it in that block; by now the stage has begun."""
+    told: list[Event] = []
+
+    class Sender:
+        async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
+            raise ContractRefused("InvalidStageNumber", "the call was refused: InvalidStageNumber")
+
+    telling = Telling(told.append, lambda following: None)
+    way = Way("me", cast(Any, Sender()), cast(Any, None), cast(Any, None), telling, 1.0)
+    await way.end_reverted(Following(REWARD), Mined("0xa", BLOCK, succeeded=False))
+    assert told == [SubmissionLost(REWARD.submission, "the call was refused: InvalidStageNumber")]
