@@ -95,6 +95,7 @@ class Chain:
         halted_until: no block before that.
         fee: what a unit of gas costs now.
         balances: of accounts that do not have RICH_WEI.
+        highest: the highest number of a block that there ever was.
         furthest: the last round and stage that any branch ever reached.
     """
 
@@ -110,6 +111,7 @@ class Chain:
         self.halted_until = 0.0
         self.fee = FEE
         self.balances: dict[str, int] = {}
+        self.highest = 0
         self.furthest = (0, 0)
         self.reorgs = 0
         self._timed = self.random.random() < 0.5
@@ -203,6 +205,7 @@ class Chain:
         receipts = [self._execute(tx, ref, logs) for tx in self._ripe(left_out)]
         entries = tuple([entry_of(said, ref, self._timed) for said in logs])
         self.blocks.append(Block(ref, tuple(receipts), entries, undo))
+        self.highest = max(self.highest, ref.number)
         self.furthest = max(self.furthest, contract.place)
         for receipt in receipts:
             self.receipts[receipt.tx.hash] = receipt

@@ -68,8 +68,8 @@ class Claims:
         for other in self._sent.get(tx.submission, ()):
             if self._succeeded(other.hash) and not self._strayed(tx):
                 self._fail(f"{tx.submission} is signed again although the chain has it")
-            if tx.call.kind != "advance" and (tx.nonce < other.nonce or self._reorgs[other.hash] < chain.reorgs):
-                continue  # a gap below the other, or a branch on which it may have no place: the contract takes one
+            if self._reorgs[other.hash] < chain.reorgs or (tx.nonce < other.nonce and tx.call.kind != "advance"):
+                continue  # it had no place on a branch of before; or none yet, and the contract takes only one of both
             if other.nonce >= chain.contract.nonce_of(other.call.account):
                 self._fail(
                     f"{tx.submission} is signed with nonce {tx.nonce} while its attempt {other.nonce} can be mined"
@@ -137,11 +137,17 @@ class Claims:
         event = envelope.event
         if isinstance(event, SubmissionPrepared):
             self._durable.add(event.prepared.hash)
+        elif isinstance(event, SubmissionConfirmed) and not self._was_deep(event.block.number):
+            self._fail(f"{event.submission} counts as confirmed in block {event.block.number}, at the very head")
         elif isinstance(event, StageTrained) and (event.round, event.stage) > before.done:
             self.trained[(event.round, event.stage)] = self.world.now
         if after.submissions is not before.submissions:
             self._compare(before, after)
             self._count(event)
+
+    def _was_deep(self, number: int) -> bool:
+        """Whether a block of this number was ever as deep as the profile asks for."""
+        return number + self.world.profile.depth - 1 <= self._chain.highest
 
     def _count(self, event: object) -> None:
         self.world.counts["confirmed"] += isinstance(event, SubmissionConfirmed)
