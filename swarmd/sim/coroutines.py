@@ -157,7 +157,8 @@ class VirtualSignal:
 
     async def wait(self, timeout_s: float | None = None) -> None:
         if not self._is_set:
-            self._waiting = answer = Answer[None]()
+            answer: Answer[None] = Answer()
+            self._waiting = answer
             if timeout_s is not None:
                 self._later(timeout_s, answer.give)
             await answer
@@ -195,7 +196,7 @@ class VirtualRuntime:
 
     async def sleep(self, delay_s: float) -> None:
         if delay_s > 0:
-            answer = Answer[None]()
+            answer: Answer[None] = Answer()
             self._later(delay_s, answer.give)
             await answer
 
@@ -206,7 +207,8 @@ class VirtualRuntime:
         """The results of several coroutines at once, in their order. Raises what the first of them raised."""
         results: list[Any] = [None] * len(coroutines)
         errors: list[Exception | None] = [None] * len(coroutines)
-        done, left = Answer[None](), len(coroutines)
+        left = len(coroutines)
+        done: Answer[None] = Answer()
 
         def note(place: int, value: T | None, error: Exception | None) -> None:
             nonlocal left

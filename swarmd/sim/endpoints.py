@@ -73,7 +73,10 @@ class Line:
 
     async def ask(self) -> None:
         """Let the time of one call pass. Raises EndpointFailed where nobody answers."""
-        await self.travel()
+        if self.random.random() < SLOW:
+            await self.runtime.sleep(self.latency_s())
+        if not self._is_alive():
+            await Answer()
         if self.fails():
             await self.fail()
 
@@ -82,11 +85,14 @@ class Line:
         if self.random.random() < SLOW:
             await self.runtime.sleep(self.latency_s())
         if not self._is_alive():
-            await Answer[None]()
+            await Answer()
 
     def fails(self) -> bool:
         """Whether nobody answers this call."""
-        return self.is_cut_off or self.random.random() < self.world.chance("failure") * FAILED
+        if self.node.rpc_out_until > self.world.now:
+            return True
+        chance = self.world.chance("failure")
+        return chance > 0 and self.random.random() < chance * FAILED
 
     async def fail(self) -> None:
         """Raise EndpointFailed, at once or when the caller's patience is over."""
@@ -132,6 +138,8 @@ class SimBlocks:
         return self._chain.blocks[number].ref
 
     async def all_at(self, numbers: Sequence[int]) -> list[BlockRef]:
+        if not numbers:
+            return []
         return await self._line.runtime.gather([self.at(number) for number in numbers])
 
     async def logs_of_all(self, blocks: Sequence[BlockRef]) -> list[list[Entry]]:
@@ -339,7 +347,8 @@ class SimHeads:
 
     async def wait(self, soon: bool = False) -> BlockRef | None:
         if not self._news:
-            self._waiting = answer = Answer[None]()
+            answer: Answer[None] = Answer()
+            self._waiting = answer
             self._later(self._poll_s * (SLOW_POLLS if self.live and not soon else 1), answer.give)
             await answer
             self._waiting = None

@@ -19,12 +19,6 @@ SHIPPED_CHAIN_MUTANTS = (
         "elif (prepared := following.attempts[-1]) is not None:",
     ),
     Mutant(
-        "attempts of an earlier life may not leave",
-        following,
-        "self._in_log = {each.hash for each in command.prepared}",
-        "self._in_log = set()",
-    ),
-    Mutant(
         "what is in the log is never let out",
         following,
         "        self._in_log.add(prepared.hash)\n",
