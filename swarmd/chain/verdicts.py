@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from swarmd.chain.ports import BlockReader, ContractReader, NotThere
+from swarmd.chain.terms import check_unreplaced
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, SubmissionKind, Value
 from swarmd.errors import ChainError, ContractRefused
@@ -77,8 +78,15 @@ class Verdicts:
         return False
 
     async def _place(self) -> tuple[int, int]:
-        """Round and stage of one block: read one after the other at the head, they might be of two."""
-        return await self._coordinator.place(hex((await self._blocks.head()).number))
+        """Round and stage of the head."""
+        return (await self._place_and_head())[0]
+
+    async def _place_and_head(self) -> tuple[tuple[int, int], BlockRef]:
+        """Round and stage of one block, and that block: read one after the other, they might be of two."""
+        head = await self._blocks.head()
+        place = await self._coordinator.place(hex(head.number))
+        await check_unreplaced(self._blocks, head)
+        return place, head
 
     def _ours(self, owner: str) -> bool | Refusal:
         if not self._account or owner.lower() == self._account.lower():
@@ -120,8 +128,8 @@ class Verdicts:
         Raises:
             ChainError: it is too early, or was a moment ago.
         """
-        head, name = await self._blocks.head(), (command.kind, command.round, command.stage)
-        place = await self._coordinator.place(hex(head.number))
+        name = (command.kind, command.round, command.stage)
+        place, head = await self._place_and_head()
         if place < (command.round, command.stage):
             raise self._behind(command, place)
         known = self._refused_once.pop(name, None)

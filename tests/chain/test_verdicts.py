@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
+from swarmd.chain.ports import NotThere
 from swarmd.chain.verdicts import REFUSED_ONCE_MAX, Refusal, Verdicts
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef
@@ -23,6 +25,7 @@ class Contract:
         self.where = (0, 0)
         self.owner = ""
         self.tip = BlockRef(7, "0x7")
+        self.while_read: Callable[[], None] = lambda: None
 
     async def eoa(self, peer: str) -> str:
         return self.owner
@@ -31,6 +34,7 @@ class Contract:
         return False
 
     async def place(self, block: str) -> tuple[int, int]:
+        self.while_read()
         return self.where
 
     async def head(self) -> BlockRef:
@@ -97,3 +101,12 @@ async def test_what_is_remembered_of_refusals_has_a_bound() -> None:
     for round in [0, *range(1, REFUSED_ONCE_MAX + 1), 0]:
         with pytest.raises(ChainError, match="asked again"):
             await verdicts.judge(reward(round), TOO_EARLY)
+
+
+async def test_a_place_of_two_blocks_says_nothing() -> None:
+    """Round and stage are asked for one after the other, by the block's number, which another block may have by then."""
+    contract, verdicts = judging()
+    contract.where = (3, 2)
+    contract.while_read = lambda: setattr(contract, "tip", BlockRef(7, "0x70"))
+    with pytest.raises(NotThere, match="block 7 was replaced while the contract was read"):
+        await verdicts.look(Submit("submit/advance/3/0/0", "advance/3/0", "advance", round=3, stage=0))
