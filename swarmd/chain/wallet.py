@@ -132,8 +132,8 @@ class Wallet:
         mined = await self._chain.nonce(self.account)
         waiting = max(await self._chain.nonce(self.account, "pending"), mined)
         free = [each for each in attempts if each.nonce >= mined]
+        await self._check_none_succeeded([each for each in attempts if each.nonce < mined])
         if not free:
-            await self._check_none_succeeded(attempts)
             return Place(waiting, None)
         keeps = what in ("advance", "withdrawal")
         last = max(reversed(free), key=lambda each: each.nonce) if keeps else free[-1]

@@ -90,6 +90,18 @@ async def test_no_second_nonce_is_taken_for_what_was_mined_since_it_was_looked_a
         await wallet.prepare("me", REWARD, [first])
 
 
+async def test_nor_is_a_gap_filled_then() -> None:
+    chain = Chain(4, 6)
+    wallet = wallet_on(chain)
+    high = await prepared_by(wallet, REWARD, ())
+    chain.nonces["pending"] = 4
+    low = await prepared_by(wallet, REWARD, [high])
+    assert (low.nonce, high.nonce) == (4, 6)
+    chain.mine(low)
+    with pytest.raises(ChainError, match="was mined meanwhile"):
+        await wallet.prepare("me", REWARD, [high, low])
+
+
 async def test_what_only_spent_its_nonce_gets_another_one() -> None:
     chain = Chain(4, 4)
     wallet = wallet_on(chain)
