@@ -104,7 +104,7 @@ async def test_what_is_remembered_of_refusals_has_a_bound() -> None:
 
 
 async def test_a_place_of_two_blocks_says_nothing() -> None:
-    """Round and stage are asked for one after the other, by the block's number, which another block may have by then."""
+    """Round and stage are asked for one after the other, by a number that another block may have by then."""
     contract, verdicts = judging()
     contract.where = (3, 2)
     contract.while_read = lambda: setattr(contract, "tip", BlockRef(7, "0x70"))
