@@ -116,13 +116,14 @@ class Ethereum:
 
 
 async def _mined_of(found: Mapping[str, Any]) -> MinedTransaction:
-    price, created = found.get("effectiveGasPrice"), found.get("contractAddress")
+    price, created, to = found.get("effectiveGasPrice"), found.get("contractAddress"), found.get("to")
     return MinedTransaction(
         BlockRef(_checked(found.get("blockNumber"), "block number"), HexBytes(found["blockHash"]).to_0x_hex()),
         _checked(found.get("status"), "status") == 1,
         _checked(found.get("gasUsed"), "amount of gas"),
         None if price is None else _checked(price, "price"),
         to_checksum_address(created) if created else "",
+        to_checksum_address(to) if to else "",
     )
 
 

@@ -76,6 +76,11 @@ class Following:
         """The newest attempt that may leave."""
         return next((each for each in reversed(self.attempts) if each.hash in self._in_log), None)
 
+    def released_by_nonce(self) -> list[Prepared]:
+        """Of each nonce the newest attempt that may leave and has its bytes, the lowest nonce first."""
+        newest = {each.nonce: each for each in self.attempts if each.raw and each.hash in self._in_log}
+        return [newest[nonce] for nonce in sorted(newest)]
+
     @property
     def submission(self) -> str:
         """Its id."""

@@ -52,6 +52,7 @@ class MinedTransaction(NamedTuple):
     gas_used: int
     price_wei: int | None  # of a unit of gas; None where the endpoint does not say it
     contract: str  # the one that it created, checksummed, or empty
+    to: str = ""  # whom it called, checksummed; empty for nobody, or where the endpoint does not say it
 
 
 class Signed(Value, frozen=True):

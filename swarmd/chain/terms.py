@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmd.chain.ports import ContractReader
+from swarmd.chain.ports import BlockReader, ContractReader, NotThere
 from swarmd.config import ChainConfig
 from swarmd.core.events import ChainUp
 from swarmd.core.values import BlockRef
@@ -66,11 +66,16 @@ class Terms:
             )
 
     async def standing(self, head: BlockRef, genesis: str, account: str) -> ChainUp:
-        """How the swarm stands at a block. Raises ChainError."""
+        """How the swarm stands at a block.
+
+        Raises:
+            NotThere: another block took its place meanwhile, so that some of the answers may be of that one.
+            ChainError: it cannot be told now.
+        """
         block, contract = hex(head.number), self.coordinator
         round, stage = await contract.place(block)
         policy = await contract.policy(block)
-        return ChainUp(
+        up = ChainUp(
             chain_id=self._config.chain_id,
             contract=contract.contract,
             genesis=genesis,
@@ -85,3 +90,11 @@ class Terms:
             min_submissions=policy.min_submissions,
             max_stage_s=policy.max_stage_s,
         )
+        await check_unreplaced(self.blocks, head)
+        return up
+
+
+async def check_unreplaced(blocks: BlockReader, block: BlockRef) -> None:
+    """Raise NotThere when the chain has another block of this number by now: what was read by number may be of both."""
+    if (await blocks.at(block.number)).hash != block.hash:
+        raise NotThere(f"block {block.number} was replaced while the contract was read")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Awaitable, Callable
 
-from swarmd.chain.ports import BlockReader, ContractReader
+from swarmd.chain.ports import BlockReader, ContractReader, NotThere
+from swarmd.chain.terms import check_unreplaced
 from swarmd.core.commands import Submit
-from swarmd.core.values import SubmissionKind, Value
+from swarmd.core.values import BlockRef, SubmissionKind, Value
 from swarmd.errors import ChainError, ContractRefused
 
 DONE_ALREADY = ("PeerIdAlreadyRegistered", "RewardAlreadySubmitted", "WinnerAlreadyVoted")
 TOO_EARLY = ("InvalidRoundNumber", "InvalidStageNumber")
 REFUSED_ONCE_MAX = 64  # submissions; of an older one the first refusal is forgotten, and it is asked once more
+
+Name = tuple[SubmissionKind, int, int]  # of a submission: kind, round, stage
 
 
 class Refusal(Value, frozen=True):
@@ -38,7 +40,7 @@ class Verdicts:
         self._blocks = blocks
         self._peer = peer
         self._account = account
-        self._refused_once: deque[tuple[str, int, int]] = deque(maxlen=REFUSED_ONCE_MAX)
+        self._refused_once: dict[Name, BlockRef] = {}  # with the head at which it was not too early
         self._looks: dict[SubmissionKind, Callable[[Submit], Awaitable[bool | Refusal]]] = {
             "register": self._registered,
             "reward": self._rewarded,
@@ -76,8 +78,15 @@ class Verdicts:
         return False
 
     async def _place(self) -> tuple[int, int]:
-        """Round and stage of one block: read one after the other at the head, they might be of two."""
-        return await self._coordinator.place(hex((await self._blocks.head()).number))
+        """Round and stage of the head."""
+        return (await self._place_and_head())[0]
+
+    async def _place_and_head(self) -> tuple[tuple[int, int], BlockRef]:
+        """Round and stage of one block, and that block: read one after the other, they might be of two."""
+        head = await self._blocks.head()
+        place = await self._coordinator.place(hex(head.number))
+        await check_unreplaced(self._blocks, head)
+        return place, head
 
     def _ours(self, owner: str) -> bool | Refusal:
         if not self._account or owner.lower() == self._account.lower():
@@ -114,19 +123,31 @@ class Verdicts:
         """Of a round or stage that is not there: return where it never will be.
 
         The contract may have come to this very place since it refused, so the first refusal at a place that is not too
-        early counts for nothing.
+        early counts for nothing; nor does a second one, where the block with that place was replaced in between.
 
         Raises:
             ChainError: it is too early, or was a moment ago.
         """
-        place, name = await self._place(), (command.kind, command.round, command.stage)
+        name = (command.kind, command.round, command.stage)
+        place, head = await self._place_and_head()
         if place < (command.round, command.stage):
             raise self._behind(command, place)
-        if name not in self._refused_once:
-            self._refused_once.append(name)
+        known = self._refused_once.pop(name, None)
+        if known is None or not await self._is_on_chain(known):
+            self._remember(name, head)
             where = f"round {place[0]} stage {place[1]}"
             raise ChainError(f"{error.message}; the contract is at {where} by now, so it is asked again")
-        self._refused_once.remove(name)
+
+    def _remember(self, name: Name, head: BlockRef) -> None:
+        self._refused_once[name] = head
+        if len(self._refused_once) > REFUSED_ONCE_MAX:
+            del self._refused_once[next(iter(self._refused_once))]
+
+    async def _is_on_chain(self, block: BlockRef) -> bool:
+        try:
+            return (await self._blocks.at(block.number)).hash == block.hash
+        except NotThere:
+            return False
 
     async def _judge_ownership(self, error: ContractRefused) -> bool | Refusal:
         owner = await self._coordinator.eoa(self._peer)

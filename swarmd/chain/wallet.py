@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from swarmd.chain.budget import Budget, counted
 from swarmd.chain.contract import refusal_of
@@ -54,6 +54,22 @@ def wallet_of(config: ChainConfig, caller: Caller, account: LocalAccount, budget
     return Wallet(config, Ethereum(caller), AccountKey(account, config.chain_id, config.drive), budget)
 
 
+class Said(NamedTuple):
+    """What a transaction asks for."""
+
+    to: str
+    content: bytes
+    gas: int
+
+
+class Place(NamedTuple):
+    """Where the next attempt goes, and the attempt there that it would replace."""
+
+    nonce: int
+    replaced: Prepared | None
+    fills_gap: bool = False  # nobody's transaction has this nonce any more, and those after it wait for one
+
+
 class Wallet:
     """See `swarmd.chain.sender.Sender`.
 
@@ -81,41 +97,60 @@ class Wallet:
         """Sign the next attempt, see `Sender`."""
         content = self._key.content_of(command, peer)
         gas = await self._gas_for(self._config.contract, content)
-        return await self._next(attempts, self._config.contract, content, gas, command.kind)
+        place = await self._place_for(attempts, command.kind)
+        if place.fills_gap and command.kind == "advance":
+            return await self._next(attempts, place, await self._nothing(), "withdrawal")
+        return await self._next(attempts, place, Said(self._config.contract, content, gas), command.kind)
 
     async def withdraw(self, attempts: Sequence[Prepared]) -> Prepared | None:
         """Sign a transaction of nothing to ourselves, which takes the nonce of the last attempt."""
-        gas = await self._gas_for(self.account, b"")
-        return await self._next(attempts, self.account, b"", gas, "withdrawal")
+        nothing = await self._nothing()
+        return await self._next(attempts, await self._place_for(attempts, "withdrawal"), nothing, "withdrawal")
 
-    async def _next(
-        self, attempts: Sequence[Prepared], to: str, content: bytes, gas: int, what: str
-    ) -> Prepared | None:
-        nonce, replaced = await self._place_for(attempts, what)
+    async def _nothing(self) -> Said:
+        return Said(self.account, b"", await self._gas_for(self.account, b""))
+
+    async def _next(self, attempts: Sequence[Prepared], place: Place, said: Said, what: str) -> Prepared | None:
         price: Price | None = await quote(self._chain, self._config.fees)
-        if price is not None and replaced is not None and replaced.raw:
-            price = replacing(self._key.read(replaced).price, price, self._config.fees)
+        if price is not None and place.replaced is not None and place.replaced.raw:
+            price = replacing(self._key.read(place.replaced).price, price, self._config.fees)
         if price is None:
             return None
-        cost_wei, counted_wei = gas * price.fee_wei, counted(attempts, nonce)
+        cost_wei, counted_wei = said.gas * price.fee_wei, counted(attempts, place.nonce)
         self.budget.check(cost_wei, counted_wei, what)
         await self._check_funds(cost_wei, what)
         self.budget.note(cost_wei, counted_wei)
-        return self._key.sign(Signed(nonce, price, gas, to, content))
+        return self._key.sign(Signed(place.nonce, price, said.gas, said.to, said.content))
 
-    async def _place_for(self, attempts: Sequence[Prepared], what: str) -> tuple[int, Prepared | None]:
-        """The nonce for the next attempt, and the attempt that it would replace."""
+    async def _place_for(self, attempts: Sequence[Prepared], what: str) -> Place:
+        """Which nonce the next attempt takes.
+
+        A step of the contract would be taken twice if two attempts at it were mined, so it keeps to the highest nonce
+        that any of them has; and what is withdrawn gives up its own nonce before one below it is filled, for that lets
+        it come up.
+        """
         mined = await self._chain.nonce(self.account)
         waiting = max(await self._chain.nonce(self.account, "pending"), mined)
         free = [each for each in attempts if each.nonce >= mined]
+        await self._check_none_succeeded([each for each in attempts if each.nonce < mined])
         if not free:
-            return waiting, None
-        if waiting < free[-1].nonce and what != "advance":
-            # Another process's transaction before ours is gone, and ours cannot come up. The contract takes each of
-            # these only once, so a second nonce is safe; a step of the contract it would take twice.
-            log.warning("%s: nonce %d of %s is free again", what, waiting, self.account)
-            return waiting, next((each for each in reversed(free) if each.nonce == waiting), None)
-        return free[-1].nonce, free[-1]
+            return Place(waiting, None)
+        keeps = what in ("advance", "withdrawal")
+        last = max(reversed(free), key=lambda each: each.nonce) if keeps else free[-1]
+        if waiting >= last.nonce or (what == "withdrawal" and not self._is_withdrawal(last)):
+            return Place(last.nonce, last)
+        # Another process's transaction before ours is gone, and ours cannot come up. The contract takes each of these
+        # only once, so a second nonce is safe; for a step of the contract the gap is filled with nothing.
+        log.warning("%s: nonce %d of %s is free again", what, waiting, self.account)
+        at_gap = (each for each in reversed(free) if each.nonce == waiting)
+        return Place(waiting, next(at_gap, None), fills_gap=True)
+
+    async def _check_none_succeeded(self, attempts: Sequence[Prepared]) -> None:
+        """Raise ChainError when the chain has one by now: a second nonce would bring it about a second time."""
+        for each in reversed(attempts):
+            mined = await self._receipt_of(each)
+            if mined is not None and mined.succeeded:
+                raise ChainError(f"{each.hash} was mined meanwhile, in block {mined.block.number}")
 
     async def _gas_for(self, to: str, content: bytes) -> int:
         """Gas to allow, a quarter more than it takes now."""
@@ -171,7 +206,8 @@ class Wallet:
         receipt = await self._chain.receipt(attempt.hash)
         if receipt is None:
             return None
-        return Mined(attempt.hash, receipt.block, receipt.succeeded and not self._is_withdrawal(attempt))
+        withdrawn = receipt.to == self.account or self._is_withdrawal(attempt)  # after a confirmation no bytes are kept
+        return Mined(attempt.hash, receipt.block, receipt.succeeded and not withdrawn)
 
     def _is_withdrawal(self, attempt: Prepared) -> bool:
         return bool(attempt.raw) and self._key.read(attempt).to == self.account

@@ -8,7 +8,7 @@ from swarmd.chain.following import Following
 from swarmd.chain.ports import BlockReader
 from swarmd.chain.sender import Mined, Sender
 from swarmd.chain.telling import Telling
-from swarmd.chain.verdicts import Refusal, Verdicts
+from swarmd.chain.verdicts import TOO_EARLY, Refusal, Verdicts
 from swarmd.core.values import Prepared
 from swarmd.errors import ChainError, ContractRefused, EndpointFailed
 from swarmd.worker.runtime import LOOP, Runtime
@@ -84,16 +84,18 @@ class Way:
         elif not following.waits_for_log:
             await self.prepare(following)  # it was confirmed once, and its bytes are kept no longer
 
-    async def _hand_over(self, following: Following, prepared: Prepared) -> None:
+    async def _hand_over(self, following: Following, prepared: Prepared) -> bool:
+        """Send an attempt; False where the contract refused it."""
         try:
             name = await self._sender.send(self._peer, following.command, prepared)
         except ContractRefused as error:
             await self._end_refused(following, error)
-            return
+            return False
         if following.pushed_at is None:
             following.pushed_at = self._runtime.now()
         if name is not None:
             self._tell.sent(following, prepared, name)
+        return True
 
     async def _send_once(self, following: Following, prepared: Prepared) -> None:
         if following.pushed_at is not None:
@@ -134,12 +136,17 @@ class Way:
         await self._replace(following, await self._sender.withdraw(following.attempts))
 
     async def _replace(self, following: Following, prepared: Prepared | None) -> None:
-        released = following.released()
+        """Tell the next attempt; where there can be none, send again what was sent.
+
+        Of each nonce one: the endpoints may have forgotten the lowest, and no other comes up before it.
+        """
         if prepared is not None:
             self._tell.prepared(following, prepared)
-        elif released is not None and released.raw:
-            log.warning("%s is stuck at the highest price that chain.fees allows", following.submission)
-            await self._hand_over(following, released)
+            return
+        log.warning("%s is stuck at the highest price that chain.fees allows", following.submission)
+        for each in following.released_by_nonce():
+            if not await self._hand_over(following, each):
+                return
 
     # --- what the contract says to it ---
 
@@ -165,6 +172,9 @@ class Way:
         self._tell.lost(following, f"it was reverted in block {mined.block.number}")
 
     async def _judge_reverted(self, following: Following, error: ContractRefused) -> None:
+        if error.code in TOO_EARLY:  # in that block, which says nothing of now: the contract is asked again
+            self._tell.lost(following, error.message)
+            return
         try:
             await self._end_refused(following, error)
         except EndpointFailed:

@@ -7,30 +7,42 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from swarmd.chain.logs import Entry
 from swarmd.core.events import AnyChainLog
 from swarmd.core.values import BlockRef
-from swarmd.sim.contract import Call, Contract, Undo
+from swarmd.sim.contract import Call, Contract, Undo, View
 
 if TYPE_CHECKING:
     from swarmd.sim.world import World
 
 REORG_DEPTH_MAX = 8
 BUMP = 1.1  # a replacement must offer so many times the fee
-FEE = 1000  # what a unit of gas costs in quiet times
+FEE = 1000  # what a unit of gas costs in quiet times, in wei
+GAS, GAS_IDLE = 100_000, 21_000  # that a call takes, and a transaction that does nothing
+GAS_ALLOWED, GAS_IDLE_ALLOWED = GAS * 5 // 4, GAS_IDLE * 5 // 4  # as the wallet signs them
+CALL_WEI = GAS_ALLOWED * (2 * FEE + FEE // 10)  # that a call may cost at most, as it is signed in quiet times
+RICH_WEI = 10**18  # what an account has
 DAWDLE = 0.1  # chance that a block leaves a transaction out which it could have
 REJOIN = 0.5  # chance that a block of a new branch takes a transaction
 
-Answer = Literal["taken", "known", "nonce too low", "underpriced"]
+Answer = Literal["taken", "already known", "nonce too low", "replacement transaction underpriced"]  # in geth's words
 
 
 class Tx(msgspec.Struct, frozen=True):
-    """A signed transaction; the hash is made of all the rest."""
+    """A signed transaction; the hash is made of all the rest. Prices are in wei for a unit of gas."""
 
     hash: str
     call: Call
     nonce: int
     fee: int
     submission: str = ""
+    tip: int = 0
+
+
+class Spoken(Entry, gc=False):
+    """A log entry, with what it says instead of its encoding."""
+
+    said: AnyChainLog | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -46,14 +58,30 @@ class Block(msgspec.Struct, frozen=True):
 
     ref: BlockRef
     receipts: tuple[Receipt, ...]
-    logs: tuple[AnyChainLog, ...]
+    entries: tuple[Spoken, ...]
     undo: Undo
 
 
-def sign(call: Call, nonce: int, fee: int, submission: str = "") -> Tx:
+def sign(call: Call, nonce: int, fee: int, submission: str = "", tip: int = 0) -> Tx:
     """A transaction; the same content gives the same hash."""
-    content = msgspec.msgpack.encode((call, nonce, fee, submission))
-    return Tx("0x" + hashlib.blake2b(content, digest_size=8).hexdigest(), call, nonce, fee, submission)
+    content = msgspec.msgpack.encode((call, nonce, fee, submission, tip))
+    return Tx("0x" + hashlib.blake2b(content, digest_size=8).hexdigest(), call, nonce, fee, submission, tip)
+
+
+def entry_of(said: AnyChainLog, ref: BlockRef, timed: bool) -> Spoken:
+    """What eth_getLogs has of a log; some nodes give the block's time."""
+    number, index = hex(ref.number), hex(said.index)
+    return Spoken(
+        address="",
+        topics=(),
+        data="",
+        block_number=number,
+        block_hash=ref.hash,
+        transaction_hash=said.transaction,
+        log_index=index,
+        block_timestamp=hex(int(ref.at)) if timed else None,
+        said=said,
+    )
 
 
 class Chain:
@@ -66,6 +94,9 @@ class Chain:
         seen: every transaction that ever reached the pool, by hash.
         halted_until: no block before that.
         fee: what a unit of gas costs now.
+        balances: of accounts that do not have RICH_WEI.
+        highest: the highest number of a block that there ever was.
+        furthest: the last round and stage that any branch ever reached.
     """
 
     def __init__(self, world: World, contract: Contract) -> None:
@@ -79,7 +110,11 @@ class Chain:
         self.seen: dict[str, Tx] = {}
         self.halted_until = 0.0
         self.fee = FEE
+        self.balances: dict[str, int] = {}
+        self.highest = 0
+        self.furthest = (0, 0)
         self.reorgs = 0
+        self._timed = self.random.random() < 0.5
         self._hashes = 0
         self._calm = False
 
@@ -92,6 +127,22 @@ class Chain:
         """Whether a block is on the present branch."""
         return block.number < len(self.blocks) and self.blocks[block.number].ref.hash == block.hash
 
+    def view(self, number: int) -> View:
+        """The contract as it was at the end of a block of the present branch."""
+        if number >= self.head.number:
+            return self.contract
+        return self.contract.before([block.undo for block in self.blocks[number + 1 :]])
+
+    def balance_of(self, account: str) -> int:
+        """What an account has, in wei."""
+        return self.balances.get(account, RICH_WEI)
+
+    def is_known(self, transaction: str) -> bool:
+        """Whether a block of the present branch, or the pool, has a transaction."""
+        tx = self.seen.get(transaction)
+        waiting = None if tx is None else self.pool.get((tx.call.account, tx.nonce))
+        return transaction in self.receipts or (waiting is not None and waiting.hash == transaction)
+
     def pending_nonce_of(self, account: str) -> int:
         """The first nonce of an account that neither the chain nor the pool has a transaction for."""
         nonce = self.contract.nonce_of(account)
@@ -103,12 +154,12 @@ class Chain:
         """Offer a transaction to the pool."""
         place = (tx.call.account, tx.nonce)
         if tx.nonce < self.contract.nonce_of(tx.call.account):
-            return "known" if tx.hash in self.receipts else "nonce too low"
+            return "nonce too low"
         waiting = self.pool.get(place)
         if waiting is not None and waiting.hash == tx.hash:
-            return "known"
-        if waiting is not None and tx.fee < waiting.fee * BUMP:
-            return "underpriced"
+            return "already known"
+        if waiting is not None and (tx.fee < waiting.fee * BUMP or tx.tip < waiting.tip * BUMP):
+            return "replacement transaction underpriced"
         self.pool[place] = tx
         self.seen.setdefault(tx.hash, tx)
         return "taken"
@@ -134,6 +185,7 @@ class Chain:
         self._calm = True
         self.halted_until = 0.0
         self.fee = FEE
+        self.balances.clear()
 
     def _tick(self) -> None:
         self.world.call_in(self.world.profile.block_s * self.random.uniform(0.7, 1.3), self._tick)
@@ -151,7 +203,10 @@ class Chain:
         contract.undo = undo
         logs: list[AnyChainLog] = []
         receipts = [self._execute(tx, ref, logs) for tx in self._ripe(left_out)]
-        self.blocks.append(Block(ref, tuple(receipts), tuple(logs), undo))
+        entries = tuple([entry_of(said, ref, self._timed) for said in logs])
+        self.blocks.append(Block(ref, tuple(receipts), entries, undo))
+        self.highest = max(self.highest, ref.number)
+        self.furthest = max(self.furthest, contract.place)
         for receipt in receipts:
             self.receipts[receipt.tx.hash] = receipt
             self.world.note_receipt(receipt)
@@ -162,6 +217,8 @@ class Chain:
         for account in dict.fromkeys([account for account, _ in self.pool]):
             nonce = self.contract.nonce_of(account)
             while (tx := self.pool.get((account, nonce))) and tx.fee >= self.fee:
+                if self.balance_of(account) < tx.fee * GAS:
+                    break
                 if left_out and self.random.random() < left_out:
                     break
                 taken.append(self.pool.pop((account, nonce)))

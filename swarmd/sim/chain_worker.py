@@ -1,167 +1,143 @@
-"""The simulated chain worker: reads blocks, notices branches that replaced each other, and follows submissions.
+"""The chain worker of a simulated node: the shipped watcher, submitter and wallet over a simulated chain.
 
-It knows nothing but what it reads and what it is told, and forgets it all when it ends.
+Simulated are the endpoints, the chain behind them, signatures, and the process: it dies and freezes, and its facts come
+twice now and then. It knows nothing but what it reads and what it is told, and forgets it all when it ends.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
-from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
-from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, MembershipRead
-from swarmd.core.values import BlockRef
-from swarmd.sim.submitter import Submitter
+from swarmd.chain.agent import ChainAgent
+from swarmd.chain.budget import Budget
+from swarmd.chain.fees import GWEI
+from swarmd.chain.logs import Entry
+from swarmd.chain.submitter import Submitter
+from swarmd.chain.terms import Terms
+from swarmd.chain.wallet import Wallet
+from swarmd.chain.watcher import Watcher
+from swarmd.config import ChainConfig, FeesConfig
+from swarmd.core.commands import Command, Submit
+from swarmd.core.events import AnyChainLog, Event, SubmissionRefused
+from swarmd.errors import ChainMismatch, ConfigError
+from swarmd.gas import COIN_WEI
+from swarmd.sim.chain import FEE, Spoken
+from swarmd.sim.coroutines import VirtualRuntime
+from swarmd.sim.endpoints import Line, SimAccounts, SimBlocks, SimContract, SimEndpoints, SimHeads
+from swarmd.sim.signatory import CONTRACT, SimSignatory
 from swarmd.sim.worker import SimWorker
 
 if TYPE_CHECKING:
-    from swarmd.sim.chain import Chain
     from swarmd.sim.node import Node
 
-BATCH_BLOCKS = 16  # read at once while catching up
-SPARSE_BLOCKS = 16  # every so many blocks one is reported although it holds nothing
-REMEMBERED_BLOCKS = 300
-RETRY_S = 3.0  # from a call that failed to the next
-CALL_S_MAX = 2.0
+PIPE_S = 0.001  # from the daemon to the worker
+CALL_S = 10.0  # a call without an answer ends after this
+RANGE_BLOCKS = 16  # read at once while catching up
+BOUNDS = (20 * FEE, 20 * FEE, 4 * FEE)  # highest prices that nodes sign, by their number
+SAFE_EVERY = 4  # every so many nodes go by the chain's own word for what is confirmed
 
 
 class ChainWorker(SimWorker):
-    """A node's view of the chain.
-
-    Attributes:
-        read: blocks that were read, oldest first, the last one being how far the daemon knows the chain.
-        up: whether the daemon knows that everything up to the head has been read.
-    """
+    """A node's chain worker."""
 
     kind = "chain"
 
     def __init__(self, node: Node, pid: int) -> None:
         super().__init__(node, pid)
-        self.read: list[BlockRef] = []
-        self.up = False
-        self.degraded = False
         self.deaf = self.random.random() < self.world.chance("slow_start")
-        self.submitter = Submitter(self)
-        self._looks = False
+        self.runtime = VirtualRuntime(self.later, lambda: self.world.now, node.clock)
+        config = config_of(node)
+        self.line = Line(node, self.runtime, lambda: self.alive, config.call_s)
+        self.heads = SimHeads(self.line, self.later, config.poll_s)
+        self.accounts = SimAccounts(self.line)
+        contract = SimContract(self.line, SimBlocks(self.line, config.depth, config.range_blocks))
+        wallet = Wallet(config, self.accounts, SimSignatory(node), Budget(config.fees, node.clock))
+        terms = Terms(config, node.settings.stages, node.peer, contract)
+        watcher = Watcher(
+            config,
+            terms,
+            SimEndpoints(self.line),
+            self.heads,
+            self.tell_all,
+            lambda: node.account,
+            self.runtime,
+            said_in,
+        )
+        submitter = Submitter(
+            config, node.peer, contract, self.accounts, wallet, watcher.confirmed_number, self.tell_all, self.runtime
+        )
+        self._agent = ChainAgent(watcher, submitter, wallet.budget, self.tell_all, self._begin)
+        self._wanted: dict[str, Submit] = {}
 
-    @property
-    def chain(self) -> Chain:
-        """The chain that all nodes share."""
-        assert self.world.chain is not None, "there is a chain wherever there is a chain worker"
-        return self.world.chain
+    def _begin(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.runtime.start(self._guarded(run))
 
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether none of this node's endpoints answers."""
-        return self.node.rpc_out_until > self.world.now
+    async def _guarded(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """The worker ends by itself only on another chain or contract; there is only one."""
+        try:
+            await run()
+        except (ChainMismatch, ConfigError) as error:
+            self.world.fail(self.node, f"its chain worker gives up: {error.message}")
 
     def begin(self) -> None:
         """The first order says where to begin; a deaf worker never comes up."""
-
-    def call_s(self) -> float:
-        """How long a call takes."""
-        return min(self.random.expovariate(1.0 / self.world.profile.latency_s), CALL_S_MAX)
-
-    def tell_all(self, *facts: Event) -> None:
-        """Report facts; now and then one comes twice."""
-        for fact in facts:
-            self.tell(fact)
-            if self.random.random() < self.world.chance("duplicate"):
-                self.tell(fact)
-
-    def has_read(self, block: BlockRef) -> bool:
-        """Whether the daemon knows the chain up to this block, so that it will hear of its being replaced."""
-        return self.chain.has(self.read[-1]) and block.number <= self.read[-1].number
-
-    # --- commands ---
+        if not self.deaf:
+            self._agent.run()
 
     def perform(self, command: Command) -> None:
-        if self.deaf:
-            return
-        if isinstance(command, WatchChain):
-            self.read = list(command.recent) or [self.chain.blocks[0].ref]
-            self._look_in(self.call_s())
-        elif isinstance(command, Submit):
-            self.submitter.take(command)
-        elif isinstance(command, Broadcast):
-            self.later(self.call_s(), self.submitter.release, command)
+        if not self.deaf:
+            self.later(PIPE_S, self._take, command)
 
-    # --- reading ---
+    def _take(self, command: Command) -> None:
+        if isinstance(command, Submit):
+            self._wanted[command.submission] = command
+        self._agent.take(command)
+
+    def tell_all(self, fact: Event) -> None:
+        """Report a fact; now and then one comes twice."""
+        if self.alive and isinstance(fact, SubmissionRefused):
+            wanted, answered = self._wanted[fact.submission], self.accounts.refusals.get(fact.submission, "")
+            self.world.note_refused(self.node, wanted, fact.code, answered)
+        self.tell(fact)
+        if self.random.random() < self.world.chance("duplicate"):
+            self.tell(fact)
 
     def notice_head(self) -> None:
-        """There is a new block; a worker that is cut off finds that out at its next poll."""
-        if self.read:
-            self._look_in(self.call_s())
+        """There is a new block."""
+        self.heads.announce(self.line.chain.head)
 
-    def _look_in(self, delay_s: float) -> None:
-        if not self._looks:
-            self._looks = True
-            self.later(delay_s, self._look)
+    def end(self) -> None:
+        super().end()
+        self.runtime.stop()
 
-    def _look(self) -> None:
-        self._looks = False
-        if self.is_cut_off:
-            self._lose_chain()
-        elif not self.alive:
-            return
-        elif self.up and self.random.random() < 0.3:  # two tasks: either may be first
-            self.submitter.follow()
-            self._read_on()
-        else:
-            self._read_on()
-            self.submitter.follow()
 
-    def _lose_chain(self) -> None:
-        if not self.degraded:
-            self.degraded, self.up = True, False
-            self.tell_all(ChainDegraded("no endpoint answers"))
-        self._look_in(RETRY_S)
+def config_of(node: Node) -> ChainConfig:
+    """What a node's configuration says of the chain: in some things nodes differ, by their number."""
+    profile, settings = node.world.profile, node.settings.chain
+    assert settings is not None, "there is a chain"
+    fees = FeesConfig(
+        max_gwei=BOUNDS[node.index % len(BOUNDS)] / GWEI,
+        tip_gwei=FEE / 10 / GWEI,
+        stuck_s=profile.stuck_s,
+        day_coins_max=node.world.day_wei_max() / COIN_WEI,
+    )
+    return ChainConfig(
+        rpc=(),
+        chain_id=31337,
+        contract=CONTRACT,
+        depth=profile.depth - 1,
+        finality="safe" if node.index % SAFE_EVERY == SAFE_EVERY - 1 else "depth",
+        poll_s=profile.block_s,
+        call_s=CALL_S,
+        range_blocks=RANGE_BLOCKS,
+        drive=settings.drive,
+        fees=fees,
+    )
 
-    def _read_on(self) -> None:
-        """Tell what replaced what, then the blocks up to the head, in several steps when there are many."""
-        chain = self.chain
-        if not chain.has(self.read[-1]):
-            self._fork()
-            self._look_in(self.call_s())
-            return
-        first = self.read[-1].number + 1
-        for block in chain.blocks[first : first + BATCH_BLOCKS]:
-            if block.logs or block.ref.number % SPARSE_BLOCKS == 0:
-                self.tell_all(ChainBlock(block.ref, block.logs))
-            self.read.append(block.ref)
-        del self.read[:-REMEMBERED_BLOCKS]
-        if self.read[-1].number < chain.head.number:
-            self._look_in(self.call_s())
-        elif not self.up:
-            self._come_up()
 
-    def _fork(self) -> None:
-        tip = self.read[-1]
-        while self.read and not self.chain.has(self.read[-1]):
-            self.read.pop()
-        if not self.read:
-            self.read.append(self.chain.blocks[0].ref)
-        self.tell_all(ChainReorged(self.read[-1], tip.number - self.read[-1].number))
-        self.up = False
-
-    def _come_up(self) -> None:
-        chain, contract = self.chain, self.chain.contract
-        self.up, self.degraded = True, False
-        round, stage = contract.place
-        up = ChainUp(
-            chain_id=31337,
-            contract="0xcontract",
-            genesis=chain.blocks[0].ref.hash,
-            head=chain.head,
-            stages=contract.stages,
-            round=round,
-            stage=stage,
-            opened_at=contract.opened_at,
-            account=self.node.account,
-            registered_to=contract.account_of(self.node.peer),
-            extensions=0 if contract.manager else 1,
-            min_submissions=contract.min_submissions,
-            max_stage_s=contract.max_stage_s,
-        )
-        self.tell_all(up)
-        if self.random.random() < 0.2:
-            self.tell_all(MembershipRead(True))
+def said_in(entry: Entry, rejected: Counter[str]) -> AnyChainLog | None:
+    """What an entry of the simulated chain says."""
+    assert isinstance(entry, Spoken), "there are no others"
+    return entry.said

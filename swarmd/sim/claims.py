@@ -14,7 +14,7 @@ from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrep
 from swarmd.core.ids import submission_id
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
 from swarmd.core.submissions import REPEATABLE, SETTLED
-from swarmd.sim.chain import Chain, Receipt, Tx
+from swarmd.sim.chain import GAS_ALLOWED, GAS_IDLE_ALLOWED, Chain, Receipt, Tx
 from swarmd.sim.progress import reachable
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class Claims:
         self._nonces: dict[str, set[int]] = {}  # signed with, by submission
         self._reorgs: dict[str, int] = {}  # that had been when a transaction was signed
         self._mined: dict[str, list[str]] = {}  # hashes that a block ever had, by submission
+        self._costs: dict[int, int] = {}  # the most that may be paid for each nonce
+        self._spent_wei = 0
         self._last: Place = (-1, -1)  # of a reward on the chain
 
     # --- attempts ---
@@ -57,6 +59,8 @@ class Claims:
         """A second attempt is made only in the place of the first, or when the first can be mined no more."""
         chain = self._chain
         self._reorgs.setdefault(tx.hash, chain.reorgs)
+        if not tx.submission:
+            return
         nonces = self._nonces.setdefault(tx.submission, set())
         if tx.nonce in nonces:
             return
@@ -64,6 +68,8 @@ class Claims:
         for other in self._sent.get(tx.submission, ()):
             if self._succeeded(other.hash) and not self._strayed(tx):
                 self._fail(f"{tx.submission} is signed again although the chain has it")
+            if self._reorgs[other.hash] < chain.reorgs or (tx.nonce < other.nonce and tx.call.kind != "advance"):
+                continue  # it had no place on a branch of before; or none yet, and the contract takes only one of both
             if other.nonce >= chain.contract.nonce_of(other.call.account):
                 self._fail(
                     f"{tx.submission} is signed with nonce {tx.nonce} while its attempt {other.nonce} can be mined"
@@ -74,12 +80,25 @@ class Claims:
         if tx.hash not in self._durable:
             self._fail(f"{tx.submission} is sent, but the log has no attempt {tx.hash}")
         self._sent.setdefault(tx.submission, []).append(tx)
+        self._pay(tx)
+
+    def _pay(self, tx: Tx) -> None:
+        """What may have to be paid is never above the day's budget; of one nonce the chain takes one transaction."""
+        before_wei, cost_wei = (
+            self._costs.get(tx.nonce, 0),
+            tx.fee * (GAS_IDLE_ALLOWED if tx.call.kind == "idle" else GAS_ALLOWED),
+        )
+        self._costs[tx.nonce] = max(cost_wei, before_wei)
+        self._spent_wei += self._costs[tx.nonce] - before_wei
+        if 0 < self.world.day_wei_max() < self._spent_wei:
+            self._fail(f"it may pay {self._spent_wei} wei, and {self.world.day_wei_max()} is a day's budget")
 
     def on_receipt(self, receipt: Receipt) -> None:
         """A block has one of this node's transactions."""
         tx, chain = receipt.tx, self._chain
         undisturbed = self._reorgs[tx.hash] == chain.reorgs
-        if receipt.error in TWICE and undisturbed:
+        alone = len({each.nonce for each in self._sent.get(tx.submission, ())}) == 1  # see `on_signed` of two nonces
+        if receipt.error in TWICE and undisturbed and alone:
             self._fail(f"{tx.submission} was sent although the chain had it: {receipt.error}")
         if receipt.error:
             return
@@ -102,13 +121,11 @@ class Claims:
         receipt = self._chain.receipts.get(transaction)
         return receipt is not None and not receipt.error
 
-    def on_refused(self, command: Submit, code: str) -> None:
+    def on_refused(self, command: Submit, code: str, answered: str) -> None:
         """The chain worker gives a submission up: by the contract's rules only; no simulated log is an old copy."""
-        contract = self._chain.contract
-        place = (command.round, command.stage)
         reasons = {
-            "PeerNotAllowed": contract.is_barred(self.node.peer),
-            "moved-on": command.kind == "advance" and contract.place > place,
+            "PeerNotAllowed": answered == code,
+            "moved-on": command.kind == "advance" and self._chain.furthest > (command.round, command.stage),
         }
         if not reasons.get(code, False):
             self._fail(f"{command.submission} is refused with {code}, which nothing justifies")
@@ -120,11 +137,17 @@ class Claims:
         event = envelope.event
         if isinstance(event, SubmissionPrepared):
             self._durable.add(event.prepared.hash)
+        elif isinstance(event, SubmissionConfirmed) and not self._was_deep(event.block.number):
+            self._fail(f"{event.submission} counts as confirmed in block {event.block.number}, at the very head")
         elif isinstance(event, StageTrained) and (event.round, event.stage) > before.done:
             self.trained[(event.round, event.stage)] = self.world.now
         if after.submissions is not before.submissions:
             self._compare(before, after)
             self._count(event)
+
+    def _was_deep(self, number: int) -> bool:
+        """Whether a block of this number was ever as deep as the profile asks for."""
+        return number + self.world.profile.depth - 1 <= self._chain.highest
 
     def _count(self, event: object) -> None:
         self.world.counts["confirmed"] += isinstance(event, SubmissionConfirmed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -27,56 +27,70 @@ class Call(msgspec.Struct, frozen=True):
     winners: tuple[str, ...] = ()
 
 
-class Contract:
-    """State and rules.
+class Rules(msgspec.Struct, frozen=True):
+    """What a contract was made with; `manager` moves the swarm on without a policy, empty for none."""
 
-    Attributes:
-        undo: what to put back, in reverse, to take the present block's changes back.
+    stages: int
+    min_submissions: int
+    max_stage_s: int
+    manager: str = ""
+
+
+class View:
+    """What the contract says and would take, at some block.
+
+    Args:
+        rules: the contract's.
+        get: the value of a key at that block, or the second argument where there is none.
     """
 
-    def __init__(self, stages: int, min_submissions: int, max_stage_s: int, manager: str, at: float) -> None:
-        self.stages = stages
-        self.min_submissions = min_submissions
-        self.max_stage_s = max_stage_s
-        self.manager = manager  # account that moves the swarm on without a policy, empty for none
-        self.undo: Undo = []
-        self._book: dict[Hashable, Any] = {"place": (0, 0), "opened_at": at, "submissions": 0}
+    def __init__(self, rules: Rules, get: Callable[[Hashable, Any], Any]) -> None:
+        self.rules = rules
+        self._get = get
 
     # --- what it says ---
 
     @property
     def place(self) -> tuple[int, int]:
         """Round and stage."""
-        return self._book["place"]  # type: ignore[no-any-return]
+        place: tuple[int, int] = self._get("place", (0, 0))
+        return place
 
     @property
     def opened_at(self) -> float:
         """When the stage began, by the time of its block."""
-        return self._book["opened_at"]  # type: ignore[no-any-return]
+        return float(self._get("opened_at", 0.0))
 
     def account_of(self, peer: str) -> str:
         """`getEoa`: the account that a peer is registered to, empty for none."""
-        return self._book.get(("account", peer), "")  # type: ignore[no-any-return]
+        return str(self._get(("account", peer), ""))
 
     def reward_block(self, round: int, stage: int, peer: str) -> int | None:
         """Number of the block that has the reward of a peer, None where there is none."""
-        return self._book.get(("reward", round, stage, peer))
+        block: int | None = self._get(("reward", round, stage, peer), None)
+        return block
 
     def vote_block(self, round: int, peer: str) -> int | None:
         """Number of the block that has the vote of a peer, None where there is none."""
-        return self._book.get(("vote", round, peer))
+        block: int | None = self._get(("vote", round, peer), None)
+        return block
+
+    def votes(self, round: int, peer: str) -> tuple[str, ...]:
+        """`getVoterVotes`: whom a peer voted for."""
+        return tuple(self._get(("winners", round, peer), ()))
 
     def registration_block(self, peer: str) -> int | None:
         """Number of the block in which a peer was registered."""
-        return self._book.get(("registered", peer))
+        block: int | None = self._get(("registered", peer), None)
+        return block
 
     def is_barred(self, peer: str) -> bool:
         """Whether the allow-list leaves a peer out."""
-        return bool(self._book.get(("barred", peer)))
+        return bool(self._get(("barred", peer), False))
 
     def nonce_of(self, account: str) -> int:
         """Transactions of an account that the chain has."""
-        return self._book.get(("nonce", account), 0)  # type: ignore[no-any-return]
+        return int(self._get(("nonce", account), 0))
 
     # --- what it takes ---
 
@@ -97,7 +111,7 @@ class Contract:
         round, stage = self.place
         if call.round > round:
             return "InvalidRoundNumber"
-        if call.stage > (stage if call.round == round else self.stages):
+        if call.stage > (stage if call.round == round else self.rules.stages):
             return "InvalidStageNumber"
         if self.reward_block(call.round, call.stage, call.peer) is not None:
             return "RewardAlreadySubmitted"
@@ -116,11 +130,35 @@ class Contract:
         return "PeerNotAllowed" if self.is_barred(call.peer) else ""
 
     def _may_advance(self, account: str, at: float) -> bool:
-        enough = 0 < self.min_submissions <= self._book["submissions"]
-        late = self.max_stage_s > 0 and at >= self.opened_at + self.max_stage_s
-        return enough or late or (self.manager != "" and account == self.manager)
+        rules = self.rules
+        enough = 0 < rules.min_submissions <= self._get("submissions", 0)
+        late = rules.max_stage_s > 0 and at >= self.opened_at + rules.max_stage_s
+        return enough or late or (rules.manager != "" and account == rules.manager)
 
-    # --- what changes it ---
+
+class Contract(View):
+    """The contract at the newest block, and what changes it.
+
+    Attributes:
+        undo: what to put back, in reverse, to take the present block's changes back.
+    """
+
+    def __init__(self, rules: Rules, at: float) -> None:
+        self.undo: Undo = []
+        self._book: dict[Hashable, Any] = {"place": (0, 0), "opened_at": at, "submissions": 0}
+        super().__init__(rules, self._book.get)
+
+    def before(self, undone: Sequence[Undo]) -> View:
+        """The contract as it was before the newest blocks, given what each of them changed, oldest first."""
+
+        def get(key: Hashable, default: Any) -> Any:
+            for undo in undone:
+                for changed, value in undo:
+                    if changed == key:
+                        return default if value is _NOTHING else value
+            return self._book.get(key, default)
+
+        return View(self.rules, get)
 
     def count(self, account: str) -> None:
         """A transaction of an account is in the block, whether the contract took it or not."""
@@ -140,6 +178,7 @@ class Contract:
             return RewardLog(index, transaction, call.account, peer, round, stage, str(call.reward))
         if call.kind == "winners":
             self._put(("vote", round, peer), block)
+            self._put(("winners", round, peer), call.winners)
             return VoteLog(index, transaction, call.account, peer, round, call.winners)
         if call.kind == "advance":
             return self._advance(at, transaction, index)
@@ -149,7 +188,7 @@ class Contract:
 
     def _advance(self, at: float, transaction: str, index: int) -> StageLog:
         round, stage = self.place
-        after = (round, stage + 1) if stage + 1 < self.stages else (round + 1, 0)
+        after = (round, stage + 1) if stage + 1 < self.rules.stages else (round + 1, 0)
         self._put("place", after)
         self._put("opened_at", at)
         self._put("submissions", 0)

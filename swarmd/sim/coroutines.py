@@ -15,11 +15,38 @@ gives one: mostly the simulator's queue, after a delay that the caller drew. So 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Sequence
+import logging
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class DefectLogged(AssertionError):
+    """Shipped code logged an error and went on; in the simulator that ends the run."""
+
+
+class _Loud(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise DefectLogged(record.getMessage()) from (record.exc_info[1] if record.exc_info else None)
+
+
+@contextmanager
+def loud_errors() -> Iterator[None]:
+    """Nothing is shown of what shipped code logs, but an error ends the run (DefectLogged)."""
+    log, handler = logging.getLogger("swarmd"), _Loud()
+    level, propagate = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.ERROR)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
 
 
 class Later(Protocol):
@@ -130,7 +157,8 @@ class VirtualSignal:
 
     async def wait(self, timeout_s: float | None = None) -> None:
         if not self._is_set:
-            self._waiting = answer = Answer[None]()
+            answer: Answer[None] = Answer()
+            self._waiting = answer
             if timeout_s is not None:
                 self._later(timeout_s, answer.give)
             await answer
@@ -168,7 +196,7 @@ class VirtualRuntime:
 
     async def sleep(self, delay_s: float) -> None:
         if delay_s > 0:
-            answer = Answer[None]()
+            answer: Answer[None] = Answer()
             self._later(delay_s, answer.give)
             await answer
 
@@ -179,7 +207,8 @@ class VirtualRuntime:
         """The results of several coroutines at once, in their order. Raises what the first of them raised."""
         results: list[Any] = [None] * len(coroutines)
         errors: list[Exception | None] = [None] * len(coroutines)
-        done, left = Answer[None](), len(coroutines)
+        left = len(coroutines)
+        done: Answer[None] = Answer()
 
         def note(place: int, value: T | None, error: Exception | None) -> None:
             nonlocal left

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from swarmd.core.events import StopRequested
-from swarmd.sim.chain import FEE, Chain, sign
+from swarmd.sim.chain import CALL_WEI, FEE, Chain, sign
 from swarmd.sim.contract import Call, Kind
 from swarmd.sim.disk import LOW_BYTES, ROOM_BYTES, WANTED_BYTES
 from swarmd.sim.network import NetworkWorker
@@ -23,6 +23,7 @@ OUTAGE_S = (5.0, 240.0)
 DEAR_S = (20.0, 120.0)
 HALT_S = (5.0, 60.0)
 BARRED_S = (10.0, 60.0)
+POOR_S = (10.0, 240.0)
 OWNER = "0xowner"
 FULL_S = (5.0, 240.0)  # how long a disk stays full
 LOOK_S = 5.0  # how often a node looks at its disk
@@ -219,13 +220,21 @@ class Faults:
         self._chain.raise_fee(self.random.uniform(1.5, 6.0))
         self.world.call_in(self.random.uniform(*DEAR_S), self._chain.lower_fee)
 
+    def _impoverish(self, node: Node) -> None:
+        """An account has next to nothing for a while."""
+        self._chain.balances[node.account] = self.random.randrange(2 * CALL_WEI)
+        self.world.call_in(self.random.uniform(*POOR_S), self._enrich, node)
+
+    def _enrich(self, node: Node) -> None:
+        self._chain.balances.pop(node.account, None)
+
     def _take_nonce(self, node: Node) -> None:
         """Another process uses the account: after what waits, or in its place for a higher fee."""
         chain = self._chain
         in_place = self.random.random() < 0.5
         nonce = chain.contract.nonce_of(node.account) if in_place else chain.pending_nonce_of(node.account)
         fee = int(chain.fee * self.random.uniform(1.0, 3.0))
-        chain.send(sign(Call("idle", node.account, str(self.world.now)), nonce, fee))
+        chain.send(sign(Call("idle", node.account, str(self.world.now)), nonce, fee, tip=fee))
 
     def _halt(self, node: Node) -> None:
         """No blocks for a while."""
@@ -244,6 +253,8 @@ class Faults:
         chain.calm_down()
         for node in self.world.nodes:
             self._tell_contract("allow", node.peer)
+            if self.world.profile.day_calls:
+                self._kill_chain_worker(node)  # it comes back with a configuration that bounds nothing
 
     def _look_for_end(self) -> None:
         """The operator gives a swarm that has run its rounds more of them."""
@@ -287,4 +298,5 @@ _CHAIN_FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
     (Faults._take_nonce, 2.0),
     (Faults._halt, 0.5),
     (Faults._bar, 0.5),
+    (Faults._impoverish, 1.0),
 )

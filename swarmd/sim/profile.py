@@ -51,6 +51,7 @@ class Profile(msgspec.Struct, frozen=True):
     reorg_loss: float = 0.1  # chance that a transaction of a dropped block is forgotten
     stuck_s: float = 15.0  # a transaction not mined by then is replaced
     winners: int = 1  # ChainSettings.winners
+    day_calls: int = 0  # usual calls that an account may sign for in a day while there are faults; 0 for any number
     shared: bool = False  # two of the followers submit from one account
     hostile: str = "none"  # kinds of hostile actors, with commas between them; or all
     crowd: int = 300  # identities of a Sybil crowd
@@ -125,5 +126,6 @@ def draw_profile(seed: int, **given: Any) -> Profile:
         "reorgs": random.choice((0.0, 30.0, 200.0)),
         "when_alone": random.choice(("hold", "hold", "go-on")),
         "jumps": random.choice((0.0, 0.0, 3.0)),
+        "day_calls": random.choice((0, 0, 0, 40)),
     }
     return Profile(**{**drawn, **draw_hostile(seed), **given})

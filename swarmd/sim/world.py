@@ -16,10 +16,11 @@ from swarmd.core.chart import GAPS
 from swarmd.core.commands import Submit
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Promised, Settings
 from swarmd.eventlog.commit import Commit
-from swarmd.sim.chain import Chain, Receipt, Tx
+from swarmd.sim.chain import CALL_WEI, Chain, Receipt, Tx
 from swarmd.sim.chain_worker import ChainWorker
 from swarmd.sim.checks import Checks, InvariantBroken
-from swarmd.sim.contract import Contract
+from swarmd.sim.contract import Contract, Rules
+from swarmd.sim.coroutines import loud_errors
 from swarmd.sim.dht import Dht, Report
 from swarmd.sim.faults import Faults
 from swarmd.sim.hostile import Hostile
@@ -96,7 +97,8 @@ def run(seed: int, profile: Profile | None = None, **given: Any) -> Summary:
     world = World(seed, profile or draw_profile(seed, **given))
     before, GAPS.raises = GAPS.raises, True
     try:
-        world.play()
+        with loud_errors():
+            world.play()
     finally:
         GAPS.raises = before
     return world.summarize(time.process_time() - began)
@@ -156,7 +158,8 @@ class World:
         profile = self.profile
         enough = max(1, math.ceil(profile.quorum * profile.nodes)) if profile.policy == "reports" else 0
         manager = "0xaccount0" if profile.policy == "manager" else ""
-        return Contract(profile.stages, enough, 0 if manager else int(profile.stage_s), manager, float(int(BEGIN)))
+        rules = Rules(profile.stages, enough, 0 if manager else int(profile.stage_s), manager)
+        return Contract(rules, float(int(BEGIN)))
 
     def _make_node(self, index: int) -> Node:
         profile, random = self.profile, self.random
@@ -296,9 +299,13 @@ class World:
         """An attempt leaves the node."""
         self.checks.ledgers[node.index].claims.on_sent(tx)
 
-    def note_refused(self, node: Node, command: Submit, code: str) -> None:
-        """A chain worker gives a submission up."""
-        self.checks.ledgers[node.index].claims.on_refused(command, code)
+    def note_refused(self, node: Node, command: Submit, code: str, answered: str) -> None:
+        """A chain worker gives a submission up; `answered` is the last error that the contract gave it there."""
+        self.checks.ledgers[node.index].claims.on_refused(command, code, answered)
+
+    def day_wei_max(self) -> int:
+        """What an account may sign for in a day, 0 for any amount; in a calm world nothing bounds it."""
+        return 0 if self.faults.over else self.profile.day_calls * CALL_WEI
 
     def fail(self, node: Node | None, what: str) -> NoReturn:
         """Something that must not happen has happened."""

@@ -424,7 +424,7 @@ CHAIN = (
     Mutant(
         "one refusal too early is taken for the last word",
         "swarmd/chain/verdicts.py",
-        "if name not in self._refused_once:",
+        "if known is None or not await self._is_on_chain(known):",
         "if False:",
         ("tests/chain/test_verdicts.py",),
     ),

@@ -250,7 +250,7 @@ CHAIN_MUTANTS = (
         submissions,
         "return (submission.round, submission.stage) > (chain.round, chain.stage)",
         "return False",
-        (("nodes", 2), ("stages", 3), ("reorg_depth", 12)),
+        (("policy", "manager"), ("nodes", 3), ("stages", 3), ("stage_s", 25.0), ("train_mean_s", 4.0)),
     ),
     Mutant(
         "two attempts share an id",

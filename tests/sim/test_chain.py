@@ -43,7 +43,7 @@ def test_the_contract_takes_each_thing_once_and_of_its_owner_only(chain: Chain) 
 def test_the_contract_moves_on_when_its_policy_allows(chain: Chain) -> None:
     step = Call("advance", ME)
     assert mine(chain, sign(step, 0, FEE)) == ["AdvanceNotAllowed"]
-    chain.world.now += chain.contract.max_stage_s
+    chain.world.now += chain.contract.rules.max_stage_s
     assert mine(chain, sign(step, 1, FEE), sign(step, 2, FEE)) == ["", "AdvanceNotAllowed"]
     assert chain.contract.place == (1, 0)
 
@@ -53,13 +53,13 @@ def test_nonces_are_mined_in_order_and_once(chain: Chain) -> None:
     assert chain.pending_nonce_of(ME) == 0
     assert mine(chain, sign(Call("idle", ME), 0, FEE)) == ["", ""]
     assert chain.send(sign(REWARD, 1, FEE)) == "nonce too low"
-    assert chain.send(sign(REGISTER, 1, FEE)) == "known"
+    assert chain.send(sign(REGISTER, 1, FEE)) == "nonce too low" and chain.is_known(sign(REGISTER, 1, FEE).hash)
 
 
 def test_a_replacement_has_to_pay_more(chain: Chain) -> None:
     chain.fee = 2 * FEE
     assert mine(chain, sign(REGISTER, 0, FEE)) == []
-    assert chain.send(sign(REGISTER, 0, FEE + 1)) == "underpriced"
+    assert chain.send(sign(REGISTER, 0, FEE + 1)) == "replacement transaction underpriced"
     assert mine(chain, sign(REGISTER, 0, 2 * FEE)) == [""]
 
 

@@ -10,9 +10,11 @@ from swarmd.sim.profile import ROUGH
 from swarmd.sim.world import run
 
 from .mutants import CHAIN_MUTANTS, MUTANTS
+from .mutants_chain import SHIPPED_CHAIN_MUTANTS
 from .planting import Mutant, planted
 from .shell_mutants import SHELL_MUTANTS
 
+ON_CHAIN = (*CHAIN_MUTANTS, *SHIPPED_CHAIN_MUTANTS)
 SEEDS_MAX = 30
 SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 700.0, "jumps": 0.0, "hostile": "none"}
 
@@ -33,7 +35,7 @@ def find(mutant: Mutant, chain: bool) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("mutant", "chain"),
-    [*((mutant, False) for mutant in (*MUTANTS, *SHELL_MUTANTS)), *((mutant, True) for mutant in CHAIN_MUTANTS)],
+    [*((mutant, False) for mutant in (*MUTANTS, *SHELL_MUTANTS)), *((mutant, True) for mutant in ON_CHAIN)],
     ids=lambda given: given.name if isinstance(given, Mutant) else "",
 )
 def test_a_mutant_is_caught(mutant: Mutant, chain: bool) -> None:
@@ -43,14 +45,14 @@ def test_a_mutant_is_caught(mutant: Mutant, chain: bool) -> None:
 
 
 def test_no_mutant_is_stale() -> None:
-    mutants = (*MUTANTS, *CHAIN_MUTANTS, *SHELL_MUTANTS)
+    mutants = (*MUTANTS, *SHELL_MUTANTS, *ON_CHAIN)
     sources = {each.module: inspect.getsource(each.module) for each in mutants}
     stale = [each.name for each in mutants if sources[each.module].count(each.text) != 1]
     assert stale == [], "the code has changed: change the mutants with it"
 
 
 def test_the_code_is_whole_after_the_mutants() -> None:
-    for mutant in (*MUTANTS[:2], *CHAIN_MUTANTS[:2]):
+    for mutant in (*MUTANTS[:2], *CHAIN_MUTANTS[:2], *SHIPPED_CHAIN_MUTANTS[:2]):
         with planted(mutant):
             pass
     assert run(0, **ROUGH, **SPAN).events > 0
