@@ -16,9 +16,8 @@ from swarmd import __version__
 from swarmd.care.archive import CONFIG, FORMAT, INVITATIONS, PEERS, PUBLIC, SEALED, ArchiveWriter, Manifest, mode_of
 from swarmd.care.questions import find_questions
 from swarmd.care.sealed import SEALED_BYTES_MAX, seal
-from swarmd.core.events import Envelope
 from swarmd.core.state import State
-from swarmd.core.step import RULES, step
+from swarmd.core.step import RULES, StateFold
 from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note
 from swarmd.daemon.service import digests_in_use
 from swarmd.daemon.upgrade import read_layout
@@ -27,7 +26,7 @@ from swarmd.errors import BackupError, BackupUnwritable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.commit import decode_commit
 from swarmd.eventlog.files import sync_directory
-from swarmd.eventlog.fold import newest_base, node_of
+from swarmd.eventlog.fold import fold_commit, newest_base, node_of
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.reader import read_commits
@@ -206,13 +205,12 @@ def _whole_part(file: FileIO, path: Path) -> tuple[int, int]:
 def _state_at(events: Path, next_seq: int) -> State:
     """The fold of the log before an event."""
     base = newest_base(events)
-    state = base.state
+    fold = StateFold(base.state)
     for commit in read_commits(events, base.seq):
         if commit.seq >= next_seq:
             break
-        for seq, event in enumerate(commit.events, commit.seq):
-            state, _ = step(state, Envelope(seq, commit.at, event, commit.rules))
-    return state
+        fold_commit(fold, commit)
+    return fold.state
 
 
 def _open_blobs(blobs: Blobs, digests: frozenset[str], stack: contextlib.ExitStack) -> list[Part]:

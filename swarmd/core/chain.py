@@ -217,7 +217,7 @@ def mirror_clock(turn: Turn) -> None:
     clock = turn.state.clock
     if turn.settings.role != "coordinator" or clock is None:
         return
-    for command in turn.state.pending:
+    for command in list(turn.pending.values()):
         if isinstance(command, Announce):
             turn.settle(command.id)
     place = f"{clock.round}/{clock.stage}/{turn.seq}"

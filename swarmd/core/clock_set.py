@@ -18,7 +18,7 @@ ENDED_SINCE = 7  # rules under which the end of a swarm, once announced, stays a
 
 def on_clock_set(turn: Turn, event: ClockSet) -> None:
     """Waits that began while the clock was ahead end as if they began now; nearer ones stand."""
-    for deadline in turn.state.deadlines:
+    for deadline in list(turn.deadlines.values()):
         longest_s = _longest_s(turn, kind_of_timer(deadline.name))
         if longest_s is not None and deadline.due_at > turn.at + longest_s:
             turn.arm(TimerName(deadline.name), turn.at + longest_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -23,7 +22,7 @@ from swarmd.core.ids import command_id
 from swarmd.core.members import MAKE_ROOM_SINCE, with_room, without_gone
 from swarmd.core.state import MEMBERS_MAX, AnyState, Coordination, Member, Report
 from swarmd.core.turn import BOUNDED_SINCE, Turn
-from swarmd.core.values import CoordinatorSettings
+from swarmd.core.values import CoordinatorSettings, Value
 
 COLLECTING: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
 READY_SINCE = 6  # rules under which a stage's time begins when this node's trainer is ready, in each of its lives
@@ -142,7 +141,7 @@ def _hold(turn: Turn) -> None:
     coordination = turn.coordination
     if coordination.held_since is None:
         turn.state.coordination = replace(coordination, held_since=turn.at)
-    if all(deadline.name != "stage" for deadline in turn.state.deadlines):
+    if "stage" not in turn.deadlines:
         turn.arm("stage", turn.at + settings_of(turn).stage_s)
 
 
@@ -305,7 +304,8 @@ def on_round_published(turn: Turn, event: RoundPublished) -> None:
 
 def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     """Count a member's report of the open stage once."""
-    coordination = turn.coordination
+    coordination = turn.state.coordination
+    assert coordination is not None, "this node coordinates"
     current = event.round == coordination.round and event.stage == coordination.stage
     if not current or coordination.chart not in COLLECTING or event.peer in reported_by(coordination):
         return
@@ -317,10 +317,10 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
         return
     if member_of(coordination, event.peer) is None:
         _note_member(turn, MemberSeen(event.peer, worked=event.worked), reported=True)
-        if member_of(turn.coordination, event.peer) is None:
+        coordination = turn.coordination
+        if member_of(coordination, event.peer) is None:
             return
     report = Report(event.peer, event.reward, event.record)
-    coordination = turn.coordination
     turn.state.coordination = replace(coordination, reports=(*coordination.reports, report))
     _close_on_quorum(turn)
 
@@ -330,7 +330,7 @@ def reported_by(coordination: Coordination) -> list[str]:
     return [report.peer for report in coordination.reports]
 
 
-class _Expected(NamedTuple):
+class _Expected(Value, frozen=True):
     """Whom the open stage waits for, as it was found last, and of what that was found."""
 
     members: tuple[Member, ...] = ()
@@ -347,10 +347,9 @@ def expected_of(coordination: Coordination) -> tuple[str, ...]:
 
     Asked at every report, while members change between stages only: the last answer is kept, for these same members.
     """
-    latest = _expected[0]
-    found = (coordination.members, coordination.round, coordination.barred)
-    if latest.members is not found[0] or latest[1:3] != found[1:]:
-        latest = _Expected(*found, _find_expected(coordination))
+    latest, members, barred = _expected[0], coordination.members, coordination.barred
+    if latest.members is not members or latest.round != coordination.round or latest.barred != barred:
+        latest = _Expected(members, coordination.round, barred, _find_expected(coordination))
         _expected[0] = latest
     return latest.peers
 
@@ -391,7 +390,8 @@ def on_equivocated(turn: Turn) -> None:
 
 
 def _close_on_quorum(turn: Turn) -> None:
-    coordination = turn.coordination
+    coordination = turn.state.coordination
+    assert coordination is not None, "this node coordinates"
     if coordination.held_since is not None and not _others_reported(coordination, turn.settings.peer):
         return  # whom it was held for may take part now
     expected = expected_of(coordination)

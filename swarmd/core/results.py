@@ -7,7 +7,7 @@ from swarmd.core import claims, submissions, votes
 from swarmd.core.commands import PublishReport
 from swarmd.core.events import RoundsSkipped, StageTrained
 from swarmd.core.ids import command_id
-from swarmd.core.state import REWARDS_KEPT, SKIPS_KEPT, Result, Skip, StageReward, Work
+from swarmd.core.state import SKIPS_KEPT, Result, Skip, StageReward, Work
 from swarmd.core.turn import Turn
 from swarmd.core.values import SetAside
 
@@ -31,7 +31,7 @@ def note_result(turn: Turn, event: StageTrained) -> None:
     turn.state.done = (event.round, event.stage)
     turn.state.faulted = False
     turn.state.stopped = False
-    turn.state.rewards = (*turn.state.rewards[-REWARDS_KEPT + 1 :], reward)
+    turn.keep_reward(reward)
     turn.state.reward_total = turn.sum_of(turn.state.reward_total, event.reward)
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)
@@ -46,6 +46,8 @@ def note_result(turn: Turn, event: StageTrained) -> None:
 def count_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:
     """What a stage set aside of peers' rollouts, by reason: `unvouched` tokens, `share` and `little` groups, and peers
     with a `mark`. Reasons that did not occur are left out."""
+    if not set_aside:
+        return ()
     counts = {
         "unvouched": sum(each.held for each in set_aside),
         "share": sum(each.over_share for each in set_aside),

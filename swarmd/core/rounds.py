@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from swarmd.core import claims, evidence, restored, submissions, votes
 from swarmd.core.chart_types import RoundState, RoundTrigger
 from swarmd.core.commands import (
@@ -49,11 +51,11 @@ NOWHERE = (-1, -1, False)  # before every announcement
 def on_linked(turn: Turn) -> None:
     """The link has just come up: register again, look at the clock, send what waits for an answer."""
     turn.move_round("linked")
-    turn.disarm(*[timer_about("retry", command.id) for command in turn.state.pending if not isinstance(command, Train)])
+    turn.disarm(*[timer_about("retry", each.id) for each in turn.pending.values() if not isinstance(each, Train)])
     turn.issue(Register("register"))
     if turn.state.chart not in ("registering", "starting") and not turn.chain_is_up:
         read_clock(turn)
-    for command in turn.state.pending:
+    for command in list(turn.pending.values()):
         idle = isinstance(command, Gather) and turn.state.low_space is not None
         if not idle and not isinstance(command, Register | Train | Announce):  # the coordinator announces by itself
             _send_again(turn, command)
@@ -202,10 +204,7 @@ def _context_after(turn: Turn, before: Work | None, round: int) -> tuple[Rollout
 
 def _drop_gathering(turn: Turn) -> None:
     """Gathering and training of an earlier stage have no use any more; its report is still out, with nobody waiting."""
-    pending = turn.state.pending
-    kept = [command for command in pending if not isinstance(command, (Gather, Train))]
-    if len(kept) != len(pending):
-        turn.state.pending = tuple(kept)
+    turn.drop_pending(Gather, Train)
     turn.disarm("gather", "train", "publish")
 
 
@@ -229,7 +228,7 @@ def on_rollouts_gathered(turn: Turn, event: RolloutsGathered) -> None:
     if turn.state.chart == "round.gathering":
         _begin_training(turn, rollouts)
     elif work is not None and (work.round, work.stage) == (event.round, event.stage):
-        turn.work_on(gathered=True, rollouts=rollouts)  # after a start, before the clock was read
+        turn.state.work = replace(work, gathered=True, rollouts=rollouts)  # after a start, before the clock was read
 
 
 def on_gather_overdue(turn: Turn) -> None:
@@ -242,9 +241,10 @@ def on_gather_overdue(turn: Turn) -> None:
 
 def _begin_training(turn: Turn, rollouts: tuple[RolloutsRef, ...]) -> None:
     turn.disarm("gather")
+    work = turn.state.work
     if turn.move_round("gathered"):
-        turn.work_on(gathered=True, rollouts=rollouts)
-        assert turn.state.work is not None
+        assert work is not None, "rollouts are gathered for a stage"
+        turn.state.work = replace(work, gathered=True, rollouts=rollouts)
         _train(turn, turn.state.work)
 
 
@@ -275,7 +275,7 @@ def on_stage_trained(turn: Turn, event: StageTrained) -> None:
 def _publish_result(turn: Turn, event: StageTrained, work: Work) -> None:
     turn.disarm("train")
     result = Result(event.reward, event.rollouts, event.checkpoint, event.seconds, event.steps, event.held_out)
-    turn.work_on(result=result)
+    turn.state.work = replace(work, result=result)
     turn.issue(report_of(work, result))
     if turn.move_round("trained"):
         turn.arm("publish", turn.at + turn.settings.publish_s)
@@ -291,7 +291,7 @@ def on_report_published(turn: Turn, event: ReportPublished) -> None:
     work = turn.state.work
     if work is None or (work.round, work.stage) != (event.round, event.stage):
         return
-    turn.work_on(published=True)
+    turn.state.work = replace(work, published=True)
     if turn.move_round("published"):
         turn.disarm("publish")
         on_submission_settled(turn)
@@ -318,7 +318,7 @@ def settle_stage(turn: Turn) -> None:
 def on_publish_overdue(turn: Turn) -> None:
     """No answer to the report: send it again."""
     work = turn.state.work
-    command = turn.pending(command_id("report", f"{work.round}/{work.stage}")) if work else None
+    command = turn.pending.get(command_id("report", f"{work.round}/{work.stage}")) if work else None
     if command is not None:
         if turn.port_is_up(command):
             turn.send(command)
@@ -359,7 +359,7 @@ def _is_told(turn: Turn) -> bool:
 
 
 def _is_asked(turn: Turn) -> bool:
-    return any(wait.name == "cancel" for wait in turn.state.deadlines)
+    return "cancel" in turn.deadlines
 
 
 def on_train_overdue(turn: Turn) -> None:
@@ -422,14 +422,14 @@ def go_on_training(turn: Turn) -> None:
     elif turn.state.chart == "paused" and turn.state.low_space is None:
         rejoin(turn)
     elif turn.state.chart == "round.training" and turn.state.low_space is None:
-        for command in turn.state.pending:
+        for command in list(turn.pending.values()):
             if isinstance(command, Train) and turn.port_is_up(command):
                 turn.send(command)
 
 
 def on_command_failed(turn: Turn, event: CommandFailed) -> None:
     """Send it again after a while; a stage that keeps failing is given up."""
-    command = turn.pending(event.command)
+    command = turn.pending.get(event.command)
     freed = _free_trainer(turn, event.command)
     if isinstance(command, Train):
         if freed:
@@ -445,7 +445,7 @@ def _retry_training(turn: Turn, command: Train) -> None:
     work = turn.state.work
     if work is None or turn.state.chart != "round.training":
         return
-    turn.work_on(failures=work.failures + 1)
+    turn.state.work = replace(work, failures=work.failures + 1)
     if work.failures + 1 >= TRAIN_FAILURES_MAX:
         turn.settle(command.id)
         _give_up_stage(turn)
@@ -462,7 +462,7 @@ def _give_up_stage(turn: Turn) -> None:
 
 def on_retry_due(turn: Turn, command_id: str) -> None:
     """Send a command again that failed a while ago."""
-    command = turn.pending(command_id)
+    command = turn.pending.get(command_id)
     idle = isinstance(command, Gather) and turn.state.low_space is not None
     if command is not None and not idle and turn.port_is_up(command):
         _send_again(turn, command)

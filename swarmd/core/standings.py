@@ -47,7 +47,7 @@ def publish(turn: Turn) -> None:
     )
     turn.state.coordination = replace(coordination, standings=standings)
     records = _published(turn, (*coordination.round_reports, *coordination.reports))
-    earlier = tuple(command for command in turn.state.pending if isinstance(command, PublishLeaderboard))
+    earlier = tuple(command for command in turn.pending.values() if isinstance(command, PublishLeaderboard))
     for command in earlier:
         turn.settle(command.id)
     turn.issue(

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec.structs import astuple
-
 from swarmd.core import (
     chain,
     clock_set,
@@ -71,7 +69,7 @@ from swarmd.core.events import (
     WorkerStartFailed,
 )
 from swarmd.core.ids import TimerKind, TimerName, is_command, kind_of_timer
-from swarmd.core.state import AnyState, State
+from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
 RULES = 7  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
@@ -88,6 +86,8 @@ REPRODUCES = (1, 2, 3, 4, 5, 6, 7)
 
 Rule = Callable[[Turn, Any], None]
 
+VOID = "an event has failed before: fold the log anew"
+
 
 def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tuple[State, tuple[Command, ...]]:
     """Take one event into account.
@@ -100,20 +100,62 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
     Returns:
         The new state and the commands that the event causes, in the order in which they are to leave.
     """
-    event, settings = envelope.event, state.settings
-    if isinstance(event, NodeStarted):
-        settings = event.settings
-    elif settings is None:
+    if state.settings is None and not isinstance(envelope.event, NodeStarted):
         return state, ()
-    rules = envelope.rules or RULES
-    turn = Turn(AnyState(*astuple(state)), settings, envelope.seq, envelope.at, charts or default_charts(), rules)
-    _RULES[type(event)](turn, event)
-    if turn.state.low_space is not None:
-        pause.hold(turn)
-    return State(*astuple(turn.state)), tuple(turn.commands)
+    fold = StateFold(state, charts)
+    commands = fold.apply(envelope)
+    return fold.state, commands
+
+
+class StateFold:
+    """The state of a log that is folded in place, for those who want its end and not each state on the way.
+
+    It comes to the same states and commands as `step`, which copies the state at every event.
+
+    Args:
+        state: the fold of all events before.
+        charts: the statecharts to follow, by default the shipped ones.
+    """
+
+    __slots__ = ("_turn",)
+
+    _turn: Turn | None  # None after an error in the middle of a rule
+
+    def __init__(self, state: State | None = None, charts: Charts | None = None) -> None:
+        self._turn = Turn(State() if state is None else state, charts or default_charts())
+
+    def apply(self, envelope: Envelope) -> tuple[Command, ...]:
+        """Take one event into account, and return the commands that it causes, in order.
+
+        Where this raises, the fold is of no use any more: an event may have been taken into account by half.
+        """
+        turn, event = self._turn, envelope.event
+        assert turn is not None, VOID
+        state = turn.state
+        if state.settings is None and not isinstance(event, NodeStarted):
+            return ()
+        turn.seq = envelope.seq
+        turn.at = envelope.at
+        turn.rules = envelope.rules or RULES
+        turn.commands = ()
+        try:
+            _RULES[type(event)](turn, event)
+            if state.low_space is not None:
+                pause.hold(turn)
+        except BaseException:
+            self._turn = None
+            raise
+        return turn.commands
+
+    @property
+    def state(self) -> State:
+        """The state after all events so far."""
+        assert self._turn is not None, VOID
+        return self._turn.freeze()
 
 
 def _on_node_started(turn: Turn, event: NodeStarted) -> None:
+    turn.settings = event.settings
     workers.start_node(turn, event)
     if turn.state.coordination is not None:
         coordination.on_node_started(turn, event)
@@ -121,8 +163,8 @@ def _on_node_started(turn: Turn, event: NodeStarted) -> None:
 
 def _on_timer_fired(turn: Turn, event: TimerFired) -> None:
     """A timer counts only if its deadline still stands in the state."""
-    stands = any(deadline.name == event.name and deadline.due_at == event.due_at for deadline in turn.state.deadlines)
-    if not stands:
+    standing = turn.deadlines.get(event.name)
+    if standing is None or standing.due_at != event.due_at:
         return
     turn.disarm(TimerName(event.name))
     _TIMERS[kind_of_timer(event.name)](turn, event.name.partition("/")[2])

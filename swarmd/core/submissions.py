@@ -354,5 +354,7 @@ def _trim_left(turn: Turn) -> None:
 
 def awaited(state: AnyState, round: int, stage: int) -> bool:
     """Whether a stage's reward is still on its way to the chain."""
+    if not state.submissions:
+        return False
     submission = find(state, submission_id("reward", f"{round}/{stage}"))
     return submission is not None and submission.chart not in (*ON_CHAIN, "refused")

@@ -1,15 +1,14 @@
-"""One step in the making: the state so far and the commands so far.
+"""What the rules work on: a state that is changed in place, and the commands of the event in hand.
 
-The functions of rounds.py, workers.py and coordination.py work on a `Turn`; from outside, `step` stays a pure function
-of (state, envelope).
+`step` makes a `Turn` for one event and drops it, so that from outside it is a pure function of (state, envelope). A
+`StateFold` goes on with one `Turn` from event to event, and makes a `State` of it only when somebody asks for one.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from swarmd.bounds import INTEGER_MAX, WORD_MAX, add_real, fit
 from swarmd.core.chart import Charts
@@ -22,7 +21,17 @@ from swarmd.core.chart_types import (
 )
 from swarmd.core.commands import TRAINER_COMMANDS, Command, Train
 from swarmd.core.ids import Timer, TimerName, timer_about
-from swarmd.core.state import REJECTIONS_KEPT, AnyState, Chain, Coordination, Deadline, Submission, Work
+from swarmd.core.state import (
+    REJECTIONS_KEPT,
+    REWARDS_KEPT,
+    AnyState,
+    Chain,
+    Coordination,
+    Deadline,
+    StageReward,
+    State,
+    Submission,
+)
 from swarmd.core.values import ChainSettings, Settings
 
 STOPPED_SINCE = 4  # rules that tell a node that was stopped from one that broke
@@ -30,13 +39,18 @@ BOUNDED_SINCE = 6  # rules under which sums stay within `swarmd.bounds`, and not
 PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given up beyond it
 
 
-class Turn(msgspec.Struct, gc=False):
-    """State and commands of one step.
+class Turn:
+    """A state in the making, and the commands of one event.
 
-    `state` is a copy that only this turn knows, and rules assign to its fields until the step is over: a new copy for
-    every field would take most of the time of a replay. So a rule that needs a field from before takes its value first.
-    What the fields hold (work, link, deadlines, ...) is replaced, never changed.
+    Rules assign to the fields of `state`; a new copy for every field, or every event, would take most of the time of a
+    replay. So a rule that needs a field from before takes its value first. What the fields hold (work, link, ...) is
+    replaced, never changed. Three fields of `state` are out of date meanwhile, and kept here: the deadlines and the
+    pending commands by name, each in the order in which they were made last, and the latest rewards.
     """
+
+    __slots__ = (
+        "_rewards", "_round", "at", "charts", "commands", "deadlines", "pending", "rules", "seq", "settings", "state",
+    )  # fmt: skip
 
     state: AnyState
     settings: Settings  # of this life, which a `NodeStarted` begins
@@ -44,16 +58,52 @@ class Turn(msgspec.Struct, gc=False):
     at: float
     charts: Charts
     rules: int  # to follow: those of the commit that holds the event
-    commands: list[Command] = []
+    commands: tuple[Command, ...]
+    deadlines: dict[str, Deadline]
+    pending: dict[str, Command]  # by id
+    _rewards: list[StageReward]  # that `state` does not have yet
+
+    def __init__(self, state: State, charts: Charts) -> None:
+        self.state = AnyState(*astuple(state))
+        self.charts = charts
+        self._round = charts.round.table
+        self.commands = ()
+        self.deadlines = {each.name: each for each in state.deadlines}
+        self.pending = {each.id: each for each in state.pending}
+        self._rewards = []
+        if state.settings is not None:
+            self.settings = state.settings
+
+    def freeze(self) -> State:
+        """The state as it is now."""
+        state = self.state
+        deadlines, pending = tuple(self.deadlines.values()), tuple(self.pending.values())
+        if deadlines != state.deadlines:  # else it stays the same object
+            state.deadlines = deadlines
+        if pending != state.pending:
+            state.pending = pending
+        self._take_rewards()
+        return State(*astuple(state))
+
+    def keep_reward(self, reward: StageReward) -> None:
+        """Add to the latest rewards. They are a long tuple: not each new one is worth a new tuple."""
+        self._rewards.append(reward)
+        if len(self._rewards) >= REWARDS_KEPT:
+            self._take_rewards()
+
+    def _take_rewards(self) -> None:
+        if self._rewards:
+            self.state.rewards = (*self.state.rewards, *self._rewards)[-REWARDS_KEPT:]
+            self._rewards = []
 
     # --- charts ---
 
     def move_round(self, trigger: RoundTrigger) -> bool:
         """Follow round.yaml. False, and nothing changed, when the chart ignores the trigger here."""
-        state, chart = self.state, self.charts.round
-        after = chart.table.get((state.chart, trigger))
+        state = self.state
+        after = self._round.get((state.chart, trigger))
         if after is None:
-            return chart.ignore(state.chart, trigger)
+            return self.charts.round.ignore(state.chart, trigger)
         state.chart = after
         state.since = self.at
         return True
@@ -67,13 +117,13 @@ class Turn(msgspec.Struct, gc=False):
         self.state.link = replace(link, chart=after, since=self.at, **fields)
         return True
 
-    def move_trainer(self, trigger: TrainerTrigger, **fields: Any) -> bool:
-        """Follow trainer.yaml and replace fields of the trainer."""
+    def move_trainer(self, trigger: TrainerTrigger, train: str = "") -> bool:
+        """Follow trainer.yaml; `train` is the id of the `Train` that it was given, empty where it is no other."""
         trainer, chart = self.state.trainer, self.charts.trainer
         after = chart.table.get((trainer.chart, trigger))
         if after is None:
             return chart.ignore(trainer.chart, trigger)
-        self.state.trainer = replace(trainer, chart=after, since=self.at, **fields)
+        self.state.trainer = replace(trainer, chart=after, since=self.at, train=train or trainer.train)
         return True
 
     def move_coordinator(self, trigger: CoordinatorTrigger, **fields: Any) -> bool:
@@ -145,47 +195,47 @@ class Turn(msgspec.Struct, gc=False):
 
     def arm(self, name: Timer | TimerName, due_at: float) -> None:
         """Wait for `due_at` under this name, in place of an earlier wait of the same name."""
-        deadlines = self.state.deadlines
-        for place, deadline in enumerate(deadlines):
-            if deadline.name == name:
-                deadlines = deadlines[:place] + deadlines[place + 1 :]
-                break
-        self.state.deadlines = (*deadlines, Deadline(name, due_at))
+        deadlines = self.deadlines
+        if name in deadlines:
+            del deadlines[name]
+        deadlines[name] = Deadline(name, due_at)
 
     def arm_sooner(self, name: Timer | TimerName, due_at: float) -> None:
         """Wait until `due_at` at the latest: an earlier wait of the same name stands, whatever happens meanwhile."""
-        standing = [deadline.due_at for deadline in self.state.deadlines if deadline.name == name]
-        self.arm(name, min([due_at, *standing]))
+        standing = self.deadlines.get(name)
+        self.arm(name, due_at if standing is None else min(due_at, standing.due_at))
 
     def disarm(self, *names: Timer | TimerName) -> None:
         """Wait no longer."""
-        for deadline in self.state.deadlines:
-            if deadline.name in names:
-                deadlines = self.state.deadlines
-                place = deadlines.index(deadline)
-                self.state.deadlines = deadlines[:place] + deadlines[place + 1 :]
+        deadlines = self.deadlines
+        for name in names:
+            if name in deadlines:
+                del deadlines[name]
 
     # --- commands ---
 
     def emit(self, command: Command) -> None:
         """Send a command out without waiting for its answer."""
-        self.commands.append(command)
+        self.commands += (command,)
 
     def issue(self, command: Command) -> None:
         """Send a command as soon as its port is up, and again each time the port comes back, until it is answered."""
-        pending = self.state.pending
-        for place, waiting in enumerate(pending):
-            if waiting.id == command.id:
-                pending = pending[:place] + pending[place + 1 :]
-                break
-        self.state.pending = (*pending[1 - PENDING_MAX :], command)
-        if self.port_is_up(command):
-            self.send(command)
+        pending, command_id = self.pending, command.id
+        if command_id in pending:
+            del pending[command_id]
+        elif len(pending) >= PENDING_MAX:
+            del pending[next(iter(pending))]
+        pending[command_id] = command
+        if isinstance(command, TRAINER_COMMANDS):
+            if self.state.trainer.chart == "idle":
+                self.send(command)
+        elif self.state.link.chart == "up":
+            self.commands += (command,)
 
     def send(self, command: Command) -> None:
         """Send a pending command now. A `Train` makes the trainer busy."""
-        if not isinstance(command, Train) or self.move_trainer("train", train=command.id):
-            self.commands.append(command)
+        if not isinstance(command, Train) or self.move_trainer("train", command.id):
+            self.commands += (command,)
 
     def port_is_up(self, command: Command) -> bool:
         """Whether the worker that does this command can take it now."""
@@ -195,17 +245,16 @@ class Turn(msgspec.Struct, gc=False):
 
     def settle(self, command_id: str) -> Command | None:
         """Take an answered command off the pending ones. None when it was not pending: an answer that came twice."""
-        pending = self.state.pending
-        for place, command in enumerate(pending):
-            if command.id == command_id:
-                self.state.pending = pending[:place] + pending[place + 1 :]
-                self.disarm(timer_about("retry", command_id))
-                return command
-        return None
+        command = self.pending.pop(command_id, None)
+        if command is not None and self.deadlines:
+            self.deadlines.pop(timer_about("retry", command_id), None)
+        return command
 
-    def pending(self, command_id: str) -> Command | None:
-        """The pending command with this id."""
-        return next((command for command in self.state.pending if command.id == command_id), None)
+    def drop_pending(self, *kinds: type[Command]) -> None:
+        """Forget commands of these kinds, whatever becomes of them."""
+        for command in list(self.pending.values()):
+            if isinstance(command, kinds):
+                del self.pending[command.id]
 
     # --- odds ---
 
@@ -218,12 +267,6 @@ class Turn(msgspec.Struct, gc=False):
         in_order = self.rules >= STOPPED_SINCE and self.state.chart == "draining"
         if self.state.work is not None and not in_order:
             self.state.faulted = True
-
-    def work_on(self, **fields: Any) -> None:
-        """Replace fields of the work in hand."""
-        assert self.state.work is not None, "there is no work in hand"
-        work: Work = replace(self.state.work, **fields)
-        self.state.work = work
 
     def count_rejections(self, reason: str, count: int) -> None:
         """Add to the counter of a reason."""

@@ -42,7 +42,7 @@ def start_node(turn: Turn, event: NodeStarted) -> None:
     state.trainer, state.training = Trainer(since=turn.at), WorkerState()
     state.coordination = _coordination(state, event)
     state.chain = _chain(state, event, turn.at)
-    state.deadlines = ()
+    turn.deadlines.clear()
     state.faulted = state.faulted or (working and not in_order) or event.restored
     state.stopped = state.stopped or (working and in_order)
     state.low_space = None
@@ -50,7 +50,7 @@ def start_node(turn: Turn, event: NodeStarted) -> None:
     state.first_heard, state.floor, state.heard = -1, max(state.floor, event.from_round), None
     state.stop_reason, state.exit_code = "", 0
     if event.restored:  # what was to be fetched and trained then is no longer, or was by now
-        state.pending = tuple(each for each in state.pending if not isinstance(each, Gather | Train))
+        turn.drop_pending(Gather, Train)
     if state.chain is not None:
         state.chaining = WorkerState()
     turn.move_round("start")
@@ -220,9 +220,10 @@ def on_link_down(turn: Turn, event: LinkDown) -> None:
 def on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
     """The model is loaded: take up the stage that waits for it."""
     turn.disarm(timer_about("ready", "trainer"))
-    turn.move_trainer(
-        "ready", device=event.device, model=event.model, parameters=event.parameters, numbers=event.numbers
-    )
+    if turn.move_trainer("ready"):
+        device, model, parameters, numbers = event.device, event.model, event.parameters, event.numbers
+        trainer = turn.state.trainer
+        turn.state.trainer = replace(trainer, device=device, model=model, parameters=parameters, numbers=numbers)
     resend_training(turn)
 
 
@@ -230,7 +231,7 @@ def resend_training(turn: Turn) -> None:
     """Send the pending `Train`, if the stage is at training and the trainer is free."""
     if turn.state.chart != "round.training":
         return
-    for command in turn.state.pending:
+    for command in list(turn.pending.values()):
         if isinstance(command, Train) and turn.port_is_up(command):
             turn.send(command)
 
@@ -238,7 +239,8 @@ def resend_training(turn: Turn) -> None:
 def stop_node(turn: Turn, reason: str, code: int) -> None:
     """Begin to leave: both workers are asked to end, then the shell records `NodeStopped`."""
     if turn.move_round("drain"):
-        turn.state.stop_reason, turn.state.exit_code, turn.state.deadlines = reason, code, ()
+        turn.state.stop_reason, turn.state.exit_code = reason, code
+        turn.deadlines.clear()
         turn.emit(StopWorkers(command_id("stop", turn.state.run), reason, code))
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from swarmd.core import applied
-from swarmd.core.applied import Applied, StepRule
-from swarmd.core.events import Envelope
+from swarmd.core.applied import Applied
+from swarmd.core.commands import Command
 from swarmd.core.state import State
-from swarmd.core.step import REPRODUCES, RULES, step
+from swarmd.core.step import REPRODUCES, RULES, StateFold
 from swarmd.errors import LogDamaged
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.reader import LogReader, read_commits
@@ -46,7 +46,15 @@ def fold_log(directory: Path, base: Base | None = None) -> Iterator[Applied]:
     return fold(commits_from(directory, base), base.state)
 
 
-def load(directory: Path, step: StepRule = step) -> tuple[State, int]:
+def fold_commit(fold: StateFold, commit: Commit) -> tuple[Command, ...]:
+    """Apply a commit in place. Returns all commands it causes, in order."""
+    commands: tuple[Command, ...] = ()
+    for envelope in commit.envelopes():
+        commands += fold.apply(envelope)
+    return commands
+
+
+def load(directory: Path) -> tuple[State, int]:
     """The state after the whole log, and the sequence number that the next event gets.
 
     Starts from the newest snapshot made under the present rules, where there is one; segments before it are not read.
@@ -56,14 +64,12 @@ def load(directory: Path, step: StepRule = step) -> tuple[State, int]:
             snapshot stands in for it.
     """
     base = newest_base(directory)
-    state = base.state
+    state = StateFold(base.state)
     with LogReader(directory, base.seq) as reader:
         for commit in reader.read():
-            at, rules = commit.at, commit.rules
-            for seq, event in enumerate(commit.events, commit.seq):
-                state, _ = step(state, Envelope(seq, at, event, rules))
+            fold_commit(state, commit)
         check_not_ahead(directory, reader.next_seq)
-        return state, reader.next_seq
+        return state.state, reader.next_seq
 
 
 def newest_base(directory: Path) -> Base:

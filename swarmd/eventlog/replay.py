@@ -12,12 +12,12 @@ from swarmd.core.applied import StepRule, apply
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event, tag_of
 from swarmd.core.state import State
-from swarmd.core.step import REPRODUCES, RULES, step
+from swarmd.core.step import REPRODUCES, RULES, StateFold, step
 from swarmd.errors import ReplayDifference, SwarmdError
 from swarmd.eventlog.changes import Change, changes_between
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
-from swarmd.eventlog.fold import Base, commits_from, node_of, oldest_base
+from swarmd.eventlog.fold import Base, commits_from, fold_commit, node_of, oldest_base
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, read_snapshot, snapshot_seq
 from swarmd.eventlog.supposed import Supposed
 from swarmd.eventlog.text import command_line
@@ -65,10 +65,10 @@ def verify(directory: Path, watch: Watch = iter) -> Verified:
     base = oldest_base(directory)
     snapshots = _snapshot_states(directory, base)
     found = len(snapshots)
-    state, end_seq, events, commits, unchecked = base.state, base.seq, 0, 0, 0
+    state, end_seq, events, commits, unchecked = StateFold(base.state), base.seq, 0, 0, 0
     for commit in watch(commits_from(directory, base)):
         _compare_snapshot(directory, snapshots, commit.seq, state)
-        state, commands = apply_commit(state, commit, step)
+        commands = fold_commit(state, commit)
         if commit.rules not in REPRODUCES:
             unchecked += 1
         elif (got := digest_commands(commands)) != commit.commands_digest:
@@ -78,18 +78,6 @@ def verify(directory: Path, watch: Watch = iter) -> Verified:
         end_seq = commit.end_seq
     _compare_snapshot(directory, snapshots, end_seq, state)
     return Verified(events, commits, base.seq, unchecked, found - len(snapshots))
-
-
-def apply_commit(state: State, commit: Commit, step: StepRule) -> tuple[State, tuple[Command, ...]]:
-    """State after a commit and all commands it causes, in order."""
-    at, rules = commit.at, commit.rules
-    if len(commit.events) == 1:
-        return step(state, Envelope(commit.seq, at, commit.events[0], rules))
-    commands: list[Command] = []
-    for seq, event in enumerate(commit.events, commit.seq):
-        state, caused = step(state, Envelope(seq, at, event, rules))
-        commands += caused
-    return state, tuple(commands)
 
 
 class CommitDiffers(ReplayDifference):
@@ -118,10 +106,10 @@ def _snapshot_states(directory: Path, base: Base) -> dict[int, bytes]:
     return states
 
 
-def _compare_snapshot(directory: Path, snapshots: dict[int, bytes], seq: int, state: State) -> None:
+def _compare_snapshot(directory: Path, snapshots: dict[int, bytes], seq: int, fold: StateFold) -> None:
     """Compare the state before event `seq` with the snapshot of that seq, if there is one, and tick it off."""
     kept = snapshots.pop(seq, None)
-    if kept is not None and kept != encode_state(state):
+    if kept is not None and kept != encode_state(fold.state):
         raise ReplayDifference(
             f"the snapshot of seq {seq} in {directory} is not the state that the events before it give",
             "Delete the snapshot while the log before it is whole",

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
-from swarmd.core.step import RULES, step
+from swarmd.core.step import RULES, StateFold
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import NO_COMMANDS, digest_commands
-from swarmd.eventlog.replay import apply_commit
+from swarmd.eventlog.fold import fold_commit
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
 from tests.core.story import Story, announced, coordinator_settings, gathered, settings, trained
 
@@ -100,10 +100,10 @@ def coordinator_story() -> list[Event]:
 
 def write_story(log: EventLog, events: Sequence[Event], state: State, group: int = 2) -> State:
     """Commit events as the daemon does, with the digests of what they cause, and snapshots when they are due."""
+    fold = StateFold(state)
     for index in range(0, len(events), group):
         planned = Commit(log.next_seq, 1000.0 + log.next_seq, RULES, tuple(events[index : index + group]), b"")
-        state, commands = apply_commit(state, planned, step)
-        log.append(planned.at, planned.events, digest_commands(commands))
+        log.append(planned.at, planned.events, digest_commands(fold_commit(fold, planned)))
         if log.snapshot_due:
-            log.write_snapshot(state)
-    return state
+            log.write_snapshot(fold.state)
+    return fold.state

@@ -8,17 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmd.core import step as core
 from swarmd.core.chart import GAPS, default_charts
+from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, WorkerStarted, tag_of
 from swarmd.core.state import State
-from swarmd.core.step import REPRODUCES, RULES, step
+from swarmd.core.step import REPRODUCES, RULES, StateFold, step
 from swarmd.errors import ExitCode, LogNewer, ReplayDifference
 from swarmd.eventlog.changes import Change
 from swarmd.eventlog.digest import digest_commands
-from swarmd.eventlog.fold import fold, load
+from swarmd.eventlog.fold import fold, fold_commit, load
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.replay import CommitDiffers, apply_commit, compare, verify
+from swarmd.eventlog.replay import CommitDiffers, compare, verify
 from swarmd.eventlog.snapshot import encode_state
 from tests.core.story import gathered
 from tests.eventlog.making import coordinator_story, follower_story, members, open_log, write_groups, write_story
@@ -88,11 +88,12 @@ def test_a_changed_core_is_found_at_its_first_effect(tmp_path: Path, monkeypatch
         write_story(log, events, State(), group=1)
     first = events.index(gathered(1))
 
-    def forgetful(state: State, envelope: Envelope) -> object:
-        after, commands = core.step(state, envelope)
-        return after, commands[1:] if tag_of(envelope.event) == "rollouts_gathered" else commands
+    class Forgetful(StateFold):
+        def apply(self, envelope: Envelope) -> tuple[Command, ...]:
+            commands = super().apply(envelope)
+            return commands[1:] if tag_of(envelope.event) == "rollouts_gathered" else commands
 
-    monkeypatch.setattr("swarmd.eventlog.replay.step", forgetful)
+    monkeypatch.setattr("swarmd.eventlog.replay.StateFold", Forgetful)
     with pytest.raises(CommitDiffers) as caught:
         verify(tmp_path)
     assert caught.value.difference.seq == first
@@ -157,9 +158,10 @@ def test_charts_that_cannot_take_an_event_say_so(tmp_path: Path) -> None:
 
 def test_a_group_causes_what_its_events_cause_one_by_one(tmp_path: Path) -> None:
     commits = write_groups(tmp_path, [follower_story()])
-    state, commands = apply_commit(State(), commits[0], step)
+    together = StateFold()
+    commands = fold_commit(together, commits[0])
     one_by_one = list(fold(commits))
-    assert state == one_by_one[-1].after
+    assert together.state == one_by_one[-1].after
     assert commands == tuple(command for applied in one_by_one for command in applied.commands)
 
 

@@ -13,13 +13,12 @@ from swarmd.cli.explain import tell_round
 from swarmd.cli.status import read_status
 from swarmd.core.events import Event, MemberSeen, RecordsRejected, ReportSeen, RoundPublished, TimerFired
 from swarmd.core.state import State
-from swarmd.core.step import RULES, step
+from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.compact import compact
 from swarmd.eventlog.digest import digest_commands
-from swarmd.eventlog.fold import load
-from swarmd.eventlog.replay import apply_commit
+from swarmd.eventlog.fold import fold_commit, load
 from swarmd.observe.panel import panel_of
 from swarmd.paths import DataPaths
 from swarmd.results.history import read_history
@@ -48,13 +47,12 @@ def events() -> list[Event]:
 
 def write(directory: Path, rules: int) -> State:
     """The log as a node of these rules wrote it."""
-    state = State()
+    fold = StateFold()
     with open_log(directory / "events") as log:
         for event in events():
             commit = Commit(log.next_seq, 1000.0 + log.next_seq, rules, (event,), b"")
-            state, commands = apply_commit(state, commit, step)
-            log.append(commit.at, commit.events, digest_commands(commands), rules)
-    return state
+            log.append(commit.at, commit.events, digest_commands(fold_commit(fold, commit)), rules)
+    return fold.state
 
 
 @pytest.mark.parametrize("rules", [5, RULES])
