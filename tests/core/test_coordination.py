@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core import coordination as coordination_rules
-from swarmd.core import members
+from swarmd.core import members, step
 from swarmd.core import standings as standings_rules
 from swarmd.core.commands import Announce, Command, PublishLeaderboard
-from swarmd.core.coordination import REPORT_BYTES_MAX, expected_of, reported_by
+from swarmd.core.coordination import OWN_SILENT_MAX, REPORT_BYTES_MAX, expected_of, reported_by
 from swarmd.core.events import (
     CommandFailed,
     LeaderboardPublished,
@@ -21,6 +21,7 @@ from swarmd.core.events import (
     Registered,
     ReportSeen,
     RoundPublished,
+    SpaceLow,
     TrainerReady,
     WorkerExited,
 )
@@ -230,6 +231,43 @@ def test_a_leaving_member_is_not_waited_for(node: Story) -> None:
 
 
 def test_a_partial_quorum() -> None:
+    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
+    open_first(node)
+    node.tell(report("a", 0))
+    assert announcement(node.tell(report("me", 0))).round == 1
+
+
+def test_a_quorum_of_others_closes_no_stage_before_this_node_has_reported() -> None:
+    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
+    open_first(node)
+    assert node.tell(report("a", 0), report("b", 0), *[report(f"fast {number}", 0) for number in range(16)]) == ()
+    assert announcement(node.tell(report("me", 0))).round == 1
+
+
+def test_a_quorum_closes_a_stage_of_a_node_that_cannot_train() -> None:
+    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
+    open_first(node)
+    node.tell(WorkerExited("trainer", "killed", signal=9), report("a", 0))
+    assert announcement(node.tell(report("b", 0))).round == 1
+    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
+    open_first(node)
+    node.tell(SpaceLow(1, 2), report("a", 0))
+    assert announcement(node.tell(report("b", 0))).round == 1
+
+
+def test_a_node_that_misses_its_own_deadlines_is_waited_for_like_any_other() -> None:
+    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
+    open_first(node)
+    closed = []
+    for round in range(9):
+        commands = node.tell(report("a", round), report("b", round))
+        closed.append("quorum" if commands else "deadline")
+        publish(node, announcement(commands or node.wait("stage")))
+    assert closed == ["deadline"] * OWN_SILENT_MAX + ["quorum"] * 3 + ["deadline"] + ["quorum"] * 2
+
+
+def test_under_the_rules_of_before_a_quorum_of_others_closes_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "RULES", 6)
     node = Story(coordinator_settings(min_peers=3, quorum=0.6))
     open_first(node)
     node.tell(report("a", 0))

@@ -17,9 +17,10 @@ from swarmd.dht.key_room import KeyRoom
 from swarmd.dht.presence import Presences
 from swarmd.dht.seniority import Rank
 from swarmd.errors import ConfigError
-from swarmd.sim import actors, guarded
+from swarmd.sim import actors, chair, guarded
 from swarmd.sim.checks import InvariantBroken
 from swarmd.sim.guarded import GuardedNetworkWorker
+from swarmd.sim.hostile import is_hostile
 from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
 from swarmd.sim.world import World, run
 
@@ -71,6 +72,24 @@ def test_the_command_names_who_was_hostile() -> None:
     assert [line.split()[0] for line in lines[1:4]] == ["hostile", "flooder", "sybil"]
     with pytest.raises(ConfigError, match="nobody is hostile as 'burglar'"):
         kinds_of("sybil,burglar")
+
+
+@pytest.mark.parametrize("own_pace", [True, False])
+def test_a_crowd_that_reports_at_once_leaves_honest_nodes_behind_only_where_stages_wait_for_nobody(
+    own_pace: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actors.FreeRider, "count", 16)
+    profile = replace(QUICK, hostile="freerider", quorum=0.5, nodes=5)
+    if not own_pace:
+        monkeypatch.setattr(coordination, "awaits_own", lambda turn: False)
+        monkeypatch.setattr(chair.Chair, "_awaits_own", lambda *_: False)
+    world = World(4, profile)
+    world.play()
+    state = world.nodes[0].state.coordination
+    assert state is not None
+    credited = [member.rounds / state.round for member in state.members if not is_hostile(member.peer)]
+    assert len(credited) == 5
+    assert (sum(credited) / 5 > 0.4) == own_pace, f"{credited} of {state.round} rounds"
 
 
 # --- each check can fail ---
