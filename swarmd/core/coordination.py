@@ -160,7 +160,7 @@ def on_member_seen(turn: Turn, event: MemberSeen) -> None:
 
 def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
     known = member_of(turn.coordination, event.peer)
-    if known is None and not _has_room(turn, reported):
+    if known is None and not _has_room(turn, event, reported):
         turn.count_rejections("members-full", 1)
         return
     coordination = turn.coordination
@@ -174,12 +174,12 @@ def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
     _muster(turn)
 
 
-def _has_room(turn: Turn, reported: bool) -> bool:
+def _has_room(turn: Turn, newcomer: MemberSeen, reported: bool) -> bool:
     """Whether one more member can be kept count of, where those who are gone make room."""
     coordination = turn.coordination
     if turn.rules < MAKE_ROOM_SINCE:
         return len(coordination.members) < MEMBERS_MAX
-    members = with_room(coordination, reported)
+    members = with_room(coordination, newcomer, reported, turn.rules)
     if members is None:
         return False
     turn.state.coordination = replace(coordination, members=members)

@@ -466,6 +466,39 @@ def test_members_that_never_reported_make_room_for_one_that_does(node: Story, fe
     assert "late" in reported_by(coordination(node))
 
 
+def test_free_identities_have_few_places_among_the_members(node: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "IDLE_MEMBERS_MAX", 6)
+    open_first(node)
+    for round in range(12):
+        free = [replace(report(f"free {round}-{number}", round), worked=False) for number in range(2)]
+        node.tell(*free, report("me", round), report("a", round))
+        publish(node, announcement(node.tell(report("b", round))))
+    free_now = [member for member in coordination(node).members if not member.worked]
+    assert sorted({member.peer[:7] for member in free_now}) == ["free 10", "free 11", "free 9-"]
+    assert len(free_now) == 6
+    assert not node.state.rejections, "each made room for those that came after it"
+    node.tell(MemberSeen("late"))
+    assert "late" in expected_of(coordination(node))
+
+
+def test_little_credit_keeps_no_place_for_long(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was credited for one round makes room after two that it is silent in; before rules 7 it stayed for long."""
+
+    def fill(rules: int) -> set[str]:
+        monkeypatch.setattr(step, "RULES", rules)
+        node = Story(coordinator_settings(min_peers=3, start_s=30, stage_s=100, resume_s=15))
+        open_first(node)
+        crowd = [f"crowd {number:04d}" for number in range(FEW - 3)]
+        for round in range(4):
+            commands = node.tell(*[report(peer, round) for peer in (*(crowd if not round else ()), "me", "a", "b")])
+            publish(node, announcement(commands or node.wait("stage")))
+        node.tell(report("late", 4))
+        return {member.peer for member in coordination(node).members}
+
+    assert "late" not in fill(6)
+    assert {"late", "me", "a", "b"} <= fill(7)
+
+
 def test_members_that_left_without_credit_are_forgotten_where_they_are_many(node: Story, few: None) -> None:
     open_first(node)
     publish(node, announcement(node.tell(report("me", 0), report("a", 0), report("b", 0))))

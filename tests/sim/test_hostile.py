@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from swarmd.core import coordination, members
 from swarmd.core.events import StopRequested
-from swarmd.core.state import MEMBERS_MAX, Coordination, Member
+from swarmd.core.state import MEMBERS_MAX, Member
 from swarmd.dht import presence, rejections, reporters
 from swarmd.dht.key_room import KeyRoom
 from swarmd.dht.presence import Presences
@@ -171,7 +171,7 @@ def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: py
         monkeypatch.setattr(module, "MEMBERS_MAX", few)
     if not makes_room:
         monkeypatch.setattr(coordination, "with_room", keep_all(few))
-        monkeypatch.setattr(Presences, "_has_room", lambda self: len(self.known) < few)
+        monkeypatch.setattr(Presences, "_has_room", lambda self, rank: len(self.known) < few)
     profile = replace(QUICK, hostile="sybil", crowd=300)
     if makes_room:
         assert run(2, profile).rounds > 0
@@ -180,8 +180,8 @@ def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: py
             run(2, profile)
 
 
-def keep_all(few: int) -> Callable[[Coordination, bool], tuple[Member, ...] | None]:
-    return lambda state, reported: state.members if len(state.members) < min(few, MEMBERS_MAX) else None
+def keep_all(few: int) -> Callable[..., tuple[Member, ...] | None]:
+    return lambda state, *_: state.members if len(state.members) < min(few, MEMBERS_MAX) else None
 
 
 def test_an_honest_report_that_is_not_counted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
