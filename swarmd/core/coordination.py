@@ -28,6 +28,8 @@ COLLECTING: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
 READY_SINCE = 6  # rules under which a stage's time begins when this node's trainer is ready, in each of its lives
 REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with an RSA key 600
 SILENT_ROUNDS = 64  # once in so many rounds every silent member is waited for
+OWN_PACE_SINCE = 7  # rules under which no quorum closes a stage before this node itself has reported
+OWN_SILENT_MAX = 3  # rounds in a row that may last to their deadlines for want of this node's own report
 
 
 def settings_of(turn: Turn) -> CoordinatorSettings:
@@ -158,7 +160,7 @@ def on_member_seen(turn: Turn, event: MemberSeen) -> None:
 
 def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
     known = member_of(turn.coordination, event.peer)
-    if known is None and not _has_room(turn, reported):
+    if known is None and not _has_room(turn, event, reported):
         turn.count_rejections("members-full", 1)
         return
     coordination = turn.coordination
@@ -172,12 +174,12 @@ def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
     _muster(turn)
 
 
-def _has_room(turn: Turn, reported: bool) -> bool:
+def _has_room(turn: Turn, newcomer: MemberSeen, reported: bool) -> bool:
     """Whether one more member can be kept count of, where those who are gone make room."""
     coordination = turn.coordination
     if turn.rules < MAKE_ROOM_SINCE:
         return len(coordination.members) < MEMBERS_MAX
-    members = with_room(coordination, reported)
+    members = with_room(coordination, newcomer, reported, turn.rules)
     if members is None:
         return False
     turn.state.coordination = replace(coordination, members=members)
@@ -399,8 +401,26 @@ def _close_on_quorum(turn: Turn) -> None:
     if len(coordination.reports) < needed:
         return
     reported = frozenset(reported_by(coordination))
-    if sum([peer in reported for peer in expected]) >= min(needed, len(expected)):
+    if sum([peer in reported for peer in expected]) >= min(needed, len(expected)) and not awaits_own(turn):
         _close(turn, "quorum")
+
+
+def awaits_own(turn: Turn) -> bool:
+    """Whether the open stage waits for this node's own report, whatever the quorum: it is the one sure to train.
+
+    Peers that report at once, trained or not, would otherwise fill a quorum below 1 before anybody else is through, and
+    again in each stage after. A node that cannot train, or does not come to its end in `OWN_SILENT_MAX` rounds, is
+    waited for like any other member.
+    """
+    coordination, state = turn.coordination, turn.state
+    own = member_of(coordination, turn.settings.peer)
+    trains = state.trainer.chart in ("idle", "busy") and state.low_space is None
+    if turn.rules < OWN_PACE_SINCE or own is None or not trains:
+        return False
+    if own.peer in coordination.barred or own.peer in reported_by(coordination):
+        return False
+    silent = coordination.round - max(own.last_round, own.since_round - 1)
+    return silent <= OWN_SILENT_MAX or is_expected(own, coordination.round)
 
 
 def on_stage_overdue(turn: Turn) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from swarmd.core.events import MemberSeen
 from swarmd.core.state import MEMBERS_MAX, Coordination, Member
 
 MAKE_ROOM_SINCE = 6  # rules under which members that are gone make room
 GONE_KEPT = 256  # members up to whose number also those are kept that left without credit
 SILENT_ROUNDS_MAX = 64  # a member with credit that is silent for longer makes room, too
+IDLE_BOUNDED_SINCE = 7  # rules under which free identities have few places, and little credit keeps none for long
+IDLE_MEMBERS_MAX = 256  # members that have not done the work that every node does; of `MEMBERS_MAX`
 
 
 def without_gone(coordination: Coordination, member: Member) -> tuple[Member, ...] | None:
@@ -17,22 +22,37 @@ def without_gone(coordination: Coordination, member: Member) -> tuple[Member, ..
     return tuple(other for other in coordination.members if other.peer != member.peer)
 
 
-def with_room(coordination: Coordination, reported: bool) -> tuple[Member, ...] | None:
+def with_room(
+    coordination: Coordination, newcomer: MemberSeen, reported: bool, rules: int
+) -> tuple[Member, ...] | None:
     """The members with room for one more; None where all take part.
 
     First those go that never had credit, who left before who is silent; of those with credit, who left, or is silent
-    for a long time.
+    for a long time. Members that have not done the work that every node does have `IDLE_MEMBERS_MAX` places of all.
 
     Args:
-        reported: whether the newcomer has reported: then it comes before members that have not done so yet.
+        newcomer: who wants a place.
+        reported: whether it has reported: then it comes before members that have not done so yet.
+        rules: the version of the core's behaviour to follow.
     """
-    if len(coordination.members) < MEMBERS_MAX:
-        return coordination.members
+    members = coordination.members
+    if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked:
+        idle = [member for member in members if not member.worked]
+        if len(idle) >= IDLE_MEMBERS_MAX:
+            return _without_least(coordination, idle, reported, rules)
+    if len(members) < MEMBERS_MAX:
+        return members
+    return _without_least(coordination, members, reported, rules)
+
+
+def _without_least(
+    coordination: Coordination, among: Iterable[Member], reported: bool, rules: int
+) -> tuple[Member, ...] | None:
     reporters = frozenset(report.peer for report in coordination.reports)
     missed = [
         member
-        for member in coordination.members
-        if member.peer not in reporters and _may_go(member, coordination.round, reported)
+        for member in among
+        if member.peer not in reporters and _may_go(member, coordination.round, reported, rules)
     ]
     if not missed:
         return None
@@ -40,12 +60,14 @@ def with_room(coordination: Coordination, reported: bool) -> tuple[Member, ...] 
     return tuple(member for member in coordination.members if member is not least)
 
 
-def _may_go(member: Member, round: int, reported: bool) -> bool:
+def _may_go(member: Member, round: int, reported: bool, rules: int) -> bool:
+    """Whether a member makes room: it may be silent for as many rounds as it was credited for, up to a bound."""
     if member.left:
         return True
     if not member.rounds:
         return reported or member.since_round < round - 1
-    return round - member.last_round > SILENT_ROUNDS_MAX
+    earned = member.rounds if rules >= IDLE_BOUNDED_SINCE else SILENT_ROUNDS_MAX
+    return round - member.last_round > min(earned, SILENT_ROUNDS_MAX)
 
 
 def _worth(member: Member) -> tuple[bool, bool, int, int, str]:

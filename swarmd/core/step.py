@@ -81,7 +81,8 @@ RULES = 7  # version of this behaviour; a change that alters the outcome for any
 # it, ignores a late answer to a cancelling, begins a coordinator's first stage when its own trainer is ready,
 # and waits for nothing longer, and forgets nothing sooner, because of a clock that was wrong; of
 # the members kept, those that are gone make room for others; and bounds its sums; 7 lets a restored node whose clock is
-# ahead see rounds opening.
+# ahead see rounds opening, closes no stage on quorum before the coordinator's own report, and gives free identities few
+# places among the members, and little credit none for long.
 REPRODUCES = (1, 2, 3, 4, 5, 6, 7)
 
 Rule = Callable[[Turn, Any], None]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from swarmd.core.members import IDLE_MEMBERS_MAX
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.quota import Quota
 from swarmd.dht.records import PAST_S
@@ -32,6 +33,7 @@ class Presences:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.known: dict[str, Presence] = {}
+        self._unworked: set[str] = set()  # of them, who had not done the work that every node does when they came
         self._newcomers = Quota(NEWCOMERS_BURST, NEWCOMERS_PER_S, now)
         self._idle = Quota(IDLE_BURST, IDLE_PER_S, now)
         self._returns = Quota(RETURNS_BURST, RETURNS_PER_S, now)
@@ -60,8 +62,10 @@ class Presences:
             then it is told when there is time for it and the record is still there.
         """
         before = self.known.get(peer)
-        if before is None and (not here or not self._has_room()):
+        if before is None and not (here and self._has_room(rank())):
             return None
+        if before is None and not rank().awaited:
+            self._unworked.add(peer)
         returns = here and before is not None and not before.here
         if returns and not (self._returns.take(peer) and self._may_come(rank())):
             self.known[peer] = Presence(False, until)
@@ -69,11 +73,13 @@ class Presences:
         self.known[peer] = Presence(here, until)
         return None if (before is not None and before.here) == here else here
 
-    def _has_room(self) -> bool:
-        """Is there room for one more, where those who have left make it?"""
+    def _has_room(self, rank: Rank) -> bool:
+        """Is there room for one more, where those who have left make it? Those that have not worked have few places."""
         if len(self.known) >= MEMBERS_MAX:
-            self.known = {peer: known for peer, known in self.known.items() if known.here}
-        return len(self.known) < MEMBERS_MAX
+            self.forget([peer for peer, known in self.known.items() if not known.here])
+        if not rank.awaited and len(self._unworked) >= IDLE_MEMBERS_MAX:
+            self.forget([peer for peer in self._unworked if not self.known[peer].here])
+        return len(self.known) < MEMBERS_MAX and (rank.awaited or len(self._unworked) < IDLE_MEMBERS_MAX)
 
     def forget_gone(self, now: float) -> list[str]:
         """Forget whose record has expired at `now` (POSIX seconds): it would have written another long before.
@@ -85,4 +91,6 @@ class Presences:
 
     def forget(self, peers: Iterable[str]) -> list[str]:
         """Forget members. Returns those who were here, which is to be told."""
-        return [peer for peer in peers if self.known.pop(peer).here]
+        gone = list(peers)
+        self._unworked.difference_update(gone)
+        return [peer for peer in gone if self.known.pop(peer).here]

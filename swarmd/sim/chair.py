@@ -54,7 +54,7 @@ class Chair:
                 self._close(applied, then, now)
         if now.standings is not then.standings:
             self._check_standings(now)
-        complete = now.chart == "open.collecting" and self._is_complete(now.round, now.members, self._quorum(after))
+        complete = now.chart == "open.collecting" and self._is_complete(now, after)
         if complete and not self._is_alone(after) and not (now.held_since is not None and self._has_no_others(after)):
             self._fail(f"stage {_place(now)} stays open although the quorum has reported")
 
@@ -99,7 +99,7 @@ class Chair:
                 self._fail(f"stage {_place(then)} closed on {event} before its deadline {then.deadline_at}")
             if not self.reports and not self.can_train:
                 self._fail(f"stage {_place(then)} closed before anybody could train it")
-        elif not self._is_complete(then.round, now.members, self._quorum(before)):
+        elif not self._is_complete(msgspec.structs.replace(then, members=now.members), before):
             self._fail(f"stage {_place(then)} closed without its quorum: {sorted(self.reports)} reported")
         missing = [peer for peer in self._find_expected(then.round, then.members) if peer not in self.reports]
         self.world.checks.honest.on_close(then, envelope.at, self.reports, missing)
@@ -130,15 +130,30 @@ class Chair:
         if list(standing.values()) != sorted(standing.values(), reverse=True):
             self._fail("the leaderboard is out of order")
 
-    def _is_complete(self, round: int, members: tuple[Member, ...], quorum: float) -> bool:
-        """Whether enough of those that are waited for have reported; with nobody to wait for, one report will do."""
+    def _is_complete(self, coordination: Coordination, state: State) -> bool:
+        """Whether enough of those that are waited for have reported; with nobody to wait for, one report will do.
+
+        This node itself is one of them while it trains, unless it has missed several rounds in a row.
+        """
+        round, members = coordination.round, coordination.members
         if self._expected_of[0] is not members or self._expected_of[1] != round:
             self._expected_of = (members, round, self._find_expected(round, members))
         expected = self._expected_of[2]
+        if self._awaits_own(coordination, state):
+            return False
         if not expected:
             return bool(self.reports)
-        needed = max(1, math.ceil(quorum * len(expected)))
+        needed = max(1, math.ceil(self._quorum(state) * len(expected)))
         return len(self.reports) >= needed and sum([peer in self.reports for peer in expected]) >= needed
+
+    def _awaits_own(self, coordination: Coordination, state: State) -> bool:
+        own = self.node.peer
+        since = [member.since_round for member in coordination.members if member.peer == own]
+        trains = state.trainer.chart in ("idle", "busy") and state.low_space is None
+        if not since or not trains or own in self.reports:
+            return False
+        silent = coordination.round - max(self.credited.get(own, -1), since[0] - 1)
+        return silent <= 3 or is_awaited(silent, coordination.round)
 
     def _find_expected(self, round: int, members: tuple[Member, ...]) -> list[str]:
         return [

@@ -80,8 +80,12 @@ class Honest:
         elif isinstance(event, Registered) and node is self.world.newcomer:
             coordination = self.world.nodes[0].state.coordination
             self._joined.setdefault(node.peer, coordination.round if coordination is not None else -1)
-        elif isinstance(event, NodeStopped) and self.world.now > self.calm_at - SETTLE_S + SETTLED_S:
+        elif isinstance(event, NodeStopped) and self._is_unasked(event):
             self.world.fail(node, f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
+
+    def _is_unasked(self, event: NodeStopped) -> bool:
+        """Whether a node ends for what is no fault of its world; an operator's stop may take a frozen node a while."""
+        return self.world.now > self.calm_at - SETTLE_S + SETTLED_S and event.reason != "operator"
 
     def _count(self, node: Node, event: MemberSeen | MemberLeft | ReportSeen) -> None:
         if is_hostile(event.peer):

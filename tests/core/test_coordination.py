@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core import coordination as coordination_rules
-from swarmd.core import members
+from swarmd.core import members, step
 from swarmd.core import standings as standings_rules
 from swarmd.core.commands import Announce, Command, PublishLeaderboard
-from swarmd.core.coordination import REPORT_BYTES_MAX, expected_of, reported_by
+from swarmd.core.coordination import OWN_SILENT_MAX, REPORT_BYTES_MAX, expected_of, reported_by
 from swarmd.core.events import (
     CommandFailed,
     LeaderboardPublished,
@@ -21,6 +21,7 @@ from swarmd.core.events import (
     Registered,
     ReportSeen,
     RoundPublished,
+    SpaceLow,
     TrainerReady,
     WorkerExited,
 )
@@ -233,6 +234,43 @@ def test_a_partial_quorum() -> None:
     node = Story(coordinator_settings(min_peers=3, quorum=0.6))
     open_first(node)
     node.tell(report("a", 0))
+    assert announcement(node.tell(report("me", 0))).round == 1
+
+
+def test_a_quorum_of_others_closes_no_stage_before_this_node_has_reported() -> None:
+    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
+    open_first(node)
+    assert node.tell(report("a", 0), report("b", 0), *[report(f"fast {number}", 0) for number in range(16)]) == ()
+    assert announcement(node.tell(report("me", 0))).round == 1
+
+
+def test_a_quorum_closes_a_stage_of_a_node_that_cannot_train() -> None:
+    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
+    open_first(node)
+    node.tell(WorkerExited("trainer", "killed", signal=9), report("a", 0))
+    assert announcement(node.tell(report("b", 0))).round == 1
+    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
+    open_first(node)
+    node.tell(SpaceLow(1, 2), report("a", 0))
+    assert announcement(node.tell(report("b", 0))).round == 1
+
+
+def test_a_node_that_misses_its_own_deadlines_is_waited_for_like_any_other() -> None:
+    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
+    open_first(node)
+    closed = []
+    for round in range(9):
+        commands = node.tell(report("a", round), report("b", round))
+        closed.append("quorum" if commands else "deadline")
+        publish(node, announcement(commands or node.wait("stage")))
+    assert closed == ["deadline"] * OWN_SILENT_MAX + ["quorum"] * 3 + ["deadline"] + ["quorum"] * 2
+
+
+def test_under_the_rules_of_before_a_quorum_of_others_closes_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "RULES", 6)
+    node = Story(coordinator_settings(min_peers=3, quorum=0.6))
+    open_first(node)
+    node.tell(report("a", 0))
     assert announcement(node.tell(report("b", 0))).round == 1
 
 
@@ -426,6 +464,39 @@ def test_members_that_never_reported_make_room_for_one_that_does(node: Story, fe
     kept = {member.peer for member in coordination(node).members}
     assert len(kept) == FEW and {"late", "me", "a", "b"} <= kept
     assert "late" in reported_by(coordination(node))
+
+
+def test_free_identities_have_few_places_among_the_members(node: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "IDLE_MEMBERS_MAX", 6)
+    open_first(node)
+    for round in range(12):
+        free = [replace(report(f"free {round}-{number}", round), worked=False) for number in range(2)]
+        node.tell(*free, report("me", round), report("a", round))
+        publish(node, announcement(node.tell(report("b", round))))
+    free_now = [member for member in coordination(node).members if not member.worked]
+    assert sorted({member.peer[:7] for member in free_now}) == ["free 10", "free 11", "free 9-"]
+    assert len(free_now) == 6
+    assert not node.state.rejections, "each made room for those that came after it"
+    node.tell(MemberSeen("late"))
+    assert "late" in expected_of(coordination(node))
+
+
+def test_little_credit_keeps_no_place_for_long(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was credited for one round makes room after two that it is silent in; before rules 7 it stayed for long."""
+
+    def fill(rules: int) -> set[str]:
+        monkeypatch.setattr(step, "RULES", rules)
+        node = Story(coordinator_settings(min_peers=3, start_s=30, stage_s=100, resume_s=15))
+        open_first(node)
+        crowd = [f"crowd {number:04d}" for number in range(FEW - 3)]
+        for round in range(4):
+            commands = node.tell(*[report(peer, round) for peer in (*(crowd if not round else ()), "me", "a", "b")])
+            publish(node, announcement(commands or node.wait("stage")))
+        node.tell(report("late", 4))
+        return {member.peer for member in coordination(node).members}
+
+    assert "late" not in fill(6)
+    assert {"late", "me", "a", "b"} <= fill(7)
 
 
 def test_members_that_left_without_credit_are_forgotten_where_they_are_many(node: Story, few: None) -> None:

@@ -14,6 +14,13 @@ PRICES = (
 
 CORE = (
     Mutant(
+        "free identities may have all places of members",
+        "swarmd/core/members.py",
+        "if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked:",
+        "if False:",
+        ("tests/core/test_coordination.py",),
+    ),
+    Mutant(
         "a restored node takes a heap of old records for rounds that open",
         "swarmd/core/restored.py",
         "turn.at - event.opened_at < heard.after_s - PACE_S",

@@ -121,6 +121,13 @@ MUTANTS = (
         "first = max(after.done[0] - 1, after.skipped_to) + 1",
     ),
     Mutant(
+        "a quorum of others closes a stage that this node trains",
+        coordination,
+        "min(needed, len(expected)) and not awaits_own(turn):",
+        "min(needed, len(expected)):",
+        (("quorum", 0.5),),
+    ),
+    Mutant(
         "the quorum is one report short",
         coordination,
         "needed = max(1, math.ceil(settings_of(turn).quorum * len(expected)))",

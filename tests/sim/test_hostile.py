@@ -11,15 +11,16 @@ from typer.testing import CliRunner
 
 from swarmd.core import coordination, members
 from swarmd.core.events import StopRequested
-from swarmd.core.state import MEMBERS_MAX, Coordination, Member
+from swarmd.core.state import MEMBERS_MAX, Member
 from swarmd.dht import presence, rejections, reporters
 from swarmd.dht.key_room import KeyRoom
 from swarmd.dht.presence import Presences
 from swarmd.dht.seniority import Rank
 from swarmd.errors import ConfigError
-from swarmd.sim import actors, guarded
+from swarmd.sim import actors, chair, guarded
 from swarmd.sim.checks import InvariantBroken
 from swarmd.sim.guarded import GuardedNetworkWorker
+from swarmd.sim.hostile import is_hostile
 from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
 from swarmd.sim.world import World, run
 
@@ -71,6 +72,24 @@ def test_the_command_names_who_was_hostile() -> None:
     assert [line.split()[0] for line in lines[1:4]] == ["hostile", "flooder", "sybil"]
     with pytest.raises(ConfigError, match="nobody is hostile as 'burglar'"):
         kinds_of("sybil,burglar")
+
+
+@pytest.mark.parametrize("own_pace", [True, False])
+def test_a_crowd_that_reports_at_once_leaves_honest_nodes_behind_only_where_stages_wait_for_nobody(
+    own_pace: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actors.FreeRider, "count", 16)
+    profile = replace(QUICK, hostile="freerider", quorum=0.5, nodes=5)
+    if not own_pace:
+        monkeypatch.setattr(coordination, "awaits_own", lambda turn: False)
+        monkeypatch.setattr(chair.Chair, "_awaits_own", lambda *_: False)
+    world = World(4, profile)
+    world.play()
+    state = world.nodes[0].state.coordination
+    assert state is not None
+    credited = [member.rounds / state.round for member in state.members if not is_hostile(member.peer)]
+    assert len(credited) == 5
+    assert (sum(credited) / 5 > 0.4) == own_pace, f"{credited} of {state.round} rounds"
 
 
 # --- each check can fail ---
@@ -152,7 +171,7 @@ def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: py
         monkeypatch.setattr(module, "MEMBERS_MAX", few)
     if not makes_room:
         monkeypatch.setattr(coordination, "with_room", keep_all(few))
-        monkeypatch.setattr(Presences, "_has_room", lambda self: len(self.known) < few)
+        monkeypatch.setattr(Presences, "_has_room", lambda self, rank: len(self.known) < few)
     profile = replace(QUICK, hostile="sybil", crowd=300)
     if makes_room:
         assert run(2, profile).rounds > 0
@@ -161,8 +180,8 @@ def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: py
             run(2, profile)
 
 
-def keep_all(few: int) -> Callable[[Coordination, bool], tuple[Member, ...] | None]:
-    return lambda state, reported: state.members if len(state.members) < min(few, MEMBERS_MAX) else None
+def keep_all(few: int) -> Callable[..., tuple[Member, ...] | None]:
+    return lambda state, *_: state.members if len(state.members) < min(few, MEMBERS_MAX) else None
 
 
 def test_an_honest_report_that_is_not_counted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
