@@ -82,7 +82,7 @@ class Found:
 
     def take(self, dictionary: DictionaryDHTValue | None) -> None:
         """Merge records; the later one of an owner counts."""
-        for owner, entry in dictionary.items() if dictionary is not None else ():
+        for owner, entry in list(dictionary.items()) if dictionary is not None else ():  # some expire meanwhile
             before = self.records.get(owner)
             if before is None or before.expiration < entry.expiration_time:
                 self._take_one(owner, entry.value, entry.expiration_time)

@@ -263,7 +263,7 @@ def check_record(policy: Policy, key: bytes, subkey: bytes, value: bytes, expira
     Raises:
         RecordRejected: with one of the reasons of docs/PROTOCOL.md.
     """
-    _check_size(value)
+    check_size(value)
     check_expiration(expiration, policy.now())
     owner = owner_of(subkey)
     check_admitted(policy, owner)
@@ -276,7 +276,8 @@ def check_record(policy: Policy, key: bytes, subkey: bytes, value: bytes, expira
     return signed
 
 
-def _check_size(value: object) -> None:
+def check_size(value: object) -> None:
+    """Is it bytes, and few enough? Raises RecordRejected: "malformed" or "oversized"."""
     if not isinstance(value, bytes):
         raise RecordRejected("malformed", "the value is not bytes")
     if len(value) > VALUE_BYTES_MAX:

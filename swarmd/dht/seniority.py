@@ -39,6 +39,11 @@ class Rank(NamedTuple):
         return self.work >= WORK_BITS
 
     @property
+    def idle(self) -> bool:
+        """Does nobody know its owner, and has it done nothing? Such identities cost nothing."""
+        return not self.known and not self.worked
+
+    @property
     def awaited(self) -> bool:
         """May a stage wait for its owner? It has worked, or needs no work: credit alone is to be had for nothing."""
         return self.worked or self.rounds >= ALWAYS

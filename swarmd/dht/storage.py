@@ -7,6 +7,7 @@ from typing import Any
 
 from swarmd.dht.hive import DHTID, DHTLocalStorage, DictionaryDHTValue, TimedStorage
 from swarmd.dht.key_room import KEY_BYTES_MAX, KeyRoom
+from swarmd.dht.plain import DECODE_ERRORS
 from swarmd.dht.records import Signed, is_far
 from swarmd.dht.seniority import Rank, Seniority
 from swarmd.dht.whole_room import WholeRoom
@@ -74,25 +75,45 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             self._forget_rooms()
             self._rooms[key] = KeyRoom(KEY_BYTES_MAX)
             self._count(key)
-        room, size = self._rooms[key], len(signed.value)
         rank = self._seniority.rank_of(signed, key.to_bytes())
-        if room.size_bytes + size > KEY_BYTES_MAX:
-            room = self._recount(key)
-        gone = room.find(signed.owner, size, rank)
-        if gone is None:
-            raise RecordRejected("full", f"the key holds {room.size_bytes} bytes of those who come first")
-        self._fit_whole(key, signed, rank)
+        gone, gone_elsewhere = self._losers(key, signed, rank), self._losers_of_all(key, signed, rank)
         for owner in gone:
             self._drop(key, owner)
-        room.put(signed.owner, size, rank)
+        for other, owner in gone_elsewhere:
+            self._drop(DHTID.from_bytes(other), owner)
+        self._rooms[key].put(signed.owner, len(signed.value), rank)
         self._whole.put(key.to_bytes(), signed, rank)
 
-    def _fit_whole(self, key: DHTID, signed: Signed, rank: Rank) -> None:
-        """Drop what a record takes the place of among those of all keys. Raises RecordRejected("full")."""
-        if self._whole.is_filling(signed):
+    def check_room(self, key: DHTID, signed: Signed) -> None:
+        """Would there be room for a record that is not verified yet? It costs a tenth of verifying it.
+
+        Raises:
+            RecordRejected: "full".
+        """
+        try:
+            rank = self._seniority.rank_of(signed, key.to_bytes())
+        except DECODE_ERRORS:
+            return  # whatever it is, it has no rank
+        if key in self._rooms and self.get(key) is not None:
+            self._losers(key, signed, rank)
+        self._losers_of_all(key, signed, rank)
+
+    def _losers(self, key: DHTID, signed: Signed, rank: Rank) -> list[str]:
+        """Owners whose records under a key must go for this one. Raises RecordRejected("full")."""
+        room, size = self._rooms[key], len(signed.value)
+        gone = room.find(signed.owner, size, rank)
+        if gone != []:
+            room = self._recount(key)
+            gone = room.find(signed.owner, size, rank)
+        if gone is None:
+            raise RecordRejected("full", f"the key holds {room.size_bytes} bytes of those who come first")
+        return gone
+
+    def _losers_of_all(self, key: DHTID, signed: Signed, rank: Rank) -> list[tuple[bytes, str]]:
+        """(key, owner) of records under all keys that must go for this one. Raises RecordRejected("full")."""
+        if self._whole.is_filling(key.to_bytes(), signed, rank):
             self._recount_whole()
-        for other, owner in self._whole.find(key.to_bytes(), signed, rank):
-            self._drop(DHTID.from_bytes(other), owner)
+        return self._whole.find(key.to_bytes(), signed, rank)
 
     def _drop(self, key: DHTID, owner: str) -> None:
         """Forget a record, though it has not expired."""

@@ -33,7 +33,16 @@ from swarmd.dht.hive import (
 )
 from swarmd.dht.key_room import KEY_BYTES_MAX
 from swarmd.dht.quota import Quota
-from swarmd.dht.records import Policy, Signed, check_admitted, check_expiration, check_record, owner_of, split_value
+from swarmd.dht.records import (
+    Policy,
+    Signed,
+    check_admitted,
+    check_expiration,
+    check_record,
+    check_size,
+    owner_of,
+    split_value,
+)
 from swarmd.dht.rejections import Rejections
 from swarmd.dht.seniority import Seniority
 from swarmd.dht.storage import STORED_BYTES_MAX, BoundedStorage, size_of
@@ -262,8 +271,9 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     def _store_one(
         self, sender: str, key: bytes, subkey: bytes, value: bytes, expiration: float, replayed: str
     ) -> bool:
-        signed = self.record_validator.judge(key, subkey, value, expiration)
         key_id = DHTID.from_bytes(key)
+        self._check_room(key_id, subkey, value, expiration)
+        signed = self.record_validator.judge(key, subkey, value, expiration)
         if self.storage.has_exactly(key_id, signed):
             if replayed and sender != signed.owner:
                 raise RecordRejected(replayed, f"a record of {signed.owner} that is held already")
@@ -275,6 +285,11 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         if stored and self.record_validator.accepted is not None:
             self.record_validator.accepted(signed)
         return stored
+
+    def _check_room(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> None:
+        """A record for which there would be no room is not worth verifying. Raises RecordRejected."""
+        check_size(value)
+        self.storage.check_room(key, split_value(owner_of(subkey), value, expiration))
 
     def _check_rewrite(self, key: DHTID, signed: Signed) -> None:
         """An owner writes its record under a key anew now and then, whoever brings it. Raises RecordRejected."""

@@ -38,9 +38,9 @@ class WholeRoom:
         """Of all records, with what they cost beside their values."""
         return self._room.size_bytes
 
-    def is_filling(self, signed: Signed) -> bool:
-        """Might some have to go for this one? Then what has expired is not to be counted any more."""
-        return self.size_bytes + _size(signed) > self._newcomers_bytes_max
+    def is_filling(self, key: bytes, signed: Signed, rank: Rank) -> bool:
+        """Would some have to go for this one, or it wait? Then what has expired is not to be counted any more."""
+        return self._room.find(_name(key, signed.owner), _size(signed), rank) != []
 
     def find(self, key: bytes, signed: Signed, rank: Rank) -> list[Place]:
         """The records that must go to make room for this one.

@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from hivemind.utils import timed_storage
 
-from swarmd.dht import names, records
+from swarmd.dht import names, records, seniority
 from swarmd.dht.hive import DHTID
+from swarmd.dht.key_room import IDLE_BYTES_MIN, KEY_BYTES_MAX
 from swarmd.dht.identity import generate_identity
 from swarmd.dht.lookup import Found
 from swarmd.dht.records import Signed
@@ -37,6 +39,17 @@ class Reader:
     def judge_shown(self, *shown: Any) -> Signed:
         return GuardedProtocol.judge_shown(cast(Any, self), *shown)
 
+    def store(self, signed: Signed) -> None:
+        """As if a peer had sent it."""
+        columns = (KEY.to_bytes(), msgspec.msgpack.encode(signed.owner), signed.value, signed.expiration)
+        GuardedProtocol._store_one(cast(Any, self), "sender", *columns, replayed="")
+
+    def _check_room(self, *sent: Any) -> None:
+        GuardedProtocol._check_room(cast(Any, self), *sent)
+
+    def _check_rewrite(self, *sent: Any) -> None:
+        """Nobody writes anew here."""
+
     def read(self) -> Found:
         """What is found here."""
         life = SimpleNamespace(dht=SimpleNamespace(protocol=self, node_id=DHTID(1)))
@@ -46,6 +59,7 @@ class Reader:
 
 
 def test_what_is_held_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seniority, "WORK_BITS", 0)  # all have worked
     reader, verified = Reader(), []
     held = [signed_by(ALICE, REPORT), *(unsigned() for _ in range(CHECKED_MAX))]
     for signed in held:
@@ -54,6 +68,30 @@ def test_what_is_held_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(reader.read().records) == {signed.owner for signed in held}
     assert reader.read().records[ALICE.peer_id] == held[0]
     assert verified == []
+
+
+def test_records_that_expire_while_a_key_is_read_end_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, now = Reader(), time.time()
+    for life_s in (60.0, 61.0, 600.0):
+        signed = Signed(generate_identity().peer_id, msgspec.msgpack.encode(REPORT), now + life_s, bytes(64))
+        assert reader.storage.admit(KEY, signed)
+    clock = iter([now] * 6)
+    monkeypatch.setattr(timed_storage, "get_dht_time", lambda: next(clock, now + 120.0))
+    assert len(reader.read().records) >= 1
+    assert len(reader.storage.get(KEY).value) == 1
+
+
+def test_a_record_without_room_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, verified = Reader(), []
+    monkeypatch.setattr(records, "verifies", lambda signed, key: verified.append(signed) or True)
+    refused: list[str] = []
+    for _ in range(KEY_BYTES_MAX // 16 // IDLE_BYTES_MIN + 50):
+        try:
+            reader.store(unsigned())
+        except records.RecordRejected as error:
+            refused.append(error.reason)
+    assert set(refused) == {"full"}
+    assert len(verified) == KEY_BYTES_MAX // 16 // IDLE_BYTES_MIN + 50 - len(refused)
 
 
 def unsigned() -> Signed:

@@ -292,7 +292,7 @@ async def test_a_sybil_cannot_make_a_key_unreadable(scene: Scene) -> None:
         record = RolloutsRecord(SWARM, 0, 0, DIGEST, 10, 1, b"x" * 49_000)
         await outsider.store_signed(name, signed_by(generate_identity(), record))
     held = await outsider.find(name)
-    assert victim.peer_id in held and 60 < len(held) < 66  # 3 MiB
+    assert victim.peer_id in held and 2 < len(held) < 6  # a sixteenth of 3 MiB for identities that cost nothing
 
 
 async def test_only_listed_members_may_write_or_fetch(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from swarmd.core.values import Standing
 from swarmd.dht import names, storage
+from swarmd.dht import seniority as ranks_module
 from swarmd.dht.hive import DHTID
 from swarmd.dht.identity import generate_identity
-from swarmd.dht.key_room import NEWCOMERS_SHARE, KeyRoom
+from swarmd.dht.key_room import IDLE_BYTES_MIN, NEWCOMERS_SHARE, KeyRoom
 from swarmd.dht.records import Signed
 from swarmd.dht.seniority import Places, Rank, Seniority
 from swarmd.dht.storage import GHOSTS_MAX, BoundedStorage
@@ -51,7 +52,7 @@ def test_whoever_is_let_in_the_bounds_hold_and_nobody_gives_way_to_a_lower_rank(
 
 
 def test_each_side_has_its_share_however_full_the_other_is() -> None:
-    newcomer, known = Rank(0, 0, True, b"m"), Rank(1, 0, True, b"m")
+    newcomer, known = Rank(0, WORK_BITS, True, b"m"), Rank(1, 0, True, b"m")
     for first, second in ((newcomer, known), (known, newcomer)):
         room = KeyRoom(BYTES)
         for number in range(100):
@@ -65,6 +66,18 @@ def test_each_side_has_its_share_however_full_the_other_is() -> None:
             room.put(f"second {number}", 10, second)
         sides = {side: sum(rank.known is side for rank in room.ranks.values()) for side in (True, False)}
         assert sides == {True: 75, False: 25}
+
+
+def test_identities_that_cost_nothing_have_a_small_part_however_much_is_free() -> None:
+    room, worked = KeyRoom(64 * IDLE_BYTES_MIN), Rank(0, WORK_BITS, True, b"a")
+    for number in range(8):
+        room.admit(f"idle {number}", 10, Rank(0, 0, True, bytes([number])))
+    assert room.ranks.keys() == {f"idle {number}" for number in (4, 5, 6, 7)}, "by lot"
+    for number in range(8):
+        assert room.admit(f"worked {number}", IDLE_BYTES_MIN, worked) == []
+    assert room.admit("idle 9", 10, Rank(0, WORK_BITS - 1, True, b"a")) == ["idle 4"]
+    room.rank_anew(lambda owner: int(owner == "idle 5"))
+    assert room.admit("idle 10", 10, Rank(0, 0, True, b"z")) == [], "one of them is known by now"
 
 
 def test_a_young_member_has_room_beside_elders_whose_records_fill_it() -> None:
@@ -104,6 +117,7 @@ def test_first_the_longest_credited_then_who_worked_more_then_a_lot_of_this_node
 
 def test_a_known_peers_record_takes_the_place_of_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "KEY_BYTES_MAX", 4 * len(signed_by(ALICE, REPORT).value))
+    monkeypatch.setattr(ranks_module, "WORK_BITS", 0)  # all strangers count as having worked
     seniority = Seniority()
     held = BoundedStorage(seniority)
 

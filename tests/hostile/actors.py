@@ -31,13 +31,15 @@ from tests.dht.outsider import Outsider
 from tests.hostile import floods
 from tests.hostile.crowd import Crowd
 from tests.hostile.eclipser import Eclipser
+from tests.hostile.worked import with_work, worked
 
 ARRIVALS = 5  # tries
 TURN_S = 10.0  # longest
 PAUSE_S = 0.05  # between turns
 LARGE = b"x" * 48 * 1024
+LARGE_RECORDS = 20  # under the key that is asked for, of identities that have worked
 HALF_OPEN = 300  # connections whose handshake does not go on
-FREE = 400  # identities that fill keys
+FREE = 400  # identities that fill keys, beside those that have done a little work
 MEMBERSHIPS = 4300
 MEMBERSHIP_S = 25.0
 REWRITERS = 6  # connections of one member
@@ -109,7 +111,7 @@ class Flooder(Actor):
     async def arrive(self) -> None:
         await super().arrive()
         self._kinds = itertools.cycle((floods.find_doubled, floods.repeat_finds, floods.take_back_calls))
-        self._owners = [generate_identity() for _ in range(20)]
+        self._owners = list(worked())[:LARGE_RECORDS]
         self._filled = -1
 
     async def turn(self, round: int) -> None:
@@ -117,7 +119,7 @@ class Flooder(Actor):
         if round != self._filled:
             self._filled = round
             record = RolloutsRecord(SWARM, round, 0, DIGEST, 10, 1, b"x" * 40_000)
-            await self.store(*((key, signed_by(owner, record, 600.0)) for owner in self._owners))
+            await self.store(*((key, signed_by(each, with_work(each, record), 600.0)) for each in self._owners))
         flood = next(self._kinds)
         await self.everywhere(lambda by: flood(by, key))
 
@@ -194,12 +196,12 @@ class Surrounder(Actor):
 
 
 class Filler(Actor):
-    """Free identities that fill the keys of the coming rounds, to the last byte."""
+    """Free identities, and some that have worked, fill the keys of the coming rounds, to the last byte."""
 
     async def arrive(self) -> None:
         self._crowd = Crowd(self._root / "0")
         await self.add(self._crowd, self.addresses[0])
-        self._crowd.gather(FREE)
+        self._crowd.gather(FREE, worked())
         for address in self.addresses[1:]:
             await self._crowd.meet(address)
         self._filled = -1
@@ -213,7 +215,7 @@ class Filler(Actor):
 async def fill(crowd: Crowd, round: int) -> None:
     """Reports of all identities, and rollouts that take all room there is, to the last byte."""
     record = RolloutsRecord(SWARM, round, 0, DIGEST, 10, 1)
-    for part, body in ((slice(0, 62), LARGE), (slice(62, 200), b"x" * 200), (slice(200, 400), b"")):
+    for part, body in ((slice(0, 102), LARGE), (slice(102, 240), b"x" * 200), (slice(240, None), b"")):
         await crowd.write(msgspec.structs.replace(record, body=body), part)
     await crowd.write(ReportRecord(SWARM, round, 0, 1e6, DIGEST, 10, 1))
 

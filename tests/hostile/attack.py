@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import RecordsRejected, RoundAnnounced
 from swarmd.dht import names
 from swarmd.dht.hive import P2PContext, dht_pb2
-from swarmd.dht.identity import generate_identity
 from swarmd.dht.records import RolloutsRecord
 from tests.dht.driver import SWARM, Driver
 from tests.dht.making import DIGEST, signed_by
 from tests.dht.outsider import Outsider
+from tests.hostile.worked import with_work, worked
 
 ANSWERED_WITHIN = 5  # calls of an honest peer, one a second
 MIB = 1 << 20
@@ -50,11 +51,11 @@ class Siege:
         return memory_mib(self.victim.process.pid) - self.quiet_mib
 
     async def fill_stages(self, stages: int, records: int, size_bytes: int = 40_000) -> list[str]:
-        """Have the victim hold rollouts of free identities for the first stages; the keys."""
+        """Have the victim hold rollouts of identities that have worked for the first stages; the keys."""
         for stage in range(stages):
-            for _ in range(records):
-                record = RolloutsRecord(SWARM, 0, stage, DIGEST, 10, 1, b"x" * size_bytes)
-                assert await self.honest.store_signed(record.key, signed_by(generate_identity(), record, 900.0))
+            record = RolloutsRecord(SWARM, 0, stage, DIGEST, 10, 1, b"x" * size_bytes)
+            for owner in islice(worked(), records):
+                assert await self.honest.store_signed(record.key, signed_by(owner, with_work(owner, record), 900.0))
         return [names.rollouts(SWARM, 0, stage) for stage in range(stages)]
 
     async def find(self, keys: list[str], by: Outsider | None = None) -> str:

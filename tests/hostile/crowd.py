@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import msgpack
 
@@ -13,6 +14,7 @@ from swarmd.dht.identity import Identity, generate_identity
 from swarmd.dht.records import Payload, Signed
 from tests.dht.making import signed_by
 from tests.dht.outsider import Outsider
+from tests.hostile.worked import with_work
 
 BATCH_BYTES = 1024 * 1024
 EVERYBODY = slice(None)
@@ -21,9 +23,9 @@ EVERYBODY = slice(None)
 class Crowd(Outsider):
     """Stores a record of each identity at all victims."""
 
-    def gather(self, count: int) -> None:
-        """Make identities."""
-        self.identities: list[Identity] = [generate_identity() for _ in range(count)]
+    def gather(self, count: int, others: Iterable[Identity] = ()) -> None:
+        """Make identities, beside others, which come first."""
+        self.identities: list[Identity] = [*others, *(generate_identity() for _ in range(count))]
         self.victims = [self.victim]
 
     async def meet(self, address: str) -> None:
@@ -35,7 +37,7 @@ class Crowd(Outsider):
 
     async def write(self, content: Payload, part: slice = EVERYBODY, ttl_s: float = 600.0) -> int:
         """Store a record of each identity, or of a part of them; how many the first victim took."""
-        records = [signed_by(identity, content, ttl_s) for identity in self.identities[part]]
+        records = [signed_by(each, with_work(each, content), ttl_s) for each in self.identities[part]]
         taken = await asyncio.gather(*(self._write_at(victim, content.key, records) for victim in self.victims))
         return taken[0]
 
