@@ -1,0 +1,198 @@
+"""Runs shipped coroutines on simulated time, without an event loop.
+
+A coroutine runs until it awaits an `Answer` that nobody has given yet. It goes on, in the same instant, when somebody
+gives one: mostly the simulator's queue, after a delay that the caller drew. So a simulated port is ordinary code:
+
+    async def balance_wei(self, account):
+        await self.runtime.sleep(self.latency_s())  # on simulated time
+        if self.is_cut_off:
+            raise EndpointFailed("no endpoint answers")
+        return self.chain.balance_wei(account)
+
+`VirtualRuntime` is a `swarmd.worker.runtime.Runtime`. It is made with the `later` of a simulated process
+(`SimWorker.later`), so that a frozen process stands still and a dead one does nothing; `stop` ends all of its tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Later(Protocol):
+    """Has something done after a while."""
+
+    def __call__(self, delay_s: float, act: Callable[..., None], /, *args: Any) -> None: ...
+
+
+class Answer(Generic[T]):
+    """A result that comes later; one task waits for it."""
+
+    __slots__ = ("_error", "_task", "_value", "given")
+
+    def __init__(self) -> None:
+        self._task: Task | None = None
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self.given = False
+
+    def give(self, value: T | None = None) -> None:
+        """Have whoever waits go on with this value; only the first answer counts."""
+        if not self.given:
+            self.given, self._value = True, value
+            if self._task is not None:
+                self._task.step()
+
+    def fail(self, error: BaseException) -> None:
+        """Have whoever waits meet this error; only the first answer counts."""
+        if not self.given:
+            self._error = error
+            self.give()
+
+    def __await__(self) -> Generator[Answer[Any], None, T]:
+        if not self.given:
+            yield self
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+    def wait_by(self, task: Task) -> None:
+        """This task awaits it."""
+        self._task = task
+
+
+class Task:
+    """A coroutine under way.
+
+    Args:
+        coroutine: awaits nothing but `Answer`s.
+        on_end: is called with what it returned, or with the error that it ended by. Without it an error is raised to
+            whoever made the coroutine go on, which is the simulator's main loop.
+    """
+
+    __slots__ = ("_coroutine", "_on_end", "_runs", "_stopped")
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, T], on_end: Callable[[T | None, Exception | None], None] | None = None
+    ) -> None:
+        self._coroutine = coroutine
+        self._on_end = on_end
+        self._runs = False
+        self._stopped = False
+
+    def step(self) -> None:
+        """Go on up to the next answer that is not there yet."""
+        if self._stopped:
+            return
+        self._runs = True
+        try:
+            self._coroutine.send(None).wait_by(self)
+        except StopIteration as ended:
+            self._end(ended.value, None)
+        except Exception as error:
+            if self._on_end is None:
+                raise
+            self._end(None, error)
+        finally:
+            self._runs = False
+        if self._stopped:
+            self._coroutine.close()
+
+    def _end(self, value: Any, error: Exception | None) -> None:
+        stopped, self._stopped = self._stopped, True
+        if self._on_end is not None and not stopped:
+            self._on_end(value, error)
+
+    def stop(self) -> None:
+        """Let it go no further; one that runs at this moment goes on up to its next wait."""
+        self._stopped = True
+        if not self._runs:
+            self._coroutine.close()
+
+
+class VirtualSignal:
+    """See `swarmd.worker.runtime.Signal`."""
+
+    def __init__(self, later: Later) -> None:
+        self._later = later
+        self._is_set = False
+        self._waiting: Answer[None] | None = None
+
+    def set(self) -> None:
+        """Wake the coroutine that waits, as soon as whoever runs now waits itself."""
+        self._is_set = True
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._later(0.0, waiting.give)
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        if not self._is_set:
+            self._waiting = answer = Answer[None]()
+            if timeout_s is not None:
+                self._later(timeout_s, answer.give)
+            await answer
+            self._waiting = None
+        self._is_set = False
+
+
+class VirtualRuntime:
+    """A simulated process's time, see `swarmd.worker.runtime.Runtime`.
+
+    Args:
+        later: has something done after a while; nothing any more once the process is dead.
+        now: the simulated time, in seconds.
+        clock: the machine's idea of POSIX time.
+    """
+
+    def __init__(self, later: Later, now: Callable[[], float], clock: Callable[[], float]) -> None:
+        self._later = later
+        self._tasks: list[Task] = []
+        self.now = now
+        self.time = clock
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Task:
+        """Run a coroutine, beginning now; what it raises ends the simulation."""
+        task = Task(coroutine)
+        self._tasks.append(task)
+        task.step()
+        return task
+
+    def stop(self) -> None:
+        """The process is dead: end all that it was doing."""
+        for task in self._tasks:
+            task.stop()
+        self._tasks.clear()
+
+    async def sleep(self, delay_s: float) -> None:
+        if delay_s > 0:
+            answer = Answer[None]()
+            self._later(delay_s, answer.give)
+            await answer
+
+    def signal(self) -> VirtualSignal:
+        return VirtualSignal(self._later)
+
+    async def gather(self, coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """The results of several coroutines at once, in their order. Raises what the first of them raised."""
+        results: list[Any] = [None] * len(coroutines)
+        errors: list[Exception | None] = [None] * len(coroutines)
+        done, left = Answer[None](), len(coroutines)
+
+        def note(place: int, value: T | None, error: Exception | None) -> None:
+            nonlocal left
+            results[place], errors[place] = value, error
+            left -= 1
+            if not left:
+                done.give()
+
+        for place, coroutine in enumerate(coroutines):
+            Task(coroutine, partial(note, place)).step()
+        if coroutines:
+            await done
+        for error in errors:
+            if error is not None:
+                raise error
+        return results

@@ -1,0 +1,73 @@
+"""What a worker's coroutines know of time: a clock, pauses, and being woken.
+
+Coroutines that decide something (what to submit, when to look again) use nothing else of an event loop, so that the
+simulator can run the same ones on a clock of its own (`swarmd.sim.coroutines`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic, time
+from typing import Protocol
+
+import anyio
+
+
+class Signal(Protocol):
+    """Wakes one coroutine."""
+
+    def set(self) -> None:
+        """Wake the coroutine that waits, or have the next `wait` return at once."""
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Return when it is set, or after so long; afterwards it is not set."""
+
+
+class Runtime(Protocol):
+    """A clock, and ways to wait by it."""
+
+    def now(self) -> float:
+        """Seconds that only ever grow; where they begin means nothing."""
+
+    def time(self) -> float:
+        """POSIX seconds."""
+
+    async def sleep(self, delay_s: float) -> None:
+        """Return after so long; with 0, when others had their turn."""
+
+    def signal(self) -> Signal:
+        """A new signal, not set."""
+
+
+class LoopSignal:
+    """See `Signal`."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        with anyio.move_on_after(timeout_s):
+            await self._event.wait()
+        self._event.clear()
+
+
+class LoopRuntime:
+    """The running event loop, see `Runtime`."""
+
+    def now(self) -> float:
+        return monotonic()
+
+    def time(self) -> float:
+        return time()
+
+    async def sleep(self, delay_s: float) -> None:
+        await anyio.sleep(delay_s)
+
+    def signal(self) -> LoopSignal:
+        return LoopSignal()
+
+
+LOOP = LoopRuntime()
