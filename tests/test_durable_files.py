@@ -11,7 +11,7 @@ import pytest
 from swarmd.chain.audit import AuditLog, Line
 from swarmd.chain.orders import Attempt, Journal
 from swarmd.daemon.notes import Moved, write_note
-from swarmd.dht.shelf import Shelf
+from swarmd.dht.shelf import Shelf, ShelfFile
 from swarmd.errors import IdentityError
 from swarmd.private import Kind, write_secret
 from tests.dht.making import CLOCK, SWARM
@@ -21,7 +21,7 @@ KEY = Kind("key", IdentityError, 1000)
 
 
 def write_own_records(path: Path) -> None:
-    shelf = Shelf(path, SWARM)
+    shelf = Shelf(ShelfFile(path), SWARM)
     shelf.keep(CLOCK, 7.0)
     anyio.run(shelf.save)
 

@@ -20,7 +20,7 @@ from swarmd.dht.clock import SwarmClock
 from swarmd.dht.gather import gather
 from swarmd.dht.leaderboard_check import LeaderboardCheck
 from swarmd.dht.membership import Members
-from swarmd.dht.session import Session
+from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.stages import Stages
 from swarmd.dht.standings import Standings
 
@@ -32,7 +32,7 @@ class SignedActions:
         session: the network.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: NetworkSession) -> None:
         self._session = session
         self._members = Members(session)
         self._check = LeaderboardCheck(session)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-
-import anyio
 
 from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
 from swarmd.dht import names
 from swarmd.dht.evidence import Evidence
-from swarmd.dht.hive import DHTID, MSGPackSerializer, PeerID
-from swarmd.dht.lookup import lookup
-from swarmd.dht.records import ROUNDS_AHEAD, ClockRecord, Signed, is_far
-from swarmd.dht.session import Session
-from swarmd.dht.watch import Watch
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Record
+from swarmd.dht.records import ROUNDS_AHEAD, ClockRecord, is_far
 from swarmd.errors import NetworkDown, RecordRejected
 
 CALL_EVERY_S = 10.0
@@ -29,11 +24,11 @@ class SwarmClock:
         reached: called with the round of each announcement.
     """
 
-    def __init__(self, session: Session, reached: Callable[[int], None] = lambda round: None) -> None:
+    def __init__(self, session: NetworkSession, reached: Callable[[int], None] = lambda round: None) -> None:
         self._session = session
         self._reached = reached
         self._name = names.clock(session.swarm)
-        self._latest: Signed | None = None
+        self._latest: Record | None = None
         self._told: RoundAnnounced | None = None
 
     def follow(self) -> None:
@@ -41,7 +36,7 @@ class SwarmClock:
         session = self._session
         session.heard_clock = self._hear
         session.exchange.contradicted = self._tell_both
-        session.watch(Watch(session.node, self._name, session.config.dht.poll_s, self._see))
+        session.watch(self._name, self._see)
         if not session.coordinating and session.coordinator:
             session.start(self._call_coordinator)
 
@@ -49,23 +44,19 @@ class SwarmClock:
         """See now and then whether the coordinator itself answers: some node of the swarm may be all that one hears."""
         session = self._session
         while True:
-            await anyio.sleep(CALL_EVERY_S)
+            await session.runtime.sleep(CALL_EVERY_S)
             try:
-                answer = await session.node.call(
-                    lambda life: life.dht.protocol.call_ping(PeerID.from_base58(session.coordinator))
-                )
+                if await session.records.answers(session.coordinator):
+                    session.hearing.answered()
             except NetworkDown:
                 continue
-            if answer is not None:
-                session.hearing.answered()
 
-    def _hear(self, signed: Signed) -> None:
+    def _hear(self, record: Record) -> None:
         """A record that was gossiped. Raises RecordRejected where it does not count."""
         session = self._session
-        key, owner = names.key_id(self._name), MSGPackSerializer.dumps(signed.owner)
-        if signed.owner != session.coordinator:
-            raise RecordRejected("not-the-coordinator", f"{signed.owner} is not the coordinator")
-        self._see({signed.owner: session.validator.judge(key, owner, signed.value, signed.expiration)})
+        if record.owner != session.coordinator:
+            raise RecordRejected("not-the-coordinator", f"{record.owner} is not the coordinator")
+        self._see({record.owner: session.judge(self._name, record)})
 
     async def announce(self, command: Announce) -> None:
         """Publish where the swarm is. Raises NetworkDown."""
@@ -87,7 +78,7 @@ class SwarmClock:
         Raises:
             NetworkDown: nobody answered; that is not the same as no round.
         """
-        found = await self._session.node.call(lambda life: lookup(life, self._name))
+        found = await self._session.records.find(self._name)
         self._take(found.records)
         if self._latest is not None:
             self._tell(self._latest)
@@ -96,37 +87,34 @@ class SwarmClock:
         else:
             raise NetworkDown("no peer answered when the clock was read")
 
-    def _see(self, records: Mapping[str, Signed]) -> None:
+    def _see(self, records: Mapping[str, Record]) -> None:
         if self._take(records) and self._latest is not None and _said(self._latest) != self._told:
             self._tell(self._latest)
 
-    def _take(self, records: Mapping[str, Signed]) -> bool:
+    def _take(self, records: Mapping[str, Record]) -> bool:
         """Keep the coordinator's record if it is later than the one known. True when it is.
 
         One that was known while a clock was ahead is no measure after that clock was set back.
         """
-        signed, known = records.get(self._session.coordinator), self._latest
+        record, known = records.get(self._session.coordinator), self._latest
         if known is not None and is_far(known.expiration, self._session.policy.now()):
             known = None
-        if signed is None or (known is not None and signed.expiration <= known.expiration):
+        if record is None or (known is not None and record.expiration <= known.expiration):
             return False
-        self._latest = signed
-        self._pass_on(signed)
+        self._latest = record
+        self._pass_on(record)
         return True
 
-    def _pass_on(self, signed: Signed) -> None:
+    def _pass_on(self, record: Record) -> None:
         """Hold it for whoever asks, and gossip it where it came by another way."""
-        session, life = self._session, self._session.node.life
-        content = signed.content
+        session, content = self._session, record.content
         if isinstance(content, ClockRecord):
             session.hearing.announced(content.deadline_at, content.final)
-        if life is not None:
-            with suppress(RecordRejected):
-                life.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(self._name)), signed)
-        session.herald.pass_on(signed)
+        session.records.hold(self._name, record)
+        session.herald.pass_on(record)
 
-    def _tell(self, signed: Signed) -> None:
-        self._told = _said(signed)
+    def _tell(self, record: Record) -> None:
+        self._told = _said(record)
         self._session.policy.round = self._told.round
         self._session.emit(self._told)
         self._reached(self._told.round)
@@ -143,8 +131,8 @@ class SwarmClock:
                     self._session.emit(said)
 
 
-def _said(signed: Signed) -> RoundAnnounced:
+def _said(record: Record) -> RoundAnnounced:
     """What a clock record says; its number says nothing."""
-    content = signed.content
+    content = record.content
     assert isinstance(content, ClockRecord)
     return RoundAnnounced(content.round, content.stage, content.opened_at, content.deadline_at, content.final)

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from swarmd.dht import names
 from swarmd.dht.evidence import Evidence, contradiction, pair_of
+from swarmd.dht.ports import Record, as_signed
 from swarmd.dht.records import (
     ClockRecord,
     LeaderboardRecord,
@@ -55,8 +56,9 @@ class Compared:
         self._boards: OrderedDict[Place, Seen] = OrderedDict()
         self._clocks: OrderedDict[Payload, Seen] = OrderedDict()
 
-    def see(self, signed: Signed) -> None:
+    def see(self, record: Record) -> None:
         """Compare a record whose signature has been checked."""
+        signed = as_signed(record)
         seen = Seen(signed, signed.content)
         content = seen.content
         if isinstance(content, ReportRecord):

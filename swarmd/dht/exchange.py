@@ -24,6 +24,7 @@ from swarmd.dht.background import spawn
 from swarmd.dht.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.hive import MSGPackSerializer
 from swarmd.dht.plain import DECODE_ERRORS
+from swarmd.dht.ports import Record, as_signed
 from swarmd.dht.quota import Quota
 from swarmd.dht.records import LeaderboardRecord, Policy, Round, Signed, check_payload
 from swarmd.dht.rejections import Rejections
@@ -162,10 +163,10 @@ class Exchange:
 
     # --- leaderboards ---
 
-    def read_board(self, signed: Signed) -> None:
+    def read_board(self, record: Record) -> None:
         """This node has read a leaderboard: tell which, if nobody else has told of the same."""
-        self._board = signed
-        spawn(self._tell_board(signed))
+        self._board = as_signed(record)
+        spawn(self._tell_board(self._board))
 
     async def _tell_board(self, signed: Signed) -> None:
         content = signed.content

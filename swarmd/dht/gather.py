@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
-import random
-import time
-
-import anyio
-from anyio.abc import TaskGroup
+from collections.abc import Mapping
+from contextlib import suppress
 
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import Claim, RolloutsRef
 from swarmd.dht import names
-from swarmd.dht.bodies import check_body, inflate
-from swarmd.dht.fetch import fetch_body
-from swarmd.dht.lookup import lookup
-from swarmd.dht.records import ReportRecord, RolloutsRecord, Signed
-from swarmd.dht.session import Session
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Record
+from swarmd.dht.records import ReportRecord, RolloutsRecord
 from swarmd.dht.sources import Sources, choose_expected
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
+from swarmd.worker.tasks import Limiter, TaskGroup, within
 
 LOOK_AGAIN_S = 0.3
 ANSWER_S = 0.5  # the answer is there so long before the time is over, when training begins without it
@@ -47,32 +43,32 @@ class Gathering:
         command: what to gather.
     """
 
-    def __init__(self, session: Session, command: Gather) -> None:
+    def __init__(self, session: NetworkSession, command: Gather) -> None:
         self._session = session
         self._command = command
         self._place = (session.swarm, command.source_round, command.source_stage)
         self._got: dict[str, RolloutsRef] = {}
         self._refused: set[tuple[str, str]] = set()  # (peer, digest) of bodies that were not what was announced
         self._bytes = 0
-        self._sources = Sources(random.sample)
+        self._runtime = session.runtime
+        self._sources = Sources(session.sample)
         self._expected: set[str] = set()  # peers whose reports name rollouts
         self._reports: dict[str, ReportRecord] = {}  # the latest of all that name rollouts
         self._awaited: set[str] = set()  # of them, those that gathering waits for
-        self._limiter = anyio.CapacityLimiter(FETCHES_AT_ONCE)
-        self._others_limiter = anyio.CapacityLimiter(OTHERS_AT_ONCE)
+        self._limiter = Limiter(session.runtime, FETCHES_AT_ONCE)
+        self._others_limiter = Limiter(session.runtime, OTHERS_AT_ONCE)
+        self._fetches = TaskGroup(session.runtime)
         self._fetching: set[str] = set()  # peers whose bodies are being fetched, or wait for their turn
-        self._settled = anyio.Event()  # set while there are none
-        self._settled.set()
-        self._complete_at = 0.0  # when all that is waited for was there, 0 until then
-        self._began_at = time.time()
+        self._complete_at: float | None = None  # when all that is waited for was there
+        self._began_at = session.runtime.time()
         self._looked = False  # has any peer answered?
 
     async def run(self) -> None:
         """Gather and tell, shortly before the time is over. Raises NetworkDown when nothing could be looked for."""
         command = self._command
         if command.source_round >= 0:
-            with anyio.move_on_after(max(self._remaining_s(), LEAST_S)):
-                await self._gather()
+            with suppress(TimeoutError):
+                await within(self._runtime, max(self._remaining_s(), LEAST_S), self._gather)
             if not self._looked:
                 raise NetworkDown("nobody answered when rollouts were looked for")
         rollouts = tuple(self._got[peer] for peer in sorted(self._got))
@@ -91,37 +87,42 @@ class Gathering:
 
         Fetches of other peers' bodies that go on then get a moment more, and are cancelled.
         """
-        async with anyio.create_task_group() as tasks:
+        try:
             while True:
                 try:
-                    self._expected = await self._announced()
-                    found = await self._session.node.call(lambda life: lookup(life, names.rollouts(*self._place)))
-                    self._looked = self._looked or found.answered or self._session.coordinating
-                    await self._begin_fetches(tasks, found.records)
-                    with anyio.move_on_after(LOOK_AGAIN_S):  # whoever is slow does not keep this from looking
-                        await self._settled.wait()
+                    await self._look()
+                    await self._fetches.wait_idle(LOOK_AGAIN_S)  # whoever is slow does not keep this from looking
                     if self._looked and self._is_complete() and self._is_over():
-                        tasks.cancel_scope.cancel()
                         return
                 except NetworkDown as error:
                     log.info("gathering goes on: %s", error)
-                await anyio.sleep(LOOK_AGAIN_S)
+                await self._runtime.sleep(LOOK_AGAIN_S)
+        finally:
+            self._fetches.stop()
+
+    async def _look(self) -> None:
+        """See who has announced rollouts, and begin to fetch those that are there. Raises NetworkDown."""
+        self._expected = await self._announced()
+        found = await self._session.records.find(names.rollouts(*self._place))
+        self._looked = self._looked or found.answered or self._session.coordinating
+        await self._begin_fetches(found.records)
 
     def _is_over(self) -> bool:
         """Nothing is being fetched any more, or what is has had its moment since all that is waited for was there."""
-        self._complete_at = self._complete_at or time.monotonic()
-        return not self._fetching or time.monotonic() > self._complete_at + LINGER_S
+        if self._complete_at is None:
+            self._complete_at = self._runtime.now()
+        return not self._fetching or self._runtime.now() > self._complete_at + LINGER_S
 
     def _is_complete(self) -> bool:
         """All awaited rollouts are here or refused. In a swarm that was just restarted, peers get a moment first."""
         if self._fetching & self._awaited or self._awaited - self._got.keys() - {peer for peer, _ in self._refused}:
             return False
-        now, session = time.time(), self._session
+        now, session = self._runtime.time(), self._session
         settled = now > self._began_at + SETTLE_S or now > session.started_at + YOUNG_S
         return settled or len(self._expected) >= session.members - 1
 
     def _remaining_s(self) -> float:
-        return self._command.until_at - ANSWER_S - time.time()
+        return self._command.until_at - ANSWER_S - self._runtime.time()
 
     async def _announced(self) -> set[str]:
         """Peers whose report of the stage names rollouts.
@@ -129,8 +130,8 @@ class Gathering:
         It is worth waiting for those of them that are known or worked, unless their last body stopped coming.
         """
         name = names.reports(*self._place)
-        found = await self._session.node.call(lambda life: lookup(life, name))
-        reports = {peer: report for peer, signed in found.records.items() if (report := _report_of(signed)).groups}
+        found = await self._session.records.find(name)
+        reports = {peer: report for peer, record in found.records.items() if (report := _report_of(record)).groups}
         own = self._session.peer_id
         self._reports = {each: reports[each] for each in reports if each != own and not self._is_barred(each)}
         announced = {peer: found.records[peer] for peer in self._reports}
@@ -138,7 +139,7 @@ class Gathering:
         self._awaited = {peer for peer in choose_expected(ranks, idle=0) if not self._session.slow[peer]}
         return choose_expected(ranks)
 
-    async def _begin_fetches(self, tasks: TaskGroup, records: dict[str, Signed]) -> None:
+    async def _begin_fetches(self, records: Mapping[str, Record]) -> None:
         """Take the bodies that came with their records, which wait for nobody; begin to fetch the others.
 
         Those who kept to time before come first, and among them those whom the node knows.
@@ -148,36 +149,33 @@ class Gathering:
         for peer, content in wanted:
             if content.body:
                 await self._try(peer, content)
-        slow, door = self._session.slow, self._session.door
-        for peer, content in sorted(wanted, key=lambda each: (slow[each[0]], not door.caller(each[0]).known)):
+        slow, knows = self._session.slow, self._session.knows
+        for peer, content in sorted(wanted, key=lambda each: (slow[each[0]], not knows(each[0]))):
             if not content.body:
-                self._begin_fetch(tasks, peer, content)
+                self._begin_fetch(peer, content)
 
-    def _chosen(self, records: dict[str, Signed]) -> list[str]:
+    def _chosen(self, records: Mapping[str, Record]) -> list[str]:
         """Peers to gather from: at random of those known, and of newcomers those who come first; at most so many."""
         tried, own = self._sources.peers, self._session.peer_id
-        fresh = {peer: signed for peer, signed in records.items() if peer != own and peer not in tried}
-        fresh = {peer: signed for peer, signed in fresh.items() if not self._is_barred(peer)}
+        fresh = {peer: record for peer, record in records.items() if peer != own and peer not in tried}
+        fresh = {peer: record for peer, record in fresh.items() if not self._is_barred(peer)}
         key = names.key_id(names.rollouts(*self._place))
         self._sources.choose(self._session.seniority.ranks_of(fresh, key))
         return [peer for peer in self._sources.peers if peer in records and peer not in self._got]
 
     def _is_barred(self, peer: str) -> bool:
-        return self._session.exchange.bars(peer, self._command.source_round)
+        return self._session.bars(peer, self._command.source_round)
 
-    def _wanted(self, signed: Signed) -> RolloutsRecord | None:
-        content = signed.content
-        if not isinstance(content, RolloutsRecord) or (signed.owner, content.digest) in self._refused:
+    def _wanted(self, record: Record) -> RolloutsRecord | None:
+        content = record.content
+        if not isinstance(content, RolloutsRecord) or (record.owner, content.digest) in self._refused:
             return None
         return content
 
-    def _begin_fetch(self, tasks: TaskGroup, peer: str, content: RolloutsRecord) -> None:
-        if peer in self._fetching:
-            return
-        if not self._fetching:
-            self._settled = anyio.Event()
-        self._fetching.add(peer)
-        tasks.start_soon(self._fetch_within, peer, content)
+    def _begin_fetch(self, peer: str, content: RolloutsRecord) -> None:
+        if peer not in self._fetching:
+            self._fetching.add(peer)
+            self._fetches.start(self._fetch_within, peer, content)
 
     async def _fetch_within(self, peer: str, content: RolloutsRecord) -> None:
         try:
@@ -185,8 +183,6 @@ class Gathering:
                 await self._try(peer, content)
         finally:
             self._fetching.discard(peer)
-            if not self._fetching:
-                self._settled.set()
 
     async def _try(self, peer: str, content: RolloutsRecord) -> None:
         try:
@@ -206,12 +202,12 @@ class Gathering:
         if self._bytes + content.size_bytes > TOTAL_BYTES_MAX:
             raise RecordRejected("oversized", "the rollouts of this stage are too large together")
         self._bytes += content.size_bytes
-        blobs = self._session.blobs
+        bodies = self._session.bodies
         try:
-            if not blobs.has(content.digest):
+            if not bodies.has(content.digest):
                 body = await self._body(peer, content)
-                await anyio.to_thread.run_sync(check_body, body, content.digest, content.size_bytes)
-                await anyio.to_thread.run_sync(blobs.put, body)
+                await bodies.check(body, content.digest, content.size_bytes)
+                await bodies.put(body)
         except BaseException:
             self._bytes -= content.size_bytes
             raise
@@ -219,21 +215,24 @@ class Gathering:
         self._got[peer] = RolloutsRef(peer, *place)
 
     async def _body(self, peer: str, content: RolloutsRecord) -> bytes:
+        bodies = self._session.bodies
         if content.body:
-            return inflate(content.body, content.size_bytes)
+            return await bodies.inflate(content.body, content.size_bytes)
         timeout_s = self._remaining_s()
         if timeout_s < LAST_FETCH_S:
             raise NetworkDown("no time is left to fetch them")
-        with anyio.move_on_after(FETCH_S):
-            return await fetch_body(self._session.node, peer, content.digest, content.size_bytes, timeout_s)
-        raise RecordRejected(SLOW, f"no body within {FETCH_S:g} s")
+        wanted = (peer, content.digest, content.size_bytes, timeout_s)
+        try:
+            return await within(self._runtime, FETCH_S, bodies.fetch, *wanted)
+        except TimeoutError:
+            raise RecordRejected(SLOW, f"no body within {FETCH_S:g} s") from None
 
 
-def _report_of(signed: Signed) -> ReportRecord:
-    content = signed.content
+def _report_of(record: Record) -> ReportRecord:
+    content = record.content
     return content if isinstance(content, ReportRecord) else ReportRecord("", 0, 0, 0.0)
 
 
-async def gather(session: Session, command: Gather) -> None:
+async def gather(session: NetworkSession, command: Gather) -> None:
     """Do a `Gather` command. Raises NetworkDown."""
     await Gathering(session, command).run()

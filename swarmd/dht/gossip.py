@@ -14,7 +14,7 @@ from swarmd.bounds import Real
 from swarmd.dht.door import Door
 from swarmd.dht.hint_bounds import HintBounds
 from swarmd.dht.plain import DECODE_ERRORS
-from swarmd.dht.records import Signed
+from swarmd.dht.ports import Record
 from swarmd.dht.topic import Topic
 from swarmd.errors import RecordRejected
 
@@ -87,9 +87,9 @@ class Gossip:
         except DECODE_ERRORS as error:
             raise self._door.refusal(sender, "malformed", f"no hint: {error}") from error
 
-    def tell(self, signed: Signed) -> None:
+    def tell(self, record: Record) -> None:
         """Hint at an own record."""
-        content = signed.content
+        content = record.content
         kind = str(type(content).__struct_config__.tag)
-        hint = Hint(kind, content.key, signed.expiration, self._peer_id)
+        hint = Hint(kind, content.key, record.expiration, self._peer_id)
         self._topic.tell(msgspec.msgpack.encode(hint))

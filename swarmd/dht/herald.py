@@ -13,8 +13,9 @@ from collections.abc import Callable
 import anyio
 
 from swarmd.dht.background import spawn
+from swarmd.dht.ports import Record
 from swarmd.dht.quota import Quota
-from swarmd.dht.records import Signed, decode_signed
+from swarmd.dht.records import decode_signed
 from swarmd.dht.topic import Topic
 from swarmd.errors import RecordRejected
 
@@ -37,7 +38,7 @@ class Herald:
     def __init__(
         self,
         topic: Topic,
-        heard: Callable[[Signed], None],
+        heard: Callable[[Record], None],
         refused: Callable[[str, RecordRejected], None],
     ) -> None:
         self._topic = topic
@@ -63,18 +64,18 @@ class Herald:
             self._heard_lately.append(message)
             self._latest = max(self._latest, signed.expiration)
 
-    def tell(self, signed: Signed) -> None:
+    def tell(self, record: Record) -> None:
         """Gossip this node's own record now."""
-        self._latest = max(self._latest, signed.expiration)
-        self._topic.tell(signed.encode())
+        self._latest = max(self._latest, record.expiration)
+        self._topic.tell(record.encode())
 
-    def pass_on(self, signed: Signed) -> None:
+    def pass_on(self, record: Record) -> None:
         """Gossip a record that was heard otherwise, if nobody else has done so in a moment."""
-        if signed.expiration > self._latest:
-            spawn(self._send_unless_heard(signed))
+        if record.expiration > self._latest:
+            spawn(self._send_unless_heard(record))
 
-    async def _send_unless_heard(self, signed: Signed) -> None:
+    async def _send_unless_heard(self, record: Record) -> None:
         await anyio.sleep(random.uniform(0, HEARD_ELSEWHERE_S))
-        if signed.expiration > self._latest:
-            self._latest = signed.expiration
-            await self._topic.send(signed.encode())
+        if record.expiration > self._latest:
+            self._latest = record.expiration
+            await self._topic.send(record.encode())

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.bounds import is_bounded
+from swarmd.core.standings import REPORTS_BYTES_MAX
 from swarmd.core.values import Standing
 from swarmd.dht import names
 from swarmd.dht.plain import DECODE_ERRORS
@@ -16,6 +17,8 @@ from swarmd.dht.records import BODY_BYTES_MAX, ReportRecord, Signed, check_paylo
 from swarmd.errors import RecordRejected
 from swarmd.eventlog.files import write_durably
 
+VERIFIED_MAX = 1024  # signatures of one leaderboard that are looked at; of a longer one nothing is said
+ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.standings`
 TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
 
 
@@ -116,6 +119,20 @@ def open_report(encoded: bytes, swarm: str) -> tuple[Signed, ReportRecord]:
     if not verifies(signed, names.key_id(content.key)):
         raise RecordRejected("bad-signature", f"not signed by {signed.owner}")
     return signed, content
+
+
+def open_reports(board: Board, swarm: str) -> tuple[dict[int, set[str]], bool]:
+    """Owners of a leaderboard's genuine reports by stage, and whether these are all that the round has."""
+    reporters: dict[int, set[str]] = {}
+    for encoded in board.reports[:VERIFIED_MAX]:
+        try:
+            signed, report = open_report(encoded, swarm)
+        except RecordRejected:
+            continue
+        if report.round == board.round:
+            reporters.setdefault(report.stage, set()).add(signed.owner)
+    size_bytes = sum(map(len, board.reports))
+    return reporters, len(board.reports) <= VERIFIED_MAX and size_bytes + ROOM_BYTES <= REPORTS_BYTES_MAX
 
 
 def _credited(standing: Standing | None, peer: str, round: int, reward: float) -> Standing:

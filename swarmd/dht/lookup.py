@@ -16,6 +16,7 @@ from swarmd.dht import names
 from swarmd.dht.background import spawn
 from swarmd.dht.hive import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID
 from swarmd.dht.node import Life
+from swarmd.dht.publisher import INDEPENDENT
 from swarmd.dht.records import Signed
 from swarmd.dht.validator import id_of
 from swarmd.errors import RecordRejected
@@ -25,7 +26,6 @@ ASKED_MAX = 32  # in all, while nearer ones keep turning up
 NAMED_MAX = 3  # of those that are asked, so many at most were named first by one and the same peer
 OWNERS_MAX = 8  # whose records are searched for and who are asked themselves
 REPLICAS = 5  # peers that keep a record
-INDEPENDENT = 2  # of them that must show it, where none is trusted
 PATIENCE_S = 0.4  # for further answers once there is one
 SILENCE_S = 3.5  # when there is none
 

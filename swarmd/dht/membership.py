@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from functools import partial
-
-import anyio
 
 from swarmd.core.commands import AdmitPeers, Register
 from swarmd.core.events import MemberLeft, MemberSeen, Registered
 from swarmd.dht import names
 from swarmd.dht.admission import chain_of
+from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.places import is_loopback
+from swarmd.dht.ports import Record
 from swarmd.dht.presence import Presences
-from swarmd.dht.records import ADDRESSES_MAX, PROTOCOL, Membership, Signed
-from swarmd.dht.session import WATCHED_SLOWLY, Session
+from swarmd.dht.records import ADDRESSES_MAX, PROTOCOL, Membership
 from swarmd.dht.watch import Watch
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
+from swarmd.worker.tasks import within
 
 LEAVE_S = 1.5  # longest announcement of the leaving
+WATCHED_SLOWLY = 6  # polls left out between two reads of what only the coordinator needs promptly
 ALERT_S = 60.0  # after registering, and after a twin has shown itself, the memberships are read often
 
 log = logging.getLogger(__name__)
@@ -33,9 +33,9 @@ class Members:
         session: where all this happens.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: NetworkSession) -> None:
         self._session = session
-        self._presences = Presences(time.monotonic)
+        self._presences = Presences(session.runtime.now)
         self._invitations: dict[str, bytes] = {}  # of members, where the swarm asks for them
         self._published = 0.0  # expiration of the latest own record
         self._withdrawn: bytes | None = b""  # in it
@@ -44,8 +44,8 @@ class Members:
         self._elder = ""  # nonce of an elder twin's record that ours was written over
         self._insisting = False
         self._twin: IdentityInUse | None = None
-        self._twin_seen = anyio.Event()
-        self._left = anyio.Event()
+        self._twin_seen = session.runtime.signal()
+        self._left = session.runtime.signal()
 
     async def register(self, command: Register) -> None:
         """Publish the membership and begin to watch the others. Raises NetworkDown."""
@@ -70,25 +70,25 @@ class Members:
             nonce=session.nonce,
             joined_at=session.started_at,
             leaving=leaving,
-            addresses=_useful(await session.node.addresses()),
+            addresses=_useful(await session.addresses()),
             work=await session.work(),
             invitation=session.invitation,
             protocol=PROTOCOL,
             withdrawn=withdrawn,
         )
-        signed = await session.publisher.publish(content)
-        self._published = signed.expiration
+        record = await session.publisher.publish(content)
+        self._published = record.expiration
 
     async def _read_withdrawn(self) -> bytes:
         """The invitations that this node's operator has withdrawn, as they travel."""
         if self._session.config.dht.admission != "invitation":
             return b""
-        return await anyio.to_thread.run_sync(self._session.withdrawn_here.packed)
+        return await self._session.withdrawn()
 
     async def _tell_withdrawn(self) -> None:
         """Write the membership anew when the operator withdraws an invitation."""
         while True:
-            await anyio.sleep(self._session.config.dht.poll_s)
+            await self._session.runtime.sleep(self._session.config.dht.poll_s)
             if await self._read_withdrawn() != self._withdrawn:
                 try:
                     await self._publish(leaving=False)
@@ -99,16 +99,14 @@ class Members:
     def _begin_watch(self) -> Watch:
         session = self._session
         polls = 1 if session.coordinating else WATCHED_SLOWLY
-        watch = Watch(session.node, names.members(session.swarm), session.config.dht.poll_s * polls, self._see)
-        session.watch(watch)
-        return watch
+        return session.watch(names.members(session.swarm), self._see, polls)
 
     async def _keep_alert(self, watch: Watch) -> None:
         """Read often while a twin may be about, so that of two the wrong one does not work for long."""
-        self._alert_until = anyio.current_time() + ALERT_S
+        self._alert_until = self._session.runtime.now() + ALERT_S
         while True:
-            await anyio.sleep(self._session.config.dht.poll_s)
-            if anyio.current_time() < self._alert_until:
+            await self._session.runtime.sleep(self._session.config.dht.poll_s)
+            if self._session.runtime.now() < self._alert_until:
                 watch.look()
 
     async def admit(self, command: AdmitPeers) -> None:
@@ -123,11 +121,13 @@ class Members:
         if self._watch is None or self._twin is not None:
             return
         try:
-            with anyio.move_on_after(LEAVE_S):
-                await self._publish(leaving=True)
-                await self._left.wait()  # else this process may be gone before its hints are out
-        except (NetworkDown, RecordRejected) as error:
+            await within(self._session.runtime, LEAVE_S, self._announce_leaving)
+        except (NetworkDown, RecordRejected, TimeoutError) as error:
             log.info("the leaving was not announced: %s", error)
+
+    async def _announce_leaving(self) -> None:
+        await self._publish(leaving=True)
+        await self._left.wait()  # else this process may be gone before its hints are out
 
     async def watch_for_twin(self) -> None:
         """Wait for ever.
@@ -139,19 +139,19 @@ class Members:
         assert self._twin is not None
         raise self._twin
 
-    def _see(self, records: Mapping[str, Signed]) -> None:
+    def _see(self, records: Mapping[str, Record]) -> None:
         heard = False
         for peer in self._chosen(records):
-            signed = records[peer]
-            content = signed.content
+            record = records[peer]
+            content = record.content
             if not isinstance(content, Membership):
                 continue
             if peer == self._session.peer_id:
-                self._look_for_twin(content, signed.expiration)
+                self._look_for_twin(content, record.expiration)
             else:
-                self._session.book.meet(peer, content.addresses, self._session.seniority.rounds_of(peer) > 0)
-            self._note(peer, content, signed)
-            heard |= self._hear_withdrawn(peer, content, signed.expiration)
+                self._session.remember_addresses(peer, content.addresses, self._session.is_credited(peer))
+            self._note(peer, content, record)
+            heard |= self._hear_withdrawn(peer, content, record.expiration)
         gone = self._presences.forget_gone(self._session.policy.now())
         for peer in (*gone, *(self._presences.forget(self._void()) if heard else ())):
             self._session.emit(MemberLeft(peer))
@@ -159,18 +159,18 @@ class Members:
         self._invitations = {peer: own for peer, own in self._invitations.items() if peer in known}
         self._session.members = max(1, self._presences.here)
 
-    def _chosen(self, records: Mapping[str, Signed]) -> list[str]:
+    def _chosen(self, records: Mapping[str, Record]) -> list[str]:
         """Members that are known, and of others those who come first, no more than so many in a time."""
         known = self._presences.known
-        fresh = {peer: signed for peer, signed in records.items() if peer not in known}
+        fresh = {peer: record for peer, record in records.items() if peer not in known}
         ranks = self._session.seniority.ranks_of(fresh, _key(self._session))
-        return [*(known.keys() & records.keys()), *self._presences.choose(ranks)]
+        return [*(peer for peer in records if peer in known), *self._presences.choose(ranks)]
 
-    def _note(self, peer: str, content: Membership, signed: Signed) -> None:
+    def _note(self, peer: str, content: Membership, record: Record) -> None:
         """Tell of newcomers, of those who return and of those who leave, once each and within bounds."""
         session, here, known = self._session, not content.leaving, peer in self._presences.known
-        rank = partial(session.seniority.rank_of, signed, _key(session))
-        told = self._presences.note(peer, here, signed.expiration, rank)
+        rank = partial(session.seniority.rank_of, record, _key(session))
+        told = self._presences.note(peer, here, record.expiration, rank)
         if peer == session.peer_id and not here and known:
             self._left.set()
         if told is not None:
@@ -207,7 +207,7 @@ class Members:
         session = self._session
         if content.nonce == session.nonce or expiration <= self._published or self._insisting:
             return
-        self._alert_until = anyio.current_time() + ALERT_S
+        self._alert_until = self._session.runtime.now() + ALERT_S
         elder = (content.joined_at, content.nonce) < (session.started_at, session.nonce) and not content.leaving
         if elder and content.nonce == self._elder:
             where = ", ".join(content.addresses) or "an unknown place"
@@ -232,7 +232,7 @@ class Members:
             self._insisting = False
 
 
-def _key(session: Session) -> bytes:
+def _key(session: NetworkSession) -> bytes:
     return names.key_id(names.members(session.swarm))
 
 

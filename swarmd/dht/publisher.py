@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 
-import anyio
-
-from swarmd.dht.background import spawn
-from swarmd.dht.clock_watch import ClockWatch
-from swarmd.dht.hive import DHTID, PeerID
-from swarmd.dht.identity import Identity
-from swarmd.dht.lookup import INDEPENDENT, REPLICAS, holds, local, lookup, spread
-from swarmd.dht.node import Life, Node
-from swarmd.dht.records import Membership, Payload, Signed, is_far, sign
+from swarmd.dht.ports import Keepers, Network, Record
+from swarmd.dht.records import Membership, Payload, is_far
 from swarmd.dht.shelf import Shelf
 from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.worker.runtime import Runtime
+from swarmd.worker.tasks import Limiter
 
 ATTEMPTS = 3
-LOOK_S = 0.25
+INDEPENDENT = 2  # peers that must show a record, where none is trusted
 STEP_S = 0.001  # the least by which an expiration exceeds the one before
 RENEWALS = 3  # within a record's life
 COMPANY_S = 5.0  # after a start, for peers to be found before records are published again
@@ -32,9 +26,9 @@ class Publisher:
     """Writes this node's records.
 
     Args:
-        node: where to.
-        identity: signs them.
+        network: where to.
         shelf: remembers them.
+        runtime: the clock.
         ttl_s: how long a record lives.
         alone: may this node be the swarm's first, so that its own storage is proof enough while there is no peer?
         told: called with every record as soon as a peer has it, to hint at it.
@@ -42,22 +36,21 @@ class Publisher:
 
     def __init__(
         self,
-        node: Node,
-        identity: Identity,
+        network: Network,
         shelf: Shelf,
+        runtime: Runtime,
         ttl_s: float,
         alone: bool,
-        told: Callable[[Signed], None],
+        told: Callable[[Record], None],
     ) -> None:
-        self._node = node
-        self._identity = identity
+        self._network = network
         self._shelf = shelf
+        self._runtime = runtime
         self._ttl_s = ttl_s
         self._alone = alone
         self._told = told
         self._floors: dict[str, float] = {}
-        self._locks: dict[str, anyio.Lock] = {}
-        self._clock = ClockWatch()
+        self._locks: dict[str, Limiter] = {}
         self._live: dict[str, Payload] = {
             content.key: content for content in shelf.contents() if not isinstance(content, Membership)
         }
@@ -66,7 +59,7 @@ class Publisher:
         """Whether a record of this kind was published from this data directory lately."""
         return any(isinstance(content, kind) for content in self._live.values())
 
-    async def publish(self, content: Payload) -> Signed:
+    async def publish(self, content: Payload) -> Record:
         """Publish a record and prove that it is there.
 
         Raises:
@@ -76,65 +69,65 @@ class Publisher:
         async with self._lock_of(content.key):
             return await self._publish(content)
 
-    def _lock_of(self, key: str) -> anyio.Lock:
+    def _lock_of(self, key: str) -> Limiter:
         """One record of a key at a time: a renewal must not overtake the record that replaces it."""
-        self._locks = {other: lock for other, lock in self._locks.items() if other in self._live or lock.locked()}
-        return self._locks.setdefault(key, anyio.Lock())
+        if key not in self._locks:
+            self._locks = {other: lock for other, lock in self._locks.items() if other in self._live or lock.is_used}
+            self._locks[key] = Limiter(self._runtime, 1)
+        return self._locks[key]
 
-    async def _publish(self, content: Payload) -> Signed:
+    async def _publish(self, content: Payload) -> Record:
         for _ in range(ATTEMPTS):
-            signed = sign(self._identity, content, self._expiration(content.key))
-            await self._remember(content, signed)  # first: some peer may have it, though none shows it in time
-            later = await self._node.call(partial(self._place, content.key, signed))
+            record = self._network.sign(content, self._expiration(content.key))
+            await self._remember(content, record)  # first: some peer may have it, though none shows it in time
+            later = await self._network.call(partial(self._place, content.key, record))
             if later is None:
-                return signed
+                return record
             self._floors[content.key] = later.expiration
         raise NetworkDown(f"{content.key} keeps being overwritten under this node's own identity")
 
     def _expiration(self, key: str) -> float:
         """Later than all before under this key, but for those that nobody takes: of a clock that was ahead."""
-        now = time.time()
+        now = self._runtime.time()
         floor = max(self._floors.get(key, 0.0), self._shelf.floor(key)) + STEP_S
         return now + self._ttl_s if is_far(floor, now) else max(now + self._ttl_s, floor)
 
-    async def _remember(self, content: Payload, signed: Signed) -> None:
+    async def _remember(self, content: Payload, record: Record) -> None:
         """From now on this is what is renewed, after a restart too, and nothing older under its key."""
         self._floors.pop(content.key, None)
         self._live.pop(content.key, None)
         self._live[content.key] = content
-        self._shelf.keep(content, signed.expiration)
-        kept = {kept.key for kept in self._shelf.contents()}
-        self._live = {key: content for key, content in self._live.items() if key in kept}
+        self._shelf.keep(content, record.expiration)
+        self._live = {key: content for key, content in self._live.items() if key in self._shelf}
         await self._shelf.save()
 
-    async def _place(self, key: str, signed: Signed, life: Life) -> Signed | None:
+    async def _place(self, key: str, record: Record, keepers: Keepers) -> Record | None:
         """Store and read back. Returns a later record of this node's own that is in the way, if there is one."""
         try:
-            life.dht.protocol.storage.admit(local(life, key).key, signed)
+            keepers.admit(key, record)
         except RecordRejected:
-            held = local(life, key).records.get(signed.owner)
+            held = keepers.held(key, record.owner)
             if held is not None:
                 return held
             raise
-        found = local(life, key)
-        near = found.nearest(REPLICAS)
+        near = keepers.near(key)
         if not near:
-            await self._prove_alone(life)
-            self._told(signed)  # clients are in nobody's table, and listen
+            await self._prove_alone(keepers)
+            self._told(record)  # clients are in nobody's table, and listen
             return None
-        guides = dict(found.guides(()))
-        peers = {**dict(near), **guides}
-        took = await spread(life, key, signed, peers.values())
+        guides = keepers.guides(key)
+        peers = list(dict.fromkeys((*near, *guides)))
+        took = await keepers.spread(key, record, peers)
         if took:
-            self._told(signed)
-        later = await self._prove(life, key, signed, took or list(peers.values()), list(guides.values()))
+            self._told(record)
+        later = await self._prove(keepers, key, record, took or peers, guides)
         if later is None:
-            self._settle(life, key, signed, set(peers))
+            keepers.settle(key, record, peers)
         return later
 
     async def _prove(
-        self, life: Life, key: str, signed: Signed, peers: list[PeerID], guides: list[PeerID]
-    ) -> Signed | None:
+        self, keepers: Keepers, key: str, record: Record, peers: list[Hashable], guides: list[Hashable]
+    ) -> Record | None:
         """Read the record back: one that this node trusts shows it, or as many others as there are, up to two.
 
         A single stranger might show it to its writer only.
@@ -148,7 +141,7 @@ class Publisher:
         peers = sorted(peers, key=lambda peer: peer not in guides)
         shown = 0
         for peer in peers:
-            seen, later = await holds(life, peer, key, signed)
+            seen, later = await keepers.shows(peer, key, record)
             if later is not None:
                 return later
             shown += seen
@@ -157,39 +150,19 @@ class Publisher:
         who = f"only one of {len(peers)} peers" if shown else "no peer"
         raise NetworkDown(f"{who} could show {key} after it was stored")
 
-    async def _prove_alone(self, life: Life) -> None:
+    async def _prove_alone(self, keepers: Keepers) -> None:
         if not self._alone:
             raise NetworkDown("there is no peer to keep a record")
-        await life.p2p._client.identify()  # with a dead p2pd hivemind stores locally and calls it success
-
-    def _settle(self, life: Life, key: str, signed: Signed, stored: set[DHTID]) -> None:
-        """In the background, find the peers truly nearest to the key and store there too."""
-        spawn(self._store_nearest(life, key, signed, stored))
-
-    async def _store_nearest(self, life: Life, key: str, signed: Signed, stored: set[DHTID]) -> None:
-        try:
-            found = await lookup(life, key)
-            further = [peer for node_id, peer in found.nearest(REPLICAS) if node_id not in stored]
-            await spread(life, key, signed, further)
-        except Exception as error:
-            log.debug("%s was not spread further: %r", key, error)
+        await keepers.prove_link()
 
     async def run(self) -> None:
         """Publish every live record again: thrice in its life, when p2pd was started anew, when peers are back, when
         this machine's clock was set."""
         while True:
-            life = await self._node.wait_up()
-            with anyio.move_on_after(COMPANY_S):
-                await self._disturbed(life, lonely=True)
+            await self._network.wait_up()
+            await self._network.disturbed(COMPANY_S, lonely=True)
             await self._renew_all()
-            with anyio.move_on_after(self._ttl_s / RENEWALS):
-                await self._disturbed(life, lonely=False)
-
-    async def _disturbed(self, life: Life, lonely: bool) -> None:
-        """Wait until p2pd is gone, until a lonely node has peers, or until somebody sets this machine's clock."""
-        while self._node.life is life and not (lonely and life.peers) and not self._clock.step_s():
-            lonely = lonely or not life.peers
-            await anyio.sleep(LOOK_S)
+            await self._network.disturbed(self._ttl_s / RENEWALS, lonely=False)
 
     async def _renew_all(self) -> None:
         for content in list(self._live.values()):

@@ -157,6 +157,11 @@ class Signed(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return self.payload + self.signature
 
     @property
+    def size_bytes(self) -> int:
+        """Of what the DHT stores."""
+        return len(self.payload) + len(self.signature)
+
+    @property
     def content(self) -> Payload:
         """The decoded payload."""
         return _decoder.decode(self.payload)

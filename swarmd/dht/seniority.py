@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from swarmd.core.values import Standing
-from swarmd.dht.records import Membership, ReportRecord, RolloutsRecord, Signed
+from swarmd.dht.ports import Record
+from swarmd.dht.records import Membership, ReportRecord, RolloutsRecord
 from swarmd.dht.work import WORK_BITS, work_bits
 
 KNOWN_MAX = 4096  # peers whose rounds are remembered, the longest credited of all
@@ -78,24 +79,24 @@ class Seniority:
         """Peers that were credited, the longest first."""
         return list(self._rounds)
 
-    def rank_of(self, signed: Signed, key: bytes) -> Rank:
+    def rank_of(self, record: Record, key: bytes) -> Rank:
         """Where a record stands among the others under its key."""
-        content = signed.content
+        content = record.content
         work = 0
         if isinstance(content, Membership | ReportRecord | RolloutsRecord):
-            work = work_bits(content.swarm, signed.owner, content.work)
-        return self.rank(signed.owner, key, work, len(signed.value))
+            work = work_bits(content.swarm, record.owner, content.work)
+        return self.rank(record.owner, key, work, record.size_bytes)
 
     def rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
         """Where a record of so much work and so many bytes stands under a key."""
         lot = hashlib.blake2b(key + owner.encode(), key=self._secret, digest_size=8).digest()
         return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, lot)
 
-    def ranks_of(self, records: Mapping[str, Signed], key: bytes) -> dict[str, Rank]:
+    def ranks_of(self, records: Mapping[str, Record], key: bytes) -> dict[str, Rank]:
         """Owner → rank of each record."""
-        return {owner: self.rank_of(signed, key) for owner, signed in records.items()}
+        return {owner: self.rank_of(record, key) for owner, record in records.items()}
 
-    def choose(self, records: Mapping[str, Signed], key: bytes, take: Callable[[Rank], bool]) -> list[str]:
+    def choose(self, records: Mapping[str, Record], key: bytes, take: Callable[[Rank], bool]) -> list[str]:
         """Owners of the records that `take` takes, which is asked in the order of their ranks."""
         return pick(self.ranks_of(records, key), take)
 

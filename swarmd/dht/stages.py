@@ -6,18 +6,14 @@ import hashlib
 import logging
 from collections.abc import Mapping
 
-from anyio import to_thread
-
 from swarmd.core.commands import CollectReports, PublishLeaderboard, PublishReport
 from swarmd.core.events import LeaderboardPublished, ReportPublished, ReportSeen
 from swarmd.dht import names
-from swarmd.dht.bodies import deflate
 from swarmd.dht.leaderboard import Board, encode_board
-from swarmd.dht.lookup import lookup
-from swarmd.dht.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRecord, RolloutsRecord, Signed
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Record
+from swarmd.dht.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRecord, RolloutsRecord
 from swarmd.dht.reporters import Reporters
-from swarmd.dht.session import Session
-from swarmd.dht.watch import Watch
 from swarmd.errors import NetworkDown, RecordRejected
 
 log = logging.getLogger(__name__)
@@ -30,10 +26,10 @@ class Stages:
         session: where all this happens.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: NetworkSession) -> None:
         self._session = session
         self._collecting: CollectReports | None = None
-        self._reporters: Reporters[ReportRecord] = Reporters()  # of the stage that is collected
+        self._reporters: Reporters[ReportRecord] = Reporters(session.runtime.now)  # of the stage that is collected
         self._remembers = session.publisher.remembers(ReportRecord)
         self._crowded: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts found no room with their body
 
@@ -74,7 +70,7 @@ class Stages:
             return False
         name = names.reports(self._session.swarm, command.round, command.stage)
         own = self._session.peer_id
-        found = await self._session.node.call(lambda life: lookup(life, name))
+        found = await self._session.records.find(name)
         standing = found.records[own].content if own in found.records else None
         if not isinstance(standing, ReportRecord) or standing.digest == command.rollouts.digest:
             return False
@@ -85,11 +81,11 @@ class Stages:
         rollouts = command.rollouts
         if not rollouts.groups:  # nothing to share: the report alone counts
             return
-        body = await to_thread.run_sync(self._session.blobs.get, rollouts.digest)
+        body = await self._session.bodies.get(rollouts.digest)
         _check_size(len(body))
         place = (command.round, command.stage)
-        inline = b"" if place == self._crowded else await to_thread.run_sync(deflate, body, self._session.members)
-        record = RolloutsRecord(
+        inline = b"" if place == self._crowded else await self._session.bodies.deflate(body, self._session.members)
+        content = RolloutsRecord(
             swarm=self._session.swarm,
             round=command.round,
             stage=command.stage,
@@ -101,7 +97,7 @@ class Stages:
             invitation=self._session.invitation,
         )
         try:
-            await self._session.publisher.publish(record)
+            await self._session.publisher.publish(content)
         except (NetworkDown, RecordRejected):
             self._crowded = place  # a small record finds room where a large one does not, and peers fetch the body
             raise
@@ -114,35 +110,35 @@ class Stages:
                 others = self._reporters.peers - {self._session.peer_id}
                 self._session.hearing.closed(bool(others), self._session.members - 1)
         self._collecting = command
-        self._reporters = Reporters()
+        self._reporters = Reporters(self._session.runtime.now)
         name = self._name_of(command)
-        self._session.watch(Watch(self._session.node, name, self._session.config.dht.poll_s, self._see))
+        self._session.watch(name, self._see)
 
     def _name_of(self, command: CollectReports) -> str:
         return names.reports(self._session.swarm, command.round, command.stage)
 
-    def _see(self, records: Mapping[str, Signed]) -> None:
+    def _see(self, records: Mapping[str, Record]) -> None:
         for peer in self._chosen(records):
-            signed = records[peer]
-            content = signed.content
+            record = records[peer]
+            content = record.content
             if isinstance(content, ReportRecord) and self._is_news(peer, content):
                 place = (peer, content.round, content.stage, content.reward, content.digest)
                 worked = self._reporters.is_awaited(peer)
-                self._session.emit(ReportSeen(*place, record=signed.encode(), worked=worked))
+                self._session.emit(ReportSeen(*place, record=record.encode(), worked=worked))
 
     def _is_news(self, peer: str, content: ReportRecord) -> bool:
         try:
-            barred = self._session.exchange.bars(peer, content.round)
+            barred = self._session.bars(peer, content.round)
             return not barred and self._reporters.is_news(peer, content)
         except RecordRejected as error:
             self._session.rejections.count(peer, error.reason, error.message)
             return False
 
-    def _chosen(self, records: Mapping[str, Signed]) -> list[str]:
+    def _chosen(self, records: Mapping[str, Record]) -> list[str]:
         """Whose reports count: those of whom the swarm knows, and of a bounded number of newcomers in a stage."""
         assert self._collecting is not None
         reporters, key = self._reporters, names.key_id(self._name_of(self._collecting))
-        fresh = {peer: signed for peer, signed in records.items() if peer not in reporters.peers}
+        fresh = {peer: record for peer, record in records.items() if peer not in reporters.peers}
         reporters.choose(self._session.seniority.ranks_of(fresh, key))
         return [peer for peer in records if peer in reporters.peers]
 
@@ -152,14 +148,14 @@ class Stages:
         self._session.learn(board)
         body = encode_board(board)
         _check_size(len(body))
-        digest = await to_thread.run_sync(self._session.blobs.put, body)
+        digest = await self._session.bodies.put(body)
         assert digest == hashlib.sha256(body).hexdigest()
         record = LeaderboardRecord(
             swarm=self._session.swarm,
             round=command.round,
             digest=digest,
             size_bytes=len(body),
-            body=deflate(body, 1),
+            body=await self._session.bodies.deflate(body, 1),
         )
         await self._session.publisher.publish(record)
         self._session.emit(LeaderboardPublished(command.id, command.round))

@@ -6,12 +6,10 @@ import logging
 from collections.abc import Callable, Mapping
 
 from swarmd.dht import names
-from swarmd.dht.bodies import check_body, inflate
-from swarmd.dht.fetch import fetch_body
 from swarmd.dht.leaderboard import Board, decode_board
-from swarmd.dht.records import LeaderboardRecord, Signed
-from swarmd.dht.session import Session
-from swarmd.dht.watch import Watch
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Record
+from swarmd.dht.records import LeaderboardRecord
 from swarmd.errors import RecordRejected, SwarmdError
 
 FETCH_S = 10.0  # for a leaderboard's body
@@ -27,7 +25,7 @@ class Standings:
         take: called with each leaderboard, in the event loop.
     """
 
-    def __init__(self, session: Session, take: Callable[[Board], None]) -> None:
+    def __init__(self, session: NetworkSession, take: Callable[[Board], None]) -> None:
         self._session = session
         self._take = take
         self._name = ""
@@ -43,14 +41,14 @@ class Standings:
             return
         session.unwatch(self._name)
         self._name = name
-        session.watch(Watch(session.node, name, session.config.dht.poll_s, self._see))
+        session.watch(name, self._see)
 
-    def _see(self, records: Mapping[str, Signed]) -> None:
-        signed = records.get(self._session.coordinator)
-        if signed is not None and isinstance(signed.content, LeaderboardRecord):
+    def _see(self, records: Mapping[str, Record]) -> None:
+        record = records.get(self._session.coordinator)
+        if record is not None and isinstance(record.content, LeaderboardRecord):
             self._session.unwatch(self._name)
-            self._session.exchange.read_board(signed)
-            self._session.start(self._fetch, signed.content)
+            self._session.exchange.read_board(record)
+            self._session.start(self._fetch, record.content)
 
     async def _fetch(self, record: LeaderboardRecord) -> None:
         """What cannot be had is left out: the next round brings another."""
@@ -64,10 +62,10 @@ class Standings:
     async def _body_of(self, record: LeaderboardRecord) -> Board:
         session = self._session
         if record.body:
-            body = inflate(record.body, record.size_bytes)
+            body = await session.bodies.inflate(record.body, record.size_bytes)
         else:
-            body = await fetch_body(session.node, session.coordinator, record.digest, record.size_bytes, FETCH_S)
-        check_body(body, record.digest, record.size_bytes)
+            body = await session.bodies.fetch(session.coordinator, record.digest, record.size_bytes, FETCH_S)
+        await session.bodies.check(body, record.digest, record.size_bytes)
         board = decode_board(body)
         if board.round != record.round:
             raise RecordRejected("malformed", f"it says of itself that it is of round {board.round}")

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import logging
-import random
-import time
 from collections.abc import Callable, Mapping
+from random import Random
 
-import anyio
-
-from swarmd.dht.lookup import lookup
-from swarmd.dht.node import Node
-from swarmd.dht.records import Signed
+from swarmd.dht.ports import Record, Records
 from swarmd.errors import NetworkDown
+from swarmd.worker.runtime import Runtime
 
 WANTED_MAX = 256  # owners hinted at and not yet read; more are found by the poll
 AGAIN_S = 0.05  # before a hint that came ahead of its record is tried again
@@ -27,20 +23,31 @@ class Watch:
     """One key under watch.
 
     Args:
-        node: reads it.
+        records: reads it.
+        runtime: the clock.
+        random: chance.
         name: the key.
         poll_s: longest time between two reads.
         seen: called with owner → record after every read.
     """
 
-    def __init__(self, node: Node, name: str, poll_s: float, seen: Callable[[Mapping[str, Signed]], None]) -> None:
+    def __init__(
+        self,
+        records: Records,
+        runtime: Runtime,
+        random: Random,
+        name: str,
+        poll_s: float,
+        seen: Callable[[Mapping[str, Record]], None],
+    ) -> None:
         self.name = name
-        self.scope = anyio.CancelScope()  # cancel it to stop the watch
-        self._node = node
+        self._records = records
+        self._runtime = runtime
+        self._random = random
         self._poll_s = poll_s
         self._seen = seen
         self._wanted: dict[str, float] = {}
-        self._woken = anyio.Event()
+        self._woken = runtime.signal()
 
     def want(self, owner: str, expiration: float) -> None:
         """Somebody says that there is a record of `owner`; a bounded note, whoever says it how often."""
@@ -55,22 +62,21 @@ class Watch:
     async def run(self) -> None:
         """Read until cancelled."""
         while True:
-            await self._node.wait_up()
-            began = time.thread_time()
+            await self._records.wait_up()
+            began_s = self._records.spent_s()
             try:
                 await self._read()
             except NetworkDown as error:
                 log.debug("%s was not read: %s", self.name, error)
-            await anyio.sleep(min(max(GAP_S, REST * (time.thread_time() - began)), self._poll_s))
-            with anyio.move_on_after(self._poll_s * random.uniform(0.8, 1.2)):
-                await self._woken.wait()
-            self._woken = anyio.Event() if self._woken.is_set() else self._woken
+            spent_s = self._records.spent_s() - began_s
+            await self._runtime.sleep(min(max(GAP_S, REST * spent_s), self._poll_s))
+            await self._woken.wait(self._poll_s * self._random.uniform(0.8, 1.2))
 
     async def _read(self) -> None:
         wanted, self._wanted = self._wanted, {}
         for _ in range(HINT_TRIES):
-            found = await self._node.call(lambda life: lookup(life, self.name, wanted))
+            found = await self._records.find(self.name, wanted)
             self._seen(found.records)
             if not wanted or found.has(wanted):
                 return
-            await anyio.sleep(AGAIN_S)
+            await self._runtime.sleep(AGAIN_S)

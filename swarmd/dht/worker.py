@@ -1,8 +1,7 @@
 """The network worker: `python -m swarmd.dht.worker`, spoken to over frames (`swarmd.worker`).
 
-Commands are done side by side, each once at a time under its id; one that fails is answered with `CommandFailed`, and
-the daemon's core sends it again. The process ends by itself only for what no retry can help: an identity that is not
-this node's alone, an address that is taken, a configuration that makes no sense.
+What it does with commands is in `swarmd.dht.agent`. The process ends by itself only for what no retry can help: an
+identity that is not this node's alone, an address that is taken, a configuration that makes no sense.
 """
 
 from __future__ import annotations
@@ -15,14 +14,8 @@ from pathlib import Path
 import anyio
 
 from swarmd.config import Config, decode
-from swarmd.core.commands import (
-    CollectReports,
-    Command,
-    Gather,
-    PublishReport,
-)
-from swarmd.core.events import CommandFailed
 from swarmd.dht.actions import SignedActions
+from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.hive import use_hivemind_log_handler
 from swarmd.dht.identity import Identity, hold_identity, load_identity
 from swarmd.dht.legacy.actions import LegacyActions
@@ -31,7 +24,7 @@ from swarmd.dht.p2pd import find_p2pd
 from swarmd.dht.room import COLLECTED, P2PD_SHARE, bound_files
 from swarmd.dht.session import Session, identity_path
 from swarmd.dht.sockets import make_place
-from swarmd.errors import IdentityDamaged, IdentityInUse, SwarmdError, single_error
+from swarmd.errors import IdentityDamaged, IdentityInUse, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.sandbox.confinement import Bounds, confine
@@ -39,59 +32,29 @@ from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
 
 HOLD_S = 5.0  # for a predecessor that is just ending to let go of the identity
-COMMANDS_MAX = 64  # done at once; one more is refused, and comes again
 
 log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Takes commands and does them.
+    """Hands what the daemon sends to the agent.
 
     Args:
         session: the network.
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
-        self._running: set[str] = set()
-        self._actions = LegacyActions(session) if isinstance(session, LegacySession) else SignedActions(session)
+        actions = LegacyActions(session) if isinstance(session, LegacySession) else SignedActions(session)
+        self._agent = NetworkAgent(session, actions)
 
     async def run(self, inbox: Inbox) -> None:
         """Until `Stop`; the leaving is announced then."""
-        self._actions.begin()
+        self._agent.begin()
         async for message in inbox:
             if isinstance(message, Stop):
                 break
-            self._begin(message.command)
-        await self._actions.leave()
-
-    def _begin(self, command: Command) -> None:
-        if command.id in self._running:
-            return
-        if type(command) not in self._actions.by_command:
-            self._fail(command, "this is no command for the network worker")
-        elif len(self._running) >= COMMANDS_MAX:
-            self._fail(command, f"{COMMANDS_MAX} commands are being done already")
-        else:
-            if isinstance(command, Gather | PublishReport | CollectReports):
-                self._session.policy.reach(command.round)
-            self._running.add(command.id)
-            self._session.start(self._perform, command)
-
-    async def _perform(self, command: Command) -> None:
-        try:
-            await self._actions.by_command[type(command)](command)
-        except (SwarmdError, OSError) as error:
-            self._fail(command, str(error))
-        except Exception as error:
-            log.exception("%s failed", command.id)
-            self._fail(command, f"{type(error).__name__}: {error}")
-        finally:
-            self._running.discard(command.id)
-
-    def _fail(self, command: Command, reason: str) -> None:
-        log.info("%s: %s", command.id, reason)
-        self._session.emit(CommandFailed(command.id, reason))
+            self._agent.take(message.command)
+        await self._agent.leave()
 
 
 def prepare(start: Start) -> None:

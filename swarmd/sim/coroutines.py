@@ -98,15 +98,21 @@ class Task:
         coroutine: awaits nothing but `Answer`s.
         on_end: is called with what it returned, or with the error that it ended by. Without it an error is raised to
             whoever made the coroutine go on, which is the simulator's main loop.
+        among: the tasks that go on; it is one of them until it ends.
     """
 
-    __slots__ = ("_coroutine", "_on_end", "_runs", "_stopped")
+    __slots__ = ("_among", "_coroutine", "_on_end", "_runs", "_stopped")
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, T], on_end: Callable[[T | None, Exception | None], None] | None = None
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        on_end: Callable[[T | None, Exception | None], None] | None = None,
+        among: dict[Task, None] | None = None,
     ) -> None:
         self._coroutine = coroutine
         self._on_end = on_end
+        self._among = {} if among is None else among
+        self._among[self] = None
         self._runs = False
         self._stopped = False
 
@@ -121,6 +127,7 @@ class Task:
             self._end(ended.value, None)
         except Exception as error:
             if self._on_end is None:
+                self._among.pop(self, None)
                 raise
             self._end(None, error)
         finally:
@@ -130,12 +137,14 @@ class Task:
 
     def _end(self, value: Any, error: Exception | None) -> None:
         stopped, self._stopped = self._stopped, True
+        self._among.pop(self, None)
         if self._on_end is not None and not stopped:
             self._on_end(value, error)
 
     def stop(self) -> None:
         """Let it go no further; one that runs at this moment goes on up to its next wait."""
         self._stopped = True
+        self._among.pop(self, None)
         if not self._runs:
             self._coroutine.close()
 
@@ -177,22 +186,20 @@ class VirtualRuntime:
 
     def __init__(self, later: Later, now: Callable[[], float], clock: Callable[[], float]) -> None:
         self._later = later
-        self._tasks: list[Task] = []
+        self._tasks: dict[Task, None] = {}
         self.now = now
         self.time = clock
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Task:
         """Run a coroutine, beginning now; what it raises ends the simulation."""
-        task = Task(coroutine)
-        self._tasks.append(task)
+        task = Task(coroutine, among=self._tasks)
         task.step()
         return task
 
     def stop(self) -> None:
         """The process is dead: end all that it was doing."""
-        for task in self._tasks:
-            task.stop()
-        self._tasks.clear()
+        while self._tasks:
+            next(iter(self._tasks)).stop()
 
     async def sleep(self, delay_s: float) -> None:
         if delay_s > 0:

@@ -7,8 +7,9 @@ simulator can run the same ones on a clock of its own (`swarmd.sim.coroutines`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from time import monotonic, time
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import anyio
 
@@ -23,8 +24,18 @@ class Signal(Protocol):
         """Return when it is set, or after so long; afterwards it is not set."""
 
 
+class Running(Protocol):
+    """A coroutine that was started."""
+
+    def stop(self) -> None:
+        """End it where it waits."""
+
+
 class Runtime(Protocol):
     """A clock, and ways to wait by it."""
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Running:
+        """Run a coroutine beside this one. What it raises is a defect: `swarmd.worker.tasks` has what hands it on."""
 
     def now(self) -> float:
         """Seconds that only ever grow; where they begin means nothing."""
@@ -54,8 +65,25 @@ class LoopSignal:
         self._event.clear()
 
 
+class LoopTask:
+    """See `Running`."""
+
+    _all: ClassVar[set[asyncio.Task[Any]]] = set()  # the event loop itself would forget them
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._task = asyncio.ensure_future(coroutine)
+        self._all.add(self._task)
+        self._task.add_done_callback(self._all.discard)
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
 class LoopRuntime:
     """The running event loop, see `Runtime`."""
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Running:
+        return LoopTask(coroutine)
 
     def now(self) -> float:
         return monotonic()

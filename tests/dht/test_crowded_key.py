@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from swarmd.dht.rejections import Rejections
 from swarmd.dht.storage import BoundedStorage
 from swarmd.dht.validator import CHECKED_MAX, GuardedProtocol, Validator
 from swarmd.dht.watch import REST, Watch
+from swarmd.worker.runtime import LoopRuntime
 from tests.dht.making import ALICE, BOB, POLICY, REPORT, signed_by
 
 pytestmark = pytest.mark.anyio
@@ -114,14 +116,15 @@ def test_what_differs_from_what_is_held_is_verified() -> None:
 
 
 async def test_a_watch_that_is_always_woken_leaves_time_for_all_else() -> None:
-    async def call(operation: Any) -> Any:
+    async def find(name: str, wanted: Any) -> Any:
         burn()
         return SimpleNamespace(records={}, has=lambda wanted: True)
 
     async def wait_up() -> None:
         """It is."""
 
-    watch = Watch(cast(Any, SimpleNamespace(call=call, wait_up=wait_up)), "key", 60.0, lambda records: None)
+    reading = cast(Any, SimpleNamespace(find=find, wait_up=wait_up, spent_s=time.thread_time))
+    watch = Watch(reading, LoopRuntime(), Random(), "key", 60.0, lambda records: None)
     running, began, used = asyncio.ensure_future(watch.run()), time.monotonic(), time.thread_time()
     while time.monotonic() - began < WATCHED_S:
         watch.want("owner", 1.0)

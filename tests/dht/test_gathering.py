@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
+from random import sample
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import msgspec
@@ -17,6 +17,7 @@ import pytest
 from swarmd.core.commands import Gather
 from swarmd.core.events import Event, RolloutsGathered
 from swarmd.dht import gather, names
+from swarmd.dht.adapters import HiveBodies
 from swarmd.dht.identity import Identity, generate_identity
 from swarmd.dht.records import ReportRecord, RolloutsRecord, Signed
 from swarmd.dht.rejections import Rejections
@@ -24,6 +25,7 @@ from swarmd.dht.seniority import Seniority
 from swarmd.dht.sources import IDLE_MAX
 from swarmd.dht.work import WORK_BITS, find_work
 from swarmd.eventlog.blobs import Blobs
+from swarmd.worker.runtime import LoopRuntime
 from tests.dht.driver import SWARM
 from tests.dht.making import signed_by
 
@@ -39,23 +41,22 @@ class Swarm:
     """What one node sees of a swarm in which nobody but `answering` ever gives a body."""
 
     def __init__(self, root: Path) -> None:
-        self.records: dict[str, dict[str, Signed]] = {names.reports(SWARM, 0, 0): {}, names.rollouts(SWARM, 0, 0): {}}
+        self.kept: dict[str, dict[str, Signed]] = {names.reports(SWARM, 0, 0): {}, names.rollouts(SWARM, 0, 0): {}}
         self.answering: set[str] = set()
         self.asked: list[str] = []
         self.told: list[Event] = []
-        caller = SimpleNamespace(known=False)
+        bodies = self.bodies = HiveBodies(cast(Any, None), Blobs(root / "blobs"))
         self.session: Any = SimpleNamespace(
-            swarm=SWARM, peer_id="me", coordinating=True, members=2, started_at=0.0, emit=self.told.append, node=self,
-            slow=Counter(), seniority=Seniority(), door=SimpleNamespace(caller=lambda peer: caller),
-            blobs=Blobs(root / "blobs"), rejections=Rejections(time.monotonic),
-            exchange=SimpleNamespace(bars=lambda peer, round: False),
+            swarm=SWARM, peer_id="me", coordinating=True, members=2, started_at=0.0, emit=self.told.append,
+            slow=Counter(), seniority=Seniority(), knows=lambda peer: False, bars=lambda peer, round: False,
+            records=self, bodies=bodies, rejections=Rejections(time.monotonic), sample=sample, runtime=LoopRuntime(),
         )  # fmt: skip
 
-    async def call(self, operation: Callable[[None], str]) -> SimpleNamespace:
+    async def find(self, name: str) -> SimpleNamespace:
         """Instead of a look-up: what lies under the key."""
-        return SimpleNamespace(records=self.records[operation(None)], answered=True)
+        return SimpleNamespace(records=self.kept[name], answered=True)
 
-    async def body(self, node: Any, peer: str, *rest: Any) -> bytes:
+    async def body(self, peer: str, *rest: Any) -> bytes:
         """A body, if the peer gives any."""
         self.asked.append(peer)
         if peer not in self.answering:
@@ -71,7 +72,7 @@ class Swarm:
         report = ReportRecord(SWARM, 0, 0, 0.5, digest, len(body), 1, work)
         rollouts = RolloutsRecord(SWARM, 0, 0, digest, len(body), 1, work=work)
         for content in (report, rollouts):
-            self.records[content.key][identity.peer_id] = signed_by(identity, content)
+            self.kept[content.key][identity.peer_id] = signed_by(identity, content)
         if answering:
             self.answering.add(identity.peer_id)
         return identity.peer_id
@@ -87,8 +88,7 @@ class Swarm:
 @pytest.fixture
 def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Swarm:
     swarm = Swarm(tmp_path)
-    monkeypatch.setattr(gather, "lookup", lambda life, name: name)
-    monkeypatch.setattr(gather, "fetch_body", swarm.body)
+    monkeypatch.setattr(swarm.bodies, "fetch", swarm.body)
     monkeypatch.setattr(gather, "LOOK_AGAIN_S", 0.01)
     return swarm
 

@@ -14,7 +14,8 @@ from typing import Any
 import anyio
 import pytest
 
-from swarmd.dht import clock_watch, names, peers, publisher, storage
+from swarmd.dht import adapters, clock_watch, names, peers, storage
+from swarmd.dht.adapters import HiveNetwork, HiveRecords
 from swarmd.dht.clock import SwarmClock
 from swarmd.dht.hearing import Hearing
 from swarmd.dht.identity import Identity, create_identity
@@ -24,9 +25,10 @@ from swarmd.dht.peers import AddressBook, Rejoin
 from swarmd.dht.publisher import Publisher
 from swarmd.dht.records import ClockRecord, Policy, ReportRecord, sign
 from swarmd.dht.rejections import Rejections
-from swarmd.dht.shelf import Shelf
+from swarmd.dht.shelf import Shelf, ShelfFile
 from swarmd.dht.validator import Validator, install_guards
 from swarmd.errors import NetworkDown
+from swarmd.worker.runtime import LoopRuntime
 from tests.dht.driver import is_alive, until
 from tests.dht.making import DIGEST, SWARM
 
@@ -48,8 +50,13 @@ class Single:
         settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, call_s=call_s)
         self.node = Node(settings, Validator(policy, Rejections(time.monotonic)), self.downs.append)
         self.rejoin = Rejoin(self.node, AddressBook(root / "peers.json", bootstrap, self.identity.peer_id))
-        shelf = Shelf(root / "records.bin", SWARM)
-        self.publisher = Publisher(self.node, self.identity, shelf, 300.0, not coordinator, self.told.append)
+        self.network = HiveNetwork(self.node, self.identity)
+        self.runtime = LoopRuntime()
+        self.publisher = self.publish_from(root / "records.bin", 300.0, not coordinator)
+
+    def publish_from(self, path: Path, ttl_s: float = 300.0, alone: bool = True) -> Publisher:
+        """A publisher that remembers what a file says."""
+        return Publisher(self.network, Shelf(ShelfFile(path), SWARM), self.runtime, ttl_s, alone, self.told.append)
 
     @property
     def life(self) -> Life:
@@ -153,9 +160,7 @@ async def test_an_earlier_expiration_climbs_over_what_an_earlier_life_left(start
     one, two = await pair(start)
     report = ReportRecord(SWARM, 1, 0, 0.5)
     before = await two.publisher.publish(report)
-    forgetful = Publisher(
-        two.node, two.identity, Shelf(tmp_path / "other.bin", SWARM), 30.0, alone=False, told=two.told.append
-    )
+    forgetful = two.publish_from(tmp_path / "other.bin", ttl_s=30.0, alone=False)
     after = await forgetful.publish(ReportRecord(SWARM, 1, 0, 0.75))
     assert before.expiration < after.expiration < before.expiration + 1.0
     assert (await one.read(report.key))[two.identity.peer_id] == after
@@ -180,7 +185,7 @@ async def test_a_clock_that_was_ahead_by_an_hour_is_got_over_when_it_is_right_ag
     one, two = await pair(start)
     clocks = [ClockRecord(SWARM, round, 0, 1.0, 2.0) for round in range(4)]
     wrong = Wrong()
-    monkeypatch.setattr(publisher, "time", wrong)
+    monkeypatch.setattr(one.runtime, "time", wrong.time)
     monkeypatch.setattr(storage, "time", wrong)
     one.policy.now = wrong.time
     before = await one.publisher.publish(clocks[0])
@@ -202,7 +207,7 @@ async def test_records_are_published_anew_as_soon_as_the_clock_was_set(
     one, _ = await pair(start)
     wrong = Wrong()
     monkeypatch.setattr(clock_watch, "time", wrong)
-    one.publisher._clock = clock_watch.ClockWatch()
+    one.network._clock = clock_watch.ClockWatch()
     await one.publisher.publish(ClockRecord(SWARM, 1, 0, 1.0, 2.0))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(one.publisher.run)
@@ -222,7 +227,7 @@ async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_on
         coordinator=one.identity.peer_id,
         policy=policy,
         emit=heard.append,
-        node=one.node,
+        records=HiveRecords(one.node),
         hearing=Hearing(follows=True),
         herald=SimpleNamespace(pass_on=lambda signed: None),
     )
@@ -268,10 +273,9 @@ async def test_what_a_record_replaced_is_not_renewed_though_nobody_showed_the_ne
         return False, None
 
     with monkeypatch.context() as patch, pytest.raises(NetworkDown, match="no peer could show"):
-        patch.setattr(publisher, "holds", mute)
+        patch.setattr(adapters, "holds", mute)
         await one.publisher.publish(later)
-    shelf = Shelf(tmp_path / "0" / "records.bin", SWARM)
-    restarted = Publisher(one.node, one.identity, shelf, 300.0, alone=True, told=one.told.append)
+    restarted = one.publish_from(tmp_path / "0" / "records.bin")
     for each in (one.publisher, restarted):
         await each._renew_all()
         assert (await two.read(later.key))[one.identity.peer_id].content == later

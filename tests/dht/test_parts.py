@@ -25,7 +25,7 @@ from swarmd.dht.places import is_free, tcp_place
 from swarmd.dht.quota import SENDERS_MAX, Quota
 from swarmd.dht.records import ReportRecord
 from swarmd.dht.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S, REPEAT_S, Rejections
-from swarmd.dht.shelf import Shelf
+from swarmd.dht.shelf import Shelf, ShelfFile
 from swarmd.dht.sockets import (
     SOCKET_NAME_BYTES,
     SOCKET_PATH_BYTES_MAX,
@@ -50,30 +50,30 @@ class Clock:
 
 def test_the_shelf_survives_and_keeps_the_latest_of_each_kind(tmp_path: Path) -> None:
     path = tmp_path / "records.bin"
-    shelf = Shelf(path, SWARM)
+    shelf = Shelf(ShelfFile(path), SWARM)
     for round in range(6):
         shelf.keep(msgspec.structs.replace(REPORT, round=round), 100.0 + round)
     shelf.keep(CLOCK, 7.0)
     shelf.keep(msgspec.structs.replace(CLOCK, round=9), 8.0)
     anyio.run(shelf.save)
-    again = Shelf(path, SWARM)
+    again = Shelf(ShelfFile(path), SWARM)
     rounds = [content.round for content in again.contents() if isinstance(content, ReportRecord)]
     assert rounds == [3, 4, 5]
     assert (again.floor(CLOCK.key), again.floor(MEMBERSHIP.key)) == (8.0, 0.0)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert Shelf(path, "another").contents() == []
+    assert Shelf(ShelfFile(path), "another").contents() == []
 
 
 @pytest.mark.parametrize("content", [b"", b"noise", msgpack.packb([[b"\x91" * 50, 1.0]]), msgpack.packb([["x", 1.0]])])
 def test_a_damaged_shelf_is_put_aside(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "records.bin"
     path.write_bytes(content)
-    assert Shelf(path, SWARM).contents() == []
+    assert Shelf(ShelfFile(path), SWARM).contents() == []
     assert path.with_suffix(".damaged").read_bytes() == content
 
 
 def test_a_shelf_that_cannot_be_written_is_no_end(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "absent" / "records.bin", SWARM)
+    shelf = Shelf(ShelfFile(tmp_path / "absent" / "records.bin"), SWARM)
     shelf.keep(CLOCK, 7.0)
     anyio.run(shelf.save)
     assert shelf.floor(CLOCK.key) == 7.0

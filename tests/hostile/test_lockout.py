@@ -23,7 +23,7 @@ from tests.dht.making import ALICE, BOB, MEMBERSHIP, SWARM, signed_by
 class Watcher:
     """`Members` that reads what it is given, at a time of ours."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now = 1000.0
         self.told: list[Event] = []
         self.seniority = Seniority()
@@ -33,11 +33,12 @@ class Watcher:
             seniority=self.seniority,
             policy=SimpleNamespace(now=lambda: self.now),
             config=SimpleNamespace(dht=SimpleNamespace(admission="open")),
-            book=SimpleNamespace(meet=lambda peer, addresses, known: None),
+            runtime=SimpleNamespace(now=lambda: self.now, signal=lambda: None),
+            is_credited=lambda peer: self.seniority.rounds_of(peer) > 0,
+            remember_addresses=lambda peer, addresses, credited: None,
             emit=self.told.append,
             members=1,
         )
-        monkeypatch.setattr(presence.time, "monotonic", lambda: self.now)
         self.session = session
         self.members = Members(cast(Any, session))
 
@@ -54,8 +55,8 @@ def of(identity: Identity, until: float, work: int = 0, leaving: bool = False) -
 
 
 @pytest.fixture
-def watcher(monkeypatch: pytest.MonkeyPatch) -> Watcher:
-    return Watcher(monkeypatch)
+def watcher() -> Watcher:
+    return Watcher()
 
 
 def test_who_writes_no_more_is_gone_when_its_record_is(watcher: Watcher) -> None:

@@ -1,0 +1,156 @@
+"""The ports of the network worker's decisions (`swarmd.dht.ports`), answered by hivemind and p2pd."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar, cast
+
+import anyio
+from anyio import to_thread
+
+from swarmd.dht import names
+from swarmd.dht.background import spawn
+from swarmd.dht.bodies import BlobStore, check_body, deflate, inflate
+from swarmd.dht.clock_watch import ClockWatch
+from swarmd.dht.fetch import fetch_body
+from swarmd.dht.hive import DHTID, PeerID
+from swarmd.dht.identity import Identity
+from swarmd.dht.lookup import REPLICAS, Found, holds, local, lookup, spread
+from swarmd.dht.node import Life, Node
+from swarmd.dht.ports import Keepers, Record, as_signed
+from swarmd.dht.records import Payload, Signed, sign
+from swarmd.errors import RecordRejected
+
+LOOK_S = 0.5  # between two looks at the table of peers and at the clock, which tell nobody when they change
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class HiveRecords:
+    """Records in the DHT, see `swarmd.dht.ports.Records`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def wait_up(self) -> None:
+        await self._node.wait_up()
+
+    async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Found:
+        return await self._node.call(lambda life: lookup(life, name, wanted))
+
+    def hold(self, name: str, record: Record) -> None:
+        life = self._node.life
+        if life is not None:
+            with suppress(RecordRejected):
+                life.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(name)), record)
+
+    async def answers(self, peer: str) -> bool:
+        found = await self._node.call(lambda life: life.dht.protocol.call_ping(PeerID.from_base58(peer)))
+        return found is not None
+
+    def spent_s(self) -> float:
+        return time.thread_time()
+
+
+class HiveBodies:
+    """Bodies in the blob store and at their owners, see `swarmd.dht.ports.Bodies`; threads handle large ones."""
+
+    def __init__(self, node: Node, blobs: BlobStore) -> None:
+        self._node = node
+        self._blobs = blobs
+
+    def has(self, digest: str) -> bool:
+        return self._blobs.has(digest)
+
+    async def get(self, digest: str) -> bytes:
+        return await to_thread.run_sync(self._blobs.get, digest)
+
+    async def put(self, body: bytes) -> str:
+        return await to_thread.run_sync(self._blobs.put, body)
+
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        return await fetch_body(self._node, peer, digest, size_bytes, timeout_s)
+
+    async def inflate(self, packed: bytes, size_bytes: int) -> bytes:
+        return inflate(packed, size_bytes)
+
+    async def deflate(self, body: bytes, members: int) -> bytes:
+        return await to_thread.run_sync(deflate, body, members)
+
+    async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
+        await to_thread.run_sync(check_body, body, digest, size_bytes)
+
+
+class HiveKeepers:
+    """The peers around one life of p2pd, see `swarmd.dht.ports.Keepers`."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    def admit(self, name: str, record: Record) -> None:
+        self._life.dht.protocol.storage.admit(local(self._life, name).key, record)
+
+    def held(self, name: str, owner: str) -> Record | None:
+        return local(self._life, name).records.get(owner)
+
+    def near(self, name: str) -> list[Hashable]:
+        return [peer for _, peer in local(self._life, name).nearest(REPLICAS)]
+
+    def guides(self, name: str) -> list[Hashable]:
+        return [peer for _, peer in local(self._life, name).guides(())]
+
+    async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
+        return [*await spread(self._life, name, as_signed(record), cast(Sequence[PeerID], peers))]
+
+    async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
+        return await holds(self._life, cast(PeerID, peer), name, as_signed(record))
+
+    async def prove_link(self) -> None:
+        await self._life.p2p._client.identify()  # with a dead p2pd hivemind stores locally and calls it success
+
+    def settle(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
+        spawn(self._store_nearest(name, as_signed(record), stored))
+
+    async def _store_nearest(self, name: str, signed: Signed, stored: Collection[Hashable]) -> None:
+        try:
+            found = await lookup(self._life, name)
+            further = [peer for _, peer in found.nearest(REPLICAS) if peer not in stored]
+            await spread(self._life, name, signed, further)
+        except Exception as error:
+            log.debug("%s was not spread further: %r", name, error)
+
+
+class HiveNetwork:
+    """Where an identity's records are published, see `swarmd.dht.ports.Network`."""
+
+    def __init__(self, node: Node, identity: Identity) -> None:
+        self._node = node
+        self._identity = identity
+        self._clock = ClockWatch()
+        self._life: Life | None = None  # that was up last
+
+    async def call(self, operation: Callable[[Keepers], Coroutine[Any, Any, T]]) -> T:
+        return await self._node.call(lambda life: operation(HiveKeepers(life)))
+
+    async def wait_up(self) -> None:
+        self._life = await self._node.wait_up()
+
+    async def disturbed(self, within_s: float, lonely: bool) -> None:
+        """p2pd's end is noticed when it comes, the other two within `LOOK_S`."""
+        life = self._life
+        with anyio.move_on_after(within_s):
+            while life is not None and self._node.life is life:
+                if (lonely and life.peers) or self._clock.step_s():
+                    return
+                lonely = lonely or not life.peers
+                await asyncio.wait({life.gone}, timeout=LOOK_S)
+                if life.gone.done():
+                    return
+
+    def sign(self, content: Payload, expiration: float) -> Signed:
+        return sign(self._identity, content, expiration)

@@ -1,0 +1,84 @@
+"""Does the network worker's commands side by side, each once at a time under its id. No hivemind in it.
+
+One that fails is answered with `CommandFailed`, and the daemon's core sends it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+
+from swarmd.core.commands import CollectReports, Command, Gather, PublishReport
+from swarmd.core.events import CommandFailed
+from swarmd.dht.network_session import NetworkSession
+from swarmd.errors import SwarmdError
+
+COMMANDS_MAX = 64  # done at once; one more is refused, and comes again
+
+log = logging.getLogger(__name__)
+
+
+class Actions(Protocol):
+    """What is done with each command."""
+
+    @property
+    def by_command(self) -> Mapping[type[Any], Callable[[Any], Coroutine[Any, Any, None]]]:
+        """The actions, by the command's type."""
+
+    def begin(self) -> None:
+        """Do from now on what no command asks for."""
+
+    async def leave(self) -> None:
+        """Announce the leaving."""
+
+
+class NetworkAgent:
+    """Takes commands and does them.
+
+    Args:
+        session: the network.
+        actions: what is done with each.
+    """
+
+    def __init__(self, session: NetworkSession, actions: Actions) -> None:
+        self._session = session
+        self._actions = actions
+        self._running: set[str] = set()
+
+    def begin(self) -> None:
+        """Do from now on what no command asks for."""
+        self._actions.begin()
+
+    async def leave(self) -> None:
+        """Announce the leaving."""
+        await self._actions.leave()
+
+    def take(self, command: Command) -> None:
+        """Do a command, unless the same is being done."""
+        if command.id in self._running:
+            return
+        if type(command) not in self._actions.by_command:
+            self._fail(command, "this is no command for the network worker")
+        elif len(self._running) >= COMMANDS_MAX:
+            self._fail(command, f"{COMMANDS_MAX} commands are being done already")
+        else:
+            if isinstance(command, Gather | PublishReport | CollectReports):
+                self._session.policy.reach(command.round)
+            self._running.add(command.id)
+            self._session.start(self._perform, command)
+
+    async def _perform(self, command: Command) -> None:
+        try:
+            await self._actions.by_command[type(command)](command)
+        except (SwarmdError, OSError) as error:
+            self._fail(command, str(error))
+        except Exception as error:
+            log.exception("%s failed", command.id)
+            self._fail(command, f"{type(error).__name__}: {error}")
+        finally:
+            self._running.discard(command.id)
+
+    def _fail(self, command: Command, reason: str) -> None:
+        log.info("%s: %s", command.id, reason)
+        self._session.emit(CommandFailed(command.id, reason))

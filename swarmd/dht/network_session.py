@@ -1,0 +1,246 @@
+"""What one life of the network worker knows and decides by, whatever the network is made of. No hivemind in it.
+
+`swarmd.dht.session` puts it onto hivemind and p2pd, the simulator onto a DHT of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from random import Random
+from typing import Any, Protocol
+
+from swarmd.config import Config
+from swarmd.core.commands import NoteEvidence
+from swarmd.core.events import Event
+from swarmd.dht.admission import must_be_invited
+from swarmd.dht.evidence import Evidence
+from swarmd.dht.hearing import Hearing
+from swarmd.dht.leaderboard import Board, KeptStandings
+from swarmd.dht.ports import Bodies, Record, Records
+from swarmd.dht.publisher import Publisher
+from swarmd.dht.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, Policy
+from swarmd.dht.rejections import Rejections
+from swarmd.dht.seniority import Seniority
+from swarmd.dht.watch import Watch
+from swarmd.dht.withdrawal import Withdrawals
+from swarmd.worker.runtime import Running, Runtime
+
+log = logging.getLogger(__name__)
+
+
+class Compares(Protocol):
+    """Compares what is signed, see `swarmd.dht.compared.Compared`."""
+
+    def see(self, record: Record, /) -> None: ...
+
+    def read_board(self, reports: Iterable[bytes], /) -> None: ...
+
+
+class Exchanges(Protocol):
+    """Tells and keeps evidence, see `swarmd.dht.exchange.Exchange`."""
+
+    contradicted: Callable[[Evidence], None]
+
+    def bars(self, peer: str, round: int) -> bool: ...
+
+    def read_board(self, record: Record, /) -> None: ...
+
+    async def note(self, command: NoteEvidence) -> None: ...
+
+    async def run(self) -> None: ...
+
+
+class Heralds(Protocol):
+    """Gossips the clock's record, see `swarmd.dht.herald.Herald`."""
+
+    def tell(self, record: Record, /) -> None: ...
+
+    def pass_on(self, record: Record, /) -> None: ...
+
+
+class Hints(Protocol):
+    """Gossips that a record is there, see `swarmd.dht.gossip.Gossip`."""
+
+    def tell(self, record: Record, /) -> None: ...
+
+
+class NetworkSession:
+    """The parts that decide, wired. Whoever inherits from it gives those that carry.
+
+    Args:
+        config: the node's configuration.
+        peer_id: its own.
+        nonce: of this life.
+        runtime: the clock.
+        random: chance.
+        observe: takes the events.
+    """
+
+    records: Records
+    bodies: Bodies
+    publisher: Publisher
+    exchange: Exchanges
+    compared: Compares
+    herald: Heralds
+    gossip: Hints
+    policy: Policy
+    seniority: Seniority
+    withdrawals: Withdrawals
+    invitation: bytes = b""
+
+    def __init__(
+        self,
+        config: Config,
+        peer_id: str,
+        nonce: str,
+        runtime: Runtime,
+        random: Random,
+        observe: Callable[[Event], None],
+    ) -> None:
+        self.config = config
+        self.swarm = config.swarm.id
+        self.peer_id = peer_id
+        self.coordinating = config.role == "coordinator"
+        self.coordinator = peer_id if self.coordinating else config.swarm.coordinator
+        self.nonce = nonce
+        self.runtime = runtime
+        self.random = random
+        self.started_at = runtime.time()
+        self._observe = observe
+        self.watches: dict[str, Watch] = {}
+        self._watching: dict[str, Running] = {}
+        self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
+        self.members = 1  # present, this node included; decides how much of a body goes into a record
+        self.rejections = Rejections(runtime.now)
+        follows = bool(self.coordinator) and not self.coordinating
+        self.hearing = Hearing(follows, runtime.time, runtime.now)
+        self.heard_clock: Callable[[Record], None] = lambda record: None
+
+    # --- what whoever inherits gives ---
+
+    def start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Run something for the rest of the session."""
+        raise NotImplementedError
+
+    def judge(self, name: str, record: Record) -> Record:
+        """A record that was gossiped, if it counts under a key. Raises RecordRejected."""
+        raise NotImplementedError
+
+    def knows(self, peer: str) -> bool:
+        """Has this node met the peer as a member, or does its configuration name it?"""
+        raise NotImplementedError
+
+    def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
+        """Remember where a member can be reached."""
+        raise NotImplementedError
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Where others can reach this node."""
+        raise NotImplementedError
+
+    async def work(self) -> int:
+        """The number that says what this identity has cost, for its records; found once."""
+        raise NotImplementedError
+
+    async def withdrawn(self) -> bytes:
+        """The invitations that this node's operator has withdrawn, as they travel."""
+        raise NotImplementedError
+
+    def keep_withdrawn(self) -> None:
+        """All records are judged anew, for invitations are withdrawn; which are, is kept for the next life."""
+        raise NotImplementedError
+
+    def read_standings(self) -> KeptStandings | None:
+        """The standings that were kept last, in this life or an earlier one."""
+        raise NotImplementedError
+
+    async def keep_standings(self, board: Board) -> None:
+        """Keep a leaderboard's standings for the next life."""
+        raise NotImplementedError
+
+    async def open_reports(self, board: Board) -> tuple[dict[int, set[str]], bool]:
+        """Owners of a leaderboard's genuine reports by stage, and whether these are all that the round has."""
+        raise NotImplementedError
+
+    # --- what is the same for all ---
+
+    def must_be_invited(self) -> None:
+        """Raises ConfigError where the swarm asks for an invitation, and this node has none that holds."""
+        dht = self.config.dht
+        if dht.admission == "invitation" and not self.coordinating and self.peer_id not in dht.members:
+            parts = (self.invitation, self.swarm, self.coordinator, self.peer_id, self.withdrawals.has)
+            must_be_invited(*parts)
+
+    def learn_withdrawn(self, host: str, packed: bytes, expiration: float) -> bool:
+        """Take a host's word on what it has withdrawn. True where it changes anything: all records are judged anew.
+
+        Raises:
+            ConfigError: this node's own invitation is withdrawn.
+        """
+        if self.config.dht.admission != "invitation":
+            return False
+        if not self.withdrawals.learn(host, packed, expiration, self.policy.now() + TTL_MAX_S + PAST_S):
+            return False
+        self.keep_withdrawn()
+        self.must_be_invited()
+        return True
+
+    def is_credited(self, peer: str) -> bool:
+        """Has the swarm credited this peer?"""
+        return self.seniority.rounds_of(peer) > 0
+
+    def bars(self, peer: str, round: int) -> bool:
+        """Does nothing of this peer count in a round?"""
+        return self.exchange.bars(peer, round)
+
+    def sample(self, peers: Sequence[str], count: int) -> list[str]:
+        """So many of these, by chance."""
+        return self.random.sample(peers, count)
+
+    def hinted(self, key: str, owner: str, expiration: float) -> None:
+        """Somebody says that there is a record: it is looked at if its key is watched."""
+        watch = self.watches.get(key)
+        if watch is not None:
+            watch.want(owner, expiration)
+
+    def accepted(self, record: Record) -> None:
+        """A peer stored a record with this node: as good as a hint."""
+        self.hinted(record.content.key, record.owner, record.expiration)
+
+    def told(self, record: Record) -> None:
+        """An own record is out: hint at it, and look at it like everybody else."""
+        self.gossip.tell(record)
+        self.compared.see(record)
+        if isinstance(record.content, ClockRecord):
+            self.herald.tell(record)
+        elif isinstance(record.content, LeaderboardRecord):
+            self.exchange.read_board(record)
+        self.accepted(record)
+
+    def emit(self, event: Event) -> None:
+        """Hand a fact to the daemon."""
+        self._observe(event)
+
+    def learn(self, board: Board) -> None:
+        """Take over the standings: whom the swarm knows, also after a restart."""
+        self.seniority.learn(board.standings)
+        self.compared.read_board(board.reports)
+        self.start(self.keep_standings, board)
+
+    def watch(self, name: str, seen: Callable[[Mapping[str, Record]], None], polls: int = 1) -> Watch:
+        """Begin to watch a key: `seen` is called with owner → record after each read.
+
+        Args:
+            polls: so many times the configured time lies between two reads that nobody hints at.
+        """
+        watch = Watch(self.records, self.runtime, self.random, name, self.config.dht.poll_s * polls, seen)
+        self.watches[name] = watch
+        self._watching[name] = self.runtime.start(watch.run())
+        return watch
+
+    def unwatch(self, name: str) -> None:
+        """Stop watching a key."""
+        if self.watches.pop(name, None) is not None:
+            self._watching.pop(name).stop()

@@ -1,0 +1,144 @@
+"""Coroutines beside each other, on any `Runtime`: some ended together, one ended in time, so many at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from swarmd.worker.runtime import Running, Runtime, Signal
+
+T = TypeVar("T")
+
+
+class TaskGroup:
+    """Coroutines that end together.
+
+    Args:
+        runtime: runs them.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._running: dict[int, Running | None] = {}  # by number; None until the call that starts it returns
+        self._count = 0
+        self._changed = runtime.signal()
+        self._error: Exception | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none runs."""
+        return not self._running
+
+    def start(self, run: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
+        """Run something beside the others. The first error of any of them is raised by `wait_idle`."""
+        self._count += 1
+        number = self._count
+        self._running[number] = None
+        running = self._runtime.start(self._run(number, run, args))
+        if number in self._running:
+            self._running[number] = running
+
+    async def _run(self, number: int, run: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
+        try:
+            await run(*args)
+        except Exception as error:
+            self._error = self._error or error
+        finally:
+            self._running.pop(number, None)
+            if not self._running or self._error is not None:
+                self._changed.set()
+
+    async def wait_idle(self, timeout_s: float) -> None:
+        """Return when none runs, or after so long. Raises what one of them has raised."""
+        until = self._runtime.now() + timeout_s
+        while self._running and self._error is None and (left_s := until - self._runtime.now()) > 0:
+            await self._changed.wait(left_s)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End all of them."""
+        running, self._running = self._running, {}
+        for each in running.values():
+            if each is not None:
+                each.stop()
+
+
+async def within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+    """What a coroutine returns, if it does so in time; else it is ended.
+
+    Raises:
+        TimeoutError: it took longer. Whatever it raises itself is raised too.
+    """
+    ended, outcome = runtime.signal(), _Outcome[T]()
+
+    async def note() -> None:
+        try:
+            outcome.value = await run(*args)
+            outcome.is_there = True
+        except Exception as error:
+            outcome.error = error
+        ended.set()
+
+    running = runtime.start(note())
+    try:
+        if not outcome.is_there and outcome.error is None:
+            await ended.wait(limit_s)
+    finally:
+        running.stop()
+    if outcome.error is not None:
+        raise outcome.error
+    if not outcome.is_there:
+        raise TimeoutError(f"it took longer than {limit_s:g} s")
+    return outcome.value
+
+
+class _Outcome(Generic[T]):
+    value: T
+    is_there = False
+    error: Exception | None = None
+
+
+class Limiter:
+    """Lets so many in at once; others wait in their order. `async with limiter:`.
+
+    Args:
+        runtime: has who waits wait.
+        places: how many.
+    """
+
+    def __init__(self, runtime: Runtime, places: int) -> None:
+        self._runtime = runtime
+        self._free = places
+        self._places = places
+        self._waiting: deque[Signal] = deque()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any is inside."""
+        return self._free < self._places
+
+    async def __aenter__(self) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        signal = self._runtime.signal()
+        self._waiting.append(signal)
+        try:
+            await signal.wait()
+        except BaseException:  # ended while it waits; or just as its turn had come
+            if signal in self._waiting:
+                self._waiting.remove(signal)
+            else:
+                self._leave()
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set()
+        else:
+            self._free += 1
