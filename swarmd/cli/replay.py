@@ -158,8 +158,10 @@ def folded(log: Path, last: int | None, progress: bool, base: Base | None = None
     """The fold to `last`, from `base` on, by default from the log's beginning or the snapshot that stands for it."""
     from swarmd.eventlog.fold import commits_from, fold, oldest_base
 
-    if base is None and (base := oldest_base(log)).seq:
-        typer.echo(f"events before seq {base.seq} were removed; a snapshot stands for them", err=True)
+    if base is None:
+        base = oldest_base(log)
+        if base.seq:
+            typer.echo(f"events before seq {base.seq} were removed; a snapshot stands for them", err=True)
     commits = commits_from(log, base)
     applied = fold(watch(log, commits, last) if progress else commits_upto(commits, last), base.state)
     return applied if last is None else takewhile(lambda one: one.seq <= last, applied)

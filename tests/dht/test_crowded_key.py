@@ -14,8 +14,8 @@ from hivemind.utils import timed_storage
 
 from swarmd.dht import names, records, seniority
 from swarmd.dht.hive import DHTID
-from swarmd.dht.key_room import IDLE_BYTES_MIN, KEY_BYTES_MAX
 from swarmd.dht.identity import generate_identity
+from swarmd.dht.key_room import IDLE_BYTES_MIN, KEY_BYTES_MAX
 from swarmd.dht.lookup import Found
 from swarmd.dht.records import Signed
 from swarmd.dht.rejections import Rejections
