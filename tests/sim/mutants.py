@@ -257,7 +257,15 @@ CHAIN_MUTANTS = (
         submissions,
         "return (submission.round, submission.stage) > (chain.round, chain.stage)",
         "return False",
-        (("policy", "manager"), ("nodes", 3), ("stages", 3), ("stage_s", 25.0), ("train_mean_s", 4.0)),
+        (
+            ("policy", "reports"),
+            ("nodes", 2),
+            ("stages", 3),
+            ("stage_s", 25.0),
+            ("train_mean_s", 2.0),
+            ("reorgs", 600.0),
+            ("reorg_depth", 12),
+        ),
     ),
     Mutant(
         "two attempts share an id",
