@@ -28,7 +28,7 @@ COLLECTING: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
 READY_SINCE = 6  # rules under which a stage's time begins when this node's trainer is ready, in each of its lives
 REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with an RSA key 600
 SILENT_ROUNDS = 64  # once in so many rounds every silent member is waited for
-OWN_PACE_SINCE = 7  # rules under which no quorum closes a stage before this node itself has reported
+OWN_PACE_SINCE = 8  # rules under which no quorum closes a stage before this node itself has reported
 OWN_SILENT_MAX = 3  # rounds in a row that may last to their deadlines for want of this node's own report
 
 

@@ -10,7 +10,7 @@ from swarmd.core.state import MEMBERS_MAX, Coordination, Member
 MAKE_ROOM_SINCE = 6  # rules under which members that are gone make room
 GONE_KEPT = 256  # members up to whose number also those are kept that left without credit
 SILENT_ROUNDS_MAX = 64  # a member with credit that is silent for longer makes room, too
-IDLE_BOUNDED_SINCE = 7  # rules under which free identities have few places, and little credit keeps none for long
+IDLE_BOUNDED_SINCE = 8  # rules under which free identities have few places, and little credit keeps none for long
 IDLE_MEMBERS_MAX = 256  # members that have not done the work that every node does; of `MEMBERS_MAX`
 
 

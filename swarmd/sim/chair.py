@@ -10,7 +10,8 @@ import msgspec
 from swarmd.bounds import add_real
 from swarmd.core.chart_types import CoordinatorState
 from swarmd.core.commands import Command, PublishLeaderboard
-from swarmd.core.events import NodeStarted, ReportSeen, TimerFired, TrainerReady
+from swarmd.core.events import Equivocated, NodeStarted, ReportSeen, TimerFired, TrainerReady
+from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.state import Coordination, Member, State
 from swarmd.core.workers import LEAVING
 
@@ -34,6 +35,7 @@ class Chair:
         self.round_reports: list[tuple[str, int, int, float]] = []  # peer, round, stage, reward, of the open round
         self.totals: dict[str, float] = {}
         self.credited: dict[str, int] = {}  # last round each peer was credited in
+        self.barred: dict[str, list[int]] = {}  # peers that signed two reports for one place, and in which rounds
         self.can_train = False  # a trainer has been ready in this life
         self._expected_of: tuple[tuple[Member, ...], int, list[str]] = ((), -1, [])  # found last, and of what
 
@@ -44,6 +46,8 @@ class Chair:
         if now is None or then is now or then is None:
             return
         event = envelope.event
+        if isinstance(event, Equivocated) and event.kind == "report":
+            self._bar(event, now.round)
         if isinstance(event, ReportSeen):
             self._take_report(then, event)
         if now.members is not then.members and len(now.members) <= len(then.members):
@@ -65,6 +69,18 @@ class Chair:
             for peer in book.keys() - kept:
                 del book[peer]
 
+    def _bar(self, event: Equivocated, round: int) -> None:
+        """Reports of who signed two for one place do not count, from that round on; what is news is told apart."""
+        rounds = self.barred.setdefault(event.peer, [])
+        if all(event.round >= known + APART_ROUNDS for known in rounds):
+            rounds.append(event.round)
+        if self._is_barred(event.peer, round):
+            self.reports.pop(event.peer, None)
+        self._expected_of = ((), -1, [])
+
+    def _is_barred(self, peer: str, round: int) -> bool:
+        return any(since <= round < since + BARRED_ROUNDS for since in self.barred.get(peer, ()))
+
     def _look_at_trainer(self, applied: Applied) -> None:
         """The stage that is open when the node can train at last, and of which nobody reported, has its whole time."""
         envelope, before, after = applied.envelope, applied.before, applied.after
@@ -81,7 +97,8 @@ class Chair:
                 self._fail(f"stage {_place(now)} ends at {now.deadline_at}, this node can train since {envelope.at}")
 
     def _take_report(self, then: Coordination, event: ReportSeen) -> None:
-        if then.chart in OPEN and (event.round, event.stage) == _place(then):
+        current = then.chart in OPEN and (event.round, event.stage) == _place(then)
+        if current and not self._is_barred(event.peer, event.round):
             self.reports.setdefault(event.peer, event.reward)
 
     def _check_place(self, then: Coordination, now: Coordination) -> None:
@@ -161,6 +178,7 @@ class Chair:
             for member in members
             if not member.left
             and member.worked
+            and not self._is_barred(member.peer, round)
             and is_awaited(round - max(self.credited.get(member.peer, -1), member.since_round - 1), round)
         ]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from swarmd.core.commands import Announce, CollectReports, Gather, PublishLeaderboard
-from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen, RolloutsGathered, RoundAnnounced
+from swarmd.core.commands import Announce, CollectReports, Gather, NoteEvidence, PublishLeaderboard
+from swarmd.core.events import Equivocated, Event, MemberLeft, MemberSeen, ReportSeen, RolloutsGathered, RoundAnnounced
 from swarmd.dht.guides import choose_guides
 from swarmd.dht.hint_bounds import HintBounds
 from swarmd.dht.presence import Presences
@@ -18,6 +18,7 @@ from swarmd.dht.seniority import Rank, Seniority
 from swarmd.dht.sources import Sources
 from swarmd.errors import RecordRejected
 from swarmd.sim.dht import Report, is_newer
+from swarmd.sim.evidence import EvidenceFinder
 from swarmd.sim.network import NetworkWorker
 from swarmd.sim.rooms import MEMBERS, GuardedDht, GuardedStore
 
@@ -43,11 +44,15 @@ class GuardedNetworkWorker(NetworkWorker):
         self.rejections = Rejections(self._steady)
         self.reporters: Reporters[ReportSeen] = Reporters(self._steady)
         self.hints = HintBounds(self._steady)
+        self.evidence = EvidenceFinder(world.coordinator, self._is_credited, self._tell_evidence)
         self.heard: RoundAnnounced | None = None
         self._passed_over: set[str] = set()  # whose reports of the stage found no place
 
     def _steady(self) -> float:
         return self.world.now
+
+    def _is_credited(self, peer: str) -> bool:
+        return self.seniority.rounds_of(peer) > 0
 
     # --- what searches find ---
 
@@ -146,6 +151,7 @@ class GuardedNetworkWorker(NetworkWorker):
             self.reporters.choose(view.rank_reports(self.seniority, self.collecting, sorted(fresh)))
             self._passed_over |= fresh - self.reporters.peers
         for peer, report in reports.items():
+            self.evidence.see(report, self.world.now)
             if peer in self.reporters.peers and self._is_told(report.seen):
                 self.tell(replace(report.seen, worked=self.reporters.is_awaited(peer)))
 
@@ -186,6 +192,8 @@ class GuardedNetworkWorker(NetworkWorker):
         if view is not None:
             others = [peer for peer in found if peer != self.node.peer]
             sources.choose(view.rank_rollouts(self.seniority, place, others))
+        for peer in sources.peers:
+            self.evidence.see(found[peer], self.world.now)
         refs = [found[peer].rollouts for peer in sources.peers if found[peer].rollouts.groups]
         self.tell(RolloutsGathered(command.id, command.round, command.stage, tuple(refs)))
 
@@ -193,6 +201,19 @@ class GuardedNetworkWorker(NetworkWorker):
         super()._poll()
         for event in self.rejections.due():
             self.tell(event)
+
+    # --- evidence ---
+
+    def _note_evidence(self, command: NoteEvidence) -> None:
+        self.evidence.note(command.known)
+
+    def _tell_evidence(self, event: Equivocated) -> None:
+        """Tell the daemon, and the others by gossip."""
+        self.tell(event)
+        for other in self.dht.reached_by(self):
+            if other is not self:
+                assert isinstance(other, GuardedNetworkWorker), "all workers of a world are of one kind"
+                self._hint(other, other.evidence.hear, event)
 
     # --- what strangers do ---
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from swarmd.core.commands import CollectReports
-from swarmd.core.events import MemberLeft, MemberSeen, NodeStopped, RecordsRejected, Registered, ReportSeen
+from swarmd.core.events import Equivocated, MemberLeft, MemberSeen, NodeStopped, RecordsRejected, Registered, ReportSeen
 from swarmd.core.state import MEMBERS_MAX, Coordination
 from swarmd.dht.presence import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
 from swarmd.dht.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
@@ -75,6 +75,10 @@ class Honest:
         self._begun += collected if node.coordinates else 0
         if isinstance(event, MemberSeen | MemberLeft | ReportSeen):
             self._count(node, event)
+        elif isinstance(event, Equivocated):
+            self.told[node.index]["Equivocated"] += 1
+            if not is_hostile(event.peer):
+                self.world.fail(node, f"{event.peer}, which is honest, is accused: {event}")
         elif isinstance(event, RecordsRejected):
             self.told[node.index]["RecordsRejected"] += 1
         elif isinstance(event, Registered) and node is self.world.newcomer:

@@ -267,7 +267,7 @@ def test_a_node_that_misses_its_own_deadlines_is_waited_for_like_any_other() -> 
 
 
 def test_under_the_rules_of_before_a_quorum_of_others_closes_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "RULES", 6)
+    monkeypatch.setattr(step, "RULES", 7)
     node = Story(coordinator_settings(min_peers=3, quorum=0.6))
     open_first(node)
     node.tell(report("a", 0))
@@ -482,7 +482,7 @@ def test_free_identities_have_few_places_among_the_members(node: Story, monkeypa
 
 
 def test_little_credit_keeps_no_place_for_long(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who was credited for one round makes room after two that it is silent in; before rules 7 it stayed for long."""
+    """Who was credited for one round makes room after two that it is silent in; before rules 8 it stayed for long."""
 
     def fill(rules: int) -> set[str]:
         monkeypatch.setattr(step, "RULES", rules)
@@ -495,8 +495,8 @@ def test_little_credit_keeps_no_place_for_long(few: None, monkeypatch: pytest.Mo
         node.tell(report("late", 4))
         return {member.peer for member in coordination(node).members}
 
-    assert "late" not in fill(6)
-    assert {"late", "me", "a", "b"} <= fill(7)
+    assert "late" not in fill(7)
+    assert {"late", "me", "a", "b"} <= fill(8)
 
 
 def test_members_that_left_without_credit_are_forgotten_where_they_are_many(node: Story, few: None) -> None:

@@ -19,6 +19,8 @@ from swarmd.dht.seniority import Rank
 from swarmd.errors import ConfigError
 from swarmd.sim import actors, chair, guarded
 from swarmd.sim.checks import InvariantBroken
+from swarmd.sim.dht import Report
+from swarmd.sim.evidence import EvidenceFinder, signed_of
 from swarmd.sim.guarded import GuardedNetworkWorker
 from swarmd.sim.hostile import is_hostile
 from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
@@ -51,7 +53,7 @@ def test_a_crowd_of_a_thousand_costs_no_honest_report() -> None:
 
 def test_strangers_draw_from_streams_of_their_own() -> None:
     """What was recorded of seeds before there were strangers is what they give without them."""
-    assert run(3, hours=0.5, calm_s=700.0, hostile="none").trace == "91fea20001755974d8a71ec09986d8e0"
+    assert run(3, hours=0.5, calm_s=700.0, hostile="none").trace == "f45f1d95e3bca2ec8154add0b14b8817"
     drawn = draw_profile(3)
     assert kinds_of(drawn.hostile)
     assert [name for name in drawn.__struct_fields__ if getattr(drawn, name) != getattr(draw_profile(4), name)]
@@ -72,6 +74,17 @@ def test_the_command_names_who_was_hostile() -> None:
     assert [line.split()[0] for line in lines[1:4]] == ["hostile", "flooder", "sybil"]
     with pytest.raises(ConfigError, match="nobody is hostile as 'burglar'"):
         kinds_of("sybil,burglar")
+
+
+@pytest.mark.parametrize("kind", ["equivocator", "freerider"])
+def test_who_signs_two_reports_for_one_place_is_found_by_all_and_nobody_else_is(kind: str) -> None:
+    world = World(4, replace(QUICK, hostile=kind))
+    world.play()
+    accused = [{each.peer for each in node.state.equivocations} for node in world.nodes if node is not world.newcomer]
+    assert accused == [{"equivocator-0"} if kind == "equivocator" else set()] * 3
+    coordination = world.nodes[0].state.coordination
+    assert coordination is not None
+    assert coordination.barred == (("equivocator-0",) if kind == "equivocator" else ())
 
 
 @pytest.mark.parametrize("own_pace", [True, False])
@@ -111,6 +124,11 @@ def first_come(room: KeyRoom, owner: str, size: int, rank: object) -> list[str] 
     return [] if room.size_bytes + size <= room._bytes_max else None
 
 
+def see_another(finder: EvidenceFinder, report: Report, at: float) -> None:
+    """Take the same report, read again, for another one."""
+    finder._compared.see(signed_of(replace(report, seen=replace(report.seen, reward=at)), at))
+
+
 def forget_gossip(worker: GuardedNetworkWorker, clock: object) -> None:
     worker.look_at_clock()
 
@@ -147,6 +165,7 @@ LOST = (
     ),
     Lost("whoever has done nothing has any place", reporters, "IDLE_MAX", 10**6, "sybil", "done nothing"),
     Lost("nobody trusted is asked", guarded, "choose_guides", lambda *_: [], "eclipser", ""),
+    Lost("what is read twice is evidence", EvidenceFinder, "see", see_another, "freerider", "honest, is accused"),
     Lost("the clock is not gossiped", GuardedNetworkWorker, "hear_clock", forget_gossip, "eclipser", "knows"),
     Lost("stages wait for anybody", Rank, "awaited", property(lambda rank: True), "sybil", "which has done nothing"),
     Lost("numbers have no bounds", actors, "check_payload", lambda payload: None, "poisoner", "is taken"),
