@@ -1,8 +1,10 @@
 """Rounds, credit and memory of whole nodes under attack, against quiet times of the same run; and what defence costs.
 
 Each attack has a swarm of its own. Quiet and attacked times take turns in it, so that what else the machine does slows
-both. The attackers share the honest nodes' address, which is the worst case for bounds by address. Trainers have no
-model, for the network is what is looked at; under attack 1b one is real.
+both; an attacked time is compared with the better of the quiet ones around it. The attackers keep to one core, which is
+as busy in quiet times, with nothing: they would come from machines of their own. They share the honest nodes' address,
+which is the worst case for bounds by address. Trainers have no model, for the network is what is looked at; under
+attack 1b one is real.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from bench.footprint import memory_by_part
 from bench.hostile_cost import compare_cost
 from bench.hostile_cut_off import time_until_said
 from bench.hostile_rows import ATTACKS, COST, CUT_OFF, Figures, Outcome, make_rows
+from bench.measure import cpu_of, process_tree
 from bench.place import Unavailable
 from bench.table import Row
 from swarmd.cli.layout import peer_of
@@ -83,6 +86,7 @@ def attack(directory: Path, what: str, seconds: float, nodes: int, after_s: floa
             siege.take_turns(ATTACKS[what], seconds, after_s)
             figures = memory_figures(watch, siege.quiet, siege.attacked)
             figures["node"] = siege.node_mib
+            figures["attackers %"], figures["network %"] = siege.attackers_percent, siege.network_percent
     finally:
         codes = swarm.stop()
     figures["exit codes"] = [float(code) for code in codes.values()]
@@ -102,6 +106,8 @@ class Siege:
         self._whole = whole
         self.quiet: list[Span] = []
         self.attacked: list[Span] = []
+        self.attackers_percent: list[float] = []  # of a core, in each half of the attack
+        self.network_percent: list[float] = []  # the same, of each node's network
         self.node_mib: list[float] = []  # proportional resident memory of all processes of the first node
 
     def take_turns(self, attacks: Sequence[str], seconds: float, after_s: float) -> None:
@@ -110,9 +116,19 @@ class Siege:
             for _ in range(2):
                 self.quiet.append(self._pass(QUIET_SHARE * seconds / 2, attackers))
                 attackers.act()
+                began = self._used(attackers)
                 self.attacked.append(self._pass(seconds / 2, attackers))
+                used = zip(self._used(attackers), began, strict=True)
+                attacking, *networks = (200 * max(0.0, now - then) / seconds for now, then in used)
+                self.attackers_percent.append(attacking)
+                self.network_percent += networks
                 attackers.rest()
         self.quiet.append(self._pass(after_s))
+
+    def _used(self, attackers: Assault) -> list[float]:
+        """Processor seconds that the attackers have used, and the network of each node: its worker and p2pd."""
+        networks = [pids for _, pids in sorted(self._watch.pids().items())]
+        return [sum(map(cpu_or_none, pids)) for pids in (process_tree(attackers.pid), *networks)]
 
     def _pass(self, seconds: float, attackers: Assault | None = None) -> Span:
         began, never = time.time(), threading.Event()
@@ -126,6 +142,14 @@ class Siege:
         return began, time.time()
 
 
+def cpu_or_none(pid: int) -> float:
+    """Processor seconds of a process, 0 of one that is gone."""
+    try:
+        return cpu_of(pid)
+    except OSError:
+        return 0.0
+
+
 def rounds_figures(swarm: ScriptedSwarm, quiet: Sequence[Span], attacked: Sequence[Span]) -> Figures:
     """Rounds a minute, each half of the attack beside the quiet times around it; who was credited; what went wrong."""
     closed = closed_rounds(swarm.places[0])
@@ -135,7 +159,7 @@ def rounds_figures(swarm: ScriptedSwarm, quiet: Sequence[Span], attacked: Sequen
     rates = [60 * rounds_in(closed, [span]) / (span[1] - span[0]) for span in quiet]
     return {
         "attacked": [60 * rounds_in(closed, [span]) / (span[1] - span[0]) for span in attacked],
-        "quiet": [(before + after) / 2 for before, after in pairwise(rates)],
+        "quiet": [max(before, after) for before, after in pairwise(rates)],  # what an attack left slows the latter
         "credited": [float(sum(len(each.credited & honest) for each in under_attack))],
         "due": [float(len(under_attack) * len(honest))],
         "skipped": [float(each.skipped) for each in lives],

@@ -17,10 +17,11 @@ ATTACKS: dict[str, tuple[str, ...]] = {  # which of `tests.hostile.actors.ACTORS
     "2": ("2",),
     "3": ("3",),
     "4": ("4",),
+    "4w": ("4w",),
     "5": ("5",),
     "6": ("6",),
     "8": ("8",),
-    "all": ("1", "2", "3", "4", "5", "6", "7", "8", "9"),
+    "all": ("1", "2", "3", "4w", "5", "6", "7", "8", "9"),
 }
 NAMES = {
     "1": "look-ups and calls taken back",
@@ -28,6 +29,7 @@ NAMES = {
     "2": "numbers beyond measure, bodies that are none",
     "3": "places beside every key",
     "4": "keys filled beforehand",
+    "4w": "the same, with identities that have worked",
     "5": "memberships by the thousand",
     "6": "idle streams, half-open connections",
     "8": "a report rewritten over six connections",
@@ -89,6 +91,9 @@ def attack_rows(what: str, figures: dict[str, Sample]) -> Iterable[Row]:
         theirs=figures["quiet"],
         ratio=shares,
     )
+    if "attackers %" in figures:
+        yield Row("  the attackers, of a core", "%", figures["attackers %"])
+        yield Row("  a node's network under attack, of a core", "%", figures["network %"])
     credited, due = figures["credited"].values[0], figures["due"].values[0]
     percent = sample(100 * credited / due if due else 0.0)
     yield _row("  honest reports credited", "%", percent, "all", 0 < due == credited)

@@ -13,6 +13,7 @@ from swarmd.dht import names
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
 from swarmd.dht.records import ReportRecord, RolloutsRecord
+from swarmd.dht.seniority import Rank
 from swarmd.dht.sources import Sources, choose_expected
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.worker.tasks import Limiter, TaskGroup, within
@@ -26,7 +27,7 @@ LAST_FETCH_S = 0.5  # a body whose fetch would have less time than this is not f
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
 FETCHES_AT_ONCE = 16  # of peers that are waited for
 OTHERS_AT_ONCE = 4  # of those that nobody waits for
-LINGER_S = 1.0  # what the latter get when everything else is there
+LINGER_S = 1.0  # what the latter get when everything else is there, unless strangers have failed lately
 ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger body would be refused unread
 FETCH_S = 10.0  # longest for one body, so that one that trickles does not keep others waiting
 SLOW = "slow"
@@ -54,6 +55,7 @@ class Gathering:
         self._sources = Sources(session.sample)
         self._expected: set[str] = set()  # peers whose reports name rollouts
         self._reports: dict[str, ReportRecord] = {}  # the latest of all that name rollouts
+        self._ranks: dict[str, Rank] = {}  # of those whose rollouts are looked for
         self._awaited: set[str] = set()  # of them, those that gathering waits for
         self._limiter = Limiter(session.runtime, FETCHES_AT_ONCE)
         self._others_limiter = Limiter(session.runtime, OTHERS_AT_ONCE)
@@ -71,6 +73,7 @@ class Gathering:
                 await within(self._runtime, max(self._remaining_s(), LEAST_S), self._gather)
             if not self._looked:
                 raise NetworkDown("nobody answered when rollouts were looked for")
+            self._session.patience.judge(self._ranks, self._got, {peer for peer, _ in self._refused})
         rollouts = tuple(self._got[peer] for peer in sorted(self._got))
         missing = len((self._expected | {peer for peer, _ in self._refused}) - self._got.keys())
         place = (command.id, command.round, command.stage)
@@ -111,7 +114,8 @@ class Gathering:
         """Nothing is being fetched any more, or what is has had its moment since all that is waited for was there."""
         if self._complete_at is None:
             self._complete_at = self._runtime.now()
-        return not self._fetching or self._runtime.now() > self._complete_at + LINGER_S
+        lingered_s = min(LINGER_S, self._session.patience.strangers_s)
+        return not self._fetching or self._runtime.now() > self._complete_at + lingered_s
 
     def _is_complete(self) -> bool:
         """All awaited rollouts are here or refused. In a swarm that was just restarted, peers get a moment first."""
@@ -127,7 +131,8 @@ class Gathering:
     async def _announced(self) -> set[str]:
         """Peers whose report of the stage names rollouts.
 
-        It is worth waiting for those of them that are known or worked, unless their last body stopped coming.
+        It is worth waiting for those who gave theirs before, and for a while for others that worked, unless their last
+        body stopped coming.
         """
         name = names.reports(*self._place)
         found = await self._session.records.find(name)
@@ -136,8 +141,10 @@ class Gathering:
         self._reports = {each: reports[each] for each in reports if each != own and not self._is_barred(each)}
         announced = {peer: found.records[peer] for peer in self._reports}
         ranks = self._session.seniority.ranks_of(announced, names.key_id(name))
-        self._awaited = {peer for peer in choose_expected(ranks, idle=0) if not self._session.slow[peer]}
-        return choose_expected(ranks)
+        self._ranks = {peer: ranks[peer] for peer in choose_expected(ranks)}
+        awaited = self._session.patience.awaited(self._ranks, self._runtime.time() - self._began_at)
+        self._awaited = {peer for peer in awaited if not self._session.slow[peer]}
+        return set(self._ranks)
 
     async def _begin_fetches(self, records: Mapping[str, Record]) -> None:
         """Take the bodies that came with their records, which wait for nobody; begin to fetch the others.

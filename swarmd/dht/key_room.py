@@ -22,13 +22,13 @@ IDLE_SHARE = 1 / 16  # what those who have not worked may have at most
 IDLE_BYTES_MIN = 1024  # that each of their records counts as in it: so there are 192 of them under a key
 
 
-_Order = tuple[bool, Rank]
+_Order = tuple[bool, bool, Rank]
 _IDLE = "idle"  # of newcomers those who have not worked
 
 
 def _order_of(rank: Rank) -> _Order:
     """The higher stays."""
-    return rank.known and rank.small, rank
+    return rank.known and rank.small, not rank.idle, rank
 
 
 class KeyRoom:

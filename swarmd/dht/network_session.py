@@ -18,6 +18,7 @@ from swarmd.dht.admission import must_be_invited
 from swarmd.dht.evidence import Evidence
 from swarmd.dht.hearing import Hearing
 from swarmd.dht.leaderboard import Board, KeptStandings
+from swarmd.dht.patience import Patience
 from swarmd.dht.ports import Bodies, Record, Records
 from swarmd.dht.publisher import Publisher
 from swarmd.dht.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, Policy
@@ -111,6 +112,7 @@ class NetworkSession:
         self._observe = observe
         self.watches: dict[str, Watch] = {}
         self._watching: dict[str, Running] = {}
+        self.patience = Patience()  # with those whose rollouts are gathered
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         self.members = 1  # present, this node included; decides how much of a body goes into a record
         self.rejections = Rejections(runtime.now)

@@ -24,15 +24,15 @@ SMALL_BYTES = 1024  # a larger record of a stranger waits behind all smaller one
 class Rank(NamedTuple):
     """The higher comes first."""
 
-    rounds: int  # credited; 0: a newcomer
+    rounds: int  # credited
     work: int  # bits
     small: bool
     lot: bytes
 
     @property
     def known(self) -> bool:
-        """Has the swarm credited its owner?"""
-        return self.rounds > 0
+        """Has the swarm credited its owner, who has worked too? Credit alone is to be had for nothing."""
+        return self.rounds > 0 and not self.idle
 
     @property
     def worked(self) -> bool:
@@ -41,13 +41,13 @@ class Rank(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Does nobody know its owner, and has it done nothing? Such identities cost nothing."""
-        return not self.known and not self.worked
+        """Has its owner not worked, though it needs to? Such identities cost nothing."""
+        return not self.worked and self.rounds < ALWAYS
 
     @property
     def awaited(self) -> bool:
-        """May a stage wait for its owner? It has worked, or needs no work: credit alone is to be had for nothing."""
-        return self.worked or self.rounds >= ALWAYS
+        """May a stage wait for its owner? It has worked, or needs no work."""
+        return not self.idle
 
 
 class Seniority:

@@ -14,7 +14,7 @@ from swarmd.dht.whole_room import WholeRoom
 from swarmd.errors import RecordRejected
 
 KEYS_MAX = 16384
-STORED_BYTES_MAX = 128 * 1024 * 1024  # with what records cost beside their values; a quarter of it is newcomers'
+STORED_BYTES_MAX = 32 * 1024 * 1024  # with what records cost beside their values; a quarter of it is newcomers'
 RECOUNT_S = 5.0  # between two counts of all that is held, when it seems to be too much
 GHOSTS_MAX = 64  # entries of hivemind's heap for what was replaced, beyond as many as there are records
 

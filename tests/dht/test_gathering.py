@@ -19,9 +19,10 @@ from swarmd.core.events import Event, RolloutsGathered
 from swarmd.dht import gather, names
 from swarmd.dht.adapters import HiveBodies
 from swarmd.dht.identity import Identity, generate_identity
+from swarmd.dht.patience import FAILED_S, UNTRIED_S, Patience
 from swarmd.dht.records import ReportRecord, RolloutsRecord, Signed
 from swarmd.dht.rejections import Rejections
-from swarmd.dht.seniority import Seniority
+from swarmd.dht.seniority import ALWAYS, Rank, Seniority
 from swarmd.dht.sources import IDLE_MAX
 from swarmd.dht.work import WORK_BITS, find_work
 from swarmd.eventlog.blobs import Blobs
@@ -48,7 +49,8 @@ class Swarm:
         bodies = self.bodies = HiveBodies(cast(Any, None), Blobs(root / "blobs"))
         self.session: Any = SimpleNamespace(
             swarm=SWARM, peer_id="me", coordinating=True, members=2, started_at=0.0, emit=self.told.append,
-            slow=Counter(), seniority=Seniority(), knows=lambda peer: False, bars=lambda peer, round: False,
+            patience=Patience(), slow=Counter(), seniority=Seniority(),
+            knows=lambda peer: False, bars=lambda peer, round: False,
             records=self, bodies=bodies, rejections=Rejections(time.monotonic), sample=sample, runtime=LoopRuntime(),
         )  # fmt: skip
 
@@ -122,3 +124,32 @@ async def test_whoever_stalled_and_gives_again_is_waited_for_again(swarm: Swarm)
     swarm.session.slow[late] = 1
     assert await swarm.gather() == {late}
     assert not swarm.session.slow
+
+
+async def test_a_crowd_that_announces_what_it_does_not_have_is_waited_for_less_and_less(swarm: Swarm) -> None:
+    honest = swarm.join(worked=True, answering=True)
+    assert await swarm.gather() == {honest}
+    swarm.session.patience.strangers_s = FAILED_S / 16
+    absent = swarm.join(worked=True)
+    del swarm.kept[names.rollouts(SWARM, 0, 0)][absent]
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == {honest}
+    assert swarm.session.patience.strangers_s == 0.0
+    swarm.answering.clear()  # whose bodies are here already
+    assert await swarm.gather() == {honest}
+
+
+def test_those_who_gave_are_waited_for_and_strangers_as_long_as_it_was_worth_it() -> None:
+    ranks = {name: Rank(rounds, WORK_BITS, True, b"") for name, rounds in (("a", 0), ("b", 3), ("boss", ALWAYS))}
+    ranks["idle"] = Rank(3, 0, True, b"")
+    patience, all_ = Patience(), {"a", "b", "boss"}
+    assert patience.awaited(ranks, UNTRIED_S / 2) == all_, "credit without work is to be had for nothing"
+    patience.judge(ranks, {"a", "boss", "idle"}, ())
+    assert patience.strangers_s == FAILED_S and patience.awaited(ranks, 2 * FAILED_S) == {"a", "boss", "idle"}
+    for _ in range(5):
+        patience.judge(ranks, {"a", "boss"}, ())
+    assert patience.strangers_s == 0.0 and patience.awaited(ranks, 0.0) == {"a", "boss"}
+    patience.judge(ranks, {"a", "boss"}, {"b"})
+    assert patience.strangers_s == 0.0, "what is no rollouts costs no waiting, and shows nothing"
+    patience.judge(ranks, {"a", "b"}, ())
+    assert 0.0 < patience.strangers_s < FAILED_S and patience.awaited(ranks, FAILED_S) == all_

@@ -14,7 +14,7 @@ from swarmd.dht import names, storage
 from swarmd.dht import seniority as ranks_module
 from swarmd.dht.hive import DHTID
 from swarmd.dht.identity import generate_identity
-from swarmd.dht.key_room import IDLE_BYTES_MIN, NEWCOMERS_SHARE, KeyRoom
+from swarmd.dht.key_room import IDLE_BYTES_MIN, NEWCOMERS_SHARE, KeyRoom, _order_of
 from swarmd.dht.records import Signed
 from swarmd.dht.seniority import Places, Rank, Seniority
 from swarmd.dht.storage import GHOSTS_MAX, BoundedStorage
@@ -24,7 +24,13 @@ from tests.dht.making import ALICE, BOB, REPORT, SWARM, signed_by
 
 KEY = DHTID.from_bytes(names.key_id(REPORT.key))
 BYTES = 1000
-ranks = st.builds(Rank, st.integers(0, 3), st.integers(0, 3), st.booleans(), st.binary(min_size=1, max_size=1))
+ranks = st.builds(
+    Rank,
+    st.integers(0, 3),
+    st.sampled_from([0, WORK_BITS, WORK_BITS + 1]),
+    st.booleans(),
+    st.binary(min_size=1, max_size=1),
+)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 400), ranks), max_size=40))
@@ -40,7 +46,7 @@ def test_whoever_is_let_in_the_bounds_hold_and_nobody_gives_way_to_a_lower_rank(
         known_bytes = sum(size for size, rank in held.values() if rank.known)
         for loser in gone:
             other = held[loser][1]
-            lower = (other.known and other.small, other) < (rank.known and rank.small, rank)
+            lower = _order_of(other) < _order_of(rank)
             assert other.known != rank.known or lower
             assert rank.known or not held[loser][1].known or known_bytes > BYTES * (1 - NEWCOMERS_SHARE)
             del held[loser]
@@ -52,7 +58,7 @@ def test_whoever_is_let_in_the_bounds_hold_and_nobody_gives_way_to_a_lower_rank(
 
 
 def test_each_side_has_its_share_however_full_the_other_is() -> None:
-    newcomer, known = Rank(0, WORK_BITS, True, b"m"), Rank(1, 0, True, b"m")
+    newcomer, known = Rank(0, WORK_BITS, True, b"m"), Rank(1, WORK_BITS, True, b"m")
     for first, second in ((newcomer, known), (known, newcomer)):
         room = KeyRoom(BYTES)
         for number in range(100):
@@ -77,7 +83,7 @@ def test_identities_that_cost_nothing_have_a_small_part_however_much_is_free() -
         assert room.admit(f"worked {number}", IDLE_BYTES_MIN, worked) == []
     assert room.admit("idle 9", 10, Rank(0, WORK_BITS - 1, True, b"a")) == ["idle 4"]
     room.rank_anew(lambda owner: int(owner == "idle 5"))
-    assert room.admit("idle 10", 10, Rank(0, 0, True, b"z")) == [], "one of them is known by now"
+    assert room.admit("idle 10", 10, Rank(0, 0, True, b"z")) == ["idle 6"], "whom credit makes no member"
 
 
 def test_a_young_member_has_room_beside_elders_whose_records_fill_it() -> None:
@@ -104,9 +110,10 @@ def test_first_the_longest_credited_then_who_worked_more_then_a_lot_of_this_node
     seniority.learn(
         Standing(each.peer_id, "", 0.0, rounds, 0) for each, rounds in ((younger, 1), (elder, 5), (idle, 0))
     )
-    work = find_work(SWARM, worker.peer_id, WORK_BITS)
-    records = {each.peer_id: signed_by(each, REPORT) for each in (idle, elder, younger)}
-    records[worker.peer_id] = signed_by(worker, msgspec.structs.replace(REPORT, work=work))
+    records = {idle.peer_id: signed_by(idle, REPORT)}
+    for each in (elder, younger, worker):
+        work = find_work(SWARM, each.peer_id, WORK_BITS)
+        records[each.peer_id] = signed_by(each, msgspec.structs.replace(REPORT, work=work))
     order = seniority.choose(records, KEY.to_bytes(), lambda rank: True)
     assert order == [each.peer_id for each in (elder, younger, worker, idle)]
     assert seniority.choose(records, KEY.to_bytes(), Places(1, 1, 0).take) == [elder.peer_id, worker.peer_id]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from swarmd.core.values import Standing
-from swarmd.dht import names, storage
+from swarmd.dht import names, seniority, storage
 from swarmd.dht.hive import DHTID
 from swarmd.dht.identity import Identity, generate_identity
 from swarmd.dht.key_room import NEWCOMERS_SHARE
@@ -28,6 +28,7 @@ class Keeper:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(storage, "STORED_BYTES_MAX", ROOM)
         monkeypatch.setattr(storage, "RECOUNT_S", -1.0)
+        monkeypatch.setattr(seniority, "WORK_BITS", 0)  # all have worked
         self.seniority = Seniority()
         self.storage = BoundedStorage(self.seniority)
 

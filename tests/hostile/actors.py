@@ -196,12 +196,14 @@ class Surrounder(Actor):
 
 
 class Filler(Actor):
-    """Free identities, and some that have worked, fill the keys of the coming rounds, to the last byte."""
+    """Free identities that fill the keys of the coming rounds, to the last byte."""
+
+    worked = False
 
     async def arrive(self) -> None:
         self._crowd = Crowd(self._root / "0")
         await self.add(self._crowd, self.addresses[0])
-        self._crowd.gather(FREE, worked())
+        self._crowd.gather(FREE, worked() if self.worked else ())
         for address in self.addresses[1:]:
             await self._crowd.meet(address)
         self._filled = -1
@@ -210,6 +212,12 @@ class Filler(Actor):
         for each in range(max(round, self._filled) + 1, round + 3):
             await fill(self._crowd, each)
             self._filled = each
+
+
+class WorkedFiller(Filler):
+    """The same with identities that have worked among them."""
+
+    worked = True
 
 
 async def fill(crowd: Crowd, round: int) -> None:
@@ -339,6 +347,7 @@ ACTORS: dict[str, tuple[type[Actor], ...]] = {  # by the attack's number in docs
     "2": (Exaggerator,),
     "3": (Surrounder,),
     "4": (Filler,),
+    "4w": (WorkedFiller,),
     "5": (Applicants,),
     "6": (Idler,),
     "7": (Poisoner,),

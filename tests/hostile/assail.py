@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.hostile.actors import Cast
@@ -21,7 +21,8 @@ from tests.hostile.actors import Cast
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_S = 120.0
 REST_S = 30.0
-NICE = 19  # what is looked at is what nodes make of it, not who gets the processor
+NICE = 5
+NICE_SPINNING = 10
 
 
 class Assault:
@@ -30,6 +31,11 @@ class Assault:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._round = -1
+
+    @property
+    def pid(self) -> int:
+        """Of the attackers' process."""
+        return self._process.pid
 
     def tell(self, round: int) -> None:
         """The round that is open."""
@@ -61,7 +67,7 @@ class Assault:
 @contextmanager
 def assault(attacks: Sequence[str], addresses: Sequence[str]) -> Iterator[Assault]:
     """Attackers that are connected and rest; gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="assail-", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="assail-", dir="/tmp") as directory, busy_core():
         command = [sys.executable, "-m", "tests.hostile.assail", directory, ",".join(attacks), *addresses]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, bufsize=0)
         try:
@@ -77,6 +83,26 @@ def assault(attacks: Sequence[str], addresses: Sequence[str]) -> Iterator[Assaul
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """What attackers and nodes leave of the attackers' core is used up meanwhile, also while the attackers rest.
+
+    What is looked at is what nodes make of an attack, and not who gets the processor: attackers would come from
+    machines of their own.
+    """
+    with ExitStack() as ended:
+        spinning = subprocess.Popen([sys.executable, "-m", "tests.hostile.assail", "spin"], cwd=ROOT)
+        ended.callback(spinning.wait)
+        ended.callback(spinning.kill)
+        yield
+
+
+def keep_to_core(nice: int) -> None:
+    """This process, and what it starts, runs on the last of the cores."""
+    os.nice(nice)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 async def main(directory: Path, attacks: Sequence[str], addresses: Sequence[str]) -> None:
@@ -101,5 +127,9 @@ async def main(directory: Path, attacks: Sequence[str], addresses: Sequence[str]
 
 
 if __name__ == "__main__":
-    os.nice(NICE)
+    if sys.argv[1] == "spin":
+        keep_to_core(NICE_SPINNING)
+        while True:
+            pass
+    keep_to_core(NICE)
     asyncio.run(main(Path(sys.argv[1]), sys.argv[2].split(","), sys.argv[3:]))

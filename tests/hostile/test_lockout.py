@@ -16,7 +16,7 @@ from swarmd.dht.membership import Members
 from swarmd.dht.presence import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST
 from swarmd.dht.records import PAST_S, Signed
 from swarmd.dht.seniority import Seniority
-from swarmd.dht.work import find_work
+from swarmd.dht.work import WORK_BITS, find_work, work_bits
 from tests.dht.making import ALICE, BOB, MEMBERSHIP, SWARM, signed_by
 
 
@@ -78,14 +78,15 @@ def test_who_writes_no_more_is_gone_when_its_record_is(watcher: Watcher) -> None
 
 
 def test_a_crowd_is_news_slowly_and_keeps_nobody_waiting_that_has_worked_or_is_known(watcher: Watcher) -> None:
-    crowd = [of(generate_identity(), 5000.0) for _ in range(int(2 * NEWCOMERS_BURST))]
+    identities = [generate_identity() for _ in range(int(2 * NEWCOMERS_BURST))]
+    crowd = [of(each, 5000.0) for each in identities if work_bits(SWARM, each.peer_id, 0) < WORK_BITS]
     assert len(watcher.read(*crowd)) == IDLE_BURST
     watcher.now += 60
     assert 0 < len(watcher.read(*crowd)) < IDLE_BURST
     worker, elder = generate_identity(), generate_identity()
     watcher.seniority.learn([Standing(elder.peer_id, "", 1.0, 1, 0)])
-    worked = of(worker, 5000.0, find_work(SWARM, worker.peer_id, 16))
-    assert {cast(MemberSeen, event).peer for event in watcher.read(*crowd, worked, of(elder, 5000.0))} == {
+    worked = [of(each, 5000.0, find_work(SWARM, each.peer_id, 16)) for each in (worker, elder)]
+    assert {cast(MemberSeen, event).peer for event in watcher.read(*crowd, *worked)} == {
         worker.peer_id,
         elder.peer_id,
     }

@@ -9,9 +9,10 @@ import msgspec
 
 from swarmd.dht.hive import DHTID, DictionaryDHTValue
 from swarmd.dht.key_room import KEY_BYTES_MAX
-from swarmd.dht.storage import KEYS_MAX, RECOUNT_S, STORED_BYTES_MAX, BoundedStorage, size_of
+from swarmd.dht.storage import KEYS_MAX, RECOUNT_S, BoundedStorage, size_of
 from swarmd.errors import RecordRejected
 
+STORED_BYTES_MAX = 128 * 1024 * 1024
 ENTRY_BYTES = 256  # what a record costs besides its value
 HEAP_SLACK = 1024  # left-over entries of hivemind's expiration heap before it is made anew
 
