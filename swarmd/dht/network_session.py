@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
@@ -67,7 +68,7 @@ class Hints(Protocol):
     def tell(self, record: Record, /) -> None: ...
 
 
-class NetworkSession:
+class NetworkSession(ABC):
     """The parts that decide, wired. Whoever inherits from it gives those that carry.
 
     Args:
@@ -122,49 +123,49 @@ class NetworkSession:
 
     # --- what whoever inherits gives ---
 
+    @abstractmethod
     def start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run something for the rest of the session."""
-        raise NotImplementedError
 
+    @abstractmethod
     def judge(self, name: str, record: Record) -> Record:
         """A record that was gossiped, if it counts under a key. Raises RecordRejected."""
-        raise NotImplementedError
 
+    @abstractmethod
     def knows(self, peer: str) -> bool:
         """Has this node met the peer as a member, or does its configuration name it?"""
-        raise NotImplementedError
 
+    @abstractmethod
     def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
         """Remember where a member can be reached."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def addresses(self) -> tuple[str, ...]:
         """Where others can reach this node."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def work(self) -> int:
         """The number that says what this identity has cost, for its records; found once."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def withdrawn(self) -> bytes:
         """The invitations that this node's operator has withdrawn, as they travel."""
-        raise NotImplementedError
 
+    @abstractmethod
     def keep_withdrawn(self) -> None:
         """All records are judged anew, for invitations are withdrawn; which are, is kept for the next life."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_standings(self) -> KeptStandings | None:
         """The standings that were kept last, in this life or an earlier one."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def keep_standings(self, board: Board) -> None:
         """Keep a leaderboard's standings for the next life."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def open_reports(self, board: Board) -> tuple[dict[int, set[str]], bool]:
         """Owners of a leaderboard's genuine reports by stage, and whether these are all that the round has."""
-        raise NotImplementedError
 
     # --- what is the same for all ---
 
