@@ -45,4 +45,7 @@ def fit_real(value: float, most: float = REAL_MAX) -> float:
 
 def add_real(total: float, value: float) -> float:
     """A sum that stays finite."""
+    added = total + value
+    if -SUM_MAX <= added <= SUM_MAX and -REAL_MAX <= value <= REAL_MAX:  # nearly always, and never with a NaN
+        return added
     return fit_real(total + fit_real(value), SUM_MAX)

@@ -18,7 +18,7 @@ from swarmd.core.events import (
     ReportSeen,
     RoundPublished,
 )
-from swarmd.core.ids import command_id
+from swarmd.core.ids import command_id, stage_id
 from swarmd.core.members import MAKE_ROOM_SINCE, with_room, without_gone
 from swarmd.core.state import MEMBERS_MAX, AnyState, Coordination, Member, Report
 from swarmd.core.turn import BOUNDED_SINCE, Turn
@@ -300,7 +300,7 @@ def on_round_published(turn: Turn, event: RoundPublished) -> None:
         return
     if turn.move_coordinator("announced"):
         turn.arm("stage", coordination.deadline_at)
-        turn.emit(CollectReports(command_id("collect", f"{event.round}/{event.stage}"), event.round, event.stage))
+        turn.emit(CollectReports(stage_id("collect", event.round, event.stage), event.round, event.stage))
         _close_on_quorum(turn)
 
 
@@ -339,6 +339,8 @@ class _Expected(Value, frozen=True):
     round: int = -1
     barred: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    quorum: float = 0.0
+    needed: int = 1  # reports, for a quorum of these peers
 
 
 _expected = [_Expected()]
@@ -349,11 +351,19 @@ def expected_of(coordination: Coordination) -> tuple[str, ...]:
 
     Asked at every report, while members change between stages only: the last answer is kept, for these same members.
     """
+    return _wait_for(coordination, 0.0).peers
+
+
+def _wait_for(coordination: Coordination, quorum: float) -> _Expected:
+    """Whom the open stage waits for, and how many of them it needs."""
     latest, members, barred = _expected[0], coordination.members, coordination.barred
     if latest.members is not members or latest.round != coordination.round or latest.barred != barred:
         latest = _Expected(members, coordination.round, barred, _find_expected(coordination))
-        _expected[0] = latest
-    return latest.peers
+    elif latest.quorum == quorum:
+        return latest
+    needed = max(1, math.ceil(quorum * len(latest.peers)))
+    latest = _expected[0] = replace(latest, quorum=quorum, needed=needed)
+    return latest
 
 
 def _find_expected(coordination: Coordination) -> tuple[str, ...]:
@@ -396,12 +406,12 @@ def _close_on_quorum(turn: Turn) -> None:
     assert coordination is not None, "this node coordinates"
     if coordination.held_since is not None and not _others_reported(coordination, turn.settings.peer):
         return  # whom it was held for may take part now
-    expected = expected_of(coordination)
-    needed = max(1, math.ceil(settings_of(turn).quorum * len(expected)))
-    if len(coordination.reports) < needed:
+    awaited = _wait_for(coordination, settings_of(turn).quorum)
+    if len(coordination.reports) < awaited.needed:
         return
-    reported = frozenset(reported_by(coordination))
-    if sum([peer in reported for peer in expected]) >= min(needed, len(expected)) and not awaits_own(turn):
+    expected, reported = awaited.peers, frozenset(reported_by(coordination))
+    enough = sum([peer in reported for peer in expected]) >= min(awaited.needed, len(expected))
+    if enough and not awaits_own(turn):
         _close(turn, "quorum")
 
 
@@ -436,15 +446,16 @@ def on_stage_overdue(turn: Turn) -> None:
 
 def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
     """Settle accounts and open what comes next, unless nobody else could take part in either."""
-    if turn.coordination.chart == "open.collecting" and is_alone(turn.state):
+    closed = turn.coordination
+    if closed.chart == "open.collecting" and is_alone(turn.state):
         _hold(turn)
         return
     if not turn.move_coordinator(trigger):
         return
-    turn.settle(_announce_id(turn.coordination))  # announced anew after a hold, and nobody needs it any more
+    turn.settle(_announce_id(closed))  # announced anew after a hold, and nobody needs it any more
     turn.disarm("stage")
     standings.credit(turn)
-    round, stage = turn.coordination.round, turn.coordination.stage
+    round, stage = closed.round, closed.stage
     if stage + 1 < turn.settings.stages:
         _open(turn, "next", round, stage + 1)
         return

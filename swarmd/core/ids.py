@@ -39,6 +39,11 @@ def command_id(kind: CommandKind, about: int | str = "") -> str:
     return kind if about == "" else f"{kind}/{about}"
 
 
+def stage_id(kind: CommandKind, round: int, stage: int) -> str:
+    """The id of a command about a stage, as "train/3/0"."""
+    return f"{kind}/{round}/{stage}"
+
+
 def is_command(id: str, *kinds: CommandKind) -> bool:
     """Whether a command with this id is of one of these kinds."""
     return id.partition("/")[0] in kinds

@@ -6,7 +6,7 @@ from swarmd.bounds import fit
 from swarmd.core import claims, submissions, votes
 from swarmd.core.commands import PublishReport
 from swarmd.core.events import RoundsSkipped, StageTrained
-from swarmd.core.ids import command_id
+from swarmd.core.ids import stage_id
 from swarmd.core.state import SKIPS_KEPT, Result, Skip, StageReward, Work
 from swarmd.core.turn import Turn
 from swarmd.core.values import SetAside
@@ -60,7 +60,7 @@ def count_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:
 def report_of(work: Work, result: Result) -> PublishReport:
     """The command that publishes it."""
     return PublishReport(
-        command_id("report", f"{work.round}/{work.stage}"), work.round, work.stage, result.reward, result.rollouts
+        stage_id("report", work.round, work.stage), work.round, work.stage, result.reward, result.rollouts
     )
 
 

@@ -29,7 +29,7 @@ from swarmd.core.events import (
     StageTrained,
     TrainingCancelled,
 )
-from swarmd.core.ids import command_id, timer_about
+from swarmd.core.ids import command_id, stage_id, timer_about
 from swarmd.core.results import note_result, preceding, report_of, rewarded
 from swarmd.core.state import Clock, Result, Work
 from swarmd.core.turn import Turn
@@ -176,7 +176,8 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     if turn.state.low_space is not None:
         turn.move_round("pause")  # `pause.hold` does the rest
         return
-    if (clock.round, clock.stage) <= max(turn.state.done, rewarded(turn)):
+    place = (clock.round, clock.stage)
+    if place <= turn.state.done or place <= rewarded(turn):
         turn.move_round("resume_settling")
         return
     trigger: RoundTrigger = "abandoned" if turn.state.chart == "skipping" else "announced"
@@ -215,7 +216,8 @@ def _gather(turn: Turn, work: Work) -> None:
         _begin_training(turn, ())
         return
     until_at = turn.at + turn.settings.gather_s
-    turn.issue(Gather(command_id("gather", f"{work.round}/{work.stage}"), work.round, work.stage, *source, until_at))
+    round, stage = work.round, work.stage
+    turn.issue(Gather(stage_id("gather", round, stage), round, stage, source[0], source[1], until_at))
     turn.arm("gather", until_at)
 
 
@@ -235,7 +237,7 @@ def on_gather_overdue(turn: Turn) -> None:
     """Train without what has not come."""
     work = turn.state.work
     if work is not None and turn.state.chart == "round.gathering":
-        turn.settle(command_id("gather", f"{work.round}/{work.stage}"))
+        turn.settle(stage_id("gather", work.round, work.stage))
         _begin_training(turn, ())
 
 
@@ -249,7 +251,7 @@ def _begin_training(turn: Turn, rollouts: tuple[RolloutsRef, ...]) -> None:
 
 
 def train_id(round: int, stage: int) -> str:
-    return command_id("train", f"{round}/{stage}")
+    return stage_id("train", round, stage)
 
 
 def _train(turn: Turn, work: Work) -> None:
@@ -318,7 +320,7 @@ def settle_stage(turn: Turn) -> None:
 def on_publish_overdue(turn: Turn) -> None:
     """No answer to the report: send it again."""
     work = turn.state.work
-    command = turn.pending.get(command_id("report", f"{work.round}/{work.stage}")) if work else None
+    command = turn.pending.get(stage_id("report", work.round, work.stage)) if work else None
     if command is not None:
         if turn.port_is_up(command):
             turn.send(command)
@@ -349,7 +351,7 @@ def cancel(turn: Turn) -> None:
     train = train_id(work.round, work.stage)
     turn.settle(train)
     if is_training(turn, train) and not _is_told(turn):
-        turn.emit(CancelTraining(command_id("cancel", f"{work.round}/{work.stage}"), train))
+        turn.emit(CancelTraining(stage_id("cancel", work.round, work.stage), train))
         turn.arm("cancel", turn.at + CANCEL_S)
 
 

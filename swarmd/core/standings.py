@@ -21,14 +21,15 @@ def credit(turn: Turn) -> None:
     coordination = turn.coordination
     rewards = {report.peer: report.reward for report in coordination.reports}
     members = tuple(
-        _credited(turn, member, rewards[member.peer]) if member.peer in rewards else member
-        for member in coordination.members
+        [
+            _credited(turn, coordination.round, member, rewards[member.peer]) if member.peer in rewards else member
+            for member in coordination.members
+        ]
     )
     turn.state.coordination = replace(coordination, members=members)
 
 
-def _credited(turn: Turn, member: Member, reward: float) -> Member:
-    round = turn.coordination.round
+def _credited(turn: Turn, round: int, member: Member, reward: float) -> Member:
     return replace(
         member,
         reward=turn.sum_of(member.reward, reward),
@@ -47,9 +48,9 @@ def publish(turn: Turn) -> None:
     )
     turn.state.coordination = replace(coordination, standings=standings)
     records = _published(turn, (*coordination.round_reports, *coordination.reports))
-    earlier = tuple(command for command in turn.pending.values() if isinstance(command, PublishLeaderboard))
-    for command in earlier:
-        turn.settle(command.id)
+    for command in list(turn.pending.values()):
+        if isinstance(command, PublishLeaderboard):
+            turn.settle(command.id)
     turn.issue(
         PublishLeaderboard(command_id("leaderboard", coordination.round), coordination.round, standings, records)
     )
@@ -57,13 +58,12 @@ def publish(turn: Turn) -> None:
 
 def _published(turn: Turn, reports: tuple[Report, ...]) -> tuple[bytes, ...]:
     """The signed reports that the standings add up from, as many as one order to the network worker holds."""
-    records = tuple(report.record for report in reports)
-    if turn.rules < BOUNDED_SINCE:
+    records = tuple([report.record for report in reports])
+    if turn.rules < BOUNDED_SINCE or sum(map(len, records)) <= REPORTS_BYTES_MAX:
         return records
     room = takewhile(lambda size_bytes: size_bytes <= REPORTS_BYTES_MAX, accumulate(map(len, records)))
     kept = records[: sum(1 for _ in room)]
-    if len(kept) < len(records):
-        turn.count_rejections("leaderboard-full", len(records) - len(kept))
+    turn.count_rejections("leaderboard-full", len(records) - len(kept))
     return kept
 
 

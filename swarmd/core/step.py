@@ -103,7 +103,7 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
     """
     if state.settings is None and not isinstance(envelope.event, NodeStarted):
         return state, ()
-    fold = StateFold(state, charts)
+    fold = StateFold(state, charts, lasting=False)
     commands = fold.apply(envelope)
     return fold.state, commands
 
@@ -116,14 +116,15 @@ class StateFold:
     Args:
         state: the fold of all events before.
         charts: the statecharts to follow, by default the shipped ones.
+        lasting: whether it is for many events, or, as in `step`, for one.
     """
 
     __slots__ = ("_turn",)
 
     _turn: Turn | None  # None after an error in the middle of a rule
 
-    def __init__(self, state: State | None = None, charts: Charts | None = None) -> None:
-        self._turn = Turn(State() if state is None else state, charts or default_charts())
+    def __init__(self, state: State | None = None, charts: Charts | None = None, lasting: bool = True) -> None:
+        self._turn = Turn(State() if state is None else state, charts or default_charts(), lasting)
 
     def apply(self, envelope: Envelope) -> tuple[Command, ...]:
         """Take one event into account, and return the commands that it causes, in order.

@@ -450,7 +450,7 @@ def asked(name: str, place: str, trigger: str) -> bool:
     """Whether a chart follows a trigger; what it does not follow has changed nothing."""
     state = standing_at(name, place)
     before = _encode(state)
-    turn = Turn(state, default_charts())
+    turn = Turn(state, default_charts(), lasting=False)
     turn.at = 9.0
     moved = _move(turn, name, trigger)
     assert moved or (_encode(turn.freeze()) == before and turn.commands == ())
