@@ -13,7 +13,7 @@ from swarmd.sim.world import run as play
 
 SEEDS = range(5)
 CALM_HOURS = 6.0
-RATE_GOAL = 100_000.0
+RATE_GOAL = 60_000.0
 
 
 def run(directory: Path) -> Iterable[Row]:

@@ -308,4 +308,8 @@ class State(AnyState, frozen=True):  # type: ignore[misc]  # mypy knows of this 
 
 def next_deadline(state: State) -> Deadline | None:
     """The deadline that passes first, if any."""
-    return min(state.deadlines, key=lambda deadline: deadline.due_at, default=None)
+    first: Deadline | None = None
+    for deadline in state.deadlines:
+        if first is None or deadline.due_at < first.due_at:
+            first = deadline
+    return first

@@ -17,10 +17,12 @@ from swarmd.core.applied import Applied
 from swarmd.core.commands import Command
 from swarmd.core.events import ClockSet, Event, NodeStarted, RoundsSkipped, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import Deadline, State, next_deadline
+from swarmd.core.step import StateFold
 from swarmd.core.values import Settings
 from swarmd.errors import ChartError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.fold import fold_commit
 from swarmd.shell.loop import INBOX_FACTS_MAX, Loop
 from swarmd.sim.disk import WANTED_BYTES, Disk
 from swarmd.sim.supervisor import Supervisor
@@ -158,30 +160,27 @@ class Node:
             base: the first commits and what they come to; (0, State()) folds the whole log.
         """
         known_seq, known = self.world.checks.last_of(self)
-        index, state = base
+        index, fold = base[0], StateFold(base[1])
         for commit in self.disk.log.commits[index:]:
-            if index == self.disk.snapshot[0] and state != self.disk.snapshot[1]:
+            if index == self.disk.snapshot[0] and fold.state != self.disk.snapshot[1]:
                 self.world.fail(self, f"the snapshot before seq {commit.seq} is not what the events before it come to")
-            state = self._fold_commit(commit, state)
+            if commit.end_seq > self.checked_seq:
+                self._check_unseen(commit, fold.state)
+            if digest_commands(fold_commit(fold, commit)) != commit.commands_digest:
+                self.world.fail(self, f"the replay of seq {commit.seq} gives other commands than it gave")
             index += 1
-            if commit.seq + len(commit.events) == known_seq and state != known:
+            if commit.end_seq == known_seq and fold.state != known:
                 self.world.fail(self, f"the fold of the log up to seq {known_seq} is not the state that lived")
-        return state
+            self.world.counts["replayed"] += len(commit.events)
+        return fold.state
 
-    def _fold_commit(self, commit: Commit, state: State) -> State:
-        """Apply one commit of an earlier life. What was durable but never adopted is new to the checks."""
-        commands: list[Command] = []
+    def _check_unseen(self, commit: Commit, state: State) -> None:
+        """Check a commit of an earlier life that was durable but never adopted: it is new to the checks."""
         ledger = self.world.checks.ledgers[self.index]
         for each in applied.fold(commit.envelopes(), state):
-            state = each.after
-            commands += each.commands
             if each.seq >= self.checked_seq:
                 ledger.apply(each)
                 self.checked_seq = each.seq + 1
-        if digest_commands(commands) != commit.commands_digest:
-            self.world.fail(self, f"the replay of seq {commit.seq} gives other commands than it gave")
-        self.world.counts["replayed"] += len(commit.events)
-        return state
 
     def crash(self) -> None:
         """The daemon dies at once, its workers with it; it is started again after a while."""
