@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.measure import Sample
 from bench.table import Row
 from swarmd.core.events import MemberSeen, ReportSeen, RoundPublished
+from tests.e2e.conftest import PATIENCE_S
 from tests.hostile.attack import memory_mib
 from tests.hostile.campaign import LeanSwarm, events_of, started
 from tests.hostile.pushing import Pushing
@@ -28,7 +29,7 @@ ROUNDS_MAX = 3  # until the first credit
 PUSHED_S = 60.0  # before the first newcomer comes
 GIVEN_UP_S = 300.0
 SETTINGS = {
-    "training.steps": 10,
+    "training.steps": 40,  # of a tenth of a second: a process starts in less than two rounds
     "round.gather_s": 3.0,
     "coordinator.stage_s": 15.0,
     "coordinator.start_s": 15.0,
@@ -90,11 +91,17 @@ async def follow(swarm: LeanSwarm, pushing: Pushing) -> None:
         await asyncio.sleep(1.0)
 
 
+def peer_of(swarm: LeanSwarm, number: int) -> str:
+    """A node's peer id, once it says one: it answers before it has read its key."""
+    swarm.wait_until(lambda: bool(swarm.told(number).peer), PATIENCE_S, "a peer id")
+    return swarm.told(number).peer
+
+
 async def newcomer(swarm: LeanSwarm, number: int, pushing: Pushing) -> tuple[int, float]:
     """Start a node: rounds, this one included, that were begun until its first credit, and seconds."""
     began = time.time()
     swarm.daemons[number - 1].start()
-    peer = (await asyncio.to_thread(swarm.told, number)).peer
+    peer = await asyncio.to_thread(peer_of, swarm, number)
     until, events = time.monotonic() + GIVEN_UP_S, swarm.places[0].paths.events
     while time.monotonic() < until:
         logged = list(await asyncio.to_thread(lambda: list(events_of(events))))
