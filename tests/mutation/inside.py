@@ -342,9 +342,16 @@ NETWORK = (
         ("tests/dht/test_parts.py",),
     ),
     Mutant(
+        "a mark of this log's own forbids what came before",
+        "swarmd/core/submissions.py",
+        'return (-1, -1) if find(turn.state, submission_id("reward", f"{round}/{stage}")) else known.reward_mark',
+        "return (round, stage)",
+        ("tests/core/test_submissions.py",),
+    ),
+    Mutant(
         "one key takes any number of bytes",
         "swarmd/dht/key_room.py",
-        "or sum(held.values()) + size > self._bytes_max:",
+        "or held[True] + held[False] + size > self._bytes_max:",
         "or False:",
         ("tests/dht/test_key_room.py",),
     ),

@@ -56,8 +56,8 @@ MUTANTS = (
     Mutant(
         "an answered command stays pending",
         turn,
-        "self.state.pending = pending[:place] + pending[place + 1 :]",
-        "self.state.pending = pending",
+        "command = self.pending.pop(command_id, None)",
+        "command = self.pending.get(command_id)",
     ),
     Mutant(
         "an older answer frees a busy trainer",
@@ -123,15 +123,15 @@ MUTANTS = (
     Mutant(
         "a quorum of others closes a stage that this node trains",
         coordination,
-        "min(needed, len(expected)) and not awaits_own(turn):",
-        "min(needed, len(expected)):",
+        "if enough and not awaits_own(turn):",
+        "if enough:",
         (("quorum", 0.5),),
     ),
     Mutant(
         "the quorum is one report short",
         coordination,
-        "needed = max(1, math.ceil(settings_of(turn).quorum * len(expected)))",
-        "needed = max(1, math.ceil(settings_of(turn).quorum * len(expected)) - 1)",
+        "needed = max(1, math.ceil(quorum * len(latest.peers)))",
+        "needed = max(1, math.ceil(quorum * len(latest.peers)) - 1)",
     ),
     Mutant(
         "members that fell silent are never waited for again",
@@ -154,7 +154,7 @@ MUTANTS = (
     Mutant(
         "a coordinator that is cut off closes rounds alone",
         coordination,
-        'if turn.coordination.chart == "open.collecting" and is_alone(turn.state):',
+        'if closed.chart == "open.collecting" and is_alone(turn.state):',
         "if False:",
         (("when_alone", "hold"), ("min_peers", 2)),
     ),
@@ -222,13 +222,6 @@ CHAIN_MUTANTS = (
         '"lose", reason=event.reason, block=None):\n        turn.disarm("submission")',
     ),
     Mutant(
-        "a mark of this log's own forbids what came before",
-        submissions,
-        'return (-1, -1) if find(turn.state, submission_id("reward", f"{round}/{stage}")) else known.reward_mark',
-        "return (round, stage)",
-        (("reorg_depth", 12),),
-    ),
-    Mutant(
         "a restart empties the outbox",
         workers,
         "    state.low_space = None\n",
@@ -249,7 +242,7 @@ CHAIN_MUTANTS = (
     Mutant(
         "news put off the look at a submission",
         turn,
-        "self.arm(name, min([due_at, *standing]))",
+        "self.arm(name, due_at if standing is None else min(due_at, standing.due_at))",
         "self.arm(name, due_at)",
     ),
     Mutant(

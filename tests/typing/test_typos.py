@@ -29,7 +29,7 @@ TYPOS = (
     Typo("swarmd/core/rounds.py", "turn.state.rounds_joined += joined", 'turn.state.rounds_joined = "joined"'),
     Typo("swarmd/core/rounds.py", 'turn.move_round("gathered")', 'turn.move_round("gatherd")'),
     Typo("swarmd/core/rounds.py", '("registering", "starting")', '("registring", "starting")'),
-    Typo("swarmd/core/rounds.py", "turn.work_on(published=True)", "turn.work_on(publishd=True)"),
+    Typo("swarmd/core/rounds.py", "replace(work, published=True)", "replace(work, publishd=True)"),
     Typo(
         "swarmd/core/pause.py",
         '("syncing", "waiting", "round.gathering", ',
@@ -58,7 +58,11 @@ TYPOS = (
         'timer_about("restart", event.worker), turn.at + _backoff_s(life.outside',
         'timer_about("re-start", event.worker), turn.at + _backoff_s(life.outside',
     ),
-    Typo("swarmd/core/turn.py", 'self.disarm(timer_about("retry", command_id))', 'self.disarm("retry/" + command_id)'),
+    Typo(
+        "swarmd/core/rounds.py",
+        'timer_about("retry", command.id), turn.at + RETRY_S',
+        '"retry/" + command.id, turn.at + RETRY_S',
+    ),
     Typo("swarmd/core/step.py", '"muster": lambda', '"mustr": lambda'),
     Typo("swarmd/core/clock_set.py", '"publish": settings.publish_s', '"publsh": settings.publish_s'),
     Typo(
