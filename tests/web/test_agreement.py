@@ -200,7 +200,7 @@ def test_no_view_takes_a_killed_node_for_a_running_one(tmp_path: Path) -> None:
     """While it runs, all say that it trains; after SIGKILL, none does."""
     with fake_node(tmp_path) as node, served(make_events(node.paths.root)) as server:
         node.start(trainer="busy")
-        node.until(lambda: node.status().get("round", {}).get("state") == "round.training")
+        node.until(lambda: node.status().get("training", {}).get("state") == "busy")
         live = look(node.paths.root, server)
         assert "under way: this node is training" in live.stories[0].verdict
         assert live.status.round.state == live.shown_status["round"]["state"] == "round.training"
