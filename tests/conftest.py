@@ -10,7 +10,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from swarmd import private
+from swarmd import secret_files
 from swarmd.core.chart import GAPS
 
 pytest_plugins = ["tests.again", "tests.durations", "tests.lanes", "tests.missing"]
@@ -36,7 +36,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-STRONG_COST = private.SCRYPT_COST
+STRONG_COST = secret_files.SCRYPT_COST
 LIGHT_COST = 10
 
 
@@ -54,12 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True, scope="session")
 def light_passphrases() -> None:
     """Files that tests encrypt in this process open in milliseconds; `strong_passphrases` undoes it for one test."""
-    private.SCRYPT_COST = LIGHT_COST
+    secret_files.SCRYPT_COST = LIGHT_COST
 
 
 @pytest.fixture
 def strong_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(private, "SCRYPT_COST", STRONG_COST)
+    monkeypatch.setattr(secret_files, "SCRYPT_COST", STRONG_COST)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from swarmd.chain.orders import Attempt, Journal
 from swarmd.daemon.notes import Moved, write_note
 from swarmd.dht.shelf import Shelf, ShelfFile
 from swarmd.errors import IdentityError
-from swarmd.private import Kind, write_secret
+from swarmd.secret_files import Kind, write_secret
 from tests.dht.making import CLOCK, SWARM
 from tests.durability import recording
 

@@ -11,7 +11,7 @@ import struct
 
 import msgspec
 
-from swarmd import private
+from swarmd import secret_files
 from swarmd.dht.backup import COST_MAX, COST_MIN, check_passphrase, derive_key
 from swarmd.errors import BackupError, IdentityError
 
@@ -29,7 +29,7 @@ def seal(files: dict[str, bytes], passphrase: str, cost: int | None = None) -> b
     """
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-    cost = private.SCRYPT_COST if cost is None else cost
+    cost = secret_files.SCRYPT_COST if cost is None else cost
     salt, nonce = os.urandom(16), os.urandom(12)
     header = HEADER.pack(MAGIC, VERSION, cost, salt, nonce)
     key = derive_key(check_passphrase(passphrase), salt, cost)

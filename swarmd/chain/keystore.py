@@ -16,11 +16,11 @@ from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from eth_utils.address import to_checksum_address
 
-from swarmd import private
+from swarmd import secret_files
 from swarmd.config import ChainConfig
 from swarmd.errors import ExitCode, KeystoreDamaged, KeystoreError
 from swarmd.paths import DataPaths
-from swarmd.private import Kind, Secret, locate_secret, read_secret, write_secret
+from swarmd.secret_files import Kind, Secret, locate_secret, read_secret, write_secret
 
 SCRYPT_WORK_MAX = 1 << 23  # n * r: 1 GiB of memory
 SCRYPT_P_MAX = 16
@@ -146,7 +146,7 @@ def _store(path: Path, account: LocalAccount, passphrase: str, work: int | None)
     if path.exists():  # said before the slow part; `write_secret` holds to it
         fix = "Move it away first: a keystore is never overwritten"
         raise KeystoreError(f"{path} exists already", fix).ending(ExitCode.CANNOT_CREATE)
-    encrypted = Account.encrypt(account.key, passphrase, kdf="scrypt", iterations=work or 1 << private.SCRYPT_COST)
+    encrypted = Account.encrypt(account.key, passphrase, kdf="scrypt", iterations=work or 1 << secret_files.SCRYPT_COST)
     write_secret(path, msgspec.json.encode(encrypted) + b"\n", KEYSTORE)
 
 

@@ -25,7 +25,7 @@ from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind
 from swarmd.errors import ConfigError, ContractRefused, EndpointFailed, ExitCode, KeystoreError, RpcRefused, SignerError
 from swarmd.paths import DataPaths
-from swarmd.private import Kind, locate_secret, read_secret
+from swarmd.secret_files import Kind, locate_secret, read_secret
 
 ANSWER_BYTES_MAX = 64 * 1024  # more of a proxy's answer is not read
 HASH_CHARS_MAX = 128

@@ -22,7 +22,7 @@ from swarmd.bounds import Integer
 from swarmd.chain.contract import ERRORS, advice
 from swarmd.chain.signer import Asked, Signer
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, LogWriteFailed
-from swarmd.serving import carries_token
+from swarmd.http_server import carries_token
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_S = 5.0  # a request's body has arrived within this

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from eth_account.signers.local import LocalAccount
 
-from swarmd import serving
+from swarmd import http_server
 from swarmd.chain.attempts import DYNAMIC_FEE
 from swarmd.chain.audit import AuditLog, Line, now
 from swarmd.chain.budget import Budget
@@ -26,7 +26,7 @@ from swarmd.config import ChainConfig
 from swarmd.errors import ChainError, KeystoreDamaged, KeystoreError, PathUnusable
 from swarmd.paths import DataPaths
 
-TOKEN = serving.TOKEN._replace(error=KeystoreError)
+TOKEN = http_server.TOKEN._replace(error=KeystoreError)
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +36,14 @@ class Order(NamedTuple):
 
     chain: ChainConfig
     data: DataPaths  # that relative files of `chain` lie in
-    listen: serving.Address
+    listen: http_server.Address
     access: Access
     audit: Path
 
 
 def load_token(named: str, root: Path) -> str:
-    """The bearer token in a file, as `swarmd.serving.load_token` reads it. Raises KeystoreError."""
-    return serving.load_token(named, root, TOKEN)
+    """The bearer token in a file, as `swarmd.http_server.load_token` reads it. Raises KeystoreError."""
+    return http_server.load_token(named, root, TOKEN)
 
 
 async def run_signer(order: Order) -> None:
@@ -53,7 +53,7 @@ async def run_signer(order: Order) -> None:
         KeystoreError, ConfigError, ChainMismatch: it does not start.
         LogInUse, LogDamaged, LogWriteFailed: the audit log cannot be used, or not any more.
     """
-    serving.check_listen(order.listen, order.access.token, "the signer")
+    http_server.check_listen(order.listen, order.access.token, "the signer")
     urls = read_urls(order.chain.rpc, order.data.root)
     account = load_account(order.chain, order.data)
     rpc = Rpc(urls, order.chain.chain_id, order.chain.call_s)
@@ -103,8 +103,8 @@ async def _check(signer: Signer) -> None:
 
 async def _serve(order: Order, signer: Signer, audit: AuditLog) -> None:
     door = Door(signer, order.access)
-    stopped = serving.on_signals()
-    async with serving.listening(door.app(), order.listen, STOP_S) as url:
+    stopped = http_server.on_signals()
+    async with http_server.listening(door.app(), order.listen, STOP_S) as url:
         audit.append(Line(now(), "started", account=signer.account))
         log.info("listening on %s for %s", url, signer.account)
         following = asyncio.create_task(signer.run())

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from swarmd.errors import ConfigError
-from swarmd.private import CREDENTIAL, Kind, locate_secret
-from swarmd.serving import is_loopback
+from swarmd.http_server import is_loopback
+from swarmd.secret_files import CREDENTIAL, Kind, locate_secret
 
 ENDPOINTS_MAX = 32
 FILE_BYTES_MAX = 64 * 1024  # of a file of URLs

@@ -30,8 +30,8 @@ from swarmd.chain.watcher import Reach, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
 from swarmd.paths import DataPaths
-from swarmd.private import CREDENTIAL
 from swarmd.sandbox.confinement import Bounds, confine
+from swarmd.secret_files import CREDENTIAL
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
 

@@ -187,7 +187,7 @@ def open_doors(
     listen: str, token: str, root: Path, hosts: tuple[str, ...], else_any: bool = False
 ) -> tuple[Doors, socket.socket]:
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
-    from swarmd.serving import check_listen, load_token, parse_listen
+    from swarmd.http_server import check_listen, load_token, parse_listen
     from swarmd.web.guard import Doors
     from swarmd.web.server import bind
 

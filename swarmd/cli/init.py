@@ -163,8 +163,8 @@ def choose_model(answers: Answers, kind: str, asker: Asker) -> Weighing:
 
 def _keep_token(answers: Answers, token: str) -> None:
     """Into a private file in the data directory; one that is there is kept."""
-    from swarmd.private import write_secret
     from swarmd.results.hub import TOKEN
+    from swarmd.secret_files import write_secret
 
     path = answers.root / TOKEN_NAME
     if path.exists():

@@ -13,7 +13,7 @@ import typer
 from swarmd.cli.swarm_new import CREATOR
 from swarmd.dht.addresses import is_address
 from swarmd.errors import ConfigError, NotFoundError
-from swarmd.private import Secret, read_secret
+from swarmd.secret_files import Secret, read_secret
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 OWN, JOIN = "new", "join"

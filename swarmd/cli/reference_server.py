@@ -40,8 +40,8 @@ def reference_server(
     """Serve reference log-probabilities, until told to stop."""
     import asyncio
 
+    from swarmd.http_server import check_listen, load_token, parse_listen
     from swarmd.observe.logs import configure, tell_fatal
-    from swarmd.serving import check_listen, load_token, parse_listen
 
     address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
     check_listen(address, token, "the reference server")  # before torch is loaded

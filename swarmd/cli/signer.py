@@ -58,8 +58,8 @@ def signer(
     from swarmd.chain.signer_http import Access
     from swarmd.chain.signer_service import Order, load_token, run_signer
     from swarmd.daemon.process import keep_memory_off_disk
+    from swarmd.http_server import parse_listen
     from swarmd.observe.logs import tell_fatal
-    from swarmd.serving import parse_listen
 
     keep_memory_off_disk()
     base, data = _chain_of(config)

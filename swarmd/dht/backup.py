@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd import private
+from swarmd import secret_files
 from swarmd.core.state import State
 from swarmd.dht.identity import Identity, parse_identity
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError
@@ -72,7 +72,7 @@ def seal_backup(backup: Backup, passphrase: str, cost: int | None = None) -> byt
     """
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-    cost = private.SCRYPT_COST if cost is None else cost
+    cost = secret_files.SCRYPT_COST if cost is None else cost
     salt, nonce = os.urandom(16), os.urandom(12)
     header = HEADER.pack(MAGIC, VERSION, cost, salt, nonce)
     key = derive_key(check_passphrase(passphrase), salt, cost)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import base58
 
 from swarmd.errors import IdentityDamaged, IdentityError, IdentityInUse, NotFoundError
-from swarmd.private import Kind, write_secret
+from swarmd.secret_files import Kind, write_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

@@ -15,10 +15,10 @@ from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import OtherSwarm, SwarmdError
+from swarmd.http_server import is_loopback, parse_listen
 from swarmd.manifest import Manifest, Recipe, read_manifest, recipe_of
 from swarmd.observe.slots import secret_values, slots_of
-from swarmd.private import CREDENTIAL
-from swarmd.serving import is_loopback, parse_listen
+from swarmd.secret_files import CREDENTIAL
 from swarmd.swarms.registry import check_kind
 from swarmd.training.source import AUTO, locate_configured
 

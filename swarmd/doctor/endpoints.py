@@ -11,7 +11,7 @@ from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.seen import Seen
 from swarmd.doctor.subject import Subject
 from swarmd.errors import ConfigError
-from swarmd.serving import is_loopback
+from swarmd.http_server import is_loopback
 
 LAG_BLOCKS_MAX = 5  # behind the foremost endpoint
 STALE_S = 300.0  # since the newest block; chains that make blocks on demand only are younger or local

@@ -21,8 +21,8 @@ from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import ConfigError
+from swarmd.http_server import is_loopback
 from swarmd.installed import extra_command, install_command
-from swarmd.serving import is_loopback
 from swarmd.training.memory import measure_host
 from swarmd.training.spread import find_spread
 

@@ -40,7 +40,7 @@ from swarmd.gas import (
     round_gas,
     rounds_paid,
 )
-from swarmd.private import CREDENTIAL
+from swarmd.secret_files import CREDENTIAL
 
 CONTRACT_MISSING = Kind(
     "contract.missing",

@@ -15,7 +15,7 @@ from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
-from swarmd.serving import parse_listen
+from swarmd.http_server import parse_listen
 
 PRIVILEGED = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 EXAMPLE_PORT = 8800

@@ -21,7 +21,7 @@ import msgspec
 from swarmd.config import Config
 from swarmd.errors import SwarmdError
 from swarmd.observe.redaction import SECRET_CHARACTERS_MIN, address_secrets
-from swarmd.private import Kind, locate_secret
+from swarmd.secret_files import Kind, locate_secret
 
 SECRET_BYTES_MAX = 64 * 1024
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")

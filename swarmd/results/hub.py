@@ -26,8 +26,8 @@ from swarmd.config import Config
 from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.errors import ConfigError
 from swarmd.paths import DataPaths
-from swarmd.private import Kind, locate_secret, read_secret
 from swarmd.results.card import NO_DATA, Data, base_of, data_of
+from swarmd.secret_files import Kind, locate_secret, read_secret
 
 TOKEN = Kind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
 VARIABLE = "HF_TOKEN"  # as everything of the Hub has it

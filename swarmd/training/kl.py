@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError
-from swarmd.serving import load_token
+from swarmd.http_server import load_token
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.model import Policy
 from swarmd.training.reference.client import ReferenceClient, Server

@@ -16,7 +16,7 @@ import msgspec
 from swarmd.config import Config, load_config
 from swarmd.errors import UnitError
 from swarmd.observe.slots import secret_values
-from swarmd.private import CREDENTIAL
+from swarmd.secret_files import CREDENTIAL
 from swarmd.units import writing
 from swarmd.units.files import Planned
 from swarmd.units.settings import PROGRAM_KINDS, STOP_MARGIN_S, STOP_S

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from swarmd.serving import Address, is_loopback
+from swarmd.http_server import Address, is_loopback
 from swarmd.web.answers import JsonAnswer, refusal
 from swarmd.web.login import admits
 from swarmd.web.origins import asker, origin_of

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 
-from swarmd.serving import bears_token
+from swarmd.http_server import bears_token
 from swarmd.web.answers import BadRequest, refusal
 from swarmd.web.bodies import read_body
 from swarmd.web.origins import asker

@@ -20,7 +20,7 @@ import aiohttp
 from swarmd.config import NotifyConfig
 from swarmd.errors import ConfigError, NotifyFailed
 from swarmd.observe.redaction import address_secrets, redact_text
-from swarmd.private import CREDENTIAL, Kind, locate_secret, read_secret
+from swarmd.secret_files import CREDENTIAL, Kind, locate_secret, read_secret
 from swarmd.web.notify_edges import Note
 
 TRY_S = 10.0  # longest HTTP exchange

@@ -16,7 +16,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from swarmd.serving import CONNECTIONS_MAX, SILENT_S
+from swarmd.http_server import CONNECTIONS_MAX, SILENT_S
 from swarmd.web.origins import origin_of
 
 HEAD_BYTES_MAX = 16 * 1024  # request line and headers together; more is answered with 400

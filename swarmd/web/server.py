@@ -10,7 +10,7 @@ from collections.abc import Callable
 import uvicorn
 
 from swarmd.errors import AddressInUse
-from swarmd.serving import Address
+from swarmd.http_server import Address
 from swarmd.web.guard import Guard
 from swarmd.web.protocol import HEAD_BYTES_MAX, BoundedProtocol
 

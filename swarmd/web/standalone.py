@@ -13,10 +13,10 @@ import msgspec
 
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
+from swarmd.http_server import Address, load_token
 from swarmd.observe.metrics import Metrics, limits_of
 from swarmd.observe.slots import known_secrets
 from swarmd.paths import DataPaths
-from swarmd.serving import Address, load_token
 from swarmd.web.app import make_app
 from swarmd.web.guard import Doors
 from swarmd.web.moments import cover_also

@@ -16,7 +16,7 @@ import pytest
 
 from swarmd.cli import run_command
 from swarmd.errors import ExitCode
-from swarmd.serving import Address
+from swarmd.http_server import Address
 from swarmd.web.server import bind
 from tests.web.serving import COORDINATOR, FOLLOWER, copy_of, until
 

@@ -12,7 +12,7 @@ import pytest
 from swarmd import errors
 from swarmd.cli import VERBS, load_verb, run_command
 from swarmd.errors import EXIT_FOR_ROOM, ExitCode, SwarmdError
-from swarmd.private import Kind, Secret, read_secret, write_secret
+from swarmd.secret_files import Kind, Secret, read_secret, write_secret
 
 MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "OPERATING.md").read_text()
 SECTION = MANUAL.partition("## Exit codes")[2].partition("\n## ")[0]

@@ -11,7 +11,7 @@ import pytest
 from swarmd.chain.signer_service import load_token
 from swarmd.cli import run_command
 from swarmd.errors import ConfigError, ExitCode, KeystoreError
-from swarmd.serving import check_listen, is_loopback, parse_listen
+from swarmd.http_server import check_listen, is_loopback, parse_listen
 
 TOKEN = "0123456789abcdef-token"
 

@@ -13,8 +13,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.check import check_log
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.replay import verify
-
-from .node import FakeNode, fake_node, is_alive
+from tests.daemon.node import FakeNode, fake_node, is_alive
 
 MIB = 1024 * 1024
 

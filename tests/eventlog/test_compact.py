@@ -14,8 +14,7 @@ from swarmd.eventlog.compact import compact
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.replay import verify
 from swarmd.eventlog.segment import list_segments
-
-from .making import follower_story, open_log, write_story
+from tests.eventlog.making import follower_story, open_log, write_story
 
 
 @pytest.fixture

@@ -56,14 +56,14 @@ WEB = (
     ),
     Mutant(
         "an address that strangers reach needs no token",
-        "swarmd/serving.py",
+        "swarmd/http_server.py",
         "if not is_loopback(address.host) and not token:",
         "if False:",
-        ("tests/test_serving.py",),
+        ("tests/test_http_server.py",),
     ),
     Mutant(
         "a token may be short",
-        "swarmd/serving.py",
+        "swarmd/http_server.py",
         "if len(token) < TOKEN_CHARS_MIN or not re.fullmatch",
         "if not re.fullmatch",
         ("tests/cli/test_signer.py",),
@@ -122,7 +122,7 @@ SECRETS = (
     ),
     Mutant(
         "a secret is written over what is there",
-        "swarmd/private.py",
+        "swarmd/secret_files.py",
         "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW",
         "os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW",
         ("tests/dht/test_identity.py",),

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from swarmd.core import catchup, chain, coordination, pause, results, rounds, submissions, turn, votes, workers
 from swarmd.sim import node
-
-from .planting import Mutant
+from tests.sim.planting import Mutant
 
 MUTANTS = (
     Mutant(

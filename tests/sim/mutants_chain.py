@@ -6,8 +6,7 @@ How they get into the code: `tests/sim/planting.py`.
 from __future__ import annotations
 
 from swarmd.chain import agent, branch, following, submitter, telling, verdicts, wallet, watcher, way
-
-from .planting import Mutant
+from tests.sim.planting import Mutant
 
 POOR_BUDGET = (("day_calls", 8),)
 

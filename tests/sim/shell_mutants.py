@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from swarmd.shell import loop, ports, supervision
-
-from .planting import Mutant
+from tests.sim.planting import Mutant
 
 OFTEN = (("faults", 150.0),)
 

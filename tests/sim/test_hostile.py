@@ -25,8 +25,7 @@ from swarmd.sim.guarded import GuardedNetworkWorker
 from swarmd.sim.hostile import is_hostile
 from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
 from swarmd.sim.world import World, run
-
-from .test_sim_command import app
+from tests.sim.test_sim_command import app
 
 SPAN: dict[str, Any] = {"hours": 0.5, "calm_s": 900.0, "crowd": 100}
 QUICK = replace(CALM, hours=0.4, calm_s=700.0, nodes=4, crowd=100, stage_s=40.0, train_mean_s=8.0)

@@ -8,11 +8,10 @@ import pytest
 from swarmd.sim.checks import InvariantBroken
 from swarmd.sim.profile import ROUGH
 from swarmd.sim.world import run
-
-from .mutants import CHAIN_MUTANTS, MUTANTS
-from .mutants_chain import SHIPPED_CHAIN_MUTANTS
-from .planting import Mutant, planted
-from .shell_mutants import SHELL_MUTANTS
+from tests.sim.mutants import CHAIN_MUTANTS, MUTANTS
+from tests.sim.mutants_chain import SHIPPED_CHAIN_MUTANTS
+from tests.sim.planting import Mutant, planted
+from tests.sim.shell_mutants import SHELL_MUTANTS
 
 ON_CHAIN = (*CHAIN_MUTANTS, *SHIPPED_CHAIN_MUTANTS)
 SEEDS_MAX = 30

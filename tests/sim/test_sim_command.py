@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 
 from swarmd.cli.sim import parse_fields, sim
 from swarmd.errors import ConfigError
-
-from .mutants import MUTANTS
-from .planting import planted
+from tests.sim.mutants import MUTANTS
+from tests.sim.planting import planted
 
 SMALL = ["--nodes", "3", "--hours", "0.3", "--set", "calm_s=600"]
 

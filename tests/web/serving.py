@@ -15,8 +15,8 @@ import httpx
 
 from swarmd.core.events import Event
 from swarmd.core.state import State
+from swarmd.http_server import Address
 from swarmd.paths import DataPaths
-from swarmd.serving import Address
 from swarmd.web.app import make_app
 from swarmd.web.guard import Doors
 from swarmd.web.node import Facts, LogNode

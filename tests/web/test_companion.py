@@ -20,7 +20,7 @@ from swarmd.config import Config, NotifyConfig, SwarmConfig, WebConfig, encode
 from swarmd.core.events import WorkerExited, WorkerStarted
 from swarmd.daemon.companion import is_wanted
 from swarmd.errors import ExitCode
-from swarmd.serving import Address
+from swarmd.http_server import Address
 from swarmd.web import companion
 from swarmd.web.server import bind
 from tests.daemon.node import FakeNode, fake_node, is_alive

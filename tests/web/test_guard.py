@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from swarmd.errors import ConfigError
-from swarmd.serving import Address
+from swarmd.http_server import Address
 from swarmd.web.guard import Doors, host_of, known_hosts
 from swarmd.web.login import ADDRESSES_MAX, COOKIE, FAILURES_MAX, Login, safe_path
 from swarmd.web.origins import origin_of

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from swarmd.asking import Request, ask, connect_to
+from swarmd.http_client import Request, ask, connect_to
 
 ANSWER_BYTES_MAX = 64 * 1024
 ANSWER_TOKENS_MAX = 64

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 import torch
 
-from swarmd.asking import Connect, Request, ask, connect_to
 from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
+from swarmd.http_client import Connect, Request, ask, connect_to
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.reference.frame import Batch, JobHeader, Logs, decode_result, encode_job
 

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from swarmd import __version__
 from swarmd.errors import FrameError
-from swarmd.serving import carries_token, is_address
+from swarmd.http_server import carries_token, is_address
 from swarmd.training.reference.compat import (
     ACCEPTED,
     EMPTY,

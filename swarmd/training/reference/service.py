@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from swarmd.config import TrainingConfig
-from swarmd.serving import Address, check_listen, listening, on_signals
+from swarmd.http_server import Address, check_listen, listening, on_signals
 from swarmd.training.reference.scoring import Reference, load_frozen
 from swarmd.training.reference.server import Desk, Limits
 

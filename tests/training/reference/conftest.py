@@ -16,7 +16,7 @@ import requests
 import torch
 
 from swarmd.config import TrainingConfig
-from swarmd.serving import Address, listening
+from swarmd.http_server import Address, listening
 from swarmd.training.reference.frame import Batch, JobHeader, encode_job
 from swarmd.training.reference.scoring import Reference, load_frozen
 from swarmd.training.reference.server import Desk, Limits

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from swarmd.errors import AddressInUse, ConfigError, ExitCode
-from swarmd.private import Kind, locate_secret, read_secret
+from swarmd.secret_files import Kind, locate_secret, read_secret
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from swarmd.asking import Request, ask, connect_to
+from swarmd.http_client import Request, ask, connect_to
 
 CALL_S = 30.0
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -99,5 +99,5 @@ def test_a_deadline_that_is_past_asks_nobody() -> None:
 
 
 def test_it_is_light() -> None:
-    code = "import sys, swarmd.asking; assert not {'torch', 'numpy', 'aiohttp'} & set(sys.modules)"
+    code = "import sys, swarmd.http_client; assert not {'torch', 'numpy', 'aiohttp'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=CALL_S).returncode == 0

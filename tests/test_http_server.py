@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.errors import ConfigError
-from swarmd.serving import TOKEN_CHARS_MIN, Address, bears_token, check_listen, load_token
+from swarmd.http_server import TOKEN_CHARS_MIN, Address, bears_token, check_listen, load_token
 
 
 def kept(path: Path, text: str) -> str:
