@@ -13,7 +13,7 @@ from swarmd.cli.locate import RULE, Located, locate, log_in
 from swarmd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from swarmd.care.archive import Manifest
+    from swarmd.backup.archive import Manifest
 
 MIB = 1024 * 1024
 
@@ -71,7 +71,7 @@ def make(
     ] = False,
 ) -> None:
     """Make a backup of a node: log up to a commit, rollouts in use, newest checkpoint, keys and configuration."""
-    from swarmd.care.backup import Plan, make_backup
+    from swarmd.backup.create import Plan, make_backup
     from swarmd.cli.passphrase import take_passphrase
     from swarmd.paths import DataPaths
 
@@ -123,7 +123,7 @@ def check(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Read a backup from end to end: everything in it is what it was; with the passphrase, the keys open too."""
-    from swarmd.care.restore import check_backup
+    from swarmd.backup.restore import check_backup
     from swarmd.cli.passphrase import take_passphrase
 
     secret = take_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None

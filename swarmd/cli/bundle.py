@@ -55,7 +55,7 @@ def bundle(
     if opened is not None:
         _open(opened, to)
         return
-    from swarmd.care.bundle import write_bundle
+    from swarmd.backup.bundle import write_bundle
     from swarmd.cli.locate import locate, log_in
     from swarmd.config import load_config
     from swarmd.observe.redaction import Cover
@@ -100,7 +100,7 @@ def _passed_credentials(config: Path | None) -> Iterator[None]:
 
 
 def _open(file: Path, to: Path | None) -> None:
-    from swarmd.care.bundle import open_bundle
+    from swarmd.backup.bundle import open_bundle
 
     if to is None:
         raise ConfigError("--open needs a place", "Give --to DIR, a directory that is new or empty")

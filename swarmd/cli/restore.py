@@ -28,7 +28,7 @@ def restore(
     ] = 0,
 ) -> None:
     """Make a node's data directory of a backup. First see that the old node runs nowhere any more."""
-    from swarmd.care.restore import check_backup, restore_backup
+    from swarmd.backup.restore import check_backup, restore_backup
     from swarmd.cli.passphrase import take_passphrase
 
     sealed = check_backup(file).sealed and not without_keys
@@ -66,7 +66,7 @@ def rollback(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} It is stopped.")] = None,
 ) -> None:
     """Put back what the last upgrade changed, for the older swarmd to go on with."""
-    from swarmd.care.rollback import roll_back
+    from swarmd.backup.rollback import roll_back
     from swarmd.paths import DataPaths
 
     root = locate(directory).data

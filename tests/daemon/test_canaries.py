@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from swarmd.care.bundle import refuse_secrets
+from swarmd.backup.bundle import refuse_secrets
 from swarmd.cli import run_command
 from swarmd.config import load_config
 from swarmd.core.events import LinkDegraded, WorkerExited

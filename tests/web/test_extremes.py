@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from swarmd.backup.bundle import open_bundle, write_bundle
 from swarmd.bounds import INTEGER_MAX, WORD_MAX
-from swarmd.care.bundle import open_bundle, write_bundle
 from swarmd.cli.explain import tell_round
 from swarmd.cli.status import read_status
 from swarmd.core.events import Event, MemberSeen, RecordsRejected, ReportSeen, RoundPublished, TimerFired

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from swarmd.care.bundle import MANIFEST, Manifest, open_bundle, slice_of, write_bundle
+from swarmd.backup.bundle import MANIFEST, Manifest, open_bundle, slice_of, write_bundle
 from swarmd.cli import run_command
 from swarmd.config import ChainConfig, Config, HubConfig, ResultsConfig, SwarmConfig, WebConfig
 from swarmd.core.state import State
@@ -214,7 +214,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.extend(secrets)
         return write_bundle(log, out, texts, secrets, *rest)
 
-    monkeypatch.setattr("swarmd.care.bundle.write_bundle", write)
+    monkeypatch.setattr("swarmd.backup.bundle.write_bundle", write)
     monkeypatch.setattr("swarmd.cli.bundle._findings", lambda place, config: b"{}")  # they take seconds
     return found
 

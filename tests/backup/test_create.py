@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.care.archive import MANIFEST, Manifest, is_member
-from swarmd.care.backup import Plan, make_backup
-from swarmd.care.restore import IDENTITY, _check_keys, check_backup, restore_backup
+from swarmd.backup.archive import MANIFEST, Manifest, is_member
+from swarmd.backup.create import Plan, make_backup
+from swarmd.backup.restore import IDENTITY, _check_keys, check_backup, restore_backup
 from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
 from swarmd.daemon.notes import Restored, read_restored, refuse_moved
@@ -23,8 +23,8 @@ from swarmd.errors import BackupError, IdentityError, IdentityInUse, LogInUse, N
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import DataPaths
-from tests.care.crash import dying
-from tests.care.making import BODY, PASSPHRASE, SECRET, make_checkpoint, make_node
+from tests.backup.crash import dying
+from tests.backup.making import BODY, PASSPHRASE, SECRET, make_checkpoint, make_node
 
 SEALED = Plan(PASSPHRASE)
 OPEN = Plan(None)
@@ -209,7 +209,7 @@ def test_a_full_disk_leaves_no_half_restored_node(
     node: DataPaths, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_backup(node, out, OPEN)
-    monkeypatch.setattr("swarmd.care.restore.shutil.disk_usage", lambda place: os.terminal_size((0, 0)) and _Full())
+    monkeypatch.setattr("swarmd.backup.restore.shutil.disk_usage", lambda place: os.terminal_size((0, 0)) and _Full())
     with pytest.raises(NoSpaceLeft):
         restore_backup(out, tmp_path / "new", None)
     assert not (tmp_path / "new").exists()
@@ -226,7 +226,7 @@ def test_a_disk_that_fills_up_while_it_is_written_is_one_clear_error(
         raise OSError(28, "No space left on device")
 
     make_backup(node, out, OPEN)
-    monkeypatch.setattr("swarmd.care.restore.os.fsync", full)
+    monkeypatch.setattr("swarmd.backup.restore.os.fsync", full)
     for place in (tmp_path / "new", tmp_path / "there"):
         (tmp_path / "there").mkdir(exist_ok=True)
         with pytest.raises(NoSpaceLeft, match=f"restore {place}"):
@@ -265,7 +265,7 @@ def test_only_a_fresh_backup_of_a_move_goes_on_where_it_was(
         restore_backup(out, tmp_path / "new", None, moved=True)
     make_backup(node, tmp_path / "move.tar.gz", Plan(None, for_move=True))
     later = time.time() + 2 * 86400
-    monkeypatch.setattr("swarmd.care.restore.time.time", lambda: later)
+    monkeypatch.setattr("swarmd.backup.restore.time.time", lambda: later)
     with pytest.raises(BackupError, match="older than a day"):
         restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None, moved=True)
     restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from swarmd.care.archive import (
+from swarmd.backup.archive import (
     AGAIN,
     MANIFEST,
     MANIFEST_BYTES_MAX,
@@ -27,8 +27,8 @@ from swarmd.care.archive import (
     read_chunk,
     read_members,
 )
-from swarmd.care.sealed import SEALED_BYTES_MAX, unseal
-from swarmd.care.unpacking import unpacking
+from swarmd.backup.sealed import SEALED_BYTES_MAX, unseal
+from swarmd.backup.unpacking import unpacking
 from swarmd.daemon.notes import Restored, write_note
 from swarmd.daemon.upgrade import LAYOUT
 from swarmd.dht.identity import parse_identity, write_private

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.care.bundle import MANIFEST, open_bundle
-from swarmd.care.headers import HEADER_BYTES_MAX, Header, each_member
-from swarmd.care.restore import check_backup, restore_backup
+from swarmd.backup.bundle import MANIFEST, open_bundle
+from swarmd.backup.restore import check_backup, restore_backup
+from swarmd.backup.tar_headers import HEADER_BYTES_MAX, Header, each_member
 from swarmd.errors import BackupError, BundleError
 
 MIB = 2**20

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.care.rollback import roll_back
+from swarmd.backup.rollback import roll_back
 from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
 from swarmd.daemon.notes import Restored, read_restored, write_note
@@ -21,8 +21,8 @@ from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.replay import verify
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import DataPaths
-from tests.care.crash import dying
-from tests.care.making import make_node
+from tests.backup.crash import dying
+from tests.backup.making import make_node
 
 OTHER = ("before-upgrade", "before-upgrade.tmp", "after-upgrade", "restored.json", "layout.json")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from swarmd.care.archive import is_questions
+from swarmd.backup.archive import is_questions
 
 TEXT_BYTES_MAX = 2 * 1024 * 1024  # of a configuration or manifest
 

@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from swarmd.care.headers import Header, each_member
+from swarmd.backup.tar_headers import Header, each_member
 from swarmd.daemon.notes import Restored
 from swarmd.dht.backup import Marks
 from swarmd.errors import BackupError, NotFoundError

@@ -18,7 +18,7 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.replay import verify
 from swarmd.paths import DataPaths
-from tests.care.making import make_node
+from tests.backup.making import make_node
 from tests.daemon import node as fakes
 
 NEWER = """

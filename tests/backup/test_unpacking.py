@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.care.backup import Plan, make_backup
-from swarmd.care.restore import restore_backup
+from swarmd.backup.create import Plan, make_backup
+from swarmd.backup.restore import restore_backup
 from swarmd.daemon.notes import read_restored
 from swarmd.daemon.upgrade import take_over
 from swarmd.errors import BackupError, LogDamaged
 from swarmd.eventlog.fold import load
 from swarmd.paths import DataPaths
-from tests.care.crash import dying
-from tests.care.making import PASSPHRASE, make_node
+from tests.backup.crash import dying
+from tests.backup.making import PASSPHRASE, make_node
 
 
 @pytest.fixture(scope="module")

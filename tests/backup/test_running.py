@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from swarmd.care.backup import Plan, make_backup
-from swarmd.care.restore import check_backup, restore_backup
+from swarmd.backup.create import Plan, make_backup
+from swarmd.backup.restore import check_backup, restore_backup
 from swarmd.core.events import NodeStarted, ReportPublished, RoundAnnounced, StageTrained
 from swarmd.eventlog.replay import verify
-from tests.care.making import PASSPHRASE
+from tests.backup.making import PASSPHRASE
 from tests.daemon.node import fake_node
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from swarmd.paths import DataPaths
 from swarmd.results import trackers
-from tests.care.making import make_node
+from tests.backup.making import make_node
 from tests.daemon.node import fake_node
 
 PAGE = Path(__file__).parents[2] / "docs" / "BACKUP.md"

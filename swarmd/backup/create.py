@@ -13,9 +13,9 @@ from typing import BinaryIO
 import msgspec
 
 from swarmd import __version__
-from swarmd.care.archive import CONFIG, FORMAT, INVITATIONS, PEERS, PUBLIC, SEALED, ArchiveWriter, Manifest, mode_of
-from swarmd.care.questions import find_questions
-from swarmd.care.sealed import SEALED_BYTES_MAX, seal
+from swarmd.backup.archive import CONFIG, FORMAT, INVITATIONS, PEERS, PUBLIC, SEALED, ArchiveWriter, Manifest, mode_of
+from swarmd.backup.questions import find_questions
+from swarmd.backup.sealed import SEALED_BYTES_MAX, seal
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
 from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note

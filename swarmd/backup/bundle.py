@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd import __version__
-from swarmd.care.headers import Header, each_member
+from swarmd.backup.tar_headers import Header, each_member
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import BundleError, BundleHoldsSecret, BundleUnwritable, NotFoundError
