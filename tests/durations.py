@@ -48,7 +48,7 @@ class Duration:
 
 
 def read(path: Path = RECORDED) -> dict[str, Duration]:
-    """By file, as `tests/core/test_rounds.py`. Nothing where nothing was recorded yet."""
+    """By file, as `tests/core/node/test_rounds.py`. Nothing where nothing was recorded yet."""
     if not path.exists():
         return {}
     return {name: Duration(**entry) for name, entry in json.loads(path.read_text(encoding="utf-8")).items()}

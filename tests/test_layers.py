@@ -63,7 +63,7 @@ def test_imports_run_downwards_only() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "swarmd/core").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((ROOT / "swarmd/core").rglob("*.py")), ids=lambda path: path.name)
 def test_core_imports_nothing_impure(path: Path) -> None:
     assert not foreign(path, CHART_MAY_IMPORT if path.name == "chart.py" else CORE_MAY_IMPORT)
 
@@ -83,7 +83,7 @@ def light_packages() -> list[str]:
     """The packages and modules that a node's daemon is made of."""
     places = ("core", "eventlog", "worker", "shell", "daemon", "observe", "cli")
     modules = [
-        path for place in places for path in (ROOT / "swarmd" / place).glob("*.py") if path.name != "__main__.py"
+        path for place in places for path in (ROOT / "swarmd" / place).rglob("*.py") if path.name != "__main__.py"
     ]
     return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted(modules)]
 

@@ -123,9 +123,9 @@ def test_the_rest_is_everything_else_the_longest_first() -> None:
 
 
 def test_a_module_of_the_core() -> None:
-    chosen = chosen_for("swarmd/core/rounds.py").files()
-    assert chosen[0] == "tests/core/test_rounds.py"
-    assert {"tests/core/test_pause.py", "tests/core/test_properties.py"} <= set(chosen)
+    chosen = chosen_for("swarmd/core/node/rounds.py").files()
+    assert chosen[0] == "tests/core/node/test_rounds.py"
+    assert {"tests/core/node/test_pause.py", "tests/core/test_properties.py"} <= set(chosen)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_module_of_the_core() -> None:
         ("tests/anvil.py", "tests/chain/test_worker.py"),
         ("tests/dht/conftest.py", "tests/dht/test_bodies.py"),
         ("docs/TRAINING.md", "tests/test_docs.py"),
-        ("statecharts/round.yaml", "tests/core/test_rounds.py"),
+        ("statecharts/round.yaml", "tests/core/node/test_rounds.py"),
         ("configs/reference.toml", "tests/cli/test_config.py"),
         ("swarmd/web/static/page.css", "tests/web/page/test_static.py"),
         ("tests/golden/rules-3/stages/node-1/state.json", "tests/golden/test_golden.py"),
@@ -154,7 +154,10 @@ def test_a_change_chooses_its_tests_within_the_time(changed: str, expected: str)
 
 
 def test_a_changed_test_comes_first() -> None:
-    assert chosen_for("tests/core/test_pause.py", "swarmd/core/rounds.py").files()[0] == "tests/core/test_pause.py"
+    assert (
+        chosen_for("tests/core/node/test_pause.py", "swarmd/core/node/rounds.py").files()[0]
+        == "tests/core/node/test_pause.py"
+    )
 
 
 def test_a_file_that_no_rule_knows_is_said() -> None:
@@ -165,7 +168,7 @@ def test_a_file_that_no_rule_knows_is_said() -> None:
 def test_torch_is_known_before_anything_runs() -> None:
     imports = Imports.of_the_tree()
     assert imports.loads_torch("tests/training/test_stages.py")
-    assert not imports.loads_torch("tests/core/test_rounds.py")
+    assert not imports.loads_torch("tests/core/node/test_rounds.py")
     assert not imports.loads_torch("tests/dht/test_node.py")  # swarmd.dht.lean keeps it away
 
 

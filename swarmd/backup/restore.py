@@ -1,7 +1,7 @@
 """Checking a backup, and making a node's directory of it.
 
 What a node signed after its backup was made is in no backup. So a restored directory carries a note, and the node that
-starts on it takes part only from the round after the first one that it sees opening (`swarmd.core.restored`).
+starts on it takes part only from the round after the first one that it sees opening (`swarmd.core.node.restored`).
 Only the backup of a node that moved has no such gap.
 """
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.core import chain_logs
-from swarmd.core.observed import StageAccount
+from swarmd.core.contract import logs as chain_logs
+from swarmd.core.peers.observed import StageAccount
 from swarmd.core.values import (
     Backing,
     BlockRef,

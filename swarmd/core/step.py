@@ -5,22 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from swarmd.core import (
-    chain,
-    clock_set,
-    conduct,
-    coordination,
-    evidence,
-    pause,
-    results,
-    rounds,
-    standings,
-    submissions,
-    votes,
-    workers,
-)
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
+from swarmd.core.contract import clock, submissions, votes
+from swarmd.core.coordinator import coordination, standings
 from swarmd.core.events import (
     ChainBlock,
     ChainDegraded,
@@ -69,6 +57,8 @@ from swarmd.core.events import (
     WorkerStartFailed,
 )
 from swarmd.core.ids import TimerKind, TimerName, is_command, kind_of_timer
+from swarmd.core.node import clock_set, pause, results, rounds, workers
+from swarmd.core.peers import conduct, evidence
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
@@ -183,7 +173,7 @@ def _on_link_up(turn: Turn, event: LinkUp) -> None:
         return
     rounds.on_linked(turn)
     if turn.state.chain is not None:
-        chain.on_linked(turn)
+        clock.on_linked(turn)
     if turn.state.coordination is not None:
         coordination.on_linked(turn)
 
@@ -193,7 +183,7 @@ def _on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     if event.worker == "trainer":
         rounds.go_on_training(turn)
     elif event.worker == "chain" and turn.state.chain is not None:
-        chain.on_chain_worker_exited(turn, event)
+        clock.on_chain_worker_exited(turn, event)
 
 
 def _on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
@@ -318,11 +308,11 @@ _RULES: dict[type, Rule] = {
     OutputsMade: rounds.on_outputs_made,
     TrainingCancelled: rounds.on_training_cancelled,
     ModelPushed: _take_note,
-    ChainUp: _if_chained(chain.on_chain_up),
-    ChainDegraded: _if_chained(chain.on_chain_degraded),
-    ChainBlock: _if_chained(chain.on_chain_block),
-    ChainReorged: _if_chained(chain.on_chain_reorged),
-    MembershipRead: _if_chained(chain.on_membership_read),
+    ChainUp: _if_chained(clock.on_chain_up),
+    ChainDegraded: _if_chained(clock.on_chain_degraded),
+    ChainBlock: _if_chained(clock.on_chain_block),
+    ChainReorged: _if_chained(clock.on_chain_reorged),
+    MembershipRead: _if_chained(clock.on_membership_read),
     SubmissionPrepared: _if_chained(submissions.on_prepared),
     SubmissionSent: _if_chained(submissions.on_sent),
     SubmissionIncluded: _if_chained(_on_submission_included),
@@ -342,7 +332,7 @@ _TIMERS: dict[TimerKind, Callable[[Turn, Any], None]] = {
     "clock": lambda turn, _: rounds.on_clock_overdue(turn),
     "muster": lambda turn, _: coordination.begin(turn),
     "stage": lambda turn, _: coordination.on_stage_overdue(turn),
-    "drive": lambda turn, _: chain.on_drive_due(turn),
+    "drive": lambda turn, _: clock.on_drive_due(turn),
     "register": lambda turn, _: submissions.on_register_due(turn),
     "submission": lambda turn, _: submissions.on_overdue(turn),
 }

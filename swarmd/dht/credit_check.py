@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from swarmd.core.events import LeaderboardSeen
-from swarmd.core.observed import StageAccount
+from swarmd.core.peers.observed import StageAccount
 from swarmd.core.values import Standing
 
 SEEN_MAX = 16  # peers of a stage whose credit is looked at, this node among them

@@ -17,7 +17,7 @@ import msgspec
 
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated, Event
-from swarmd.core.evidence import BARRED_ROUNDS, EQUIVOCATIONS_KEPT, bars, is_news
+from swarmd.core.peers.evidence import BARRED_ROUNDS, EQUIVOCATIONS_KEPT, bars, is_news
 from swarmd.core.values import KnownEvidence
 from swarmd.dht import names
 from swarmd.dht.background import spawn

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.bounds import is_bounded
-from swarmd.core.standings import REPORTS_BYTES_MAX
+from swarmd.core.coordinator.standings import REPORTS_BYTES_MAX
 from swarmd.core.values import Standing
 from swarmd.dht import names
 from swarmd.dht.plain import DECODE_ERRORS
@@ -18,7 +18,7 @@ from swarmd.errors import RecordRejected
 from swarmd.eventlog.files import write_durably
 
 VERIFIED_MAX = 1024  # signatures of one leaderboard that are looked at; of a longer one nothing is said
-ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.standings`
+ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordinator.standings`
 TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
 
 

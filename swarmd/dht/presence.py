@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from swarmd.core.members import IDLE_MEMBERS_MAX
+from swarmd.core.coordinator.members import IDLE_MEMBERS_MAX
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.quota import Quota
 from swarmd.dht.records import PAST_S

@@ -11,7 +11,7 @@ from swarmd.core.values import SetAside
 
 TOLD_MAX = 3  # peers in one sentence
 STAGES_COUNTED = 8  # last ones
-REASONS = {  # of `swarmd.core.results.count_aside`: of one, and of several
+REASONS = {  # of `swarmd.core.node.results.count_aside`: of one, and of several
     "unvouched": ("token that only a peer's word stands for", "tokens that only a peer's word stands for"),
     "share": ("group of a peer that had its share", "groups of peers that had their share"),
     "little": ("group of a peer of whom little counts", "groups of peers of whom little counts"),

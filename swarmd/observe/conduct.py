@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from swarmd.core import claims
-from swarmd.core.conduct import verdict_of, words_of
+from swarmd.core.peers import claims
+from swarmd.core.peers.conduct import verdict_of, words_of
 from swarmd.core.state import State
 
 TOLD_MAX = 5  # peers that are named

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmd.core.events import Equivocated
-from swarmd.core.evidence import BARRED_ROUNDS, in_force
+from swarmd.core.peers.evidence import BARRED_ROUNDS, in_force
 from swarmd.core.state import Equivocation, State
 from swarmd.core.values import EvidenceKind
 

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.events import WorkerExited, WorkerStartFailed
 from swarmd.core.ids import CommandKind
-from swarmd.core.observed import Verdict
+from swarmd.core.peers.observed import Verdict
 from swarmd.core.values import EvidenceKind, SkipCause, SubmissionKind, Worker
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.observe.layers import LayerName

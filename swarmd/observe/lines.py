@@ -58,9 +58,9 @@ from swarmd.core.events import (
     tag_of,
 )
 from swarmd.core.ids import is_submission
+from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
-from swarmd.core.workers import LEAVING
 from swarmd.observe.aside import aside_words, is_marked
 from swarmd.observe.blocks import block_words
 from swarmd.observe.conduct import conduct_turn, is_trouble

@@ -31,8 +31,8 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStartFailed,
 )
+from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
-from swarmd.core.workers import LEAVING
 from swarmd.observe import labels
 from swarmd.observe.health import Progress
 

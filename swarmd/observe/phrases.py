@@ -36,7 +36,7 @@ from swarmd.core.events import (
     WorkerExited,
 )
 from swarmd.core.ids import Timer, TimerName, timer_about
-from swarmd.core.workers import LEAVING
+from swarmd.core.node.workers import LEAVING
 from swarmd.observe.aside import aside_words, is_marked
 from swarmd.observe.conduct import conduct_turn, is_trouble
 from swarmd.observe.equivocations import equivocation_words

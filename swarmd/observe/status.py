@@ -11,10 +11,10 @@ from typing import Literal, assert_never
 import msgspec
 
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
-from swarmd.core.claims import unbacked
-from swarmd.core.conduct import verdict_of
-from swarmd.core.coordination import awaits_trainer, expected_of
-from swarmd.core.restored import is_barred
+from swarmd.core.coordinator.coordination import awaits_trainer, expected_of
+from swarmd.core.node.restored import is_barred
+from swarmd.core.peers.claims import unbacked
+from swarmd.core.peers.conduct import verdict_of
 from swarmd.core.state import Coordination, StageReward, State
 from swarmd.observe.conduct import complaints_of
 from swarmd.observe.equivocations import coordinator_trouble, equivocation_notes

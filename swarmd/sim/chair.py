@@ -11,9 +11,9 @@ from swarmd.bounds import add_real
 from swarmd.core.chart_types import CoordinatorState
 from swarmd.core.commands import Command, PublishLeaderboard
 from swarmd.core.events import Equivocated, NodeStarted, ReportSeen, TimerFired, TrainerReady
-from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
+from swarmd.core.node.workers import LEAVING
+from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.state import Coordination, Member, State
-from swarmd.core.workers import LEAVING
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied

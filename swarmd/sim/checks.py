@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmd.core.commands import Command
-from swarmd.core.conduct import verdict_of, words_of
+from swarmd.core.peers.conduct import verdict_of, words_of
 from swarmd.core.state import State
 from swarmd.errors import SwarmdError
 from swarmd.sim.accounts import Accounts

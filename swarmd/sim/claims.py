@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from swarmd.core.chart import default_charts
 from swarmd.core.chart_types import SubmissionState
 from swarmd.core.commands import Submit
+from swarmd.core.contract.submissions import REPEATABLE, SETTLED
 from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrepared, SubmissionRefused
 from swarmd.core.ids import submission_id
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
-from swarmd.core.submissions import REPEATABLE, SETTLED
 from swarmd.sim.chain import GAS_ALLOWED, GAS_IDLE_ALLOWED, Chain, Receipt, Tx
 from swarmd.sim.progress import reachable
 

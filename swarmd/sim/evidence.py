@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from swarmd.core.events import Equivocated
-from swarmd.core.evidence import EQUIVOCATIONS_KEPT, is_news
+from swarmd.core.peers.evidence import EQUIVOCATIONS_KEPT, is_news
 from swarmd.core.values import KnownEvidence
 from swarmd.dht.compared import Compared
 from swarmd.dht.evidence import Evidence, contradiction

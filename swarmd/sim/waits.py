@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from swarmd.core import submissions
 from swarmd.core.commands import Announce, PublishReport, Register, Train
+from swarmd.core.contract import submissions
 from swarmd.core.ids import submission_id, timer_about
-from swarmd.core.restored import is_barred
+from swarmd.core.node.restored import is_barred
+from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import Chain, Coordination, State, WorkerState
 from swarmd.core.values import Worker
-from swarmd.core.workers import LEAVING
 
 HUNG = "nothing ends what the trainer is busy with"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from swarmd.core.coordination import expected_of
-from swarmd.core.evidence import barred_until
+from swarmd.core.coordinator.coordination import expected_of
+from swarmd.core.peers.evidence import barred_until
 from swarmd.core.state import Coordination, State
 from swarmd.observe.conduct import complaints_of
 from swarmd.observe.equivocations import equivocation_notes

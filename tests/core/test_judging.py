@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core.commands import CollectReports
+from swarmd.core.contract.submissions import find
 from swarmd.core.events import Event, ReportPublished, ReportSeen, StageLog, StageTrained, TrainingCancelled
-from swarmd.core.submissions import find
 from swarmd.core.values import Judgement
 from tests.core.story import Story, chain_settings, chain_up, gathered, said, trained
 

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transitions import MachineError
 
-from swarmd.core.catchup import advance, missed
 from swarmd.core.chart import GAPS, NAMES, AnyChart, build_machine, compile_ignored, default_charts
 from swarmd.core.events import (
     AnyChainLog,
@@ -72,7 +71,8 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.observed import StageAccount
+from swarmd.core.node.catchup import advance, missed
+from swarmd.core.peers.observed import StageAccount
 from swarmd.core.state import (
     BLOCKS_KEPT,
     OUTBOX_MAX,

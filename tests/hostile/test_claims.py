@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.core.claims import GAPS_MIN, unbacked
 from swarmd.core.commands import Gather, PublishReport, Train
 from swarmd.core.events import ReportPublished, RolloutsGathered, StageTrained
+from swarmd.core.peers.claims import GAPS_MIN, unbacked
 from swarmd.core.values import Backing
 from swarmd.swarms.digit_plan import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Place

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from swarmd.core.commands import Announce, CollectReports, PublishLeaderboard, PublishReport
-from swarmd.core.conduct import LEFT_OUT_MIN, verdict_of, words_of
 from swarmd.core.events import LeaderboardPublished, LeaderboardSeen, ReportPublished, ReportSeen, RoundAnnounced
+from swarmd.core.peers.conduct import LEFT_OUT_MIN, verdict_of, words_of
 from swarmd.core.state import State
 from swarmd.core.values import Promised, Standing
 from tests.core.story import Story, settings

@@ -21,7 +21,7 @@ from swarmd.core.commands import (
     ReadClock,
     Register,
 )
-from swarmd.core.coordination import reported_by
+from swarmd.core.coordinator.coordination import reported_by
 from swarmd.core.events import (
     Equivocated,
     LeaderboardPublished,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from swarmd.core.catchup import advance
-from swarmd.core.claims import GAPS_MIN
-from swarmd.core.conduct import LEFT_OUT_MIN
 from swarmd.core.events import LeaderboardSeen, RoundAnnounced
-from swarmd.core.observed import StageAccount
+from swarmd.core.node.catchup import advance
+from swarmd.core.peers.claims import GAPS_MIN
+from swarmd.core.peers.conduct import LEFT_OUT_MIN
+from swarmd.core.peers.observed import StageAccount
 from swarmd.core.state import State
 from swarmd.core.values import Backing, Claim, Promised
 from swarmd.observe.lines import EventLine, line_of

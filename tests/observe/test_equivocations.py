@@ -8,7 +8,7 @@ from rich.console import Console
 
 from swarmd.core.applied import apply
 from swarmd.core.events import Envelope, Equivocated
-from swarmd.core.evidence import BARRED_ROUNDS
+from swarmd.core.peers.evidence import BARRED_ROUNDS
 from swarmd.observe.lines import line_of
 from swarmd.observe.live import Live
 from swarmd.observe.outcomes import Outcomes

@@ -5,7 +5,10 @@ How they get into the code: `tests/sim/planting.py`.
 
 from __future__ import annotations
 
-from swarmd.core import catchup, chain, coordination, pause, results, rounds, submissions, turn, votes, workers
+from swarmd.core import turn
+from swarmd.core.contract import clock, submissions, votes
+from swarmd.core.coordinator import coordination
+from swarmd.core.node import catchup, pause, results, rounds, workers
 from swarmd.sim import node
 from tests.sim.planting import Mutant
 
@@ -273,13 +276,13 @@ CHAIN_MUTANTS = (
     ),
     Mutant(
         "nobody looks at the clock while the chain is away",
-        chain,
+        clock,
         '    turn.arm("clock", turn.at + turn.settings.clock_s)\n',
         "",
     ),
     Mutant(
         "nobody moves the contract on when its time is over",
-        chain,
+        clock,
         'turn.arm_sooner("drive", max(deadline_at, turn.at) + wait_s)',
         'turn.disarm("drive")',
     ),
@@ -291,13 +294,13 @@ CHAIN_MUTANTS = (
     ),
     Mutant(
         "blocks of before a fork are remembered",
-        chain,
+        clock,
         "kept = tuple([known for known in recent if known.number < block.number])",
         "kept = recent",
     ),
     Mutant(
         "a step that came too late is never looked at again",
-        chain,
+        clock,
         '        turn.arm("drive", turn.at + max(1.0, submissions.TURNS * turn.chain_settings.stagger_s))\n',
         "",
     ),

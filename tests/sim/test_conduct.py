@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from swarmd.core.conduct import verdict_of
 from swarmd.core.events import ReportSeen
+from swarmd.core.peers.conduct import verdict_of
 from swarmd.sim.checks import InvariantBroken
 from swarmd.sim.network import NetworkWorker
 from swarmd.sim.profile import draw_profile

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from swarmd.core import coordination, members
+from swarmd.core.coordinator import coordination, members
 from swarmd.core.events import StopRequested
 from swarmd.core.state import MEMBERS_MAX, Member
 from swarmd.dht import presence, rejections, reporters

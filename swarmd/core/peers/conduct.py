@@ -13,7 +13,7 @@ import math
 from msgspec.structs import replace
 
 from swarmd.core.events import LeaderboardSeen, RoundAnnounced
-from swarmd.core.observed import Conduct, Fault, StageAccount, StageSeen, Verdict, Watched
+from swarmd.core.peers.observed import Conduct, Fault, StageAccount, StageSeen, Verdict, Watched
 from swarmd.core.state import AnyState, State
 from swarmd.core.turn import Turn
 from swarmd.core.values import Promised

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from swarmd.core import rounds
 from swarmd.core.chart_types import RoundState
 from swarmd.core.events import SpaceFreed, SpaceLow
+from swarmd.core.node import rounds
 from swarmd.core.state import LowSpace
 from swarmd.core.turn import Turn
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from swarmd.core import chain
-from swarmd.core.coordination import settings_of
+from swarmd.core.contract import clock
+from swarmd.core.coordinator.coordination import settings_of
 from swarmd.core.events import ClockSet
 from swarmd.core.ids import TimerKind, TimerName, kind_of_timer
-from swarmd.core.rounds import CANCEL_S, RETRY_S
+from swarmd.core.node.rounds import CANCEL_S, RETRY_S
+from swarmd.core.node.workers import BACKOFF_MAX_S
 from swarmd.core.turn import Turn
-from swarmd.core.workers import BACKOFF_MAX_S
 
 DRIVEN_SINCE = 6  # rules under which the wait to move a contract on is one from now
 ENDED_SINCE = 7  # rules under which the end of a swarm, once announced, stays as it was announced
@@ -28,7 +28,7 @@ def on_clock_set(turn: Turn, event: ClockSet) -> None:
         if coordination.deadline_at > latest:
             turn.state.coordination = replace(coordination, deadline_at=latest)
     if turn.rules >= DRIVEN_SINCE and turn.state.chain is not None:
-        chain.look_anew(turn)
+        clock.look_anew(turn)
 
 
 def _longest_s(turn: Turn, kind: TimerKind) -> float | None:

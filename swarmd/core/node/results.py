@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from swarmd.bounds import fit
-from swarmd.core import claims, submissions, votes
 from swarmd.core.commands import PublishReport
+from swarmd.core.contract import submissions, votes
 from swarmd.core.events import RoundsSkipped, StageTrained
 from swarmd.core.ids import stage_id
+from swarmd.core.peers import claims
 from swarmd.core.state import SKIPS_KEPT, Result, Skip, StageReward, Work
 from swarmd.core.turn import Turn
 from swarmd.core.values import SetAside

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.core.conduct import (
+from swarmd.core.events import ClockSet, LeaderboardSeen, RoundAnnounced
+from swarmd.core.peers.conduct import (
     FAULTS_MIN,
     LEFT_OUT_MIN,
     PEERS_KEPT,
@@ -15,8 +16,7 @@ from swarmd.core.conduct import (
     verdict_of,
     words_of,
 )
-from swarmd.core.events import ClockSet, LeaderboardSeen, RoundAnnounced
-from swarmd.core.observed import StageAccount
+from swarmd.core.peers.observed import StageAccount
 from swarmd.core.values import Promised, Standing
 from swarmd.dht.credit_check import CreditCheck
 from tests.core.story import Story, announced, settings

@@ -6,11 +6,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from swarmd.core import coordination as coordination_rules
-from swarmd.core import members, step
-from swarmd.core import standings as standings_rules
+from swarmd.core import step
 from swarmd.core.commands import Announce, Command, PublishLeaderboard
-from swarmd.core.coordination import OWN_SILENT_MAX, REPORT_BYTES_MAX, expected_of, reported_by
+from swarmd.core.coordinator import coordination as coordination_rules
+from swarmd.core.coordinator import members
+from swarmd.core.coordinator import standings as standings_rules
+from swarmd.core.coordinator.coordination import OWN_SILENT_MAX, REPORT_BYTES_MAX, expected_of, reported_by
+from swarmd.core.coordinator.standings import REPORTS_BYTES_MAX
 from swarmd.core.events import (
     CommandFailed,
     LeaderboardPublished,
@@ -25,7 +27,6 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.standings import REPORTS_BYTES_MAX
 from swarmd.core.state import MEMBERS_MAX, Coordination, Member
 from swarmd.core.values import Settings, Standing
 from swarmd.worker.frames import FRAME_BYTES_MAX

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from swarmd.core import claims, evidence, restored, submissions, votes
 from swarmd.core.chart_types import RoundState, RoundTrigger
 from swarmd.core.commands import (
     Announce,
@@ -18,6 +17,7 @@ from swarmd.core.commands import (
     Register,
     Train,
 )
+from swarmd.core.contract import submissions, votes
 from swarmd.core.events import (
     CommandFailed,
     NoRoundYet,
@@ -30,11 +30,13 @@ from swarmd.core.events import (
     TrainingCancelled,
 )
 from swarmd.core.ids import command_id, stage_id, timer_about
-from swarmd.core.results import note_result, preceding, report_of, rewarded
+from swarmd.core.node import restored
+from swarmd.core.node.results import note_result, preceding, report_of, rewarded
+from swarmd.core.node.workers import LEAVING
+from swarmd.core.peers import claims, evidence
 from swarmd.core.state import Clock, Result, Work
 from swarmd.core.turn import Turn
 from swarmd.core.values import RolloutsRef
-from swarmd.core.workers import LEAVING
 
 RETRY_S = 2.0  # before a failed network command is sent again
 TRAIN_RETRY_S = 1.0

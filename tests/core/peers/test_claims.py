@@ -7,9 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.core.claims import BITS_KEPT, CLAIMANTS_KEPT, GAPS_MIN, RECIPES, TOLERANCE, backed_most, unbacked, words_of
+from swarmd.core.contract.submissions import find
 from swarmd.core.events import ReportPublished, ReportSeen, StageLog
-from swarmd.core.submissions import find
+from swarmd.core.peers.claims import (
+    BITS_KEPT,
+    CLAIMANTS_KEPT,
+    GAPS_MIN,
+    RECIPES,
+    TOLERANCE,
+    backed_most,
+    unbacked,
+    words_of,
+)
 from swarmd.core.values import Backing, Claim, Judgement
 from tests.core.story import Story, announced, chain_settings, chain_up, gathered, said, settings, trained
 

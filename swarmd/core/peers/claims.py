@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from swarmd.core.events import RolloutsGathered, StageTrained
-from swarmd.core.observed import Claimant, Claims
+from swarmd.core.peers.observed import Claimant, Claims
 from swarmd.core.state import AnyState
 from swarmd.core.turn import Turn
 from swarmd.core.values import Backing, Claim

@@ -7,9 +7,10 @@ import math
 from msgspec.structs import replace
 
 from swarmd.bounds import fit
-from swarmd.core import evidence, standings
 from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports
+from swarmd.core.coordinator import standings
+from swarmd.core.coordinator.members import MAKE_ROOM_SINCE, with_room, without_gone
 from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
@@ -19,7 +20,7 @@ from swarmd.core.events import (
     RoundPublished,
 )
 from swarmd.core.ids import command_id, stage_id
-from swarmd.core.members import MAKE_ROOM_SINCE, with_room, without_gone
+from swarmd.core.peers import evidence
 from swarmd.core.state import MEMBERS_MAX, AnyState, Coordination, Member, Report
 from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import CoordinatorSettings, Value

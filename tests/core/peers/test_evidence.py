@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from swarmd.core.commands import NoteEvidence, Train
-from swarmd.core.coordination import expected_of, reported_by
+from swarmd.core.coordinator.coordination import expected_of, reported_by
 from swarmd.core.events import Equivocated, Event, LinkDown, LinkUp, MemberSeen, ReportSeen, RoundPublished
-from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, barred_in, in_force
+from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, barred_in, in_force
 from swarmd.core.state import Coordination
 from swarmd.core.values import KnownEvidence, RolloutsRef
 from swarmd.eventlog.snapshot import encode_state

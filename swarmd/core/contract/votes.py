@@ -10,13 +10,13 @@ import math
 
 from msgspec.structs import replace
 
-from swarmd.core import claims
 from swarmd.core.commands import CollectReports
+from swarmd.core.contract.submissions import intend
 from swarmd.core.events import ReportSeen
-from swarmd.core.evidence import barred_in
 from swarmd.core.ids import command_id, submission_id
+from swarmd.core.peers import claims
+from swarmd.core.peers.evidence import barred_in
 from swarmd.core.state import MEMBERS_MAX, Score, Submission, Tally
-from swarmd.core.submissions import intend
 from swarmd.core.turn import Turn
 from swarmd.core.values import Judgement
 

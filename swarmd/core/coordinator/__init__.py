@@ -1,0 +1,1 @@
+"""What the coordinator does: members, stages, the leaderboard."""
