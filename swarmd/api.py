@@ -24,7 +24,7 @@ from swarmd.core.state import State
 from swarmd.core.values import Worker
 from swarmd.errors import ConfigError, NetworkDown, StopOverran, single_error
 from swarmd.eventlog.fold import fold_log, load, node_of, oldest_base
-from swarmd.eventlog.replay import Verified, verify
+from swarmd.eventlog.offline.replay import Verified, verify
 from swarmd.eventlog.segment import find_log
 from swarmd.paths import DataPaths
 

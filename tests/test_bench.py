@@ -20,7 +20,7 @@ from bench.table import Result, Row, figure, to_markdown
 from swarmd.core.chart import build_machine, default_charts
 from swarmd.core.events import tag_of
 from swarmd.core.values import Role
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.offline.replay import verify
 
 ROOT = Path(__file__).resolve().parent.parent
 

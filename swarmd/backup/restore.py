@@ -34,7 +34,7 @@ from swarmd.daemon.upgrade import LAYOUT
 from swarmd.dht.identity import parse_identity, write_private
 from swarmd.errors import BackupError, BackupUnwritable, LogDamaged, LogNewer, NoSpaceLeft, SwarmdError
 from swarmd.eventlog.fold import node_of
-from swarmd.eventlog.replay import Verified, verify
+from swarmd.eventlog.offline.replay import Verified, verify
 from swarmd.paths import DataPaths
 
 MOVED_S_MAX = 24 * 3600.0  # the backup of a move that is older is taken for an ordinary one

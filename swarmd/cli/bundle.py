@@ -156,7 +156,7 @@ def _status(place: Path) -> bytes:
 
 def _stories(place: Path) -> bytes:
     from swarmd.cli.explain import tell_latest
-    from swarmd.eventlog.text import to_json
+    from swarmd.eventlog.offline.text import to_json
 
     return to_json(tell_latest(place))
 

@@ -61,7 +61,7 @@ def tail(
 @app.command()
 def verify(directory: Directory = None) -> None:
     """Check every byte: frames, sequence, the chain of segments, snapshots. Commands: `swarmd replay --verify`."""
-    from swarmd.eventlog.check import check_log
+    from swarmd.eventlog.offline.check import check_log
 
     log = log_of(directory)
     found = check_log(log)
@@ -82,7 +82,7 @@ def export(
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="OUT", help="Write a Parquet table.")] = None,
 ) -> None:
     """Write the whole log to a file, for jq, DuckDB and their like."""
-    from swarmd.eventlog.export import export_json_lines, export_parquet
+    from swarmd.eventlog.offline.export import export_json_lines, export_parquet
     from swarmd.eventlog.reader import read_commits
 
     if jsonl is None and parquet is None:
@@ -102,7 +102,7 @@ def compact_log(
     ] = 0,
 ) -> None:
     """Make a stopped node's log smaller: snapshot its end, and remove the oldest segments. They are gone for good."""
-    from swarmd.eventlog.compact import compact
+    from swarmd.eventlog.offline.compact import compact
 
     log = log_of(directory)
     done = compact(log, keep_bytes)
@@ -120,7 +120,7 @@ def _pause() -> bool:
 
 
 def _print(commits: Iterable[Commit], first: int, last: int | None, text: bool) -> None:
-    from swarmd.eventlog.text import event_json, event_line
+    from swarmd.eventlog.offline.text import event_json, event_line
 
     out = sys.stdout.buffer
     for commit in commits:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from swarmd.core.applied import Applied
     from swarmd.eventlog.commit import Commit
     from swarmd.eventlog.fold import Base
-    from swarmd.eventlog.replay import Comparison, Outcome
+    from swarmd.eventlog.offline.replay import Comparison, Outcome
 
 FILTERS = "Show only"
 MODES = "What to do (by default, list events and commands)"
@@ -194,8 +194,8 @@ def _with_bar(log: Path, commits: Iterator[Commit], last: int | None) -> Iterato
 
 
 def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> None:
-    from swarmd.eventlog.replay import CommitDiffers, verify
-    from swarmd.eventlog.text import to_json
+    from swarmd.eventlog.offline.replay import CommitDiffers, verify
+    from swarmd.eventlog.offline.text import to_json
 
     try:
         found = verify(log, partial(watch, log, last=last))
@@ -219,7 +219,7 @@ def show_state(log: Path, last: int | None, json: bool) -> None:
     import msgspec
 
     from swarmd.eventlog.fold import oldest_base
-    from swarmd.eventlog.text import full
+    from swarmd.eventlog.offline.text import full
 
     state = oldest_base(log).state
     for applied in folded(log, last, progress=True):
@@ -264,7 +264,7 @@ class Display:
         """Wait for the operator: Enter goes on, a number goes on to that event, s shows the state, q ends."""
         import msgspec
 
-        from swarmd.eventlog.text import full
+        from swarmd.eventlog.offline.text import full
 
         while True:
             typer.echo("Enter: next, SEQ: go on to it, s: state, q: quit > ", nl=False, err=True)
@@ -282,8 +282,8 @@ class Display:
 
 def applied_lines(applied: Applied, every_change: bool) -> Iterator[str]:
     """The event, the fields it changed (or only the chart states), and the commands it caused."""
-    from swarmd.eventlog.changes import changes_between
-    from swarmd.eventlog.text import change_line, command_line, event_line
+    from swarmd.eventlog.offline.changes import changes_between
+    from swarmd.eventlog.offline.text import change_line, command_line, event_line
 
     yield event_line(applied.seq, applied.at, applied.event)
     for change in changes_between(applied.before, applied.after):
@@ -294,8 +294,8 @@ def applied_lines(applied: Applied, every_change: bool) -> Iterator[str]:
 
 
 def _applied_json(applied: Applied) -> bytes:
-    from swarmd.eventlog.changes import changes_between
-    from swarmd.eventlog.text import to_json
+    from swarmd.eventlog.offline.changes import changes_between
+    from swarmd.eventlog.offline.text import to_json
 
     return to_json(
         {
@@ -315,9 +315,9 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
     from swarmd.cli.layout import parse_setting
     from swarmd.core.chart import load_charts
     from swarmd.core.step import step
-    from swarmd.eventlog.replay import compare
-    from swarmd.eventlog.supposed import Supposed
-    from swarmd.eventlog.text import to_json
+    from swarmd.eventlog.offline.replay import compare
+    from swarmd.eventlog.offline.text import to_json
+    from swarmd.eventlog.offline.what_if import Supposed
 
     charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
     if len(charts) > 1:
@@ -335,7 +335,7 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
 
 def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
     """Where the sides part, how many commands of each kind there would have been, and how the final states differ."""
-    from swarmd.eventlog.text import change_line, event_line
+    from swarmd.eventlog.offline.text import change_line, event_line
 
     first = found.first
     if first is None:
@@ -354,7 +354,7 @@ def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
 
 
 def _outcome_lines(side: str, outcome: Outcome) -> Iterator[str]:
-    from swarmd.eventlog.text import change_line, command_line
+    from swarmd.eventlog.offline.text import change_line, command_line
 
     if outcome.refused:
         yield f"  {side:<6}refused: {outcome.refused}"

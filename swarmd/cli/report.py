@@ -102,7 +102,7 @@ def print_card(histories: Sequence[History]) -> None:
 def print_json(histories: Sequence[History]) -> None:
     import msgspec
 
-    from swarmd.eventlog.text import full, to_json
+    from swarmd.eventlog.offline.text import full, to_json
 
     nodes = [
         {**full(history), "label": history.label, "rounds": [full(row) for row in history.rounds]}

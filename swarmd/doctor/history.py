@@ -9,7 +9,7 @@ from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import LogDamaged, LogForeign, LogNewer, NotFoundError
-from swarmd.eventlog.check import Soundness, check_log
+from swarmd.eventlog.offline.check import Soundness, check_log
 from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.segment import first_seq_of, list_segments

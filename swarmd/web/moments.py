@@ -16,7 +16,7 @@ from swarmd.core.applied import Applied
 from swarmd.core.commands import Command
 from swarmd.core.events import tag_of
 from swarmd.core.state import State
-from swarmd.eventlog.changes import changes_between
+from swarmd.eventlog.offline.changes import changes_between
 from swarmd.observe.lines import line_of
 from swarmd.observe.redaction import REDACTED, redact_text
 from swarmd.web.shapes import ChangeRow, CommandRow, EventRow, Moment

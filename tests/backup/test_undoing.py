@@ -18,7 +18,7 @@ from swarmd.daemon.upgrade import NOTE, UNDOING, drop_copy, keep_copy, put_back,
 from swarmd.errors import LogDamaged, LogInUse
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.lock import take_lock
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import DataPaths
 from tests.backup.crash import dying

@@ -16,7 +16,7 @@ from swarmd.daemon.upgrade import LAYOUT, RULES, Migration, keep_copy, put_back,
 from swarmd.errors import LogDamaged, LogInUse, LogNewer, SwarmdError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.lock import take_lock
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.offline.replay import verify
 from swarmd.paths import DataPaths
 from tests.backup.making import make_node
 from tests.daemon import node as fakes

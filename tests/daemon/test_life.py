@@ -17,7 +17,7 @@ from swarmd.core.state import State
 from swarmd.daemon.control import ask
 from swarmd.dht.sockets import socket_place
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.offline.replay import verify
 from tests.daemon.node import FakeNode, fake_node, is_alive
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from swarmd.core.events import NodeStopped, StageTrained, WorkerExited, WorkerStarted, WorkerStartFailed
 from swarmd.errors import EXIT_FOR_ROOM
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.offline.replay import verify
 from tests.daemon.fake_worker import CANARY
 from tests.daemon.node import FakeNode, fake_node, is_alive
 

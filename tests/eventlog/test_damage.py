@@ -12,10 +12,10 @@ import pytest
 from swarmd.core.events import MemberSeen, ReportSeen
 from swarmd.core.state import State
 from swarmd.errors import LogDamaged, LogForeign, LogNewer, NotFoundError
-from swarmd.eventlog.check import check_log
 from swarmd.eventlog.commit import Commit, encode_commit
 from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.frame import RESERVE_BYTES, TAIL_BYTES_MAX, encode_frame
+from swarmd.eventlog.offline.check import check_log
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import (
     FORMAT,

@@ -11,10 +11,10 @@ import pytest
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, LogNewer, ReplayDifference
-from swarmd.eventlog.check import check_log
 from swarmd.eventlog.fold import load, newest_base, oldest_base
+from swarmd.eventlog.offline.check import check_log
+from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.replay import verify
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import (

@@ -16,9 +16,9 @@ import pytest
 from swarmd.core.events import LinkDown, MemberSeen
 from swarmd.errors import ExitCode, LogInUse, LogWriteFailed, NoSpaceLeft
 from swarmd.eventlog import segment_writer
-from swarmd.eventlog.check import check_log
 from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.frame import RESERVE_BYTES
+from swarmd.eventlog.offline.check import check_log
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import list_segments, read_header
 from tests.eventlog.making import NODE, members, open_log, write_groups

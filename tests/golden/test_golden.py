@@ -12,8 +12,8 @@ import pytest
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.eventlog.fold import fold_log, load
+from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.replay import verify
 from swarmd.eventlog.snapshot import encode_state
 
 HERE = Path(__file__).parent

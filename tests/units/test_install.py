@@ -13,7 +13,7 @@ import pytest
 
 from swarmd.core.events import NodeStarted, ReportPublished, ReportSeen, StageTrained
 from swarmd.errors import ExitCode
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.offline.replay import verify
 from tests.packaging import conftest as packaging
 from tests.units.conftest import booted
 from tests.units.nodes import Node

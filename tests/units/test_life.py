@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from swarmd.core.events import NodeStarted, NodeStopped, StageTrained
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.offline.replay import verify
 from swarmd.units.settings import PERMANENT
 from tests.units.nodes import Node, node_on
 from tests.units.private_systemd import VENV, PrivateSystemd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmd.core.events import LinkUp, NodeStarted, StageTrained, TrainerReady
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.offline.replay import verify
 from tests.units.nodes import node_on
 from tests.units.private_systemd import PrivateSystemd
 

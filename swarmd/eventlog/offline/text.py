@@ -10,7 +10,7 @@ import msgspec
 
 from swarmd.core.commands import Command
 from swarmd.core.events import Event, tag_of
-from swarmd.eventlog.changes import Change
+from swarmd.eventlog.offline.changes import Change
 
 VALUE_CHARS_MAX = 60  # of one value in a line for people
 DIGEST_CHARS = 12

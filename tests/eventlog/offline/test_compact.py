@@ -9,10 +9,10 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.core.state import State
 from swarmd.errors import LogInUse
-from swarmd.eventlog.check import check_log
-from swarmd.eventlog.compact import compact
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.replay import verify
+from swarmd.eventlog.offline.check import check_log
+from swarmd.eventlog.offline.compact import compact
+from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.segment import list_segments
 from tests.eventlog.making import follower_story, open_log, write_story
 

@@ -14,13 +14,13 @@ from swarmd.core.events import Envelope, Event, tag_of
 from swarmd.core.state import State
 from swarmd.core.step import REPRODUCES, RULES, StateFold, step
 from swarmd.errors import ReplayDifference, SwarmdError
-from swarmd.eventlog.changes import Change, changes_between
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import Base, commits_from, fold_commit, node_of, oldest_base
+from swarmd.eventlog.offline.changes import Change, changes_between
+from swarmd.eventlog.offline.text import command_line
+from swarmd.eventlog.offline.what_if import Supposed
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, read_snapshot, snapshot_seq
-from swarmd.eventlog.supposed import Supposed
-from swarmd.eventlog.text import command_line
 
 Watch = Callable[[Iterator[Commit]], Iterator[Commit]]
 

@@ -14,11 +14,11 @@ from swarmd.core.events import Envelope, WorkerStarted, tag_of
 from swarmd.core.state import State
 from swarmd.core.step import REPRODUCES, RULES, StateFold, step
 from swarmd.errors import ExitCode, LogNewer, ReplayDifference
-from swarmd.eventlog.changes import Change
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import fold, fold_commit, load
+from swarmd.eventlog.offline.changes import Change
+from swarmd.eventlog.offline.replay import CommitDiffers, compare, verify
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.replay import CommitDiffers, compare, verify
 from swarmd.eventlog.snapshot import encode_state
 from tests.core.story import gathered
 from tests.eventlog.making import coordinator_story, follower_story, members, open_log, write_groups, write_story
@@ -93,7 +93,7 @@ def test_a_changed_core_is_found_at_its_first_effect(tmp_path: Path, monkeypatch
             commands = super().apply(envelope)
             return commands[1:] if tag_of(envelope.event) == "rollouts_gathered" else commands
 
-    monkeypatch.setattr("swarmd.eventlog.replay.StateFold", Forgetful)
+    monkeypatch.setattr("swarmd.eventlog.offline.replay.StateFold", Forgetful)
     with pytest.raises(CommitDiffers) as caught:
         verify(tmp_path)
     assert caught.value.difference.seq == first

@@ -28,7 +28,7 @@ from swarmd.core.events import (
 from swarmd.core.values import BlockRef
 from swarmd.errors import LogDamaged, LogWriteFailed, PathUnusable, SwarmdError
 from swarmd.eventlog.commit import Commit
-from swarmd.eventlog.export import export_json_lines, export_parquet, write_json_lines
+from swarmd.eventlog.offline.export import export_json_lines, export_parquet, write_json_lines
 from swarmd.eventlog.reader import read_commits
 from tests.core.story import trained
 from tests.eventlog.making import EVENTS, follower_story, write_groups

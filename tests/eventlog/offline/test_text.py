@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from swarmd.core.commands import Register, StartWorker, Train
 from swarmd.core.events import ReportSeen
 from swarmd.core.state import Link, Member, Skip, State
-from swarmd.eventlog.changes import Change, changes_between
-from swarmd.eventlog.text import change_line, clock, command_line, event_line, full, plain, short
+from swarmd.eventlog.offline.changes import Change, changes_between
+from swarmd.eventlog.offline.text import change_line, clock, command_line, event_line, full, plain, short
 from tests.core.story import announced, trained
 
 

@@ -1,0 +1,1 @@
+"""Reading a log for people and checks: replay, export, verification, compaction, changes as text."""
