@@ -15,7 +15,7 @@ import msgspec
 
 from swarmd.cli.daemons import Daemon
 from swarmd.cli.swarm import LocalSwarm
-from swarmd.dht.sockets import socket_place
+from swarmd.dht.p2p.sockets import socket_place
 
 FAST = {
     "swarm.id": "test-swarm",

@@ -37,7 +37,7 @@ STOP_DEADLINE_S = 10.0
 ROOM = {"ROOM": "x" * (1 << 15)}  # the environment of a forked process is shown where that of the server lies
 ENVIRONMENT = os.environ | ROOM  # before any test has changed it
 
-NETWORK = ("swarmd.dht.worker", "swarmd.dht.lookup")
+NETWORK = ("swarmd.dht.worker", "swarmd.dht.store.lookup")
 CHAIN = ("swarmd.chain.worker",)
 TRAINER = (
     "swarmd.training.quiet",  # before what heeds the variables that it sets

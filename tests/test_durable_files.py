@@ -11,7 +11,7 @@ import pytest
 from swarmd.chain.audit import AuditLog, Line
 from swarmd.chain.orders import Attempt, Journal
 from swarmd.daemon.notes import Moved, write_note
-from swarmd.dht.shelf import Shelf, ShelfFile
+from swarmd.dht.store.own_records import Shelf, ShelfFile
 from swarmd.errors import IdentityError
 from swarmd.secret_files import Kind, write_secret
 from tests.dht.making import CLOCK, SWARM

@@ -75,8 +75,8 @@ def test_the_shell_does_nothing_itself(path: Path) -> None:
 
 def test_an_impure_import_is_found(tmp_path: Path) -> None:
     module = tmp_path / "step.py"
-    module.write_text("import time\nfrom random import random\nfrom swarmd.dht import node\nimport msgspec\n")
-    assert foreign(module, CORE_MAY_IMPORT) == {"time", "random", "swarmd.dht"}
+    module.write_text("import time\nfrom random import random\nfrom swarmd.dht.p2p import node\nimport msgspec\n")
+    assert foreign(module, CORE_MAY_IMPORT) == {"time", "random", "swarmd.dht.p2p"}
 
 
 def light_packages() -> list[str]:

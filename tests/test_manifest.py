@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmd.config import Config, SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.dht.identity import Identity, generate_identity
+from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.errors import ConfigError, ExitCode, ManifestError, NotFoundError
 from swarmd.manifest import (
     MANIFEST_BYTES_MAX,

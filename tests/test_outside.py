@@ -13,11 +13,11 @@ import pytest
 import swarmd
 from swarmd.bounds import is_bounded
 from swarmd.chain.signer_http import RegisterBody, RewardBody, WinnerBody
-from swarmd.dht.admission import Invitation
-from swarmd.dht.exchange import Message, decode_message
-from swarmd.dht.gossip import Hint
-from swarmd.dht.leaderboard import Board, decode_board
-from swarmd.dht.records import Payload, Signed, check_payload, decode_signed
+from swarmd.dht.members.admission import Invitation
+from swarmd.dht.pubsub.evidence_gossip import Message, decode_message
+from swarmd.dht.pubsub.hints import Hint
+from swarmd.dht.wire.leaderboard import Board, decode_board
+from swarmd.dht.wire.records import Payload, Signed, check_payload, decode_signed
 from swarmd.errors import FrameError, RecordRejected
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts
 from swarmd.training.reference.frame import MAGIC, PREFIX, VERSION, JobHeader, ResultHeader, _split

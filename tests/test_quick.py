@@ -132,12 +132,12 @@ def test_a_module_of_the_core() -> None:
     ("changed", "expected"),
     [
         ("swarmd/web/stream.py", "tests/web/test_stream.py"),
-        ("swarmd/dht/validator.py", "tests/dht/test_validator.py"),
+        ("swarmd/dht/store/validator.py", "tests/dht/store/test_validator.py"),
         ("swarmd/training/deal.py", "tests/training/test_deal.py"),
         ("swarmd/cli/status.py", "tests/cli/test_status.py"),
         ("tests/chain/test_ledger.py", "tests/chain/test_ledger.py"),
         ("tests/anvil.py", "tests/chain/test_worker.py"),
-        ("tests/dht/conftest.py", "tests/dht/test_bodies.py"),
+        ("tests/dht/conftest.py", "tests/dht/wire/test_bodies.py"),
         ("docs/TRAINING.md", "tests/test_docs.py"),
         ("statecharts/round.yaml", "tests/core/node/test_rounds.py"),
         ("configs/reference.toml", "tests/cli/test_config.py"),
@@ -169,7 +169,7 @@ def test_torch_is_known_before_anything_runs() -> None:
     imports = Imports.of_the_tree()
     assert imports.loads_torch("tests/training/test_stages.py")
     assert not imports.loads_torch("tests/core/node/test_rounds.py")
-    assert not imports.loads_torch("tests/dht/test_node.py")  # swarmd.dht.lean keeps it away
+    assert not imports.loads_torch("tests/dht/p2p/test_node.py")  # swarmd.dht.p2p.hivemind_import keeps it away
 
 
 def git(root: Path, *words: str) -> None:

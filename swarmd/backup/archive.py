@@ -19,7 +19,7 @@ import msgspec
 
 from swarmd.backup.tar_headers import Header, each_member
 from swarmd.daemon.notes import Restored
-from swarmd.dht.backup import Marks
+from swarmd.dht.identity.backup import Marks
 from swarmd.errors import BackupError, NotFoundError
 
 FORMAT = 1

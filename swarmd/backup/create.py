@@ -21,7 +21,7 @@ from swarmd.core.step import RULES, StateFold
 from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note
 from swarmd.daemon.service import digests_in_use
 from swarmd.daemon.upgrade import read_layout
-from swarmd.dht.backup import marks_of
+from swarmd.dht.identity.backup import marks_of
 from swarmd.errors import BackupError, BackupUnwritable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.commit import decode_commit

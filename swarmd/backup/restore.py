@@ -31,7 +31,7 @@ from swarmd.backup.sealed import SEALED_BYTES_MAX, unseal
 from swarmd.backup.unpacking import unpacking
 from swarmd.daemon.notes import Restored, write_note
 from swarmd.daemon.upgrade import LAYOUT
-from swarmd.dht.identity import parse_identity, write_private
+from swarmd.dht.identity.identity import parse_identity, write_private
 from swarmd.errors import BackupError, BackupUnwritable, LogDamaged, LogNewer, NoSpaceLeft, SwarmdError
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.offline.replay import Verified, verify

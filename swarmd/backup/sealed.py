@@ -12,7 +12,7 @@ import struct
 import msgspec
 
 from swarmd import secret_files
-from swarmd.dht.backup import COST_MAX, COST_MIN, check_passphrase, derive_key
+from swarmd.dht.identity.backup import COST_MAX, COST_MIN, check_passphrase, derive_key
 from swarmd.errors import BackupError, IdentityError
 
 MAGIC = b"swarmd-sealed-part\x00\x00\x00\x00\x00\x00"

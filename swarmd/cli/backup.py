@@ -109,7 +109,7 @@ def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path
 
 
 def _note(key: Path, manifest: Manifest, out: Path) -> None:
-    from swarmd.dht.saved import note_backup
+    from swarmd.dht.identity.backup_notes import note_backup
 
     try:
         note_backup(key, manifest.peer, manifest.made_at, out)

@@ -67,7 +67,7 @@ def exhibits_in(directory: Path) -> Iterator[Exhibit]:
 def exhibit_of(event: msgspec.Struct, seq: int, at: float) -> Exhibit:
     """What an event's two records say, and whether they prove what it says of them."""
     from swarmd.core.events import Equivocated
-    from swarmd.dht.evidence import open_evidence
+    from swarmd.dht.wire.evidence import open_evidence
 
     assert isinstance(event, Equivocated)
     said = (event.kind, event.peer, event.round, event.stage)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmd.animals import Words, animal_name, read_words
-from swarmd.dht.identity import (
+from swarmd.dht.identity.identity import (
     FILE_BYTES_MAX,
     Identity,
     create_identity,
@@ -24,7 +24,7 @@ from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, PathUnu
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
-    from swarmd.dht.backup import Backup, Marks
+    from swarmd.dht.identity.backup import Backup, Marks
 
 NAME_FILES = ("hivemind_exp/name_utils.py", "rgym_exp/src/utils/name_utils.py")  # in a copy of RL Swarm, old and new
 NAME_FILE_BYTES_MAX = 1 << 18
@@ -49,7 +49,7 @@ def new(
 ) -> None:
     """Make a new key (Ed25519, mode 0600) and print its peer id. An existing file is never overwritten."""
     if rsa:
-        from swarmd.dht.rsa import create_rsa_identity
+        from swarmd.dht.identity.rsa import create_rsa_identity
 
         typer.echo(create_rsa_identity(path).peer_id)
     else:
@@ -78,8 +78,8 @@ def backup(
 ) -> None:
     """Write the key into an encrypted file, and beside it how far the node has come, for a warning at a restore."""
     from swarmd.cli.passphrase import take_passphrase
-    from swarmd.dht.backup import Backup, seal_backup
-    from swarmd.dht.saved import note_backup
+    from swarmd.dht.identity.backup import Backup, seal_backup
+    from swarmd.dht.identity.backup_notes import note_backup
 
     identity = load_identity(path)
     _refuse_existing(out)
@@ -106,7 +106,7 @@ def restore(
 ) -> None:
     """Bring a key back from a backup. Nothing is overwritten; old signing state is warned of."""
     from swarmd.cli.passphrase import take_passphrase
-    from swarmd.dht.backup import open_backup, read_backup, read_marks
+    from swarmd.dht.identity.backup import open_backup, read_backup, read_marks
 
     _refuse_existing(path)
     raw = read_backup(source)
@@ -168,7 +168,7 @@ def import_key(
 
 
 def _note_name(path: Path, peer: str, name: str) -> None:
-    from swarmd.dht.called import note_name
+    from swarmd.dht.identity.foreign_name import note_name
 
     try:
         note_name(path, peer, name)
@@ -228,7 +228,7 @@ def _refuse_existing(path: Path) -> None:
 
 def _marks_for_backup(path: Path, data: Path | None, peer: str) -> Marks | None:
     """How far the node has come; a log that nobody named and that cannot be used keeps no key from its backup."""
-    from swarmd.dht.backup import read_marks
+    from swarmd.dht.identity.backup import read_marks
 
     if data is not None:
         marks = read_marks(DataPaths(data), peer)
@@ -295,7 +295,7 @@ def examine(path: Path, backup: Path | None, passphrase_file: Path | None) -> di
 
 def _examine_backup(path: Path, identity: Identity, passphrase_file: Path | None) -> dict[str, Any]:
     from swarmd.cli.passphrase import take_passphrase
-    from swarmd.dht.backup import open_backup, read_backup
+    from swarmd.dht.identity.backup import open_backup, read_backup
 
     raw = read_backup(path)
     opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(path))

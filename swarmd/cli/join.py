@@ -15,8 +15,8 @@ from swarmd.cli.questions import copy_questions, find_questions
 from swarmd.cli.swarm_options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.config import ChainConfig, Config, SwarmConfig
 from swarmd.daemon.swarm_check import swarm_of_manifest
-from swarmd.dht.admission import must_be_invited, read_invitation
-from swarmd.dht.called import known_name
+from swarmd.dht.identity.foreign_name import known_name
+from swarmd.dht.members.admission import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
 from swarmd.manifest import Chain, Manifest, NodeChoice, config_of, node_text, read_manifest, recipe_digest, recipe_of
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode

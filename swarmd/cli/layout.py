@@ -15,7 +15,7 @@ import tomlkit
 from swarmd.cli.questions import bring_questions, questions_of
 from swarmd.config import Config, SwarmConfig, load_config, parse_config
 from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
-from swarmd.dht.identity import create_identity, read_identity
+from swarmd.dht.identity.identity import create_identity, read_identity
 from swarmd.errors import ConfigError
 from swarmd.eventlog.fold import load
 from swarmd.paths import DataPaths, configs_directory

@@ -15,7 +15,7 @@ from swarmd.errors import ConfigError, ExitCode, NotFoundError
 
 if TYPE_CHECKING:
     from swarmd.cli.standings import ChainBoard, Ranked
-    from swarmd.dht.leaderboard import Board
+    from swarmd.dht.wire.leaderboard import Board
 
 DEPTH = 2  # as chain.depth where a configuration says nothing
 TOP_MAX = 10_000
@@ -84,7 +84,7 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
     import msgspec
 
     from swarmd.cli.standings import print_whole
-    from swarmd.dht.leaderboard import verify_leaderboard
+    from swarmd.dht.wire.leaderboard import verify_leaderboard
 
     if order in ("wins", "votes"):
         raise ConfigError(f"--sort {order}: a swarm without a chain has no votes", "Sort by reward or rounds")
@@ -119,7 +119,7 @@ def read_boards(directory: Path) -> tuple[str, tuple[Standing, ...], list[Board]
         LogDamaged: the log cannot be read.
     """
     from swarmd.core.commands import PublishLeaderboard
-    from swarmd.dht.leaderboard import Board
+    from swarmd.dht.wire.leaderboard import Board
     from swarmd.eventlog.fold import fold_log, oldest_base
     from swarmd.eventlog.segment import find_log
 

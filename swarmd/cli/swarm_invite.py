@@ -14,8 +14,8 @@ from swarmd.errors import ConfigError
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
-    from swarmd.dht.identity import Identity
-    from swarmd.dht.invitations import Made, MadeHere
+    from swarmd.dht.identity.identity import Identity
+    from swarmd.dht.members.invitations import Made, MadeHere
 
 DAY_S = 86400.0
 
@@ -37,8 +37,8 @@ def invite(
     all that its guest made: nodes that hear it refuse their records. The creator may withdraw any, others what they
     made.
     """
-    from swarmd.dht.identity import load_identity
-    from swarmd.dht.invitations import MadeHere
+    from swarmd.dht.identity.identity import load_identity
+    from swarmd.dht.members.invitations import MadeHere
 
     if (peer is not None) + bool(withdraw) + listed != 1:
         fix = "swarmd swarm invite PEER, --list or --withdraw ID"
@@ -61,8 +61,8 @@ def invite(
 
 
 def _invite(made: MadeHere, config: Config, identity: Identity, peer: str, days: float) -> None:
-    from swarmd.dht.admission import invite as sign_invitation
-    from swarmd.dht.admission import read_invitation, write_invitation
+    from swarmd.dht.members.admission import invite as sign_invitation
+    from swarmd.dht.members.admission import read_invitation, write_invitation
 
     now = time.time()
     until = now + days * DAY_S if days else 0.0
@@ -75,8 +75,8 @@ def _invite(made: MadeHere, config: Config, identity: Identity, peer: str, days:
 
 
 def _withdraw(made: MadeHere, named: str, everybodys: bool) -> None:
-    from swarmd.dht.admission import read_invitation
-    from swarmd.dht.withdrawal import ID_BYTES, id_of_text, read_id
+    from swarmd.dht.members.admission import read_invitation
+    from swarmd.dht.members.withdrawal import ID_BYTES, id_of_text, read_id
 
     id_ = read_id(named) if len(named) <= 2 * ID_BYTES else id_of_text(read_invitation(named))
     withdrawn = made.withdraw(id_, everybodys, time.time())

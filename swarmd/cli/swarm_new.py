@@ -17,8 +17,8 @@ from swarmd.cli.swarm_options import MAX_GWEI, Account, Announce, Endpoints, Max
 from swarmd.config import Config, SwarmConfig, load_config
 from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
-from swarmd.dht.identity import load_identity
-from swarmd.dht.records import PROTOCOL, WORK_SINCE
+from swarmd.dht.identity.identity import load_identity
+from swarmd.dht.wire.records import PROTOCOL, WORK_SINCE
 from swarmd.errors import ConfigError, OtherSwarm
 from swarmd.manifest import (
     Manifest,

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from swarmd.cli.swarm_options import MAX_GWEI, Account, Endpoints, ManifestFile, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.dht.identity import is_peer_id, load_identity
+from swarmd.dht.identity.identity import is_peer_id, load_identity
 from swarmd.errors import ConfigError, ContractRefused
 from swarmd.manifest import Manifest, sign_manifest, write_manifest
 from swarmd.manifest.form import UINT32_MAX, Membership, check_bootnode

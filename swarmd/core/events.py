@@ -239,7 +239,7 @@ class Equivocated(Fact, frozen=True, tag="equivocated"):
     peer: str
     round: int
     stage: int
-    first: bytes  # signed records, as `swarmd.dht.records.Signed.encode` gives them, the one that expires first
+    first: bytes  # signed records, as `swarmd.dht.wire.records.Signed.encode` gives them, the one that expires first
     second: bytes
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from swarmd.config import Config
-from swarmd.dht.identity import Identity, create_identity, load_identity, read_identity
+from swarmd.dht.identity.identity import Identity, create_identity, load_identity, read_identity
 from swarmd.errors import IdentityDamaged, NotFoundError
 from swarmd.eventlog.segment import list_segments
 from swarmd.paths import DataPaths
@@ -45,7 +45,7 @@ def node_identity(config: Config, data: DataPaths) -> Identity:
 def _make(config: Config, path: Path) -> Identity:
     """A new key, of the kind that the network's other nodes have."""
     if config.dht.records == "legacy":
-        from swarmd.dht.rsa import create_rsa_identity
+        from swarmd.dht.identity.rsa import create_rsa_identity
 
         return create_rsa_identity(path)
     return create_identity(path)

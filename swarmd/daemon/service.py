@@ -38,7 +38,7 @@ from swarmd.daemon.space import SpaceGuard, check_space
 from swarmd.daemon.supervisor import Program, Supervisor
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_state
 from swarmd.daemon.upgrade import drop_copy, open_log, take_over
-from swarmd.dht.sockets import clearing_short_place
+from swarmd.dht.p2p.sockets import clearing_short_place
 from swarmd.errors import ExitCode, PathUnusable, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load

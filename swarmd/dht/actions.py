@@ -16,13 +16,13 @@ from swarmd.core.commands import (
     ReadClock,
     Register,
 )
-from swarmd.dht.clock import SwarmClock
-from swarmd.dht.gather import gather
-from swarmd.dht.leaderboard_check import LeaderboardCheck
-from swarmd.dht.membership import Members
+from swarmd.dht.members.membership import Members
 from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.stages import Stages
-from swarmd.dht.standings import Standings
+from swarmd.dht.rounds.clock import SwarmClock
+from swarmd.dht.rounds.gather import gather
+from swarmd.dht.rounds.leaderboard_check import LeaderboardCheck
+from swarmd.dht.rounds.stages import Stages
+from swarmd.dht.rounds.standings import Standings
 
 
 class SignedActions:

@@ -12,17 +12,17 @@ from typing import Any, TypeVar, cast
 import anyio
 from anyio import to_thread
 
-from swarmd.dht import names
 from swarmd.dht.background import spawn
-from swarmd.dht.bodies import BlobStore, check_body, deflate, inflate
 from swarmd.dht.clock_watch import ClockWatch
-from swarmd.dht.fetch import fetch_body
-from swarmd.dht.hive import DHTID, PeerID
-from swarmd.dht.identity import Identity
-from swarmd.dht.lookup import REPLICAS, Found, holds, local, lookup, spread
-from swarmd.dht.node import Life, Node
+from swarmd.dht.identity.identity import Identity
+from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
+from swarmd.dht.p2p.node import Life, Node
 from swarmd.dht.ports import Keepers, Record, as_signed
-from swarmd.dht.records import Payload, Signed, sign
+from swarmd.dht.rounds.fetch import fetch_body
+from swarmd.dht.store.lookup import REPLICAS, Found, holds, local, lookup, spread
+from swarmd.dht.wire import names
+from swarmd.dht.wire.bodies import BlobStore, check_body, deflate, inflate
+from swarmd.dht.wire.records import Payload, Signed, sign
 from swarmd.errors import RecordRejected
 
 LOOK_S = 0.5  # between two looks at the table of peers and at the clock, which tell nobody when they change

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterable
 
 from swarmd.config import Config
-from swarmd.dht.identity import is_peer_id
+from swarmd.dht.identity.identity import is_peer_id
 from swarmd.errors import ConfigError
 
 HOSTS = ("ip4", "ip6", "ip6zone", "dns", "dns4", "dns6", "dnsaddr")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import anyio
 
 from swarmd.core.events import Event, LinkDegraded, LinkDown, LinkUp
-from swarmd.dht.node import Life, Node
-from swarmd.dht.peers import Rejoin
+from swarmd.dht.p2p.node import Life, Node
+from swarmd.dht.p2p.peers import Rejoin
 
 LOOK_S = 0.2
 CALM_S = 2.0  # between two reports of a changed number of peers, and before the loss of the last peer is believed

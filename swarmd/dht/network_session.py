@@ -15,25 +15,25 @@ from typing import Any, Protocol
 from swarmd.config import Config
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Event
-from swarmd.dht.admission import must_be_invited
-from swarmd.dht.evidence import Evidence
-from swarmd.dht.hearing import Hearing
-from swarmd.dht.leaderboard import Board, KeptStandings
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.members.admission import must_be_invited
+from swarmd.dht.members.coordinator_contact import Hearing
+from swarmd.dht.members.withdrawal import Withdrawals
 from swarmd.dht.patience import Patience
 from swarmd.dht.ports import Bodies, Record, Records
-from swarmd.dht.publisher import Publisher
-from swarmd.dht.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, Policy
-from swarmd.dht.rejections import Rejections
-from swarmd.dht.seniority import Seniority
-from swarmd.dht.watch import Watch
-from swarmd.dht.withdrawal import Withdrawals
+from swarmd.dht.rounds.key_watch import Watch
+from swarmd.dht.rounds.publisher import Publisher
+from swarmd.dht.store.seniority import Seniority
+from swarmd.dht.wire.evidence import Evidence
+from swarmd.dht.wire.leaderboard import Board, KeptStandings
+from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, Policy
 from swarmd.worker.runtime import Running, Runtime
 
 log = logging.getLogger(__name__)
 
 
 class Compares(Protocol):
-    """Compares what is signed, see `swarmd.dht.compared.Compared`."""
+    """Compares what is signed, see `swarmd.dht.rounds.record_comparison.Compared`."""
 
     def see(self, record: Record, /) -> None: ...
 
@@ -41,7 +41,7 @@ class Compares(Protocol):
 
 
 class Exchanges(Protocol):
-    """Tells and keeps evidence, see `swarmd.dht.exchange.Exchange`."""
+    """Tells and keeps evidence, see `swarmd.dht.pubsub.evidence_gossip.Exchange`."""
 
     contradicted: Callable[[Evidence], None]
 
@@ -55,7 +55,7 @@ class Exchanges(Protocol):
 
 
 class Heralds(Protocol):
-    """Gossips the clock's record, see `swarmd.dht.herald.Herald`."""
+    """Gossips the clock's record, see `swarmd.dht.pubsub.clock_gossip.Herald`."""
 
     def tell(self, record: Record, /) -> None: ...
 
@@ -63,7 +63,7 @@ class Heralds(Protocol):
 
 
 class Hints(Protocol):
-    """Gossips that a record is there, see `swarmd.dht.gossip.Gossip`."""
+    """Gossips that a record is there, see `swarmd.dht.pubsub.hints.Gossip`."""
 
     def tell(self, record: Record, /) -> None: ...
 

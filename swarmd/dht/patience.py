@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping
 
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.seniority import ALWAYS, Rank
+from swarmd.dht.store.seniority import ALWAYS, Rank
 
 UNTRIED_S = 3600.0  # while no stranger has failed: as long as for anybody
 FAILED_S = 1.0  # at most, once one has

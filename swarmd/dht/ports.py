@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from swarmd.dht.records import Payload, Signed
+from swarmd.dht.wire.records import Payload, Signed
 
 T = TypeVar("T")
 

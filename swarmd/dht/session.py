@@ -15,37 +15,37 @@ from anyio.abc import TaskGroup
 
 from swarmd.config import Config
 from swarmd.core.events import Event, MemberSeen
-from swarmd.dht import names
 from swarmd.dht.adapters import HiveBodies, HiveNetwork, HiveRecords
 from swarmd.dht.addresses import check_addresses
-from swarmd.dht.admission import Admission, read_invitation
-from swarmd.dht.bodies import BlobStore
-from swarmd.dht.compared import Compared
-from swarmd.dht.connections import Connections
-from swarmd.dht.door import Door
-from swarmd.dht.exchange import Exchange
-from swarmd.dht.fetch import BodyServer
-from swarmd.dht.gossip import Gossip
-from swarmd.dht.guides import choose_guides
-from swarmd.dht.herald import Herald
-from swarmd.dht.hive import MSGPackSerializer
-from swarmd.dht.identity import Identity
-from swarmd.dht.invitations import MadeHere, WithdrawnHere
-from swarmd.dht.leaderboard import Board, KeptStandings, keep_standings, open_reports, read_standings
+from swarmd.dht.identity.identity import Identity
+from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
+from swarmd.dht.limits.door import Door
 from swarmd.dht.link import LinkReporter
+from swarmd.dht.members.admission import Admission, read_invitation
+from swarmd.dht.members.invitations import MadeHere, WithdrawnHere
+from swarmd.dht.members.withdrawal import Withdrawals, keep_withdrawals, read_withdrawals
+from swarmd.dht.memory_watch import Marks, Room
 from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.node import Node, NodeSettings
-from swarmd.dht.peers import AddressBook, Rejoin
+from swarmd.dht.p2p.connections import Connections
+from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
+from swarmd.dht.p2p.node import Node, NodeSettings
+from swarmd.dht.p2p.peers import AddressBook, Rejoin
+from swarmd.dht.p2p.search_peers import choose_guides
 from swarmd.dht.ports import Record, as_signed
-from swarmd.dht.publisher import Publisher
-from swarmd.dht.records import TTL_MAX_S, Policy
-from swarmd.dht.room import Marks, Room
-from swarmd.dht.seniority import Seniority
-from swarmd.dht.shelf import Shelf, ShelfFile
-from swarmd.dht.topic import Topic
-from swarmd.dht.validator import Validator, install_guards
-from swarmd.dht.withdrawal import Withdrawals, keep_withdrawals, read_withdrawals
-from swarmd.dht.work import WORK_BITS, find_work
+from swarmd.dht.pubsub.clock_gossip import Herald
+from swarmd.dht.pubsub.evidence_gossip import Exchange
+from swarmd.dht.pubsub.hints import Gossip
+from swarmd.dht.pubsub.topic import Topic
+from swarmd.dht.rounds.fetch import BodyServer
+from swarmd.dht.rounds.publisher import Publisher
+from swarmd.dht.rounds.record_comparison import Compared
+from swarmd.dht.store.own_records import Shelf, ShelfFile
+from swarmd.dht.store.seniority import Seniority
+from swarmd.dht.store.validator import Validator, install_guards
+from swarmd.dht.wire import names
+from swarmd.dht.wire.bodies import BlobStore
+from swarmd.dht.wire.leaderboard import Board, KeptStandings, keep_standings, open_reports, read_standings
+from swarmd.dht.wire.records import TTL_MAX_S, Policy
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
 from swarmd.worker.runtime import LoopRuntime, Running
@@ -167,7 +167,7 @@ class Session(NetworkSession):
         self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit, self.hearing.isolation)
 
     def _compare_records(self) -> None:
-        """Whoever says one thing here and another there is found out; see `swarmd.dht.evidence`."""
+        """Whoever says one thing here and another there is found out; see `swarmd.dht.wire.evidence`."""
 
         topic = Topic(self.node, names.evidence_topic(self.swarm))
         self.exchange = Exchange(topic, self.policy, self.validator, self.is_credited, self.rejections, self.emit)

@@ -16,14 +16,14 @@ import anyio
 from swarmd.config import Config, decode
 from swarmd.dht.actions import SignedActions
 from swarmd.dht.agent import NetworkAgent
-from swarmd.dht.hive import use_hivemind_log_handler
-from swarmd.dht.identity import Identity, hold_identity, load_identity
+from swarmd.dht.identity.identity import Identity, hold_identity, load_identity
 from swarmd.dht.legacy.actions import LegacyActions
 from swarmd.dht.legacy.session import LegacySession
-from swarmd.dht.p2pd import find_p2pd
-from swarmd.dht.room import COLLECTED, P2PD_SHARE, bound_files
+from swarmd.dht.memory_watch import COLLECTED, P2PD_SHARE, bound_files
+from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
+from swarmd.dht.p2p.p2pd import find_p2pd
+from swarmd.dht.p2p.sockets import make_place
 from swarmd.dht.session import Session, identity_path
-from swarmd.dht.sockets import make_place
 from swarmd.errors import IdentityDamaged, IdentityInUse, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths

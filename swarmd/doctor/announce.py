@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import psutil
 
 from swarmd.config import Config
-from swarmd.dht.places import is_loopback, tcp_place
+from swarmd.dht.p2p.multiaddrs import is_loopback, tcp_place
 from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.ports import port_of
 from swarmd.doctor.subject import Subject

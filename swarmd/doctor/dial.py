@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from swarmd.dht.addresses import split_address
-from swarmd.dht.places import tcp_place
+from swarmd.dht.p2p.multiaddrs import tcp_place
 
 CONNECT_S = 4.0  # TCP
 DIAL_S = 8.0  # libp2p's handshake and the ping, together
@@ -78,7 +78,7 @@ async def _try_tcp(address: str) -> Dialled:
 
 
 async def _dial_peers(reached: list[Dialled], place: Path) -> list[Dialled]:
-    from swarmd.dht.p2pd import START_S, SocketDirectory
+    from swarmd.dht.p2p.p2pd import START_S, SocketDirectory
 
     sockets = SocketDirectory(place)
     sockets.open()
@@ -95,7 +95,7 @@ async def _dial_peers(reached: list[Dialled], place: Path) -> list[Dialled]:
 
 async def _meet(p2p: Any, reached: Dialled) -> Dialled:
     """Connect as a peer and ask for its time."""
-    from swarmd.dht.hive import Multiaddr, P2PDaemonError, PeerID
+    from swarmd.dht.p2p.hivemind_api import Multiaddr, P2PDaemonError, PeerID
 
     if reached.reason:
         return reached
@@ -113,7 +113,7 @@ async def _meet(p2p: Any, reached: Dialled) -> Dialled:
 
 async def _ask_time(p2p: Any, peer: Any) -> tuple[float, float | None]:
     """(round trip, peer's clock minus ours) of the quickest of some pings; no clock where it does not ping back."""
-    from swarmd.dht.hive import P2PDaemonError, P2PHandlerError, dht_pb2, protocol_module
+    from swarmd.dht.p2p.hivemind_api import P2PDaemonError, P2PHandlerError, dht_pb2, protocol_module
 
     best: tuple[float, float | None] = (float("inf"), None)
     kind = protocol_module.DHTProtocol

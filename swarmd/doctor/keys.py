@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from swarmd.daemon.process import TAG_VARIABLE
-from swarmd.dht.identity import FILE_BYTES_MAX, Identity, parse_identity
-from swarmd.dht.saved import last_backup, note_of
+from swarmd.dht.identity.backup_notes import last_backup, note_of
+from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identity
 from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread

@@ -10,7 +10,7 @@ import psutil
 
 from swarmd.config import Config
 from swarmd.daemon.process import TAG_VARIABLE
-from swarmd.dht.places import is_free, tcp_place
+from swarmd.dht.p2p.multiaddrs import is_free, tcp_place
 from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread

@@ -28,8 +28,8 @@ from swarmd.config import (
     Share,
 )
 from swarmd.dht.addresses import is_address
-from swarmd.dht.identity import is_peer_id
-from swarmd.dht.records import PROTOCOL
+from swarmd.dht.identity.identity import is_peer_id
+from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ManifestError
 
 FORMAT = 1
@@ -131,7 +131,7 @@ class Chain(Section, frozen=True):
 
 
 class Signature(Section, frozen=True):
-    """The creator's signature, as `swarmd.dht.signatures` has it, in lower-case hex."""
+    """The creator's signature, as `swarmd.dht.identity.signatures` has it, in lower-case hex."""
 
     by: Text  # peer id
     value: SignatureText

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from swarmd.dht import signatures
-from swarmd.dht.identity import Identity
+from swarmd.dht.identity import signatures
+from swarmd.dht.identity.identity import Identity
 from swarmd.errors import ManifestError
 from swarmd.manifest.form import Manifest, Recipe, Signature, check_form
 

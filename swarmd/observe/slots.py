@@ -26,7 +26,7 @@ from swarmd.secret_files import Kind, locate_secret
 SECRET_BYTES_MAX = 64 * 1024
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 PUSH_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")  # name=value, with commas between
-SEED_BYTES = slice(4, 36)  # of the file of an Ed25519 identity, see swarmd.dht.identity
+SEED_BYTES = slice(4, 36)  # of the file of an Ed25519 identity, see swarmd.dht.identity.identity
 ED25519_FILE_BYTES = 68
 
 Part = Literal["network", "trainer", "chain", "web"]  # a process beside the daemon

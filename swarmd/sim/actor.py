@@ -10,7 +10,7 @@ import msgspec
 
 from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen
 from swarmd.core.values import RolloutsRef
-from swarmd.dht.work import WORK_BITS
+from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.sim.dht import Report
 from swarmd.sim.rooms import BARE_BYTES, MEMBER_BYTES, RECORD_S, REPORT_BYTES, GuardedDht, GuardedStore, Place
 

@@ -9,9 +9,9 @@ import msgspec
 
 from swarmd.bounds import REAL_MAX
 from swarmd.core.values import RolloutsRef
-from swarmd.dht.records import GROUPS_MAX, ROUNDS_AHEAD, check_payload
-from swarmd.dht.sizes import PAYLOAD_BYTES_MAX
-from swarmd.dht.work import WORK_BITS
+from swarmd.dht.identity.proof_of_work import WORK_BITS
+from swarmd.dht.wire.records import GROUPS_MAX, ROUNDS_AHEAD, check_payload
+from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX
 from swarmd.errors import RecordRejected
 from swarmd.sim.actor import GROUPS, RENEW_S, Actor, Insider
 from swarmd.sim.rooms import BARE_BYTES, GuardedStore, Place

@@ -9,9 +9,9 @@ import msgspec
 from swarmd.core.events import Equivocated
 from swarmd.core.peers.evidence import EQUIVOCATIONS_KEPT, is_news
 from swarmd.core.values import KnownEvidence
-from swarmd.dht.compared import Compared
-from swarmd.dht.evidence import Evidence, contradiction
-from swarmd.dht.records import ReportRecord, Signed
+from swarmd.dht.rounds.record_comparison import Compared
+from swarmd.dht.wire.evidence import Evidence, contradiction
+from swarmd.dht.wire.records import ReportRecord, Signed
 from swarmd.sim.dht import Report
 
 

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from swarmd.core.commands import Announce, CollectReports, Gather, NoteEvidence, PublishLeaderboard
 from swarmd.core.events import Equivocated, Event, MemberLeft, MemberSeen, ReportSeen, RolloutsGathered, RoundAnnounced
-from swarmd.dht.guides import choose_guides
-from swarmd.dht.hint_bounds import HintBounds
-from swarmd.dht.presence import Presences
-from swarmd.dht.rejections import Rejections
-from swarmd.dht.reporters import Reporters
-from swarmd.dht.seniority import Rank, Seniority
-from swarmd.dht.sources import Sources
+from swarmd.dht.limits.hint_limits import HintBounds
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits.reporters import Reporters
+from swarmd.dht.members.presence import Presences
+from swarmd.dht.p2p.search_peers import choose_guides
+from swarmd.dht.rounds.sources import Sources
+from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.errors import RecordRejected
 from swarmd.sim.dht import Report, is_newer
 from swarmd.sim.evidence import EvidenceFinder

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import Equivocated, MemberLeft, MemberSeen, NodeStopped, RecordsRejected, Registered, ReportSeen
 from swarmd.core.state import MEMBERS_MAX, Coordination
-from swarmd.dht.presence import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
-from swarmd.dht.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
-from swarmd.dht.reporters import CHANGES_MAX, IDLE_MAX
+from swarmd.dht.limits.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
+from swarmd.dht.limits.reporters import CHANGES_MAX, IDLE_MAX
+from swarmd.dht.members.presence import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
 from swarmd.sim.guarded import GuardedNetworkWorker
 from swarmd.sim.hostile import is_hostile
 from swarmd.sim.network import POLL_S

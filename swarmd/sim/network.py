@@ -32,8 +32,8 @@ from swarmd.core.events import (
     RoundAnnounced,
     RoundPublished,
 )
-from swarmd.dht.credit_check import CreditCheck
-from swarmd.dht.records import PAST_S, TTL_MAX_S
+from swarmd.dht.rounds.credit_check import CreditCheck
+from swarmd.dht.wire.records import PAST_S, TTL_MAX_S
 from swarmd.sim.dht import Report, announcement_of, is_newer, member_fact, report_of, reporters_of
 from swarmd.sim.worker import SimWorker
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from swarmd.core.events import Event
 from swarmd.core.values import Standing
-from swarmd.dht.key_room import KEY_BYTES_MAX, KeyRoom
-from swarmd.dht.records import PAST_S, ROUNDS_AHEAD, ROUNDS_BEHIND
-from swarmd.dht.seniority import Rank, Seniority
-from swarmd.dht.work import WORK_BITS
+from swarmd.dht.identity.proof_of_work import WORK_BITS
+from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyRoom
+from swarmd.dht.store.seniority import Rank, Seniority
+from swarmd.dht.wire.records import PAST_S, ROUNDS_AHEAD, ROUNDS_BEHIND
 from swarmd.sim.dht import Dht, Report, Reports, Store
 
 if TYPE_CHECKING:

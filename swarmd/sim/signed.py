@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmd.core.commands import Announce, Command, PublishLeaderboard, PublishReport
-from swarmd.dht.compared import Compared
-from swarmd.dht.evidence import Evidence
-from swarmd.dht.leaderboard import Board, encode_board
-from swarmd.dht.records import ClockRecord, LeaderboardRecord, Payload, ReportRecord, Signed
+from swarmd.dht.rounds.record_comparison import Compared
+from swarmd.dht.wire.evidence import Evidence
+from swarmd.dht.wire.leaderboard import Board, encode_board
+from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, Payload, ReportRecord, Signed
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node
     from swarmd.sim.world import World
 
-STEP_S = 0.001  # a node's expirations grow with each record, as `swarmd.dht.publisher` has it
+STEP_S = 0.001  # a node's expirations grow with each record, as `swarmd.dht.rounds.publisher` has it
 
 
 class SignedRecords:

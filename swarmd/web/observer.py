@@ -39,15 +39,15 @@ from swarmd.core.node.results import preceding
 from swarmd.core.peers.evidence import keep
 from swarmd.core.state import Clock, State
 from swarmd.core.values import ChainSettings, Settings
-from swarmd.dht.clock import SwarmClock
-from swarmd.dht.gather import gather
-from swarmd.dht.hive import use_hivemind_log_handler
-from swarmd.dht.identity import create_identity
-from swarmd.dht.leaderboard import Board
-from swarmd.dht.membership import Members
+from swarmd.dht.identity.identity import create_identity
+from swarmd.dht.members.membership import Members
+from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
+from swarmd.dht.rounds.clock import SwarmClock
+from swarmd.dht.rounds.gather import gather
+from swarmd.dht.rounds.stages import Stages
+from swarmd.dht.rounds.standings import Standings
 from swarmd.dht.session import Session
-from swarmd.dht.stages import Stages
-from swarmd.dht.standings import Standings
+from swarmd.dht.wire.leaderboard import Board
 from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.manifest import Manifest

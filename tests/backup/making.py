@@ -9,7 +9,7 @@ import msgspec
 
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef
-from swarmd.dht.identity import create_identity
+from swarmd.dht.identity.identity import create_identity
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import DataPaths

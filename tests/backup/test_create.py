@@ -18,7 +18,7 @@ from swarmd.backup.restore import IDENTITY, _check_keys, check_backup, restore_b
 from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
 from swarmd.daemon.notes import Restored, read_restored, refuse_moved
-from swarmd.dht.identity import generate_identity, read_identity
+from swarmd.dht.identity.identity import generate_identity, read_identity
 from swarmd.errors import BackupError, IdentityError, IdentityInUse, LogInUse, NoSpaceLeft, NotFoundError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.store import EventLog

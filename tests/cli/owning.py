@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.dht.identity import generate_identity
+from swarmd.dht.identity.identity import generate_identity
 from swarmd.manifest import Manifest, read_manifest
 from tests.contracts.chain import connect
 

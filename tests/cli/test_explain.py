@@ -14,8 +14,8 @@ from swarmd.cli import run_command
 from swarmd.cli.explain import tell_round
 from swarmd.core.applied import Applied
 from swarmd.core.events import Equivocated, Event
-from swarmd.dht.evidence import open_evidence, pair_of
-from swarmd.dht.records import sign
+from swarmd.dht.wire.evidence import open_evidence, pair_of
+from swarmd.dht.wire.records import sign
 from swarmd.errors import ExitCode
 from swarmd.eventlog.fold import fold, oldest_base
 from swarmd.eventlog.reader import read_commits

@@ -16,7 +16,7 @@ import pytest
 from swarmd import animals
 from swarmd.cli import run_command
 from swarmd.core.state import State
-from swarmd.dht.identity import create_identity, load_identity
+from swarmd.dht.identity.identity import create_identity, load_identity
 from swarmd.errors import ExitCode
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
 from swarmd.paths import DataPaths
@@ -169,7 +169,7 @@ def test_check_finds_what_is_wrong(home: Home, tmp_path: Path) -> None:
 
 
 def test_an_rsa_identity_of_rl_swarm_is_taken_over(home: Home, tmp_path: Path) -> None:
-    from swarmd.dht.hive import P2P
+    from swarmd.dht.p2p.hivemind_api import P2P
 
     P2P.generate_identity(str(tmp_path / "swarm.pem"))
     code, out, err = home.run("import", tmp_path / "swarm.pem", tmp_path / "identity.key")
@@ -205,8 +205,8 @@ def test_a_name_is_made_as_rl_swarm_makes_it(tmp_path: Path, monkeypatch: pytest
 def test_who_brings_an_identity_along_is_told_its_name_there(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swarmd.dht.called import known_name
-    from swarmd.dht.rsa import create_rsa_identity
+    from swarmd.dht.identity.foreign_name import known_name
+    from swarmd.dht.identity.rsa import create_rsa_identity
 
     peer = create_rsa_identity(tmp_path / "swarm.pem").peer_id
     assert "RL Swarm's names are made of other words" in home.run("import", tmp_path / "swarm.pem", tmp_path / "a")[2]

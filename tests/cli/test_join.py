@@ -10,10 +10,10 @@ import pytest
 
 from swarmd.animals import animal_name
 from swarmd.config import load_config
-from swarmd.dht.called import known_name, note_name
-from swarmd.dht.identity import create_identity, load_identity
-from swarmd.dht.records import PROTOCOL
-from swarmd.dht.rsa import create_rsa_identity
+from swarmd.dht.identity.foreign_name import known_name, note_name
+from swarmd.dht.identity.identity import create_identity, load_identity
+from swarmd.dht.identity.rsa import create_rsa_identity
+from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ExitCode
 from swarmd.manifest import sign_manifest, write_manifest
 from tests.anvil import running_anvil

@@ -32,8 +32,8 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.core.values import BlockRef, ChainSettings
-from swarmd.dht.identity import create_identity
-from swarmd.dht.records import ReportRecord, sign
+from swarmd.dht.identity.identity import create_identity
+from swarmd.dht.wire.records import ReportRecord, sign
 from swarmd.errors import ExitCode
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog

@@ -11,7 +11,7 @@ from swarmd.config import load_config
 from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
 from swarmd.core.step import RULES
-from swarmd.dht.identity import create_identity, load_identity
+from swarmd.dht.identity.identity import create_identity, load_identity
 from swarmd.errors import ExitCode, OtherSwarm
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog

@@ -17,7 +17,7 @@ import pytest
 from swarmd.chain.orders import Journal
 from swarmd.cli.swarm_new import swarm_id
 from swarmd.config import load_config
-from swarmd.dht.identity import load_identity
+from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ExitCode
 from swarmd.swarms.reasoning_gym import MIXTURE
 from tests.anvil import running_anvil

@@ -15,7 +15,7 @@ from swarmd.cli import run_command
 from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.events import Event, Fact, MemberSeen, NodeStopped, Registered, WorkerExited
 from swarmd.daemon.identity import node_identity
-from swarmd.dht.identity import create_identity, generate_identity, load_identity, write_private
+from swarmd.dht.identity.identity import create_identity, generate_identity, load_identity, write_private
 from swarmd.errors import ExitCode, IdentityError, NotFoundError
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog

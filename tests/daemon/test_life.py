@@ -15,7 +15,7 @@ import pytest
 from swarmd.core.events import NodeStarted, NodeStopped, StageTrained, StopRequested, WorkerExited
 from swarmd.core.state import State
 from swarmd.daemon.control import ask
-from swarmd.dht.sockets import socket_place
+from swarmd.dht.p2p.sockets import socket_place
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.offline.replay import verify
 from tests.daemon.node import FakeNode, fake_node, is_alive

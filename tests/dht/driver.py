@@ -16,8 +16,8 @@ from swarmd.config import Config, CoordinatorConfig, DhtConfig, SwarmConfig, enc
 from swarmd.core.commands import Command
 from swarmd.core.events import Event, LinkUp
 from swarmd.core.values import RolloutsRef
-from swarmd.dht.identity import create_identity, read_identity
-from swarmd.dht.sockets import socket_place
+from swarmd.dht.identity.identity import create_identity, read_identity
+from swarmd.dht.p2p.sockets import socket_place
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.worker.frames import FrameReader, encode_frame

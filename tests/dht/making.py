@@ -10,9 +10,10 @@ import msgpack
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from swarmd.dht import names
-from swarmd.dht.identity import Identity, generate_identity
-from swarmd.dht.records import (
+from swarmd.dht.identity.identity import Identity, generate_identity
+from swarmd.dht.identity.rsa import RSA_PREFIX, RsaIdentity
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import (
     ClockRecord,
     LeaderboardRecord,
     Membership,
@@ -25,7 +26,6 @@ from swarmd.dht.records import (
     sign,
     signed_message,
 )
-from swarmd.dht.rsa import RSA_PREFIX, RsaIdentity
 from swarmd.errors import RecordRejected
 
 SWARM = "test-swarm"

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgpack
 
-from swarmd.dht import names
 from swarmd.dht.addresses import split_address
-from swarmd.dht.hive import DictionaryDHTValue, MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
-from swarmd.dht.p2pd import Daemon, SocketDirectory
-from swarmd.dht.records import Signed
+from swarmd.dht.p2p.hivemind_api import DictionaryDHTValue, MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
+from swarmd.dht.p2p.p2pd import Daemon, SocketDirectory
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Signed
 
 
 class Outsider:

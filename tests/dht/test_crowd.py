@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from swarmd.dht.budget import RESERVE, Bounds, Caller, Flow
-from swarmd.dht.door import BURST_S as DOOR_BURST_S
-from swarmd.dht.door import CALLS_PER_S, Door
-from swarmd.dht.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
-from swarmd.dht.quota import SENDERS_MAX
-from swarmd.dht.records import Policy
-from swarmd.dht.rejections import Rejections
-from swarmd.dht.validator import REWRITES_BURST, REWRITES_PER_S, Validator
+from swarmd.dht.limits.budget import RESERVE, Bounds, Caller, Flow
+from swarmd.dht.limits.door import BURST_S as DOOR_BURST_S
+from swarmd.dht.limits.door import CALLS_PER_S, Door
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits.token_bucket import SENDERS_MAX
+from swarmd.dht.rounds.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
+from swarmd.dht.store.validator import REWRITES_BURST, REWRITES_PER_S, Validator
+from swarmd.dht.wire.records import Policy
 from swarmd.errors import RecordRejected
 
 pytestmark = pytest.mark.anyio

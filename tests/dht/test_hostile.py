@@ -27,12 +27,12 @@ from swarmd.core.events import (
     RoundAnnounced,
     RoundPublished,
 )
-from swarmd.dht import names
-from swarmd.dht.fetch import PROTOCOL
-from swarmd.dht.gossip import Hint
-from swarmd.dht.hive import dht_pb2
-from swarmd.dht.identity import generate_identity
-from swarmd.dht.records import ClockRecord, Membership, ReportRecord, RolloutsRecord, Signed
+from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.p2p.hivemind_api import dht_pb2
+from swarmd.dht.pubsub.hints import Hint
+from swarmd.dht.rounds.fetch import PROTOCOL
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import ClockRecord, Membership, ReportRecord, RolloutsRecord, Signed
 from tests.dht.driver import SWARM, Driver, until
 from tests.dht.making import ALICE, DIGEST, forged, signed_by
 from tests.dht.outsider import Outsider, bomb, dictionary_of, dictionary_with
@@ -164,7 +164,8 @@ async def test_bombs_and_odd_dictionaries_do_no_harm(scene: Scene) -> None:
 
 async def test_an_unguarded_hivemind_would_have_died_of_the_same_bomb() -> None:
     program = (
-        "import swarmd.dht.lean, sys, hivemind.dht.storage\nfrom hivemind.utils.serializer import MSGPackSerializer\n"
+        "import swarmd.dht.p2p.hivemind_import, sys, hivemind.dht.storage\n"
+        "from hivemind.utils.serializer import MSGPackSerializer\n"
         "MSGPackSerializer.loads(sys.stdin.buffer.read())"
     )
     done = await asyncio.to_thread(
@@ -344,7 +345,7 @@ async def test_a_membership_with_a_nasty_name_is_not_told(scene: Scene) -> None:
 
 def test_the_outsiders_dictionaries_are_what_hivemind_sends() -> None:
     signed = signed_by(ALICE, REPORT)
-    from swarmd.dht.validator import load_dictionary
+    from swarmd.dht.store.validator import load_dictionary
 
     for encoded in (dictionary_with(signed), dictionary_of([(signed.owner, signed.value, signed.expiration)])):
         assert load_dictionary(encoded).get(signed.owner).value == signed.value

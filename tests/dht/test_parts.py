@@ -17,16 +17,14 @@ import pytest
 
 from swarmd.core.events import RecordsRejected
 from swarmd.dht.addresses import split_address
-from swarmd.dht.hint_bounds import ALL_BURST, HINTS_BURST, RESERVE, HintBounds
-from swarmd.dht.identity import generate_identity
-from swarmd.dht.p2pd import SocketDirectory, await_ports
-from swarmd.dht.peers import PEERS_KEPT, AddressBook, answers
-from swarmd.dht.places import is_free, tcp_place
-from swarmd.dht.quota import SENDERS_MAX, Quota
-from swarmd.dht.records import ReportRecord
-from swarmd.dht.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S, REPEAT_S, Rejections
-from swarmd.dht.shelf import Shelf, ShelfFile
-from swarmd.dht.sockets import (
+from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.limits.hint_limits import ALL_BURST, HINTS_BURST, RESERVE, HintBounds
+from swarmd.dht.limits.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S, REPEAT_S, Rejections
+from swarmd.dht.limits.token_bucket import SENDERS_MAX, Quota
+from swarmd.dht.p2p.multiaddrs import is_free, tcp_place
+from swarmd.dht.p2p.p2pd import SocketDirectory, await_ports
+from swarmd.dht.p2p.peers import PEERS_KEPT, AddressBook, answers
+from swarmd.dht.p2p.sockets import (
     SOCKET_NAME_BYTES,
     SOCKET_PATH_BYTES_MAX,
     clearing_short_place,
@@ -34,6 +32,8 @@ from swarmd.dht.sockets import (
     remove_short_place,
     socket_place,
 )
+from swarmd.dht.store.own_records import Shelf, ShelfFile
+from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import AddressInUse, ConfigError, PathUnusable, RecordRejected
 from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM, signed_by
 
@@ -279,7 +279,7 @@ def test_leftovers_of_a_killed_predecessor_are_cleared(tmp_path: Path) -> None:
 
 
 def test_a_bomb_of_nested_extensions_is_refused() -> None:
-    from swarmd.dht.validator import guard_serializer, load_dictionary
+    from swarmd.dht.store.validator import guard_serializer, load_dictionary
 
     guard_serializer()
     guard_serializer()
@@ -300,8 +300,9 @@ def test_a_bomb_of_nested_extensions_is_refused() -> None:
 
 
 def test_a_record_in_a_message_is_judged_again_only_for_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    from swarmd.dht import names, validator
-    from swarmd.dht.records import Policy
+    from swarmd.dht.store import validator
+    from swarmd.dht.wire import names
+    from swarmd.dht.wire.records import Policy
 
     now = Clock()
     signed = signed_by(ALICE, REPORT)
@@ -318,8 +319,9 @@ def test_a_record_in_a_message_is_judged_again_only_for_its_age(monkeypatch: pyt
 
 def test_the_lean_hivemind_has_no_torch() -> None:
     program = (
-        "import sys\nfrom swarmd.dht import hive\n"
-        "print([name for name in ('torch', 'numpy', 'hivemind.moe') if name in sys.modules], hive.swarmd.dht.lean.LEAN)"
+        "import sys\nfrom swarmd.dht.p2p import hivemind_api as hive\n"
+        "print([name for name in ('torch', 'numpy', 'hivemind.moe') if name in sys.modules], "
+        "hive.swarmd.dht.p2p.hivemind_import.LEAN)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] True"

@@ -43,9 +43,9 @@ from swarmd.core.events import (
     RoundPublished,
 )
 from swarmd.core.values import RolloutsRef, Standing
-from swarmd.dht.identity import create_identity
-from swarmd.dht.leaderboard import Board, read_standings, verify_leaderboard
-from swarmd.dht.records import ADMITTED_MAX
+from swarmd.dht.identity.identity import create_identity
+from swarmd.dht.wire.leaderboard import Board, read_standings, verify_leaderboard
+from swarmd.dht.wire.records import ADMITTED_MAX
 from swarmd.errors import ExitCode
 from swarmd.worker.frames import encode_frame
 from swarmd.worker.messages import Perform, Stop

@@ -8,8 +8,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from swarmd.dht.hive import DHTNode, protocol_module
-from swarmd.dht.p2pd import SocketDirectory
+from swarmd.dht.p2p.hivemind_api import DHTNode, protocol_module
+from swarmd.dht.p2p.p2pd import SocketDirectory
 
 OFFSET_S = float(sys.argv[1])
 

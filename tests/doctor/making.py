@@ -15,7 +15,7 @@ from swarmd.core.events import Event, NodeStarted
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.core.values import ChainSettings
-from swarmd.dht.identity import create_identity
+from swarmd.dht.identity.identity import create_identity
 from swarmd.doctor.catalogue import CHECKS, choose_checks
 from swarmd.doctor.examination import examine
 from swarmd.doctor.finding import Finding, Report

@@ -20,7 +20,7 @@ from swarmd.chain.fees import GWEI
 from swarmd.cli import run_command
 from swarmd.core.events import ChainUp, SubmissionPrepared, WorkerStarted
 from swarmd.core.values import BlockRef, ChainSettings, Prepared
-from swarmd.dht.identity import generate_identity
+from swarmd.dht.identity.identity import generate_identity
 from swarmd.doctor.endpoints import judge_endpoints
 from swarmd.doctor.seen import Seen
 from tests.anvil import running_anvil

@@ -14,7 +14,7 @@ import pytest
 
 from swarmd.core.events import RoundAnnounced
 from swarmd.daemon.process import TAG_VARIABLE
-from swarmd.dht.identity import generate_identity
+from swarmd.dht.identity.identity import generate_identity
 from swarmd.doctor import announce, clock
 from swarmd.doctor.catalogue import choose_checks
 from swarmd.doctor.clock import judge_peers

@@ -13,7 +13,7 @@ import pytest
 from swarmd.cli.layout import LOOPBACK, NodePlace, Source, choose_port, write_config
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
-from swarmd.dht.rsa import create_rsa_identity
+from swarmd.dht.identity.rsa import create_rsa_identity
 from swarmd.paths import configs_directory
 from swarmd.swarms.rollouts import Rollouts
 from tests.dht.legacy.network import V04

@@ -19,9 +19,9 @@ from zlib import compress
 import msgspec
 
 from swarmd.config import SwarmConfig
-from swarmd.dht import names
-from swarmd.dht.identity import Identity, generate_identity
-from swarmd.dht.records import Membership, Payload, ReportRecord, RolloutsRecord, Signed
+from swarmd.dht.identity.identity import Identity, generate_identity
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, Signed
 from swarmd.swarms.plan import NO_MATERIAL, Place, Plan
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts

@@ -12,9 +12,9 @@ from typing import Any
 
 from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import RecordsRejected, RoundAnnounced
-from swarmd.dht import names
-from swarmd.dht.hive import P2PContext, dht_pb2
-from swarmd.dht.records import RolloutsRecord
+from swarmd.dht.p2p.hivemind_api import P2PContext, dht_pb2
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import RolloutsRecord
 from tests.dht.driver import SWARM, Driver
 from tests.dht.making import DIGEST, signed_by
 from tests.dht.outsider import Outsider

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from swarmd.cli.daemons import Daemon
 from swarmd.core.events import Event, MemberSeen, RecordsRejected, ReportSeen, RoundAnnounced, RoundPublished
-from swarmd.dht import names
-from swarmd.dht.records import decode_signed
-from swarmd.dht.rsa import RsaIdentity
+from swarmd.dht.identity.rsa import RsaIdentity
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import decode_signed
 from swarmd.eventlog.reader import read_commits
 from tests.daemon.node import RUNNER
 from tests.e2e.audit import verify

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import msgpack
 
-from swarmd.dht import names
 from swarmd.dht.addresses import split_address
-from swarmd.dht.hive import Multiaddr, PeerID, dht_pb2
-from swarmd.dht.identity import Identity, generate_identity
-from swarmd.dht.records import Payload, Signed
+from swarmd.dht.identity.identity import Identity, generate_identity
+from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID, dht_pb2
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Payload, Signed
 from tests.dht.making import signed_by
 from tests.dht.outsider import Outsider
 from tests.hostile.worked import with_work

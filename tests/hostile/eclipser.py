@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from swarmd.dht import names
 from swarmd.dht.addresses import split_address
-from swarmd.dht.hive import Multiaddr, P2PContext, PeerID, dht_pb2
+from swarmd.dht.p2p.hivemind_api import Multiaddr, P2PContext, PeerID, dht_pb2
+from swarmd.dht.wire import names
 from tests.dht.outsider import Outsider, dictionary_of
 
 

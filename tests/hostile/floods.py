@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cache
 
-from swarmd.dht import names
-from swarmd.dht.fetch import PROTOCOL
-from swarmd.dht.hive import dht_pb2, p2pd_pb2
-from swarmd.dht.identity import Identity
-from swarmd.dht.records import ReportRecord, sign
+from swarmd.dht.identity.identity import Identity
+from swarmd.dht.p2p.hivemind_api import dht_pb2, p2pd_pb2
+from swarmd.dht.rounds.fetch import PROTOCOL
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import ReportRecord, sign
 from tests.dht.driver import SWARM
 from tests.dht.making import DIGEST
 from tests.dht.outsider import Outsider

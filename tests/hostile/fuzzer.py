@@ -13,11 +13,11 @@ from typing import Any
 
 import msgpack
 
-from swarmd.dht import names
-from swarmd.dht.fetch import PROTOCOL
-from swarmd.dht.hive import PeerID, dht_pb2
-from swarmd.dht.identity import Identity
-from swarmd.dht.validator import load_dictionary
+from swarmd.dht.identity.identity import Identity
+from swarmd.dht.p2p.hivemind_api import PeerID, dht_pb2
+from swarmd.dht.rounds.fetch import PROTOCOL
+from swarmd.dht.store.validator import load_dictionary
+from swarmd.dht.wire import names
 from tests.dht.outsider import Outsider
 from tests.hostile.grammar import Entry, Grammar
 

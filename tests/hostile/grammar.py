@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from swarmd.dht import names
-from swarmd.dht.hive import dht_pb2
-from swarmd.dht.identity import Ed25519Identity, Identity, peer_id_of
-from swarmd.dht.records import Signed, signed_message
+from swarmd.dht.identity.identity import Ed25519Identity, Identity, peer_id_of
+from swarmd.dht.p2p.hivemind_api import dht_pb2
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Signed, signed_message
 from tests.dht.outsider import bomb, dictionary_of
 from tests.extremes import INTEGERS, REALS
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgpack
 
-from swarmd.dht import names
-from swarmd.dht.hive import dht_pb2
-from swarmd.dht.identity import Identity, generate_identity
-from swarmd.dht.records import Membership, Payload, ReportRecord, Signed, sign
+from swarmd.dht.identity.identity import Identity, generate_identity
+from swarmd.dht.p2p.hivemind_api import dht_pb2
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Membership, Payload, ReportRecord, Signed, sign
 from tests.dht.outsider import Outsider
 from tests.hostile.fuzzer import fate_of
 

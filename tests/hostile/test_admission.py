@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from swarmd.core.events import MemberLeft, MemberSeen, RecordsRejected
-from swarmd.dht.admission import invite, write_invitation
-from swarmd.dht.identity import load_identity
-from swarmd.dht.invitations import MadeHere
-from swarmd.dht.records import ReportRecord
+from swarmd.dht.identity.identity import load_identity
+from swarmd.dht.members.admission import invite, write_invitation
+from swarmd.dht.members.invitations import MadeHere
+from swarmd.dht.wire.records import ReportRecord
 from tests.dht.driver import SWARM, Driver
 from tests.dht.making import DIGEST
 from tests.hostile.crowd import Crowd

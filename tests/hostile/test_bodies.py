@@ -15,11 +15,11 @@ import pytest
 
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
-from swarmd.dht import gather
-from swarmd.dht.fetch import PROTOCOL
-from swarmd.dht.identity import Identity, create_identity, generate_identity, read_identity
-from swarmd.dht.records import ReportRecord, RolloutsRecord
-from swarmd.dht.work import WORK_BITS, find_work
+from swarmd.dht.identity.identity import Identity, create_identity, generate_identity, read_identity
+from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
+from swarmd.dht.rounds import gather
+from swarmd.dht.rounds.fetch import PROTOCOL
+from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
 from swarmd.swarms import rollouts
 from tests.dht.driver import SWARM
 from tests.dht.making import signed_by

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.core.events import LinkUp, RecordsRejected
-from swarmd.dht import names
+from swarmd.dht.wire import names
 from tests.dht.driver import SWARM
 from tests.hostile.eclipser import Eclipser
 from tests.hostile.swarm import small_swarm

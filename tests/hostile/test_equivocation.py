@@ -37,13 +37,13 @@ from swarmd.core.events import (
     RoundPublished,
 )
 from swarmd.core.values import KnownEvidence, Standing
-from swarmd.dht import names
-from swarmd.dht.bodies import deflate
-from swarmd.dht.evidence import open_evidence, pair_of
-from swarmd.dht.exchange import EvidenceTold
-from swarmd.dht.identity import Identity, generate_identity, load_identity
-from swarmd.dht.leaderboard import Board, encode_board
-from swarmd.dht.records import ClockRecord, LeaderboardRecord, ReportRecord, Signed, sign
+from swarmd.dht.identity.identity import Identity, generate_identity, load_identity
+from swarmd.dht.pubsub.evidence_gossip import EvidenceTold
+from swarmd.dht.wire import names
+from swarmd.dht.wire.bodies import deflate
+from swarmd.dht.wire.evidence import open_evidence, pair_of
+from swarmd.dht.wire.leaderboard import Board, encode_board
+from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, ReportRecord, Signed, sign
 from tests.core.story import Story, coordinator_settings
 from tests.dht.driver import SWARM, Driver
 from tests.dht.making import DIGEST

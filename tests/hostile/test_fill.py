@@ -10,7 +10,7 @@ import pytest
 
 from swarmd.core.commands import Gather
 from swarmd.core.events import MemberSeen, RolloutsGathered
-from swarmd.dht.records import Membership, ReportRecord, RolloutsRecord
+from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
 from tests.dht.driver import SWARM, Driver
 from tests.dht.making import DIGEST
 from tests.hostile.crowd import Crowd

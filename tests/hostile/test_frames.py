@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.dht import names
-from swarmd.dht.hive import dht_pb2
+from swarmd.dht.p2p.hivemind_api import dht_pb2
+from swarmd.dht.wire import names
 from tests.dht.driver import until
 from tests.hostile.attack import GROWTH_MIB_MAX, MIB, besieged, memory_mib
 from tests.hostile.floods import begin_call, framed, half_frame

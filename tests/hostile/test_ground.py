@@ -10,10 +10,10 @@ import pytest
 
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
-from swarmd.dht import names
-from swarmd.dht.hive import dht_pb2
-from swarmd.dht.identity import Identity, generate_identity, write_private
-from swarmd.dht.lookup import BREADTH
+from swarmd.dht.identity.identity import Identity, generate_identity, write_private
+from swarmd.dht.p2p.hivemind_api import dht_pb2
+from swarmd.dht.store.lookup import BREADTH
+from swarmd.dht.wire import names
 from tests.dht.driver import SWARM, Driver, until
 from tests.hostile.eclipser import Eclipser
 from tests.hostile.swarm import SmallSwarm, small_swarm

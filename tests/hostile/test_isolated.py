@@ -13,10 +13,10 @@ import pytest
 
 from swarmd.core.events import LinkUp, RecordsRejected, RoundAnnounced
 from swarmd.core.state import Link, State
-from swarmd.dht import names
-from swarmd.dht.hearing import SILENT_S, Hearing
-from swarmd.dht.identity import load_identity
-from swarmd.dht.records import ClockRecord, sign
+from swarmd.dht.identity.identity import load_identity
+from swarmd.dht.members.coordinator_contact import SILENT_S, Hearing
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import ClockRecord, sign
 from swarmd.observe.live import Live
 from swarmd.observe.status import LogStatus, status_of
 from tests.core.story import Story, settings

@@ -10,13 +10,13 @@ import pytest
 
 from swarmd.core.events import Event, MemberLeft, MemberSeen
 from swarmd.core.values import Standing
-from swarmd.dht import presence
-from swarmd.dht.identity import Identity, generate_identity
-from swarmd.dht.membership import Members
-from swarmd.dht.presence import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST
-from swarmd.dht.records import PAST_S, Signed
-from swarmd.dht.seniority import Seniority
-from swarmd.dht.work import WORK_BITS, find_work, work_bits
+from swarmd.dht.identity.identity import Identity, generate_identity
+from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work, work_bits
+from swarmd.dht.members import presence
+from swarmd.dht.members.membership import Members
+from swarmd.dht.members.presence import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST
+from swarmd.dht.store.seniority import Seniority
+from swarmd.dht.wire.records import PAST_S, Signed
 from tests.dht.making import ALICE, BOB, MEMBERSHIP, SWARM, signed_by
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.dht.diversity import RANGE_PEERS_MAX, range_of, surplus
-from swarmd.dht.identity import generate_identity
-from swarmd.dht.peers import PEERS_KEPT, AddressBook
+from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.p2p.peers import PEERS_KEPT, AddressBook
+from swarmd.dht.p2p.routing_diversity import RANGE_PEERS_MAX, range_of, surplus
 
 
 @pytest.mark.parametrize(

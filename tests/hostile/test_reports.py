@@ -9,8 +9,8 @@ import pytest
 
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import Equivocated, ReportSeen
-from swarmd.dht.identity import generate_identity
-from swarmd.dht.records import ReportRecord
+from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.wire.records import ReportRecord
 from tests.dht.driver import SWARM, until
 from tests.dht.making import DIGEST, signed_by
 from tests.hostile.attack import besieged

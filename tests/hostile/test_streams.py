@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.dht.door import STREAMS
-from swarmd.dht.fetch import ABSENT, PROTOCOL
+from swarmd.dht.limits.door import STREAMS
+from swarmd.dht.rounds.fetch import ABSENT, PROTOCOL
 from tests.dht.driver import until
 from tests.hostile.attack import GROWTH_MIB_MAX, Siege, besieged, files_of
 from tests.hostile.floods import open_streams

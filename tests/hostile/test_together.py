@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.dht import names
+from swarmd.dht.wire import names
 from tests.dht.driver import SWARM, until
 from tests.dht.outsider import Outsider
 from tests.hostile.attack import GROWTH_MIB_MAX, Siege, besieged

@@ -16,7 +16,7 @@ from swarmd.cli.daemons import Daemon
 from swarmd.cli.layout import NodePlace
 from swarmd.cli.swarm import LocalSwarm
 from swarmd.core.events import RoundsSkipped, StopRequested, WorkerExited
-from swarmd.dht.sockets import socket_place
+from swarmd.dht.p2p.sockets import socket_place
 from swarmd.eventlog.fold import fold
 from swarmd.eventlog.reader import read_commits
 from tests.daemon.node import RUNNER

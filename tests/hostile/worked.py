@@ -8,9 +8,9 @@ from hashlib import sha256
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from swarmd.dht.identity import Ed25519Identity, Identity
-from swarmd.dht.records import Payload
-from swarmd.dht.work import WORK_BITS, work_bits
+from swarmd.dht.identity.identity import Ed25519Identity, Identity
+from swarmd.dht.identity.proof_of_work import WORK_BITS, work_bits
+from swarmd.dht.wire.records import Payload
 from tests.dht.driver import SWARM
 
 NUMBERS = (  # `find_work` of each in the swarm of the tests

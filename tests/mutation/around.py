@@ -125,7 +125,7 @@ SECRETS = (
         "swarmd/secret_files.py",
         "os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW",
         "os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW",
-        ("tests/dht/test_identity.py",),
+        ("tests/dht/identity/test_identity.py",),
     ),
     Mutant(
         "a bundle leaves with secrets in it",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.config import encode, parse_config
-from swarmd.dht.identity import create_identity
+from swarmd.dht.identity.identity import create_identity
 from swarmd.sandbox import confinement
 
 CONFIG = """
@@ -73,7 +73,7 @@ needs_landlock = pytest.mark.skipif(not supported(), reason="this kernel has no 
 
 def tries(worker: str, root: Path) -> tuple[dict[str, str], str]:
     """What came of each, and what the worker logged."""
-    from swarmd.dht.p2pd import find_p2pd
+    from swarmd.dht.p2p.p2pd import find_p2pd
 
     (root / "events").mkdir()
     for name in ("account.json", "account.pass", "events/1.seg", "rpc"):

@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 from swarmd.core.coordinator import coordination, members
 from swarmd.core.events import StopRequested
 from swarmd.core.state import MEMBERS_MAX, Member
-from swarmd.dht import presence, rejections, reporters
-from swarmd.dht.key_room import KeyRoom
-from swarmd.dht.presence import Presences
-from swarmd.dht.seniority import Rank
+from swarmd.dht.limits import rejections, reporters
+from swarmd.dht.members import presence
+from swarmd.dht.members.presence import Presences
+from swarmd.dht.store.key_capacity import KeyRoom
+from swarmd.dht.store.seniority import Rank
 from swarmd.errors import ConfigError
 from swarmd.sim import actors, chair, guarded
 from swarmd.sim.checks import InvariantBroken

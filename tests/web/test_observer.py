@@ -25,7 +25,7 @@ from swarmd.core.events import (
     ReportSeen,
 )
 from swarmd.core.values import RolloutsRef, Standing
-from swarmd.dht.identity import create_identity, load_identity
+from swarmd.dht.identity.identity import create_identity, load_identity
 from swarmd.manifest import Manifest, sign_manifest, write_manifest
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
 from swarmd.web.observer import DhtSwarm

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from swarmd.cli import run_command
 from swarmd.core.events import ChainBlock, ChainDegraded, ChainUp, ReportSeen, RoundAnnounced, StageLog
 from swarmd.core.values import BlockRef
-from swarmd.dht.identity import generate_identity
+from swarmd.dht.identity.identity import generate_identity
 from swarmd.errors import AddressInUse, ExitCode
 from swarmd.manifest import Manifest, write_manifest
 from swarmd.web import contract, observer, sums

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarmd.core.values import Standing
-from swarmd.dht.leaderboard import Board, keep_standings
+from swarmd.dht.wire.leaderboard import Board, keep_standings
 from swarmd.eventlog.fold import load
 from swarmd.paths import DataPaths
 from tests.web.serving import FOLLOWER, Served, copy_of, served, until

@@ -12,12 +12,12 @@ import anyio
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import RolloutsRef
-from swarmd.dht.gather import ANSWER_S, LEAST_S
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.records import Output, read_output
 from swarmd.dht.legacy.rollouts import rollouts_of
 from swarmd.dht.legacy.session import BEAM, LegacySession
-from swarmd.dht.sources import PEERS_MAX
+from swarmd.dht.rounds.gather import ANSWER_S, LEAST_S
+from swarmd.dht.rounds.sources import PEERS_MAX
 from swarmd.errors import NetworkDown, RecordRejected
 
 REWARDS_BEAM = 100

@@ -10,13 +10,13 @@ import math
 import time
 from collections.abc import Callable
 
-from swarmd.dht import names
-from swarmd.dht.hive import DHTRecord, RecordValidatorBase
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.records import LIFE_S, read_place
 from swarmd.dht.legacy.values import VALUE_BYTES_MAX, decode
-from swarmd.dht.quota import Quota
-from swarmd.dht.rejections import Rejections
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.p2p.hivemind_api import DHTRecord, RecordValidatorBase
+from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
 
 AHEAD_S = 300.0  # a writer's clock may be wrong by so much

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from swarmd.dht.hive import DHTID, DictionaryDHTValue, PeerID, ValueWithExpiration, dht_pb2, node_module
 from swarmd.dht.legacy.guard import Guard
 from swarmd.dht.legacy.storage import ENTRY_BYTES, LegacyStorage
 from swarmd.dht.legacy.values import Entry, decode, decode_dictionary
-from swarmd.dht.validator import YIELD_EVERY, GuardedProtocol, read_nearby
+from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID, ValueWithExpiration, dht_pb2, node_module
+from swarmd.dht.store.validator import YIELD_EVERY, GuardedProtocol, read_nearby
 from swarmd.errors import RecordRejected
 
 STALE = "stale"  # not worth counting: holders hand on what is just running out

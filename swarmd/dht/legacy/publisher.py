@@ -16,12 +16,12 @@ from typing import Any
 import anyio
 import msgspec
 
-from swarmd.dht.hive import DHTID, PeerID
 from swarmd.dht.legacy.guard import Guard
 from swarmd.dht.legacy.records import LIFE_S
 from swarmd.dht.legacy.search import Findings, search
 from swarmd.dht.legacy.values import encode
-from swarmd.dht.node import Life, Node
+from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
+from swarmd.dht.p2p.node import Life, Node
 from swarmd.errors import NetworkDown, RecordRejected
 
 BEAM = 20

@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from swarmd.dht import names
 from swarmd.dht.background import spawn
-from swarmd.dht.hive import DHTID, DictionaryDHTValue, PeerID
-from swarmd.dht.node import Life
+from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID
+from swarmd.dht.p2p.node import Life
+from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
 
 WORKERS = 8  # peers asked at the same time

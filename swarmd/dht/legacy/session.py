@@ -11,7 +11,7 @@ import anyio
 
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.identity import is_peer_id
+from swarmd.dht.identity.identity import is_peer_id
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.guard import CLOCK_ID, Guard
 from swarmd.dht.legacy.protocol import install_legacy
@@ -19,10 +19,10 @@ from swarmd.dht.legacy.publisher import LegacyPublisher
 from swarmd.dht.legacy.records import read_reward
 from swarmd.dht.legacy.search import Findings, Read, search
 from swarmd.dht.link import LinkReporter
-from swarmd.dht.node import Node
-from swarmd.dht.peers import Rejoin
-from swarmd.dht.records import Policy
+from swarmd.dht.p2p.node import Node
+from swarmd.dht.p2p.peers import Rejoin
 from swarmd.dht.session import Session, node_settings
+from swarmd.dht.wire.records import Policy
 from swarmd.errors import IdentityError, NetworkDown, RecordRejected
 
 NOTE_S = 5.0

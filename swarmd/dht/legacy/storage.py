@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from swarmd.dht.hive import DHTID, DictionaryDHTValue
-from swarmd.dht.key_room import KEY_BYTES_MAX
-from swarmd.dht.storage import KEYS_MAX, RECOUNT_S, BoundedStorage, size_of
+from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue
+from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
+from swarmd.dht.store.storage import KEYS_MAX, RECOUNT_S, BoundedStorage, size_of
 from swarmd.errors import RecordRejected
 
 STORED_BYTES_MAX = 128 * 1024 * 1024

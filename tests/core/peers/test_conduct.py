@@ -18,7 +18,7 @@ from swarmd.core.peers.conduct import (
 )
 from swarmd.core.peers.observed import StageAccount
 from swarmd.core.values import Promised, Standing
-from swarmd.dht.credit_check import CreditCheck
+from swarmd.dht.rounds.credit_check import CreditCheck
 from tests.core.story import Story, announced, settings
 
 STAGE_S = 60.0

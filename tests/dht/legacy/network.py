@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from swarmd.core.commands import Register
 from swarmd.core.events import LinkUp, Registered
 from swarmd.core.values import RolloutsRef
-from swarmd.dht.rsa import create_rsa_identity
+from swarmd.dht.identity.rsa import create_rsa_identity
 from swarmd.swarms.rollouts import Group, Quoted, Rollouts, decode_rollouts, encode_rollouts
 from tests.dht.driver import SWARM, Driver
 

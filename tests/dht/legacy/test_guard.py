@@ -11,16 +11,16 @@ from typing import Any, cast
 import msgpack
 import pytest
 
-from swarmd.dht import names
-from swarmd.dht.hive import DHTID, DictionaryDHTValue, PeerID, dht_pb2, protocol_module
 from swarmd.dht.legacy import keys, storage
 from swarmd.dht.legacy.guard import AHEAD_S, KEPT_BURST, SUBKEY_LENGTH_MAX, Guard
 from swarmd.dht.legacy.protocol import LegacyProtocol
 from swarmd.dht.legacy.records import LIFE_S
 from swarmd.dht.legacy.storage import HEAP_SLACK, LegacyStorage
 from swarmd.dht.legacy.values import VALUE_BYTES_MAX, encode
-from swarmd.dht.rejections import Rejections
-from swarmd.dht.storage import RECOUNT_S, size_of
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID, dht_pb2, protocol_module
+from swarmd.dht.store.storage import RECOUNT_S, size_of
+from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
 from tests.dht.outsider import bomb, dictionary_of
 

@@ -21,7 +21,7 @@ from swarmd.core.events import (
     RolloutsGathered,
     RoundAnnounced,
 )
-from swarmd.dht.identity import create_identity
+from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.session import NOTE_S
 from swarmd.errors import ExitCode

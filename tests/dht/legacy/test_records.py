@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.dht.hive import P2P, PeerID
-from swarmd.dht.identity import is_peer_id, load_identity
+from swarmd.dht.identity.identity import is_peer_id, load_identity
+from swarmd.dht.identity.rsa import create_rsa_identity
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.records import (
     Output,
@@ -24,7 +24,7 @@ from swarmd.dht.legacy.records import (
 )
 from swarmd.dht.legacy.rollouts import outputs_in, rollouts_of
 from swarmd.dht.legacy.values import decode, encode
-from swarmd.dht.rsa import create_rsa_identity
+from swarmd.dht.p2p.hivemind_api import P2P, PeerID
 from swarmd.errors import IdentityError, RecordRejected
 from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, QUOTED_CHARACTERS_MAX, Group, Quoted, Rollouts
 

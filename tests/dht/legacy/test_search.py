@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from swarmd.dht.hive import DHTID, DictionaryDHTValue, ValueWithExpiration
 from swarmd.dht.legacy import search as module
 from swarmd.dht.legacy.records import read_reward
 from swarmd.dht.legacy.search import ASKED_MAX, Findings, search
 from swarmd.dht.legacy.values import encode
-from swarmd.dht.node import Life
+from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, ValueWithExpiration
+from swarmd.dht.p2p.node import Life
 from swarmd.errors import RecordRejected
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from swarmd.dht.legacy.search import Latest
 from swarmd.dht.legacy.session import LegacySession
 from swarmd.dht.legacy.stages import Collecting
 from swarmd.dht.legacy.telling import TELL_AGAIN_S, TELLINGS_MAX, Telling
-from swarmd.dht.rejections import Rejections
+from swarmd.dht.limits.rejections import Rejections
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.dht import names
-from swarmd.dht.hive import DHTID, DictionaryDHTValue, MSGPackSerializer
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.values import (
     DICTIONARY_BYTES_MAX,
@@ -22,6 +20,8 @@ from swarmd.dht.legacy.values import (
     decode_dictionary,
     encode,
 )
+from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer
+from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
 from tests.dht.outsider import bomb, dictionary_of
 

@@ -1,7 +1,7 @@
 """A node of RL Swarm v0.4's networks, as far as the DHT sees it, made from the description of the wire format alone.
 
-It shares nothing with swarmd but `swarmd.dht.lean`, which loads hivemind without torch. It runs hivemind's `DHTNode`,
-is told what to do by a line of JSON on stdin, and answers each with a line of JSON on stdout.
+It shares nothing with swarmd but `swarmd.dht.p2p.hivemind_import`, which loads hivemind without torch. It runs
+hivemind's `DHTNode`, is told what to do by a line of JSON on stdin, and answers each with a line of JSON on stdout.
 
 v0.4 runs the same node behind `hivemind.DHT`, in a forked process whose command pipe uvloop sets to non-blocking: a
 command larger than the pipe's 64 KiB is read in part, fails with EAGAIN, and is never answered. That is no part of what
@@ -15,7 +15,7 @@ import sys
 import time
 from collections import defaultdict
 
-import swarmd.dht.lean  # noqa: F401  # isort: skip  # before anything of hivemind
+import swarmd.dht.p2p.hivemind_import  # noqa: F401  # isort: skip  # before anything of hivemind
 
 from hivemind.dht.node import DEFAULT_NUM_WORKERS, DHTNode
 from hivemind.dht.validation import CompositeValidator

@@ -1,0 +1,1 @@
+"""A node's identity: its key, signatures, backups, and proof of work."""

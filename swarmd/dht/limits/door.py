@@ -1,0 +1,160 @@
+"""The door of the network worker: who may have what of it, before it does anything for anybody.
+
+Every call and stream of a peer passes here. What is over a bound is refused at little cost and counted under the name
+of the bound; whoever goes on regardless is disconnected, which frees what p2pd holds for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+
+from swarmd.dht.limits.budget import Bounds, Caller, Flow, Held
+from swarmd.errors import RecordRejected
+
+MIB = 1 << 20
+REQUEST_BYTES_MAX = {  # of each call of hivemind's; honest ones have some 40 bytes, and a key is 20
+    "DHTProtocol.rpc_ping": 1024,
+    "DHTProtocol.rpc_find": 16 * 1024,
+    "DHTProtocol.rpc_store": 4 * MIB,
+}
+ANSWER_BYTES_MAX = 3 * MIB + MIB // 2  # p2pd's frame has 4 MiB
+CALLS = Bounds(64, 128, 256)  # at once
+REQUESTS = Bounds(8 * MIB, 16 * MIB, 24 * MIB)  # bytes of calls that are being answered
+ANSWERS = Bounds(8 * MIB, 12 * MIB, 16 * MIB)  # bytes of answers that p2pd has not taken yet
+STREAMS = Bounds(4, 32, 64)  # open at once
+CALLS_PER_S = Bounds(128, 1024, 2048)
+BYTES_IN_PER_S = Bounds(4 * MIB, 8 * MIB, 16 * MIB)
+BYTES_OUT_PER_S = Bounds(8 * MIB, 24 * MIB, 48 * MIB)
+PROCESSOR_PER_S = Bounds(0.2, 0.4, 0.6)  # seconds of one core
+BURST_S = 8.0
+STREAMS_PER_S = Bounds(8, 64, 128)
+
+REFUSALS_S = 10.0
+REFUSALS_MAX = 64  # of one peer within so many seconds; then it is disconnected
+PLACES_MAX = 4096  # peers of whom the door remembers where they connect from
+KNOWN_MAX = 4096
+
+Count = Callable[[str, str, str], None]
+
+
+class Door:
+    """The bounds, and what is left of them.
+
+    Args:
+        count: told of every refusal: (peer, reason, detail).
+        known: peers that the node knows beforehand: its members list, its coordinator, its bootstrap peers.
+    """
+
+    def __init__(self, count: Count, known: Iterable[str] = ()) -> None:
+        self._count = count
+        self._listed = frozenset(known)
+        self._met: OrderedDict[str, None] = OrderedDict()
+        self._places: OrderedDict[str, str] = OrderedDict()  # peer → address prefix
+        self._refusals: Counter[str] = Counter()
+        self._refusals_since = time.monotonic()
+        self._served: OrderedDict[str, None] = OrderedDict()  # whose latest call was answered
+        self.unwanted: set[str] = set()  # to be disconnected
+        self.out: OrderedDict[str, float] = OrderedDict()  # until when a peer that was is kept out
+        self.calls, self.requests, self.answers, self.streams = map(Held, (CALLS, REQUESTS, ANSWERS, STREAMS))
+        self.call_flow, self.stream_flow, self.bytes_in, self.bytes_out, self.processor = (
+            Flow(bounds, BURST_S)
+            for bounds in (CALLS_PER_S, STREAMS_PER_S, BYTES_IN_PER_S, BYTES_OUT_PER_S, PROCESSOR_PER_S)
+        )
+
+    def caller(self, peer: str, prefix: str = "") -> Caller:
+        """Who that is. Without `prefix`, whoever connected since the last look shares one with all such."""
+        return Caller(peer, prefix or self._places.get(peer, ""), peer in self._listed or peer in self._met)
+
+    def is_served(self, peer: str) -> bool:
+        """Does a peer call, and nothing of it was refused lately?"""
+        return peer in self._served
+
+    def meet(self, peer: str) -> None:
+        """A peer has shown that it is one of the swarm."""
+        self._met.pop(peer, None)
+        self._met[peer] = None
+        while len(self._met) > KNOWN_MAX:
+            self._met.popitem(last=False)
+
+    def place(self, peer: str, prefix: str) -> None:
+        """Note where a peer connects from."""
+        self._places.pop(peer, None)
+        self._places[peer] = prefix
+        while len(self._places) > PLACES_MAX:
+            self._places.popitem(last=False)
+
+    def enter_call(self, caller: Caller, proto: str, size_bytes: int) -> None:
+        """A call begins; `leave_call` ends it. Raises RecordRejected, with the bound's name as the reason."""
+        self._check_out(caller)
+        if size_bytes > REQUEST_BYTES_MAX.get(proto, ANSWER_BYTES_MAX):
+            raise self.refusal(caller.peer, "oversized", f"a call of {size_bytes} bytes to {proto}")
+        if not self.call_flow.take(caller):
+            raise self.refusal(caller.peer, "calls", "too many calls a second")
+        if not self.processor.has(caller):
+            raise self.refusal(caller.peer, "processor", "its calls have used too much processor time")
+        if not self.bytes_in.take(caller, size_bytes):
+            raise self.refusal(caller.peer, "bytes-in", "too many bytes a second")
+        if not self.calls.take(caller):
+            raise self.refusal(caller.peer, "calls", "too many calls at once")
+        if not self.requests.take(caller, size_bytes):
+            self.calls.give_back(caller)
+            raise self.refusal(caller.peer, "bytes-in", "too many bytes in calls at once")
+
+    def _check_out(self, caller: Caller) -> None:
+        if caller.peer in self.out:
+            raise self.refusal(caller.peer, "out", "it was disconnected for what it did", weight=REFUSALS_MAX)
+
+    def leave_call(self, caller: Caller, size_bytes: int, processor_s: float) -> None:
+        """A call ended, after so much processor time."""
+        self.calls.give_back(caller)
+        self.requests.give_back(caller, size_bytes)
+        self.processor.charge(caller, processor_s)
+        self._served[caller.peer] = None
+        while len(self._served) > PLACES_MAX:
+            self._served.popitem(last=False)
+
+    def allow_answer(self, peer: str, size_bytes: int) -> None:
+        """An answer of about so many bytes is about to be made. Raises RecordRejected."""
+        caller = self.caller(peer)
+        if size_bytes > ANSWER_BYTES_MAX:
+            raise self.refusal(peer, "oversized", f"an answer would have {size_bytes} bytes; ask for fewer keys")
+        if not self.bytes_out.has(caller, size_bytes) or self.answers.total + size_bytes > ANSWERS.all:
+            raise self.refusal(peer, "bytes-out", "too many bytes of answers a second")
+
+    def enter_answer(self, caller: Caller, size_bytes: int) -> None:
+        """An answer was made and waits for p2pd; `leave_answer` ends it. Raises RecordRejected."""
+        if not self.answers.take(caller, size_bytes):
+            raise self.refusal(caller.peer, "bytes-out", "too many bytes of answers wait for p2pd")
+        self.bytes_out.charge(caller, size_bytes)
+
+    def leave_answer(self, caller: Caller, size_bytes: int) -> None:
+        """p2pd has taken it."""
+        self.answers.give_back(caller, size_bytes)
+
+    def enter_stream(self, caller: Caller) -> None:
+        """A stream was opened; `leave_stream` ends it. Raises RecordRejected."""
+        self._check_out(caller)
+        if not self.stream_flow.take(caller):
+            raise self.refusal(caller.peer, "streams", "too many streams a second")
+        if not self.streams.take(caller):
+            raise self.refusal(caller.peer, "streams", "too many open streams")
+
+    def leave_stream(self, caller: Caller) -> None:
+        """It was closed."""
+        self.streams.give_back(caller)
+
+    def refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
+        """Count a refusal; the error to answer it with. A peer that is refused again and again is not wanted."""
+        self._count(peer, reason, detail)
+        self._served.pop(peer, None)
+        now = time.monotonic()
+        if now - self._refusals_since > REFUSALS_S or len(self._refusals) > PLACES_MAX:
+            self._refusals_since = now
+            self._refusals.clear()
+        self._refusals[peer] += weight
+        if self._refusals[peer] >= REFUSALS_MAX:
+            del self._refusals[peer]
+            self.unwanted.add(peer)
+        return RecordRejected(reason, detail)

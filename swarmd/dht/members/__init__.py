@@ -1,0 +1,1 @@
+"""Who takes part: admission, invitations and their withdrawal, comings and leavings."""

@@ -1,0 +1,96 @@
+"""Who takes part, as a node tells its daemon: bounded news of comings, returns and leavings. No hivemind in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from swarmd.core.coordinator.members import IDLE_MEMBERS_MAX
+from swarmd.core.state import MEMBERS_MAX
+from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.store.seniority import Rank, pick
+from swarmd.dht.wire.records import PAST_S
+
+NEWCOMERS_BURST, NEWCOMERS_PER_S = 256.0, 2.0  # peers without credit whose coming or return is told
+IDLE_BURST, IDLE_PER_S = 64.0, 0.2  # of those that have not worked
+RETURNS_BURST, RETURNS_PER_S = 4.0, 1 / 30  # of one peer: leaving and coming back costs it nothing
+
+
+class Presence(NamedTuple):
+    """What is known of a member."""
+
+    here: bool  # False: it has left
+    until: float  # expiration of its latest record: whoever is here writes another before
+
+
+class Presences:
+    """The members that a node knows, by their records.
+
+    Args:
+        now: a monotone clock in seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.known: dict[str, Presence] = {}
+        self._unworked: set[str] = set()  # of them, who had not done the work that every node does when they came
+        self._newcomers = Quota(NEWCOMERS_BURST, NEWCOMERS_PER_S, now)
+        self._idle = Quota(IDLE_BURST, IDLE_PER_S, now)
+        self._returns = Quota(RETURNS_BURST, RETURNS_PER_S, now)
+
+    @property
+    def here(self) -> int:
+        """How many there are now."""
+        return sum(known.here for known in self.known.values())
+
+    def choose(self, ranks: Mapping[str, Rank]) -> list[str]:
+        """Of peers that are not known yet, those that may come now: who comes first, and no more than so many."""
+        return pick(ranks, self._may_come)
+
+    def _may_come(self, rank: Rank) -> bool:
+        return rank.known or (self._newcomers if rank.worked else self._idle).take("")
+
+    def note(self, peer: str, here: bool, until: float, rank: Callable[[], Rank]) -> bool | None:
+        """Take note of a member's record.
+
+        Args:
+            until: the record's expiration.
+            rank: gives the record's rank, which a return is asked for.
+
+        Returns:
+            True to be told as a coming, False as a leaving, None not at all: it is known, or comes back too often;
+            then it is told when there is time for it and the record is still there.
+        """
+        before = self.known.get(peer)
+        if before is None and not (here and self._has_room(rank())):
+            return None
+        if before is None and not rank().awaited:
+            self._unworked.add(peer)
+        returns = here and before is not None and not before.here
+        if returns and not (self._returns.take(peer) and self._may_come(rank())):
+            self.known[peer] = Presence(False, until)
+            return None
+        self.known[peer] = Presence(here, until)
+        return None if (before is not None and before.here) == here else here
+
+    def _has_room(self, rank: Rank) -> bool:
+        """Is there room for one more, where those who have left make it? Those that have not worked have few places."""
+        if len(self.known) >= MEMBERS_MAX:
+            self.forget([peer for peer, known in self.known.items() if not known.here])
+        if not rank.awaited and len(self._unworked) >= IDLE_MEMBERS_MAX:
+            self.forget([peer for peer in self._unworked if not self.known[peer].here])
+        return len(self.known) < MEMBERS_MAX and (rank.awaited or len(self._unworked) < IDLE_MEMBERS_MAX)
+
+    def forget_gone(self, now: float) -> list[str]:
+        """Forget whose record has expired at `now` (POSIX seconds): it would have written another long before.
+
+        Returns:
+            Those who were here, which is to be told.
+        """
+        return self.forget([peer for peer, known in self.known.items() if known.until < now - PAST_S])
+
+    def forget(self, peers: Iterable[str]) -> list[str]:
+        """Forget members. Returns those who were here, which is to be told."""
+        gone = list(peers)
+        self._unworked.difference_update(gone)
+        return [peer for peer in gone if self.known.pop(peer).here]

@@ -1,0 +1,183 @@
+"""The network worker watches what it and p2pd hold, and makes room before the machine has to.
+
+Three steps, each when the one before was not enough: strangers are disconnected and free memory is given back to the
+machine; a p2pd that holds too much is ended, and started again by the node; a worker that holds too much ends itself,
+and the daemon starts a fresh one at once. None of it counts as a failure of the node: it comes from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import logging
+import os
+import resource
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+
+from swarmd.dht.p2p.node import Life, Node
+from swarmd.errors import OutOfRoom
+
+LOOK_S = 1.0
+PRESSED = 0.75  # share of a mark from which on strangers have to go
+P2PD_SHARE = 0.5  # of the worker's mark; quiet, p2pd has some 60 MiB, with 512 connections 150
+COLLECTED = 0.5  # share of p2pd's mark from which on its garbage collector gives memory back
+SPARED = 3  # attempts to make room in which strangers who are served keep their connection
+PATIENCE_S = 10.0  # above a mark, after strangers were disconnected
+HANDSHAKES_S = 60.0  # p2pd's files may be handshakes that nobody goes on with, which it gives up after 15 s
+EASE_S = 3.0  # between two attempts to make room
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+DESCRIPTORS_KEPT = 64  # below the limit of open files, for logs, sockets of our own, and the disk
+
+log = logging.getLogger(__name__)
+
+
+class Marks(NamedTuple):
+    """Above these a process has to be replaced."""
+
+    memory_bytes: int  # resident, of the worker; p2pd has half of it
+    files: int
+    tasks: int
+
+    def of_p2pd(self) -> Marks:
+        """p2pd's own."""
+        return self._replace(memory_bytes=int(self.memory_bytes * P2PD_SHARE))
+
+
+class Usage(NamedTuple):
+    """What a process holds."""
+
+    memory_bytes: int = 0
+    files: int = 0
+    tasks: int = 0
+
+    def share(self, marks: Marks) -> float:
+        """Of the mark that is nearest; 1 and more is above it."""
+        return max(self.memory_bytes / marks.memory_bytes, self.files / marks.files, self.tasks / marks.tasks)
+
+    def __str__(self) -> str:
+        tasks = f", {self.tasks} tasks" if self.tasks else ""
+        return f"{self.memory_bytes / 2**20:.0f} MiB, {self.files} open files{tasks}"
+
+
+def usage_of(pid: int) -> Usage:
+    """Of another process, or of nothing when it is gone."""
+    with suppress(OSError, IndexError, ValueError):
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+        return Usage(pages * PAGE_BYTES, len(os.listdir(f"/proc/{pid}/fd")))  # noqa: PTH208 - names alone are counted
+    return Usage()
+
+
+def bound_files(files_max: int) -> None:
+    """Have this process, and what it starts, open so many files, as far as the machine lets it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files_max if hard == resource.RLIM_INFINITY else min(files_max, hard)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+
+
+class Room:
+    """The watch.
+
+    Args:
+        node: whose p2pd is watched too.
+        marks: what is too much.
+        disconnect_strangers: makes room in p2pd, also from those who are served where that is not enough (True);
+            returns how many it was.
+        fills_process: whether all that this process holds is to be counted, or p2pd's part alone.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        marks: Marks,
+        disconnect_strangers: Callable[[Life, bool], Awaitable[int]],
+        fills_process: bool = True,
+    ) -> None:
+        self._node = node
+        self._marks = marks
+        self._disconnect_strangers = disconnect_strangers
+        self._fills_process = fills_process
+        self._over_since: dict[str, float] = {}
+        self._eased_at = -EASE_S
+        self._eased = 0  # times, one after another
+
+    async def run(self) -> None:
+        """Look until cancelled.
+
+        Raises:
+            OutOfRoom: this process has to be replaced.
+        """
+        while True:
+            await anyio.sleep(LOOK_S)
+            await self.look(self.own(), self._of_p2pd())
+
+    def own(self) -> Usage:
+        """What this process holds, where it is the network's alone."""
+        if not self._fills_process:
+            return Usage()
+        return usage_of(os.getpid())._replace(tasks=len(asyncio.all_tasks()))
+
+    def _of_p2pd(self) -> Usage:
+        life = self._node.life
+        return usage_of(life.p2p.pid) if life is not None else Usage()
+
+    def _current_marks(self) -> Marks:
+        """The open files that the machine allows may be fewer than those configured."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        allowed = self._marks.files if soft == resource.RLIM_INFINITY else max(soft - DESCRIPTORS_KEPT, 1)
+        return self._marks._replace(files=min(self._marks.files, allowed))
+
+    async def look(self, own: Usage, p2pd: Usage) -> None:
+        """Do what is due. Raises OutOfRoom."""
+        marks, now = self._current_marks(), anyio.current_time()
+        share, share_of_p2pd = own.share(marks), p2pd.share(marks.of_p2pd())
+        if max(share, share_of_p2pd) < PRESSED:
+            self._eased = 0
+        elif now - self._eased_at >= EASE_S:
+            self._eased_at = now
+            await self._ease(own, p2pd)
+        memory_share = p2pd.memory_bytes / marks.of_p2pd().memory_bytes
+        if self._is_lasting("p2pd", memory_share, now) or self._is_lasting("files", share_of_p2pd, now, HANDSHAKES_S):
+            self._end_p2pd(p2pd)
+        if self._is_lasting("worker", share, now):
+            raise OutOfRoom(f"the network worker makes room for a fresh process: it holds {own}")
+
+    def _is_lasting(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
+        """Above the mark for a while although room was made; at once when far above what may be waited for."""
+        if share < 1.0:
+            self._over_since.pop(whose, None)
+            return False
+        at_once = share >= 1.0 / PRESSED and patience_s == PATIENCE_S
+        return at_once or now - self._over_since.setdefault(whose, now) >= patience_s
+
+    async def _ease(self, own: Usage, p2pd: Usage) -> None:
+        life = self._node.life
+        gone = 0
+        if life is not None:
+            with suppress(Exception):  # a p2pd that does not answer is ended below
+                with anyio.move_on_after(PATIENCE_S / 2):
+                    gone = await self._disconnect_strangers(life, self._eased >= SPARED)
+        self._eased += 1
+        gc.collect()
+        _trim()
+        log.warning("little room is left: worker %s, p2pd %s; %d strangers were disconnected", own, p2pd, gone)
+
+    def _end_p2pd(self, p2pd: Usage) -> None:
+        life = self._node.life
+        for whose in ("p2pd", "files"):
+            self._over_since.pop(whose, None)
+        if life is not None and life.p2p.returncode is None:
+            log.warning("p2pd holds %s and is started again", p2pd)
+            life.p2p._child.kill()
+
+
+def _trim() -> None:
+    """Give freed memory back to the machine, where the C library can."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

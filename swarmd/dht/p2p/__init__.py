@@ -1,0 +1,1 @@
+"""hivemind and libp2p: the DHT node, p2pd as a child process, connections, peers and addresses."""

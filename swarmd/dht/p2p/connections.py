@@ -1,0 +1,124 @@
+"""Who is connected: how many from one address, and whom the door no longer wants.
+
+p2pd's own connection manager bounds all connections together, and knows nothing of addresses. So the connections are
+looked over every few seconds; whoever is over a bound is disconnected, strangers and the latest first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+
+import anyio
+
+from swarmd.dht.background import spawn
+from swarmd.dht.limits.budget import Bounds
+from swarmd.dht.limits.door import Door
+from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.p2p.node import Life, Node
+
+LOOK_S = 2.0
+UNWANTED_S = 0.2  # between two looks at whom the door no longer wants
+OUT_S = 60.0  # whoever was disconnected for what it did is not let in again before
+OUT_MAX = 4096
+CLOSE_S = 15.0  # p2pd waits 10 s for a peer that reads nothing
+
+log = logging.getLogger(__name__)
+Place = tuple[str, str]  # (peer id, address prefix) of one connection
+
+
+class Connections:
+    """Looks over the connections for as long as p2pd lives.
+
+    Args:
+        node: whose p2pd is asked.
+        door: told where peers connect from; says who is not wanted.
+        connections_max: in all; one address prefix has half of them at most.
+    """
+
+    def __init__(self, node: Node, door: Door, connections_max: int) -> None:
+        self._door = door
+        self._bounds = Bounds(4, max(connections_max // 2, 1), connections_max)
+        self._since: OrderedDict[str, float] = OrderedDict()  # when a connected peer was first seen
+        self._leaving: set[str] = set()  # being disconnected
+        node.attendants.append(self.watch)
+
+    async def watch(self, life: Life) -> None:
+        """Look and disconnect until cancelled."""
+        looked_at = 0.0
+        while True:
+            now = anyio.current_time()
+            if now - looked_at >= LOOK_S:
+                looked_at = now
+                await self._look(life, now)
+            self._put_out(life, now)
+            await anyio.sleep(UNWANTED_S)
+
+    async def make_room(self, life: Life, all_strangers: bool) -> int:
+        """Disconnect those whom this node does not know, at first without those whom it serves. Returns how many."""
+        places = await life.p2p.control.places()
+        strangers = {peer for peer, _ in places if not self._door.caller(peer).known}
+        going = {peer for peer in strangers if all_strangers or not self._door.is_served(peer)}
+        for peer in going:
+            self._disconnect(life, peer)
+        return len(going)
+
+    async def _look(self, life: Life, now: float) -> None:
+        places = await life.p2p.control.places()
+        for peer, prefix in places:
+            self._door.place(peer, prefix)
+        connected = {peer for peer, _ in places}
+        self._since = OrderedDict((peer, at) for peer, at in self._since.items() if peer in connected)
+        for peer in connected:
+            self._since.setdefault(peer, now)
+        for peer in [peer for peer, until in self._door.out.items() if until <= now]:
+            del self._door.out[peer]
+        for peer in connected & self._door.out.keys():
+            self._disconnect(life, peer)
+        for peer in self.surplus(places):
+            self._door.refusal(peer, "connections", "too many connections")
+            self._disconnect(life, peer)
+
+    def surplus(self, places: Iterable[Place]) -> list[str]:
+        """Peers whose connections are over a bound. Who is known, and who has been here longer, stays."""
+        connections, prefixes, total, surplus = Counter(places), Counter[str](), 0, []
+        peers = Counter(peer for peer, _ in connections.elements())
+        for (peer, prefix), count in sorted(connections.items(), key=lambda each: self._rank(each[0][0])):
+            over = peers[peer] > self._bounds.peer or prefixes[prefix] + count > self._bounds.prefix
+            if over or total + count > self._bounds.all:
+                surplus.append(peer)
+            else:
+                prefixes[prefix] += count
+                total += count
+        return surplus
+
+    def _rank(self, peer: str) -> tuple[bool, float]:
+        return not self._door.caller(peer).known, self._since.get(peer, 0.0)
+
+    def _put_out(self, life: Life, now: float) -> None:
+        while self._door.unwanted:
+            peer = self._door.unwanted.pop()
+            if peer not in self._door.out:
+                log.info("%s is disconnected: it goes on though it is refused", peer)
+            if not self._door.caller(peer).known:
+                self._keep_out(peer, now + OUT_S)
+            self._disconnect(life, peer)
+
+    def _keep_out(self, peer: str, until: float) -> None:
+        self._door.out.setdefault(peer, until)
+        while len(self._door.out) > OUT_MAX:
+            self._door.out.popitem(last=False)
+
+    def _disconnect(self, life: Life, peer: str) -> None:
+        """Begin to; it takes as long as the peer's own buffers make it."""
+        if peer not in self._leaving:
+            self._leaving.add(peer)
+            spawn(self._close(life, peer))
+
+    async def _close(self, life: Life, peer: str) -> None:
+        try:
+            with anyio.move_on_after(CLOSE_S):
+                await life.p2p.control.disconnect(PeerID.from_base58(peer))
+        finally:
+            self._leaving.discard(peer)

@@ -1,0 +1,322 @@
+"""The DHT node: hivemind's P2P and DHTNode in this process, p2pd as a child that is started again whenever it dies.
+
+hivemind does not notice the death of its p2pd: `is_alive` stays True, a store succeeds locally and is lost, a shutdown
+hangs. So every life of p2pd is watched here, and every operation goes through `Node.call`, which fails at once when
+there is no p2pd or when it dies meanwhile. What the node holds for others survives, in memory, from life to life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+import msgspec
+
+from swarmd.dht.limits.door import Door
+from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
+from swarmd.dht.p2p.multiaddrs import is_free, is_loopback, tcp_place
+from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, Daemon, SocketDirectory, await_ports, limits
+from swarmd.dht.wire import names
+from swarmd.errors import NetworkDown
+
+PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to go
+BACKOFF_FIRST_S = 0.2
+BACKOFF_MAX_S = 10.0
+STEADY_S = 30.0  # a life longer than this begins the back-off anew
+RPC_S = 3.0  # one request to one peer
+CLOSE_S = 2.0
+ATTENDANT_RETRY_S = 1.0
+
+CALL_ERRORS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError)  # p2pd's death shows as any of them
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class NodeSettings(msgspec.Struct, frozen=True):
+    """How the node listens and calls."""
+
+    identity: Path
+    sockets: Path
+    peer_id: str
+    listen: tuple[str, ...] = ("/ip4/127.0.0.1/tcp/0",)
+    announce: tuple[str, ...] = ()
+    relays: tuple[str, ...] = ()
+    client_mode: bool = False
+    auto_relay: bool = False
+    call_s: float = 5.0
+    connections_max: int = CONNECTIONS_MAX
+
+
+class Life:
+    """One run of p2pd, with hivemind's node on it."""
+
+    def __init__(self, p2p: Daemon, dht: DHTNode) -> None:
+        self.p2p = p2p
+        self.dht = dht
+        self.gone = asyncio.ensure_future(p2p.wait_gone())
+
+    @property
+    def table(self) -> Any:
+        """hivemind's routing table."""
+        return self.dht.protocol.routing_table
+
+    @property
+    def peers(self) -> int:
+        """Peers in the routing table."""
+        return len(self.table.uid_to_peer_id)
+
+    def reason(self) -> str:
+        """Why p2pd is gone."""
+        status = self.p2p.returncode or 0
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        return f"p2pd ended with {how}; it said last: {self.p2p.last_words()}"
+
+
+Attendant = Callable[[Life], Awaitable[None]]
+
+
+class Node:
+    """The supervised node.
+
+    Args:
+        settings: how it listens and calls.
+        validator: judges every record.
+        down: called with the reason when p2pd is lost or does not start.
+        door: bounds what peers may have; one that counts nothing where none is given.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        validator: RecordValidatorBase,
+        down: Callable[[str], None],
+        door: Door | None = None,
+    ) -> None:
+        self.settings = settings
+        self.door = door or Door(lambda peer, reason, detail: None)
+        self.restarts = 0
+        self.attendants: list[Attendant] = []  # run for as long as each life of p2pd
+        self.streams: dict[str, Any] = {}  # protocol id → stream handler of hivemind's kind
+        self.port = 0  # TCP port that was given instead of 0; kept from life to life
+        self._validator = validator
+        self._down = down
+        self._sockets = SocketDirectory(settings.sockets)
+        self._storage: Any = None
+        self._life: Life | None = None
+        self._up = asyncio.Event()
+        self._p2p: Daemon | None = None
+
+    @property
+    def life(self) -> Life | None:
+        """The present life of p2pd, None while there is none."""
+        return self._life
+
+    @property
+    def peers(self) -> int:
+        """Peers in the routing table, 0 while p2pd is down."""
+        return self._life.peers if self._life else 0
+
+    async def wait_up(self) -> Life:
+        """Wait until p2pd runs."""
+        while self._life is None:
+            await self._up.wait()
+        return self._life
+
+    async def run(self) -> None:
+        """Keep the node alive until cancelled.
+
+        Raises:
+            AddressInUse: a port of `listen` is taken.
+        """
+        backoff_s = BACKOFF_FIRST_S
+        self._sockets.open()
+        try:
+            while True:
+                lived_s = await self._run_once()
+                backoff_s = BACKOFF_FIRST_S if lived_s > STEADY_S else backoff_s
+                await anyio.sleep(backoff_s)
+                backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+        finally:
+            self._sockets.close()
+
+    async def _run_once(self) -> float:
+        """One life of p2pd. Returns how long it lasted, in seconds."""
+        try:
+            life = await self._open()
+        except (P2PDaemonError, OSError, TimeoutError) as error:
+            self._down(f"p2pd does not start: {error}")
+            return 0.0
+        began = anyio.current_time()
+        await self._live(life)
+        self.restarts += 1
+        return anyio.current_time() - began
+
+    async def _open(self) -> Life:
+        listen = self._listen_at()
+        await await_ports(listen, PORT_PATIENCE_S)
+        p2p = await self._start_p2pd(listen)
+        try:
+            dht = await self._start_dht(p2p)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._end_p2pd(p2p)
+            raise
+        self._note_port(p2p)
+        return Life(p2p, dht)
+
+    def _listen_at(self) -> list[str]:
+        """The addresses to listen at; where any port will do, the one of the life before, so that peers find us."""
+        return [self._with_port(address) for address in self.settings.listen]
+
+    def _with_port(self, address: str) -> str:
+        if self.port and address.endswith("/tcp/0"):
+            again = address.removesuffix("0") + str(self.port)
+            return again if is_free(again) else address
+        return address
+
+    def _note_port(self, p2p: Daemon) -> None:
+        for address in p2p._visible_maddrs:
+            place = tcp_place(str(address))
+            if place is not None:
+                self.port = place[1]
+                return
+
+    async def _start_p2pd(self, listen: list[str]) -> Daemon:
+        settings = self.settings
+        kind = self._sockets.daemon_class(**limits(settings.connections_max))
+        kind.began = self._note_start
+        try:
+            p2p: Daemon = await kind.create(
+                host_maddrs=listen,
+                announce_maddrs=list(settings.announce) or None,
+                identity_path=str(settings.identity),
+                check_if_identity_free=False,
+                dht_mode="client" if settings.client_mode else "server",
+                no_listen=settings.client_mode,
+                use_auto_relay=settings.auto_relay,
+                trusted_relays=list(settings.relays) if settings.auto_relay and settings.relays else None,
+                nat_port_map=not settings.announce and not all(is_loopback(address) for address in listen),
+                startup_timeout=START_S,
+            )
+            p2p.control.door = self.door
+            return p2p
+        except BaseException:  # a cancelled or failed start must not leave a p2pd behind
+            if self._p2p is not None and self._p2p._child is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._end_p2pd(self._p2p)
+            raise
+
+    def _note_start(self, p2p: Daemon) -> None:
+        self._p2p = p2p
+
+    async def _start_dht(self, p2p: Daemon) -> DHTNode:
+        self._sockets.note(p2p.pid)
+        dht = await DHTNode.create(
+            p2p=p2p,
+            node_id=DHTID.from_bytes(names.key_id(self.settings.peer_id)),  # others know us again after a restart
+            wait_timeout=RPC_S,
+            cache_locally=False,  # a cached value may be stale for its whole life
+            cache_on_store=False,
+            cache_nearest=0,
+            cache_refresh_before_expiry=0,
+            reuse_get_requests=False,  # a get would be answered by one that began before the write it follows
+            client_mode=self.settings.client_mode,
+            record_validator=self._validator,
+            ensure_bootstrap_success=False,
+            strict=False,
+        )
+        if self._storage is not None:
+            dht.protocol.storage = self._storage
+        self._storage = dht.protocol.storage
+        for name, stream in self.streams.items():
+            await p2p.add_binary_stream_handler(name, stream)
+        return dht
+
+    async def _live(self, life: Life) -> None:
+        self._life = life
+        self._up.set()
+        try:
+            async with anyio.create_task_group() as tasks:
+                for attendant in self.attendants:
+                    tasks.start_soon(_attend, attendant, life)
+                await asyncio.wait({life.gone})
+                self._lose_life()
+                self._down(life.reason())
+                tasks.cancel_scope.cancel()
+        finally:
+            self._lose_life()
+            with anyio.CancelScope(shield=True):
+                await self._close(life)
+
+    def _lose_life(self) -> None:
+        self._life = None
+        self._up.clear()
+
+    async def _close(self, life: Life) -> None:
+        """End hivemind's node, which would hang without p2pd, then p2pd."""
+        life.dht.is_alive = False
+        if life.p2p.returncode is None:
+            with anyio.move_on_after(CLOSE_S):
+                await life.dht.shutdown()
+        await self._end_p2pd(life.p2p)
+
+    async def _end_p2pd(self, p2p: Daemon) -> None:
+        with anyio.move_on_after(CLOSE_S):
+            await p2p.shutdown()
+        if p2p.returncode is None:
+            p2p._child.kill()
+            await p2p.wait_gone()
+        self._sockets.clear()
+
+    async def call(self, operation: Callable[[Life], Awaitable[T]], timeout_s: float | None = None) -> T:
+        """Run an operation on the present life, with an end.
+
+        Raises:
+            NetworkDown: p2pd is down, died under the operation (what it seemed to do may not have happened), or gave no
+                answer within `timeout_s` (`call_s` by default).
+        """
+        life = self._life
+        if life is None:
+            raise NetworkDown("the network is down: p2pd is being started")
+        task = asyncio.ensure_future(operation(life))
+        try:
+            await asyncio.wait(
+                {task, life.gone}, timeout=timeout_s or self.settings.call_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if life.gone.done():
+                raise NetworkDown(life.reason())
+            if not task.done():
+                raise NetworkDown(f"no answer from the network within {timeout_s or self.settings.call_s:g} s")
+            return task.result()
+        except CALL_ERRORS as error:
+            raise NetworkDown(f"the network failed: {error!r:.300}") from error
+        finally:
+            task.cancel()
+
+    async def probe(self) -> None:
+        """Ask p2pd itself for a sign of life. Raises NetworkDown."""
+        await self.call(lambda life: life.p2p._client.identify())
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Where others can reach this node, with its peer id; empty when nowhere or while down."""
+        try:
+            found = await self.call(lambda life: life.p2p.get_visible_maddrs(latest=True))
+        except (NetworkDown, ValueError):
+            return ()
+        return tuple(str(address) for address in found)
+
+
+async def _attend(attendant: Attendant, life: Life) -> None:
+    """Keep an attendant running; p2pd's death shows as all kinds of errors in it."""
+    while True:
+        try:
+            await attendant(life)
+        except Exception as error:
+            if not life.gone.done():
+                log.warning("%s failed and runs again: %r", getattr(attendant, "__qualname__", attendant), error)
+        await anyio.sleep(ATTENDANT_RETRY_S)

@@ -1,0 +1,199 @@
+"""The libp2p daemon (p2pd) as swarmd runs it: sockets in our own directory, gossip on, its last words kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from swarmd.dht.limits.door import Door
+from swarmd.dht.p2p.hivemind_api import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe, write_pbmsg
+from swarmd.dht.p2p.multiaddrs import is_free
+from swarmd.dht.p2p.p2pd_control import BoundedControl, install_control
+from swarmd.dht.p2p.sockets import make_place, remove_short_place, socket_place
+from swarmd.errors import AddressInUse
+
+LINES_KEPT = 20
+LINE_LENGTH_MAX = 400
+START_S = 30.0
+CONNECTIONS_MAX = 512
+CONNECTION_GRACE_S = 30  # a new connection is not taken for a useless one before
+# What this node carries between two others; by itself p2pd would take 16 MiB of memory for it, and carry 4 GiB.
+RELAY: dict[str, str | int] = {
+    "relayMaxCircuits": 8,
+    "relayMaxReservations": 64,
+    "relayBufferSize": 64 * 1024,
+    "relayDataLimit": 256 * 1024 * 1024,
+    "relayTimeLimit": "30m",
+}
+
+log = logging.getLogger(__name__)
+install_control()
+
+
+def find_p2pd() -> Path:
+    """The program that hivemind brings."""
+    return Path(str(files("hivemind.hivemind_cli") / "p2pd"))
+
+
+class Daemon(P2P):  # type: ignore[misc]
+    """hivemind's P2P with gossipsub, and with what p2pd last said."""
+
+    DHT_MODE_MAPPING = {  # noqa: RUF012 - as in hivemind
+        mode: {**flags, "pubsub": 1, "gossipsubHeartbeatInterval": "500ms"}
+        for mode, flags in P2P.DHT_MODE_MAPPING.items()
+    }
+
+    began: Callable[[Daemon], None] | None = None  # told of every start, so that a cancelled one can be ended
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        began = type(self).began
+        if began is not None:
+            began(self)
+
+    def _log_p2pd_message(self, line: str) -> None:
+        line = line[:LINE_LENGTH_MAX]
+        self.lines.append(line)
+        log.debug("p2pd: %s", line)
+
+    @property
+    def control(self) -> BoundedControl:
+        """What speaks with p2pd."""
+        control: BoundedControl = self._client.control
+        return control
+
+    @property
+    def door(self) -> Door:
+        """What every call and stream passes."""
+        return self.control.door
+
+    @property
+    def pid(self) -> int:
+        """Process id of p2pd."""
+        return int(self._child.pid)
+
+    async def wait_gone(self) -> int:
+        """Wait until p2pd has ended; its exit status, negative for a signal."""
+        return int(await self._child.wait())
+
+    @property
+    def returncode(self) -> int | None:
+        """p2pd's exit status, None while it runs."""
+        status: int | None = self._child.returncode
+        return status
+
+    def last_words(self) -> str:
+        """What p2pd said last, shortened, for a reason."""
+        spoken = [line for line in self.lines if "error" in line.lower() or "panic" in line.lower()]
+        return (spoken or list(self.lines) or ["(no output)"])[-1]
+
+    async def _ask(self, request: Any) -> tuple[Any, Any, Any]:
+        reader, writer = await self._client.control.daemon_connector.open_connection()
+        try:
+            await write_pbmsg(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.PUBSUB, pubsub=request))
+            response = p2pd_pb2.Response()
+            await read_pbmsg_safe(reader, response)
+            raise_if_failed(response)
+        except BaseException:
+            writer.close()
+            raise
+        return response, reader, writer
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        """Gossip a message."""
+        request = p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.PUBLISH, topic=topic, data=message)
+        _, _, writer = await self._ask(request)
+        writer.close()
+
+    async def subscribe(self, topic: str) -> AsyncIterator[tuple[str, bytes]]:
+        """(sender's peer id, message) of everything gossiped on a topic; ends when p2pd does."""
+        _, reader, writer = await self._ask(p2pd_pb2.PSRequest(type=p2pd_pb2.PSRequest.SUBSCRIBE, topic=topic))
+        try:
+            while True:
+                message = p2pd_pb2.PSMessage()
+                await read_pbmsg_safe(reader, message)
+                yield PeerID(getattr(message, "from")).to_base58(), message.data
+        except asyncio.IncompleteReadError:
+            return
+        finally:
+            writer.close()
+
+
+def limits(connections_max: int) -> dict[str, str | int]:
+    """p2pd's flags for its connection manager and its relay. Its resource manager has no limits, and no flag for any:
+    what that would bound, the door and the network worker's watch do (`swarmd.dht.limits.door`,
+    `swarmd.dht.memory_watch`)."""
+    low = max(connections_max * 3 // 4, 1)
+    return {"connHi": connections_max, "connLo": low, "connGrace": f"{CONNECTION_GRACE_S}s", **RELAY}
+
+
+class SocketDirectory:
+    """Where p2pd's sockets lie: in the data directory, or in a short private place when that path is too long.
+
+    Args:
+        preferred: the data directory's own place.
+    """
+
+    def __init__(self, preferred: Path) -> None:
+        self.preferred = preferred
+        self.path = socket_place(preferred)
+        self._note = self.path / "p2pd.json"
+
+    def open(self) -> None:
+        """Make the directory and clear away what a killed predecessor left, its p2pd included."""
+        make_place(self.preferred)
+        self._end_leftover()
+        self.clear()
+
+    def daemon_class(self, **flags: str | int) -> type[Daemon]:
+        """`Daemon` with its sockets here, and with these flags."""
+        modes = {mode: {**given, **flags} for mode, given in Daemon.DHT_MODE_MAPPING.items()}
+        return type("Daemon", (Daemon,), {"_UNIX_SOCKET_PREFIX": f"/unix{self.path}/", "DHT_MODE_MAPPING": modes})
+
+    def note(self, pid: int) -> None:
+        """Write down which p2pd runs."""
+        self._note.write_text(json.dumps({"pid": pid}), encoding="ascii")
+
+    def clear(self) -> None:
+        """Remove sockets and the note."""
+        for path in (*self.path.glob("p2pd-*.sock"), *self.path.glob("p2pclient-*.sock"), self._note):
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove sockets, and the directory when it is not the data directory's; a confined process leaves it empty."""
+        self.clear()
+        remove_short_place(self.preferred)
+
+    def _end_leftover(self) -> None:
+        """A p2pd whose worker was killed ends by itself after some seconds; make it at once."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            pid = int(json.loads(self._note.read_text(encoding="ascii"))["pid"])
+            if str(self.path).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+                log.info("ended the p2pd of a killed predecessor, process %d", pid)
+
+
+async def await_ports(listen: Sequence[str], patience_s: float) -> None:
+    """Wait until the listening ports are free: p2pd itself would silently share a port with another p2pd.
+
+    Raises:
+        AddressInUse: a port is still taken after `patience_s`.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    for address in listen:
+        while not is_free(address):
+            if loop.time() > deadline:
+                fix = "Stop what listens there (`ss -ltnp` shows it) or choose another port in dht.listen"
+                raise AddressInUse(f"the address {address} is taken", fix)
+            await asyncio.sleep(0.2)

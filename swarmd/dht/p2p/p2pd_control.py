@@ -1,0 +1,315 @@
+"""hivemind's connection to p2pd with bounds: nothing of a call is kept when it is over, however it ends.
+
+hivemind keeps the task of a call, and with it the frame that brought it, when the answer is larger than a frame or when
+the peer takes the call back. Here a call passes the door (`swarmd.dht.limits.door`) before a task is made of it, has
+an end, and leaves nothing. Streams are accepted here too: one that is refused is closed with what p2pd wrote about it
+unread, for only then p2pd resets it; otherwise p2pd holds it open for as long as the peer likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator
+from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+import anyio
+
+from swarmd.dht.background import spawn
+from swarmd.dht.limits.budget import Caller
+from swarmd.dht.limits.door import ANSWER_BYTES_MAX, Door
+from swarmd.dht.p2p.address_prefixes import prefix_of
+from swarmd.dht.p2p.hivemind_api import (
+    ControlClient,
+    P2PDaemonError,
+    P2PHandlerError,
+    PeerID,
+    PeerInfo,
+    StreamInfo,
+    client_module,
+    p2pd_pb2,
+    protocols,
+    raise_if_failed,
+    read_pbmsg_safe,
+    write_pbmsg,
+)
+from swarmd.errors import RecordRejected
+
+CALL_S = 10.0  # longest life of a call; its sender waits for 3 s
+ASK_S = 30.0  # for p2pd to answer what is asked over the connection that is kept
+BACKLOG = 128
+ABUSED_STREAM = 16  # refusals that a stream counts for which was held open for nothing
+HEADER_BYTES = 4096  # what p2pd writes about a stream before its bytes
+HEADER_S = 5.0
+ACCEPT_AGAIN_S = 0.2
+WAITING_MAX = 1024  # messages that p2pd has not taken; none is read meanwhile
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Timed(Awaitable[T]):
+    """A coroutine that adds up the processor time of its steps, without what others use while it waits."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self.spent_s = 0.0
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        resume = partial(self._coroutine.send, None)
+        while True:
+            began = time.thread_time()
+            try:
+                waited_for = resume()
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            finally:
+                self.spent_s += time.thread_time() - began
+            try:
+                resume = partial(self._coroutine.send, (yield waited_for))
+            except BaseException as error:
+                resume = partial(self._coroutine.throw, error)
+
+    def close(self) -> None:
+        """End it; nothing happens where it has ended, or was never begun."""
+        self._coroutine.close()
+
+
+class BoundedControl(ControlClient):  # type: ignore[misc]
+    """hivemind's control client, with every call and stream bounded by a door."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.door = Door(_ignore)  # a node puts its own in place before it registers a handler
+        self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._asking = asyncio.Lock()
+        self._drained = asyncio.Event()
+
+    # --- calls ---
+
+    async def _read_from_persistent_conn(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            if self._pending_messages.qsize() > WAITING_MAX:
+                self._drained.clear()
+                await self._drained.wait()
+            message = p2pd_pb2.PersistentConnectionResponse()
+            try:
+                await read_pbmsg_safe(reader, message)
+            except asyncio.IncompleteReadError:
+                return
+            call_id = UUID(bytes=message.callId)
+            if message.HasField("requestHandling"):
+                self._begin_call(call_id, message.requestHandling)
+            elif message.HasField("cancel") and call_id in self._handler_tasks:
+                self._handler_tasks[call_id].cancel()
+            elif call_id in self._pending_calls:
+                _settle(self._pending_calls[call_id], message)
+
+    def _begin_call(self, call_id: UUID, request: Any) -> None:
+        caller = self.door.caller(PeerID(request.peer).to_base58())
+        size_bytes = len(request.data)
+        try:
+            self.door.enter_call(caller, request.proto, size_bytes)
+        except RecordRejected as error:
+            self._pending_messages.put_nowait((_refused(call_id, error), None, 0))
+            return
+        answering = Timed(self._answer(call_id, caller, request))
+        task = asyncio.ensure_future(_bounded(answering))
+        self._handler_tasks[call_id] = task
+        task.add_done_callback(partial(self._end_call, call_id, caller, size_bytes, answering))
+
+    def _end_call(
+        self, call_id: UUID, caller: Caller, size_bytes: int, answering: Timed[None], task: asyncio.Task[None]
+    ) -> None:
+        if self._handler_tasks.get(call_id) is task:
+            del self._handler_tasks[call_id]
+        answering.close()  # it was never begun where the call was taken back at once
+        self.door.leave_call(caller, size_bytes, answering.spent_s)
+        if not task.cancelled() and task.exception() is not None:
+            log.debug("a call of %s failed: %r", caller.peer, task.exception())
+
+    async def _answer(self, call_id: UUID, caller: Caller, request: Any) -> None:
+        try:
+            handler = self.unary_handlers[request.proto]
+            answer = await handler(request.data, PeerID(request.peer))
+            if len(answer) > ANSWER_BYTES_MAX:
+                raise self.door.refusal(caller.peer, "oversized", f"an answer of {len(answer)} bytes")
+            self.door.enter_answer(caller, len(answer))
+        except Exception as error:
+            await self._pending_messages.put((_refused(call_id, error), None, 0))
+            return
+        response = p2pd_pb2.CallUnaryResponse(response=answer)
+        message = p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response)
+        await self._pending_messages.put((message, caller, len(answer)))
+
+    async def _write_to_persistent_conn(self, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            while True:
+                queued = await self._pending_messages.get()
+                if self._pending_messages.qsize() <= WAITING_MAX:
+                    self._drained.set()
+                message, caller, size_bytes = queued if isinstance(queued, tuple) else (queued, None, 0)
+                try:
+                    await write_pbmsg(writer, message)
+                finally:
+                    if caller is not None:
+                        self.door.leave_answer(caller, size_bytes)
+
+    # --- streams ---
+
+    @asynccontextmanager
+    async def listen(self) -> AsyncIterator[BoundedControl]:
+        """Accept streams for as long as the block runs."""
+        listening = socket.socket(socket.AF_UNIX)
+        with closing(listening):
+            listening.bind(self.listen_maddr.value_for_protocol(protocols.P_UNIX))
+            listening.listen(BACKLOG)
+            listening.setblocking(False)
+            accepting = asyncio.ensure_future(self._accept(listening))
+            try:
+                yield self
+            finally:
+                accepting.cancel()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as error:  # no descriptor is left, for one
+                log.warning("a stream cannot be accepted: %s", error)
+                await anyio.sleep(ACCEPT_AGAIN_S)
+                continue
+            spawn(self._admit(accepted))
+
+    async def _admit(self, accepted: socket.socket) -> None:
+        """Let a stream pass the door, or close it."""
+        try:
+            info, caller, handler = await self._inspect(accepted)
+        except BaseException:
+            accepted.close()
+            raise
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=accepted)
+            await read_pbmsg_safe(reader, p2pd_pb2.StreamInfo())
+            await handler(StreamInfo.from_protobuf(info), reader, writer)
+        except RecordRejected as error:
+            self.door.refusal(caller.peer, error.reason, error.message, weight=ABUSED_STREAM)
+        finally:
+            self.door.leave_stream(caller)
+
+    async def _inspect(self, accepted: socket.socket) -> tuple[Any, Caller, Any]:
+        """(what p2pd says about a stream, whose it is, its handler), with nothing read. Raises RecordRejected."""
+        accepted.setblocking(False)
+        with anyio.fail_after(HEADER_S):
+            await anyio.wait_readable(accepted)
+        info = _read_info(accepted.recv(HEADER_BYTES, socket.MSG_PEEK))
+        caller = self.door.caller(PeerID(info.peer).to_base58(), prefix_of(info.addr))
+        handler = self.handlers[info.proto]
+        self.door.enter_stream(caller)
+        return info, caller, handler
+
+    # --- what is asked of p2pd itself ---
+
+    async def ask(self, request: Any) -> Any:
+        """Ask p2pd something over one connection that is kept, so that it answers though no file can be opened."""
+        async with self._asking:
+            try:
+                with anyio.fail_after(ASK_S):
+                    if self._kept is None:
+                        self._kept = await self.daemon_connector.open_connection()
+                    reader, writer = self._kept
+                    await write_pbmsg(writer, request)
+                    response = p2pd_pb2.Response()
+                    await read_pbmsg_safe(reader, response)
+            except BaseException:  # a broken or half-read connection is of no more use
+                self._let_go()
+                raise
+        raise_if_failed(response)
+        return response
+
+    def _let_go(self) -> None:
+        if self._kept is not None:
+            self._kept[1].close()
+            self._kept = None
+
+    def close(self) -> None:
+        """End the connections."""
+        super().close()
+        with suppress(RuntimeError):  # the loop may be closed
+            self._let_go()
+
+    async def list_peers(self) -> tuple[Any, ...]:
+        """hivemind's own, over the connection that is kept."""
+        response = await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
+        return tuple(PeerInfo.from_protobuf(peer) for peer in response.peers)
+
+    async def places(self) -> list[tuple[str, str]]:
+        """(peer id, address prefix) of every connection."""
+        response = await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS))
+        return [
+            (PeerID(peer.id).to_base58(), prefix_of(peer.addrs[0] if peer.addrs else b"")) for peer in response.peers
+        ]
+
+    async def disconnect(self, peer_id: PeerID) -> None:
+        """hivemind's own, or over the connection that is kept where no other can be opened.
+
+        It takes seconds where the peer reads nothing, and whatever is asked over the same connection waits for it.
+        """
+        try:
+            await super().disconnect(peer_id)
+            return
+        except OSError:
+            log.debug("no further connection to p2pd can be opened")
+        wanted = p2pd_pb2.DisconnectRequest(peer=peer_id.to_bytes())
+        await self.ask(p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=wanted))
+
+
+async def _bounded(answering: Timed[None]) -> None:
+    with anyio.move_on_after(CALL_S):
+        await answering
+
+
+def _settle(pending: asyncio.Future[Any], message: Any) -> None:
+    """Give a call of our own its answer."""
+    if pending.done():
+        return
+    if message.HasField("daemonError"):
+        pending.set_exception(P2PDaemonError(message.daemonError.message))
+    elif message.callUnaryResponse.HasField("error"):
+        pending.set_exception(P2PHandlerError(message.callUnaryResponse.error.decode(errors="ignore")))
+    elif message.callUnaryResponse.HasField("response"):
+        pending.set_result(message.callUnaryResponse.response)
+    else:
+        pending.set_result(None)
+
+
+def _refused(call_id: UUID, error: Exception) -> Any:
+    """The answer to a call that is refused or has failed."""
+    said = f"{error.reason}: {error}" if isinstance(error, RecordRejected) else repr(error)
+    response = p2pd_pb2.CallUnaryResponse(error=said[:256].encode())
+    return p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response)
+
+
+def _read_info(header: bytes) -> Any:
+    """The message that begins a stream. Raises ValueError, or protobuf's DecodeError."""
+    size, at = 0, 0
+    while header[at] & 0x80:
+        size |= (header[at] & 0x7F) << (7 * at)
+        at += 1
+    size |= header[at] << (7 * at)
+    return p2pd_pb2.StreamInfo.FromString(header[at + 1 : at + 1 + size])
+
+
+def _ignore(peer: str, reason: str, detail: str) -> None:
+    """A refusal that nobody counts."""
+
+
+def install_control() -> None:
+    """Have every p2pd that this process starts spoken to through the bounded client."""
+    client_module.ControlClient = BoundedControl

@@ -1,0 +1,234 @@
+"""Finding peers and staying among them: bootstrap, cached addresses, and the rejoin loop.
+
+libp2p reconnects by itself after a partition, hivemind's routing tables do not: whoever was evicted stays out until it
+is pinged again. So every few seconds each node pings the bootstrap peers and whoever is connected but not in its table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+
+import anyio
+
+from swarmd.dht.addresses import split_address
+from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
+from swarmd.dht.p2p.multiaddrs import tcp_place
+from swarmd.dht.p2p.node import Life, Node
+from swarmd.dht.p2p.routing_diversity import surplus
+from swarmd.errors import ConfigError, NetworkDown
+
+REJOIN_S = 10.0
+ALONE_FIRST_S = 0.2
+ALONE_MAX_S = 5.0
+DIAL_S = 4.0
+PROBE_S = 1.5
+DIALS_AT_ONCE = 8
+STRANGERS = 4  # known addresses dialled in a round while the table is not empty: two halves of a split find together
+CHECKED = 8  # peers of the table pinged in a round
+PEERS_KEPT = 64
+MUTE_MAX = 2  # rounds without a sign of life from p2pd before it is killed
+
+log = logging.getLogger(__name__)
+
+
+class AddressBook:
+    """Addresses of peers: the configured ones, and those met before (bounded, kept on disk).
+
+    Args:
+        path: the cache file.
+        bootstrap: configured addresses, never forgotten.
+        own: this node's peer id, never dialled.
+    """
+
+    def __init__(self, path: Path, bootstrap: Iterable[str], own: str) -> None:
+        self._path = path
+        self._own = own
+        self.bootstrap = [pair for pair in map(split_address, bootstrap) if pair[1] != own]
+        self.port = 0  # the TCP port this node had, where any will do
+        self._met: dict[str, list[str]] = {}
+        self._known: set[str] = set()  # of those met, whom the swarm has credited
+        self._load()
+
+    def _load(self) -> None:
+        try:
+            kept = json.loads(self._path.read_text(encoding="utf-8"))
+            self.port = int(kept["port"])
+            for address in list(kept["peers"])[:PEERS_KEPT]:
+                place, peer = split_address(str(address))
+                self._met.setdefault(peer, []).append(place)
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+            log.warning("the cached peers in %s are left aside: %s", self._path, error)
+
+    def meet(self, peer: str, addresses: Iterable[str], known: bool = False) -> None:
+        """Note where a member says that it can be reached. When there are too many, those stay that the swarm knows,
+        and of the others the latest met."""
+        places = [address.rpartition("/p2p/")[0] or address for address in addresses]
+        if peer == self._own or not places:
+            return
+        self._met.pop(peer, None)
+        self._met[peer] = places[:4]
+        (self._known.add if known else self._known.discard)(peer)
+        while len(self._met) > PEERS_KEPT:
+            gone = next((other for other in self._met if other not in self._known), next(iter(self._met)))
+            self._known.discard(gone)
+            del self._met[gone]
+
+    def met(self) -> list[tuple[str, str]]:
+        """(multiaddr, peer id) of all peers met."""
+        return [(place, peer) for peer, places in self._met.items() for place in places]
+
+    def save(self) -> None:
+        """Write the cache; without it only the next start is slower."""
+        peers = [f"{place}/p2p/{peer}" for place, peer in self.met()][-PEERS_KEPT:]
+        temporary = self._path.with_suffix(".new")
+        try:
+            temporary.write_text(json.dumps({"port": self.port, "peers": peers}), encoding="utf-8")
+            temporary.replace(self._path)
+        except OSError as error:
+            log.warning("the peers met cannot be kept in %s: %s", self._path, error)
+
+
+class Rejoin:
+    """The loop that brings the node among its peers and keeps it there.
+
+    Args:
+        node: dials and pings.
+        book: whom.
+    """
+
+    def __init__(self, node: Node, book: AddressBook) -> None:
+        self._node = node
+        self._book = book
+        self._mute = 0
+        self.rounds = 0  # completed
+        node.attendants.append(self.attend)
+
+    async def attend(self, life: Life) -> None:
+        """Run rounds for as long as p2pd lives: quickly while alone, slowly among peers."""
+        self._book.port = self._node.port
+        pause_s = ALONE_FIRST_S
+        while True:
+            grew = await self._run_round(life)
+            if grew:
+                await self._fill_table(life)
+            self.rounds += 1
+            pause_s = ALONE_FIRST_S if life.peers else min(pause_s * 2, ALONE_MAX_S)
+            await self._pause(life, REJOIN_S if life.peers else pause_s)
+
+    async def _pause(self, life: Life, pause_s: float) -> None:
+        """Wait, but no longer than until the last peer is gone."""
+        accompanied = life.peers > 0
+        with anyio.move_on_after(pause_s * random.uniform(0.8, 1.2)):
+            while not accompanied or life.peers:  # noqa: ASYNC110 - hivemind's table tells nobody when it changes
+                await anyio.sleep(0.25)
+
+    async def _run_round(self, life: Life) -> bool:
+        """Dial and ping once. True when the table has grown."""
+        before = life.peers
+        addresses = await self._connected(life)
+        self._spread(life, addresses)
+        connected = list(addresses)
+        table = {peer.to_base58() for peer in life.table.peer_id_to_uid}
+        work: list[Callable[[], Awaitable[bool]]] = [
+            self._dialling(life, place, peer) for place, peer in self._to_dial(table)
+        ]
+        crowded = set(surplus([*table, *connected], addresses, [peer for _, peer in self._book.bootstrap]))
+        missing = [peer for peer in connected if peer not in table and peer not in crowded]
+        checked = random.sample(sorted(table), min(CHECKED, len(table)))
+        work += [self._pinging(life, peer) for peer in (*missing, *checked)]
+        await _run_bounded(work)
+        await asyncio.sleep(0)  # a ping fills the table in a task of its own
+        await asyncio.to_thread(self._book.save)
+        return life.peers > before
+
+    def _to_dial(self, table: set[str]) -> list[tuple[str, str]]:
+        wanted = [pair for pair in self._book.bootstrap if pair[1] not in table]
+        others = [pair for pair in self._book.met() if pair[1] not in table and pair not in wanted]
+        if table and len(others) > STRANGERS:
+            others = random.sample(others, STRANGERS)
+        return wanted + others
+
+    def _spread(self, life: Life, addresses: Mapping[str, list[str]]) -> None:
+        """Take peers out of the table that are too many of one range of addresses."""
+        places = {peer.to_base58(): node_id for peer, node_id in life.table.peer_id_to_uid.items()}
+        trusted = [peer for _, peer in self._book.bootstrap]
+        for peer in surplus(places, addresses, trusted):
+            del life.table[places[peer]]
+
+    async def _connected(self, life: Life) -> dict[str, list[str]]:
+        """Peers that p2pd is connected to, and where from. A p2pd that stays mute is killed, for a new one to start."""
+        try:
+            peers = await self._node.call(lambda life: life.p2p.list_peers())
+        except NetworkDown:
+            self._mute += 1
+            if self._mute >= MUTE_MAX and life.p2p.returncode is None:
+                log.warning("p2pd, process %d, gives no sign of life and is killed", life.p2p.pid)
+                self._mute = 0
+                life.p2p._child.kill()
+            raise
+        self._mute = 0
+        return {peer.peer_id.to_base58(): [str(address) for address in peer.addrs] for peer in peers}
+
+    def _dialling(self, life: Life, place: str, peer: str) -> Callable[[], Awaitable[bool]]:
+        async def dial() -> bool:
+            if not await answers(place):
+                return False
+            await life.p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(place)])
+            return await _ping(life, peer)
+
+        return dial
+
+    def _pinging(self, life: Life, peer: str) -> Callable[[], Awaitable[bool]]:
+        async def ping() -> bool:
+            return await _ping(life, peer)
+
+        return ping
+
+    async def _fill_table(self, life: Life) -> None:
+        """Look for this node's own neighbours, which makes both sides known to one another."""
+        try:
+            await self._node.call(lambda life: life.dht.find_nearest_nodes([life.dht.node_id]))
+        except NetworkDown as error:
+            log.debug("the neighbourhood was not explored: %s", error)
+
+
+async def _ping(life: Life, peer: str) -> bool:
+    return await life.dht.protocol.call_ping(PeerID.from_base58(peer)) is not None
+
+
+async def _run_bounded(work: list[Callable[[], Awaitable[bool]]]) -> None:
+    """Run all, some at a time, each with an end; that a peer cannot be reached is nothing unusual."""
+    limiter = anyio.CapacityLimiter(DIALS_AT_ONCE)
+
+    async def attempt(action: Callable[[], Awaitable[bool]]) -> None:
+        async with limiter:
+            try:
+                with anyio.move_on_after(DIAL_S):
+                    await action()
+            except Exception as error:
+                log.debug("a peer was not reached: %r", error)
+
+    async with anyio.create_task_group() as tasks:
+        for action in work:
+            tasks.start_soon(attempt, action)
+
+
+async def answers(place: str) -> bool:
+    """Does anything listen there? Asked before libp2p dials, which after failures refuses to for up to 5 minutes."""
+    target = tcp_place(place)
+    if target is None:
+        return True
+    try:
+        with anyio.fail_after(PROBE_S):
+            _, writer = await asyncio.open_connection(*target)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,1 @@
+"""Gossip topics: hints, the coordinator's clock, and evidence."""

@@ -1,0 +1,81 @@
+"""The clock record by other ways than the DHT: gossiped by the coordinator, and by whoever heard it otherwise.
+
+It is worth as much from a stranger as from the coordinator, for it is signed: whoever hears any honest peer hears it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+
+from swarmd.dht.background import spawn
+from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.ports import Record
+from swarmd.dht.pubsub.topic import Topic
+from swarmd.dht.wire.records import decode_signed
+from swarmd.errors import RecordRejected
+
+MESSAGE_BYTES_MAX = 2048
+MESSAGES_BURST, MESSAGES_PER_S = 20.0, 2.0  # one sender's
+ALL_BURST, ALL_PER_S = 200.0, 50.0  # of all senders: each costs a signature's check
+HEARD_KEPT = 16  # messages that need not be judged again
+HEARD_ELSEWHERE_S = 1.0  # longest wait before it is passed on, in which others may have done so
+
+
+class Herald:
+    """Sends and receives the clock record on a topic of its own.
+
+    Args:
+        topic: of its own.
+        heard: called with a record that may be the clock's; raises RecordRejected where it does not count.
+        refused: called with sender and error.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        heard: Callable[[Record], None],
+        refused: Callable[[str, RecordRejected], None],
+    ) -> None:
+        self._topic = topic
+        self._heard = heard
+        self._refused = refused
+        self._latest = 0.0  # expiration of the latest record that was on the topic
+        self._heard_lately: deque[bytes] = deque(maxlen=HEARD_KEPT)
+        self._quota = Quota(MESSAGES_BURST, MESSAGES_PER_S, time.monotonic)
+        self._all = Quota(ALL_BURST, ALL_PER_S, time.monotonic)
+        topic.listen(self._take)
+
+    def _take(self, sender: str, message: bytes) -> None:
+        if len(message) > MESSAGE_BYTES_MAX or not self._quota.take(sender) or not self._all.take(""):
+            return
+        if message in self._heard_lately:
+            return  # it is passed on by many
+        try:
+            signed = decode_signed(message)
+            self._heard(signed)  # an earlier one too: it may be what somebody else was told instead of a later one
+        except RecordRejected as error:
+            self._refused(sender, error)
+        else:
+            self._heard_lately.append(message)
+            self._latest = max(self._latest, signed.expiration)
+
+    def tell(self, record: Record) -> None:
+        """Gossip this node's own record now."""
+        self._latest = max(self._latest, record.expiration)
+        self._topic.tell(record.encode())
+
+    def pass_on(self, record: Record) -> None:
+        """Gossip a record that was heard otherwise, if nobody else has done so in a moment."""
+        if record.expiration > self._latest:
+            spawn(self._send_unless_heard(record))
+
+    async def _send_unless_heard(self, record: Record) -> None:
+        await anyio.sleep(random.uniform(0, HEARD_ELSEWHERE_S))
+        if record.expiration > self._latest:
+            self._latest = record.expiration
+            await self._topic.send(record.encode())

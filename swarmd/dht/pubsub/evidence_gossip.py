@@ -1,0 +1,257 @@
+"""Evidence and what leads to it, told by gossip: pairs of records that contradict each other, and which leaderboard was
+read.
+
+Evidence needs no trust: whoever brings it, its two signatures prove it. It is passed on by who did not hear it from
+others, told again now and then while it counts, and bounded for each signer, so that a flood of it is none.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+
+import anyio
+import msgspec
+
+from swarmd.core.commands import NoteEvidence
+from swarmd.core.events import Equivocated, Event
+from swarmd.core.peers.evidence import BARRED_ROUNDS, EQUIVOCATIONS_KEPT, bars, is_news
+from swarmd.core.values import KnownEvidence
+from swarmd.dht.background import spawn
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
+from swarmd.dht.ports import Record, as_signed
+from swarmd.dht.pubsub.topic import Topic
+from swarmd.dht.store.validator import Validator
+from swarmd.dht.wire import names
+from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
+from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
+from swarmd.dht.wire.records import LeaderboardRecord, Policy, Round, Signed, check_payload
+from swarmd.dht.wire.sizes import VALUE_BYTES_MAX
+from swarmd.errors import RecordRejected
+
+MESSAGE_BYTES_MAX = 2 * VALUE_BYTES_MAX + 1024  # two leaderboards with their bodies
+MESSAGES_BURST, MESSAGES_PER_S = 16.0, 0.5  # one sender's
+ALL_BURST, ALL_PER_S = 64.0, 4.0  # of all senders: evidence costs two signatures' checks
+SIGNER_BURST, SIGNER_PER_S = 4.0, 1 / 600  # evidence kept against one peer that the swarm knows
+NEWCOMERS_BURST, NEWCOMERS_PER_S = 16.0, 1 / 1800  # against all others together: identities cost nothing
+KEPT = 64  # pairs held to be told again, the oldest of them forgotten first
+HEARD_ELSEWHERE_S = 2.0  # longest wait before something is told, in which others may have told it
+RETELL_S = 300.0
+DIGEST_LENGTH = 64
+
+log = logging.getLogger(__name__)
+
+
+class BoardRead(msgspec.Struct, frozen=True, gc=False, tag="board"):
+    """The leaderboard of a round that a node has read, by its digest; whoever has another shows it."""
+
+    round: Round
+    digest: str
+
+
+class BoardShown(msgspec.Struct, frozen=True, gc=False, tag="shown"):
+    """The signed record of a leaderboard, because somebody has read another one."""
+
+    record: Signed
+
+
+class EvidenceTold(msgspec.Struct, frozen=True, gc=False, tag="evidence"):
+    """Two records that contradict each other."""
+
+    pair: Evidence
+
+
+Message = BoardRead | BoardShown | EvidenceTold
+
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def decode_message(encoded: bytes) -> Message:
+    """A message that a peer has gossiped; what it holds is not checked. Raises RecordRejected("malformed")."""
+    try:
+        return _decoder.decode(encoded)
+    except DECODE_ERRORS as error:
+        raise RecordRejected("malformed", f"no evidence: {error}") from error
+
+
+class Exchange:
+    """Tells, takes and keeps evidence.
+
+    Args:
+        topic: where evidence is told.
+        policy: the swarm, whose peers count.
+        validator: checks single records.
+        known: has the swarm credited this peer?
+        rejections: where refusals are counted.
+        emit: takes `Equivocated`.
+        contradicted: called with evidence when it is new here.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        policy: Policy,
+        validator: Validator,
+        known: Callable[[str], bool],
+        rejections: Rejections,
+        emit: Callable[[Event], None],
+        contradicted: Callable[[Evidence], None] = lambda evidence: None,
+    ) -> None:
+        self._topic = topic
+        self._policy = policy
+        self._validator = validator
+        self._is_known = known
+        self._rejections = rejections
+        self._emit = emit
+        self.contradicted = contradicted
+        self._noted: tuple[KnownEvidence, ...] = ()
+        self._pairs: dict[Evidence, float] = {}  # held → when it was told last, by whomever
+        self._board: Signed | None = None  # the leaderboard that this node read last
+        self._board_told: set[tuple[int, str]] = set()  # (round, digest) that somebody has told of
+        self._board_shown = -1  # round whose leaderboard somebody with ours has shown
+        self._quota = Quota(MESSAGES_BURST, MESSAGES_PER_S, time.monotonic)
+        self._all = Quota(ALL_BURST, ALL_PER_S, time.monotonic)
+        self._signers = Quota(SIGNER_BURST, SIGNER_PER_S, time.monotonic)
+        self._newcomers = Quota(NEWCOMERS_BURST, NEWCOMERS_PER_S, time.monotonic)
+        topic.listen(self._listen)
+
+    async def note(self, command: NoteEvidence) -> None:
+        """The log holds this."""
+        self._note(*(each for each in command.known if each not in self._noted))
+
+    def _note(self, *known: KnownEvidence) -> None:
+        self._noted = (*self._noted, *known)[-EQUIVOCATIONS_KEPT:]
+
+    def bars(self, peer: str, round: int) -> bool:
+        """Does nothing of this peer count in a round?"""
+        return any(each.peer == peer and bars(each, round) for each in self._noted)
+
+    # --- what this node finds ---
+
+    def found(self, evidence: Evidence) -> None:
+        """Two records that this node saw contradict each other; their signatures have been checked."""
+        try:
+            charge = check_evidence(self._policy, evidence)
+        except RecordRejected as error:
+            log.debug("no evidence: %s", error)
+            return
+        if self._keep(evidence, charge):
+            spawn(self._tell_evidence(evidence))
+
+    def _keep(self, evidence: Evidence, charge: Charge) -> bool:
+        """Keep evidence and tell the daemon. False for what is known, or too much."""
+        if not is_news(self._noted, charge.kind, charge.peer, charge.round):
+            return False
+        if not self._has_room(charge.peer):
+            self._rejections.count(charge.peer, "full", "more evidence than is kept")
+            return False
+        self._note(KnownEvidence(charge.kind, charge.peer, charge.round))
+        self._pairs[evidence] = -RETELL_S
+        while len(self._pairs) > KEPT:
+            del self._pairs[next(iter(self._pairs))]
+        log.warning("%s signed two different records of round %d: %s", charge.peer, charge.round, charge.kind)
+        self._emit(Equivocated(*charge, evidence.first.encode(), evidence.second.encode()))
+        self.contradicted(evidence)
+        return True
+
+    def _has_room(self, peer: str) -> bool:
+        return self._signers.take(peer) if self._is_known(peer) else self._newcomers.take("")
+
+    # --- leaderboards ---
+
+    def read_board(self, record: Record) -> None:
+        """This node has read a leaderboard: tell which, if nobody else has told of the same."""
+        self._board = as_signed(record)
+        spawn(self._tell_board(self._board))
+
+    async def _tell_board(self, signed: Signed) -> None:
+        content = signed.content
+        assert isinstance(content, LeaderboardRecord)
+        await anyio.sleep(random.uniform(0, HEARD_ELSEWHERE_S))
+        if (content.round, content.digest) not in self._board_told:
+            self._note_board(content.round, content.digest)
+            await self._send(BoardRead(content.round, content.digest))
+
+    def _note_board(self, round: int, digest: str) -> None:
+        """Of the latest rounds only, and of a bounded number of digests."""
+        self._board_told = {told for told in self._board_told if told[0] >= round - 1}
+        if len(self._board_told) < KEPT:
+            self._board_told.add((round, digest))
+
+    async def _show_board(self, signed: Signed, round: int) -> None:
+        await anyio.sleep(random.uniform(0, HEARD_ELSEWHERE_S))
+        if self._board_shown < round:
+            self._board_shown = round
+            await self._send(BoardShown(signed))
+
+    def _hear_board(self, told: BoardRead) -> None:
+        board = self._board
+        content = None if board is None else board.content
+        if board is None or not isinstance(content, LeaderboardRecord) or told.round != content.round:
+            return
+        if len(told.digest) <= DIGEST_LENGTH:
+            self._note_board(told.round, told.digest)
+        if told.digest != content.digest:
+            spawn(self._show_board(board, content.round))
+
+    def _see_board(self, signed: Signed) -> None:
+        """Somebody shows a leaderboard; the validator compares it. Raises RecordRejected."""
+        content = check_payload(signed.payload)
+        if not isinstance(content, LeaderboardRecord):
+            raise RecordRejected("malformed", "no leaderboard")
+        key, owner = names.key_id(content.key), MSGPackSerializer.dumps(signed.owner)
+        self._validator.judge(key, owner, signed.value, signed.expiration)
+        if self._board is not None and signed == self._board:
+            self._board_shown = content.round
+
+    # --- gossip ---
+
+    def _listen(self, sender: str, message: bytes) -> None:
+        if self._policy.admits(sender):
+            try:
+                self._take(sender, message)
+            except RecordRejected as error:
+                self._rejections.count(sender, error.reason, error.message)
+
+    def _take(self, sender: str, message: bytes) -> None:
+        """Judge a message. Raises RecordRejected."""
+        if len(message) > MESSAGE_BYTES_MAX:
+            raise RecordRejected("oversized", f"{len(message)} bytes of evidence")
+        if not self._quota.take(sender) or not self._all.take(""):
+            raise RecordRejected("quota", "too much evidence a second")
+        told = decode_message(message)
+        if isinstance(told, BoardRead):
+            self._hear_board(told)
+        elif isinstance(told, BoardShown):
+            self._see_board(told.record)
+        elif told.pair in self._pairs:
+            self._pairs[told.pair] = time.monotonic()
+        else:
+            charge = check_evidence(self._policy, told.pair)
+            if self._counts(charge) and self._keep(told.pair, charge):
+                self._pairs[told.pair] = time.monotonic()
+
+    def _counts(self, charge: Charge) -> bool:
+        """Whether evidence is about rounds that still matter: nobody is reminded of what is over."""
+        reached = self._policy.round
+        return reached is None or reached < charge.round + BARRED_ROUNDS
+
+    async def run(self) -> None:
+        """Tell again what still counts, for whoever was away; seldom, and only what nobody else told lately."""
+        while True:
+            await anyio.sleep(RETELL_S * random.uniform(0.5, 1.0))
+            for evidence in list(self._pairs):
+                await self._tell_evidence(evidence)
+
+    async def _tell_evidence(self, evidence: Evidence) -> None:
+        await anyio.sleep(random.uniform(0, HEARD_ELSEWHERE_S))
+        if evidence in self._pairs and time.monotonic() >= self._pairs[evidence] + RETELL_S / 2:
+            self._pairs[evidence] = time.monotonic()
+            await self._send(EvidenceTold(evidence))
+
+    async def _send(self, message: Message) -> None:
+        await self._topic.send(msgspec.msgpack.encode(message))

@@ -1,0 +1,47 @@
+"""A gossip topic: messages of others come in for as long as p2pd lives, own ones go out in the background."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from swarmd.dht.background import spawn
+from swarmd.dht.p2p.node import Life, Node
+from swarmd.errors import NetworkDown
+
+PUBLISH_S = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class Topic:
+    """One topic.
+
+    Args:
+        node: whose p2pd gossips.
+        name: of the topic.
+    """
+
+    def __init__(self, node: Node, name: str) -> None:
+        self._node = node
+        self._name = name
+
+    def listen(self, take: Callable[[str, bytes], None]) -> None:
+        """Have each message taken, with its sender, whose peer id p2pd has authenticated; own ones come back too."""
+
+        async def attend(life: Life) -> None:
+            async for sender, message in life.p2p.subscribe(self._name):
+                take(sender, message)
+
+        self._node.attendants.append(attend)
+
+    def tell(self, message: bytes) -> None:
+        """Send a message in the background; one that is lost costs time, nothing else."""
+        spawn(self.send(message))
+
+    async def send(self, message: bytes) -> None:
+        """Send a message, if the network is up."""
+        try:
+            await self._node.call(lambda life: life.p2p.publish(self._name, message), PUBLISH_S)
+        except NetworkDown as error:
+            log.debug("nothing was sent on %s: %s", self._name, error)

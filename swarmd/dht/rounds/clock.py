@@ -1,0 +1,138 @@
+"""The swarm's clock: announced by the coordinator, followed by everybody, itself included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from swarmd.core.commands import Announce, ReadClock
+from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Record
+from swarmd.dht.wire import names
+from swarmd.dht.wire.evidence import Evidence
+from swarmd.dht.wire.records import ROUNDS_AHEAD, ClockRecord, is_far
+from swarmd.errors import NetworkDown, RecordRejected
+
+CALL_EVERY_S = 10.0
+
+
+class SwarmClock:
+    """Announces and follows.
+
+    Args:
+        session: where all this happens.
+        reached: called with the round of each announcement.
+    """
+
+    def __init__(self, session: NetworkSession, reached: Callable[[int], None] = lambda round: None) -> None:
+        self._session = session
+        self._reached = reached
+        self._name = names.clock(session.swarm)
+        self._latest: Record | None = None
+        self._told: RoundAnnounced | None = None
+
+    def follow(self) -> None:
+        """Watch the clock for the rest of the session, and listen for the coordinator."""
+        session = self._session
+        session.heard_clock = self._hear
+        session.exchange.contradicted = self._tell_both
+        session.watch(self._name, self._see)
+        if not session.coordinating and session.coordinator:
+            session.start(self._call_coordinator)
+
+    async def _call_coordinator(self) -> None:
+        """See now and then whether the coordinator itself answers: some node of the swarm may be all that one hears."""
+        session = self._session
+        while True:
+            await session.runtime.sleep(CALL_EVERY_S)
+            try:
+                if await session.records.answers(session.coordinator):
+                    session.hearing.answered()
+            except NetworkDown:
+                continue
+
+    def _hear(self, record: Record) -> None:
+        """A record that was gossiped. Raises RecordRejected where it does not count."""
+        session = self._session
+        if record.owner != session.coordinator:
+            raise RecordRejected("not-the-coordinator", f"{record.owner} is not the coordinator")
+        self._see({record.owner: session.judge(self._name, record)})
+
+    async def announce(self, command: Announce) -> None:
+        """Publish where the swarm is. Raises NetworkDown."""
+        content = ClockRecord(
+            swarm=self._session.swarm,
+            round=command.round,
+            stage=command.stage,
+            opened_at=command.opened_at,
+            deadline_at=command.deadline_at,
+            final=command.final,
+            opening=command.opening,
+        )
+        await self._session.publisher.publish(content)
+        self._session.emit(RoundPublished(command.id, command.round, command.stage))
+
+    async def read(self, command: ReadClock) -> None:
+        """Read the clock and tell it, whatever was told before.
+
+        Raises:
+            NetworkDown: nobody answered; that is not the same as no round.
+        """
+        found = await self._session.records.find(self._name)
+        self._take(found.records)
+        if self._latest is not None:
+            self._tell(self._latest)
+        elif found.answered or self._session.coordinating:
+            self._session.emit(NoRoundYet())
+        else:
+            raise NetworkDown("no peer answered when the clock was read")
+
+    def _see(self, records: Mapping[str, Record]) -> None:
+        if self._take(records) and self._latest is not None and _said(self._latest) != self._told:
+            self._tell(self._latest)
+
+    def _take(self, records: Mapping[str, Record]) -> bool:
+        """Keep the coordinator's record if it is later than the one known. True when it is.
+
+        One that was known while a clock was ahead is no measure after that clock was set back.
+        """
+        record, known = records.get(self._session.coordinator), self._latest
+        if known is not None and is_far(known.expiration, self._session.policy.now()):
+            known = None
+        if record is None or (known is not None and record.expiration <= known.expiration):
+            return False
+        self._latest = record
+        self._pass_on(record)
+        return True
+
+    def _pass_on(self, record: Record) -> None:
+        """Hold it for whoever asks, and gossip it where it came by another way."""
+        session, content = self._session, record.content
+        if isinstance(content, ClockRecord):
+            session.hearing.announced(content.deadline_at, content.final)
+        session.records.hold(self._name, record)
+        session.herald.pass_on(record)
+
+    def _tell(self, record: Record) -> None:
+        self._told = _said(record)
+        self._session.policy.round = self._told.round
+        self._session.emit(self._told)
+        self._reached(self._told.round)
+
+    def _tell_both(self, evidence: Evidence) -> None:
+        """The coordinator told others otherwise: tell both, of which the core takes the later place and deadline.
+
+        So all who know of both go on alike. What lies too far ahead is nothing to go on by.
+        """
+        for signed in (evidence.first, evidence.second):
+            if isinstance(signed.content, ClockRecord):
+                said, reached = _said(signed), self._session.policy.round
+                if reached is None or said.round <= reached + ROUNDS_AHEAD:
+                    self._session.emit(said)
+
+
+def _said(record: Record) -> RoundAnnounced:
+    """What a clock record says; its number says nothing."""
+    content = record.content
+    assert isinstance(content, ClockRecord)
+    return RoundAnnounced(content.round, content.stage, content.opened_at, content.deadline_at, content.final)

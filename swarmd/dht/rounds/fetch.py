@@ -1,0 +1,159 @@
+"""Fetching bodies from their owners over a libp2p stream of our own.
+
+Request: the 32 bytes of the digest. Answer: the size as an unsigned 64-bit big-endian number, then so many bytes; a
+size of 2**64 - 1 means that the peer has no such body, or will not give it now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import anyio
+
+from swarmd.dht.limits.budget import Bounds, Caller, Flow, Held
+from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.p2p.node import Life, Node
+from swarmd.dht.wire.bodies import BlobStore
+from swarmd.dht.wire.records import BODY_BYTES_MAX
+from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
+
+PROTOCOL = "/swarmd/body/1"
+DIGEST_BYTES = 32
+ABSENT = 2**64 - 1
+CHUNK_BYTES = 64 * 1024
+SERVED = Bounds(2, 8, 16)  # bodies on their way at once
+SERVED_BYTES = Bounds(BODY_BYTES_MAX, 1.5 * BODY_BYTES_MAX, 2.0 * BODY_BYTES_MAX)  # of them, in memory
+READ_AT_ONCE = 2  # from the disk
+SERVE_S = 60.0
+REQUEST_S = 5.0
+CHUNK_S = 5.0  # for the next 64 KiB to be taken, or to come
+BYTES_PER_S = Bounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # given away
+BURST_S = 32.0
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class BodyServer:
+    """Gives bodies out of the blob store to those who may take part.
+
+    Args:
+        node: gets the stream's handler.
+        blobs: what there is.
+        admits: who may ask.
+    """
+
+    def __init__(self, node: Node, blobs: BlobStore, admits: Callable[[str], bool]) -> None:
+        self._blobs = blobs
+        self._admits = admits
+        self._door = node.door
+        self._flow = Flow(BYTES_PER_S, BURST_S)
+        self._serving = Held(SERVED)
+        self._bytes = Held(SERVED_BYTES)
+        self._reading = anyio.CapacityLimiter(READ_AT_ONCE)
+        node.streams[PROTOCOL] = self.serve
+
+    async def serve(self, stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request.
+
+        Raises:
+            RecordRejected: "idle" when nothing is asked for, "slow" when the body is not taken.
+        """
+        try:
+            with anyio.move_on_after(SERVE_S):
+                await self._answer(stream.peer_id.to_base58(), reader, writer)
+        except (OSError, EOFError) as error:
+            log.debug("a body was not taken to its end: %r", error)
+        finally:
+            writer.close()
+
+    async def _answer(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        digest = (await _in_time(reader.readexactly(DIGEST_BYTES), REQUEST_S, "idle", "it asked for nothing")).hex()
+        caller = self._door.caller(peer)
+        if not self._admits(peer) or not self._blobs.has(digest) or not self._serving.take(caller):
+            await _give(writer, ABSENT.to_bytes(8, "big"))
+            return
+        try:
+            await self._send(caller, digest, writer)
+        finally:
+            self._serving.give_back(caller)
+
+    async def _send(self, caller: Caller, digest: str, writer: asyncio.StreamWriter) -> None:
+        async with self._reading:
+            body = await self._read(digest)
+        if body is None or not self._bytes.take(caller, len(body)):
+            await _give(writer, ABSENT.to_bytes(8, "big"))
+            return
+        try:
+            if not self._flow.take(caller, len(body)):
+                self._door.refusal(caller.peer, "bytes-out", "too many bytes of bodies")
+                await _give(writer, ABSENT.to_bytes(8, "big"))
+                return
+            writer.write(len(body).to_bytes(8, "big"))
+            for start in range(0, len(body), CHUNK_BYTES):
+                await _give(writer, body[start : start + CHUNK_BYTES])
+        finally:
+            self._bytes.give_back(caller, len(body))
+
+    async def _read(self, digest: str) -> bytes | None:
+        with suppress(SwarmdError, OSError):
+            return await anyio.to_thread.run_sync(self._blobs.get, digest)
+        return None
+
+
+async def _give(writer: asyncio.StreamWriter, chunk: bytes) -> None:
+    writer.write(chunk)
+    try:
+        await _in_time(writer.drain(), CHUNK_S, "slow", "it does not take the body that it asked for")
+    except RecordRejected:
+        writer.transport.abort()  # what is left would never be written
+        raise
+
+
+async def _in_time(step: Awaitable[T], within_s: float, reason: str, what: str) -> T:
+    """Wait so long. Raises RecordRejected with the reason."""
+    with anyio.move_on_after(within_s):
+        return await step
+    raise RecordRejected(reason, f"{what} within {within_s:g} s")
+
+
+async def fetch_body(node: Node, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+    """Fetch a body from its owner.
+
+    Raises:
+        NetworkDown: the peer is not there, has no such body, or is too slow.
+        RecordRejected: what it sends has another size or digest, or stops coming.
+    """
+    return await node.call(lambda life: _fetch(life, peer, digest, size_bytes), timeout_s)
+
+
+async def _fetch(life: Life, peer: str, digest: str, size_bytes: int) -> bytes:
+    _, reader, writer = await life.p2p.call_binary_stream_handler(PeerID.from_base58(peer), PROTOCOL)
+    try:
+        writer.write(bytes.fromhex(digest))
+        await writer.drain()
+        stated = int.from_bytes(await _in_time(reader.readexactly(8), REQUEST_S, "slow", "no answer"), "big")
+        if stated == ABSENT:
+            raise NetworkDown(f"{peer} has no body {digest[:12]}")
+        if stated != size_bytes or stated > BODY_BYTES_MAX:
+            raise RecordRejected("oversized", f"{stated} bytes instead of {size_bytes}")
+        body = await _receive(reader, size_bytes)
+    finally:
+        writer.close()
+    if hashlib.sha256(body).hexdigest() != digest:
+        raise RecordRejected("wrong-digest", "the body is not the one that was announced")
+    return body
+
+
+async def _receive(reader: asyncio.StreamReader, size_bytes: int) -> bytes:
+    """So many bytes, each part of them in time. Raises RecordRejected("slow"), EOFError."""
+    body = bytearray()
+    while len(body) < size_bytes:
+        wanted = min(CHUNK_BYTES, size_bytes - len(body))
+        body += await _in_time(reader.readexactly(wanted), CHUNK_S, "slow", "the body stopped coming")
+    return bytes(body)

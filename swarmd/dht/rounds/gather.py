@@ -1,0 +1,245 @@
+"""Gathering peers' rollouts of a stage into the blob store, until all are there or the time is over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+
+from swarmd.core.commands import Gather
+from swarmd.core.events import RolloutsGathered
+from swarmd.core.values import Claim, RolloutsRef
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Record
+from swarmd.dht.rounds.sources import Sources, choose_expected
+from swarmd.dht.store.seniority import Rank
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
+from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
+from swarmd.worker.tasks import Limiter, TaskGroup, within
+
+LOOK_AGAIN_S = 0.3
+ANSWER_S = 0.5  # the answer is there so long before the time is over, when training begins without it
+YOUNG_S = 30.0  # after this worker's start its peers may have been restarted too, and still publish again
+SETTLE_S = 2.0  # what they get for that
+LEAST_S = 0.5  # for a command that comes too late: after a restart, for instance
+LAST_FETCH_S = 0.5  # a body whose fetch would have less time than this is not fetched
+TOTAL_BYTES_MAX = 64 * 1024 * 1024
+FETCHES_AT_ONCE = 16  # of peers that are waited for
+OTHERS_AT_ONCE = 4  # of those that nobody waits for
+LINGER_S = 1.0  # what the latter get when everything else is there, unless strangers have failed lately
+ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger body would be refused unread
+FETCH_S = 10.0  # longest for one body, so that one that trickles does not keep others waiting
+SLOW = "slow"
+SLOW_MAX = 1024  # peers that are noted for it
+
+log = logging.getLogger(__name__)
+
+
+class Gathering:
+    """One `Gather` command being done.
+
+    Args:
+        session: where all this happens.
+        command: what to gather.
+    """
+
+    def __init__(self, session: NetworkSession, command: Gather) -> None:
+        self._session = session
+        self._command = command
+        self._place = (session.swarm, command.source_round, command.source_stage)
+        self._got: dict[str, RolloutsRef] = {}
+        self._refused: set[tuple[str, str]] = set()  # (peer, digest) of bodies that were not what was announced
+        self._bytes = 0
+        self._runtime = session.runtime
+        self._sources = Sources(session.sample)
+        self._expected: set[str] = set()  # peers whose reports name rollouts
+        self._reports: dict[str, ReportRecord] = {}  # the latest of all that name rollouts
+        self._ranks: dict[str, Rank] = {}  # of those whose rollouts are looked for
+        self._awaited: set[str] = set()  # of them, those that gathering waits for
+        self._limiter = Limiter(session.runtime, FETCHES_AT_ONCE)
+        self._others_limiter = Limiter(session.runtime, OTHERS_AT_ONCE)
+        self._fetches = TaskGroup(session.runtime)
+        self._fetching: set[str] = set()  # peers whose bodies are being fetched, or wait for their turn
+        self._complete_at: float | None = None  # when all that is waited for was there
+        self._began_at = session.runtime.time()
+        self._looked = False  # has any peer answered?
+
+    async def run(self) -> None:
+        """Gather and tell, shortly before the time is over. Raises NetworkDown when nothing could be looked for."""
+        command = self._command
+        if command.source_round >= 0:
+            with suppress(TimeoutError):
+                await within(self._runtime, max(self._remaining_s(), LEAST_S), self._gather)
+            if not self._looked:
+                raise NetworkDown("nobody answered when rollouts were looked for")
+            self._session.patience.judge(self._ranks, self._got, {peer for peer, _ in self._refused})
+        rollouts = tuple(self._got[peer] for peer in sorted(self._got))
+        missing = len((self._expected | {peer for peer, _ in self._refused}) - self._got.keys())
+        place = (command.id, command.round, command.stage)
+        self._session.emit(RolloutsGathered(*place, rollouts, missing, self._claims()))
+
+    def _claims(self) -> tuple[Claim, ...]:
+        """What those claim whose reports name the very rollouts that are here."""
+        named = {peer: report for peer, report in self._reports.items() if peer in self._got}
+        backed = [peer for peer in sorted(named) if named[peer].digest == self._got[peer].digest]
+        return tuple([Claim(peer, named[peer].reward) for peer in backed])
+
+    async def _gather(self) -> None:
+        """Look, fetch, look again, until everything awaited is there or has shown to be false.
+
+        Fetches of other peers' bodies that go on then get a moment more, and are cancelled.
+        """
+        try:
+            while True:
+                try:
+                    await self._look()
+                    await self._fetches.wait_idle(LOOK_AGAIN_S)  # whoever is slow does not keep this from looking
+                    if self._looked and self._is_complete() and self._is_over():
+                        return
+                except NetworkDown as error:
+                    log.info("gathering goes on: %s", error)
+                await self._runtime.sleep(LOOK_AGAIN_S)
+        finally:
+            self._fetches.stop()
+
+    async def _look(self) -> None:
+        """See who has announced rollouts, and begin to fetch those that are there. Raises NetworkDown."""
+        self._expected = await self._announced()
+        found = await self._session.records.find(names.rollouts(*self._place))
+        self._looked = self._looked or found.answered or self._session.coordinating
+        await self._begin_fetches(found.records)
+
+    def _is_over(self) -> bool:
+        """Nothing is being fetched any more, or what is has had its moment since all that is waited for was there."""
+        if self._complete_at is None:
+            self._complete_at = self._runtime.now()
+        lingered_s = min(LINGER_S, self._session.patience.strangers_s)
+        return not self._fetching or self._runtime.now() > self._complete_at + lingered_s
+
+    def _is_complete(self) -> bool:
+        """All awaited rollouts are here or refused. In a swarm that was just restarted, peers get a moment first."""
+        if self._fetching & self._awaited or self._awaited - self._got.keys() - {peer for peer, _ in self._refused}:
+            return False
+        now, session = self._runtime.time(), self._session
+        settled = now > self._began_at + SETTLE_S or now > session.started_at + YOUNG_S
+        return settled or len(self._expected) >= session.members - 1
+
+    def _remaining_s(self) -> float:
+        return self._command.until_at - ANSWER_S - self._runtime.time()
+
+    async def _announced(self) -> set[str]:
+        """Peers whose report of the stage names rollouts.
+
+        It is worth waiting for those who gave theirs before, and for a while for others that worked, unless their last
+        body stopped coming.
+        """
+        name = names.reports(*self._place)
+        found = await self._session.records.find(name)
+        reports = {peer: report for peer, record in found.records.items() if (report := _report_of(record)).groups}
+        own = self._session.peer_id
+        self._reports = {each: reports[each] for each in reports if each != own and not self._is_barred(each)}
+        announced = {peer: found.records[peer] for peer in self._reports}
+        ranks = self._session.seniority.ranks_of(announced, names.key_id(name))
+        self._ranks = {peer: ranks[peer] for peer in choose_expected(ranks)}
+        awaited = self._session.patience.awaited(self._ranks, self._runtime.time() - self._began_at)
+        self._awaited = {peer for peer in awaited if not self._session.slow[peer]}
+        return set(self._ranks)
+
+    async def _begin_fetches(self, records: Mapping[str, Record]) -> None:
+        """Take the bodies that came with their records, which wait for nobody; begin to fetch the others.
+
+        Those who kept to time before come first, and among them those whom the node knows.
+        """
+        chosen = self._chosen(records)
+        wanted = [(peer, content) for peer in chosen if (content := self._wanted(records[peer])) is not None]
+        for peer, content in wanted:
+            if content.body:
+                await self._try(peer, content)
+        slow, knows = self._session.slow, self._session.knows
+        for peer, content in sorted(wanted, key=lambda each: (slow[each[0]], not knows(each[0]))):
+            if not content.body:
+                self._begin_fetch(peer, content)
+
+    def _chosen(self, records: Mapping[str, Record]) -> list[str]:
+        """Peers to gather from: at random of those known, and of newcomers those who come first; at most so many."""
+        tried, own = self._sources.peers, self._session.peer_id
+        fresh = {peer: record for peer, record in records.items() if peer != own and peer not in tried}
+        fresh = {peer: record for peer, record in fresh.items() if not self._is_barred(peer)}
+        key = names.key_id(names.rollouts(*self._place))
+        self._sources.choose(self._session.seniority.ranks_of(fresh, key))
+        return [peer for peer in self._sources.peers if peer in records and peer not in self._got]
+
+    def _is_barred(self, peer: str) -> bool:
+        return self._session.bars(peer, self._command.source_round)
+
+    def _wanted(self, record: Record) -> RolloutsRecord | None:
+        content = record.content
+        if not isinstance(content, RolloutsRecord) or (record.owner, content.digest) in self._refused:
+            return None
+        return content
+
+    def _begin_fetch(self, peer: str, content: RolloutsRecord) -> None:
+        if peer not in self._fetching:
+            self._fetching.add(peer)
+            self._fetches.start(self._fetch_within, peer, content)
+
+    async def _fetch_within(self, peer: str, content: RolloutsRecord) -> None:
+        try:
+            async with self._limiter if peer in self._awaited else self._others_limiter:
+                await self._try(peer, content)
+        finally:
+            self._fetching.discard(peer)
+
+    async def _try(self, peer: str, content: RolloutsRecord) -> None:
+        try:
+            await self._fetch(peer, content)
+            self._session.slow.pop(peer, None)
+        except RecordRejected as error:
+            self._refused.add((peer, content.digest))
+            self._session.rejections.count(peer, error.reason, error.message)
+            if error.reason == SLOW and len(self._session.slow) < SLOW_MAX:
+                self._session.slow[peer] += 1
+        except SwarmdError as error:
+            log.info("rollouts of %s are not to be had: %s", peer, error)
+
+    async def _fetch(self, peer: str, content: RolloutsRecord) -> None:
+        if content.size_bytes > ROLLOUTS_BYTES_MAX:
+            raise RecordRejected("oversized", f"rollouts of {content.size_bytes} bytes")
+        if self._bytes + content.size_bytes > TOTAL_BYTES_MAX:
+            raise RecordRejected("oversized", "the rollouts of this stage are too large together")
+        self._bytes += content.size_bytes
+        bodies = self._session.bodies
+        try:
+            if not bodies.has(content.digest):
+                body = await self._body(peer, content)
+                await bodies.check(body, content.digest, content.size_bytes)
+                await bodies.put(body)
+        except BaseException:
+            self._bytes -= content.size_bytes
+            raise
+        place = (content.round, content.stage, content.digest, content.size_bytes, content.groups)
+        self._got[peer] = RolloutsRef(peer, *place)
+
+    async def _body(self, peer: str, content: RolloutsRecord) -> bytes:
+        bodies = self._session.bodies
+        if content.body:
+            return await bodies.inflate(content.body, content.size_bytes)
+        timeout_s = self._remaining_s()
+        if timeout_s < LAST_FETCH_S:
+            raise NetworkDown("no time is left to fetch them")
+        wanted = (peer, content.digest, content.size_bytes, timeout_s)
+        try:
+            return await within(self._runtime, FETCH_S, bodies.fetch, *wanted)
+        except TimeoutError:
+            raise RecordRejected(SLOW, f"no body within {FETCH_S:g} s") from None
+
+
+def _report_of(record: Record) -> ReportRecord:
+    content = record.content
+    return content if isinstance(content, ReportRecord) else ReportRecord("", 0, 0, 0.0)
+
+
+async def gather(session: NetworkSession, command: Gather) -> None:
+    """Do a `Gather` command. Raises NetworkDown."""
+    await Gathering(session, command).run()

@@ -1,0 +1,58 @@
+"""Reading what the coordinator could have read, so that its leaderboards can be compared with it."""
+
+from __future__ import annotations
+
+import logging
+
+from swarmd.core.commands import PublishReport
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.rounds.credit_check import CreditCheck
+from swarmd.dht.wire import names
+from swarmd.dht.wire.leaderboard import Board
+from swarmd.dht.wire.records import ReportRecord
+from swarmd.errors import NetworkDown
+
+log = logging.getLogger(__name__)
+
+
+class LeaderboardCheck:
+    """Looks at the reports of each stage once, and at each leaderboard.
+
+    Args:
+        session: where all this happens.
+    """
+
+    def __init__(self, session: NetworkSession) -> None:
+        self._session = session
+        kept = session.read_standings()
+        before = (-1, ()) if kept is None else (kept.round, kept.standings)
+        self._credit = CreditCheck(session.peer_id, session.config.swarm.stages, *before)
+
+    def published(self, command: PublishReport) -> None:
+        """This node's report of a stage is out: look who else has reported."""
+        if not self._session.coordinating and self._session.coordinator:
+            self._session.start(self._look, command.round, command.stage)
+
+    async def _look(self, round: int, stage: int) -> None:
+        name = names.reports(self._session.swarm, round, stage)
+        try:
+            found = await self._session.records.find(name)
+        except NetworkDown as error:
+            log.debug("%s was not read: %s", name, error)
+            return
+        if found.answered:
+            reports = {peer: each for peer, each in found.records.items() if isinstance(each.content, ReportRecord)}
+            ranks = self._session.seniority.ranks_of(reports, names.key_id(name))
+            peers = [peer for peer in ranks if ranks[peer].awaited or peer == self._session.peer_id]
+            self._credit.note(round, stage, self._session.runtime.time(), peers)
+
+    def take(self, board: Board) -> None:
+        """Compare a leaderboard, and take over its standings."""
+        self._session.learn(board)
+        self._session.start(self._compare, board)
+
+    async def _compare(self, board: Board) -> None:
+        reporters, whole = await self._session.open_reports(board)
+        event = self._credit.read(board.round, board.standings, reporters, whole)
+        if event is not None:
+            self._session.emit(event)

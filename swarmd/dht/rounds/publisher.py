@@ -1,0 +1,174 @@
+"""Publishing own records: stored, read back from another peer, told to all, and kept alive."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from functools import partial
+
+from swarmd.dht.ports import Keepers, Network, Record
+from swarmd.dht.store.own_records import Shelf
+from swarmd.dht.wire.records import Membership, Payload, is_far
+from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.worker.runtime import Runtime
+from swarmd.worker.tasks import Limiter
+
+ATTEMPTS = 3
+INDEPENDENT = 2  # peers that must show a record, where none is trusted
+STEP_S = 0.001  # the least by which an expiration exceeds the one before
+RENEWALS = 3  # within a record's life
+COMPANY_S = 5.0  # after a start, for peers to be found before records are published again
+
+log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Writes this node's records.
+
+    Args:
+        network: where to.
+        shelf: remembers them.
+        runtime: the clock.
+        ttl_s: how long a record lives.
+        alone: may this node be the swarm's first, so that its own storage is proof enough while there is no peer?
+        told: called with every record as soon as a peer has it, to hint at it.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        shelf: Shelf,
+        runtime: Runtime,
+        ttl_s: float,
+        alone: bool,
+        told: Callable[[Record], None],
+    ) -> None:
+        self._network = network
+        self._shelf = shelf
+        self._runtime = runtime
+        self._ttl_s = ttl_s
+        self._alone = alone
+        self._told = told
+        self._floors: dict[str, float] = {}
+        self._locks: dict[str, Limiter] = {}
+        self._live: dict[str, Payload] = {
+            content.key: content for content in shelf.contents() if not isinstance(content, Membership)
+        }
+
+    def remembers(self, kind: type[Payload]) -> bool:
+        """Whether a record of this kind was published from this data directory lately."""
+        return any(isinstance(content, kind) for content in self._live.values())
+
+    async def publish(self, content: Payload) -> Record:
+        """Publish a record and prove that it is there.
+
+        Raises:
+            NetworkDown: the network is down, or too few peers could show the record; it may be published again.
+            RecordRejected: the record itself cannot count.
+        """
+        async with self._lock_of(content.key):
+            return await self._publish(content)
+
+    def _lock_of(self, key: str) -> Limiter:
+        """One record of a key at a time: a renewal must not overtake the record that replaces it."""
+        if key not in self._locks:
+            self._locks = {other: lock for other, lock in self._locks.items() if other in self._live or lock.is_used}
+            self._locks[key] = Limiter(self._runtime, 1)
+        return self._locks[key]
+
+    async def _publish(self, content: Payload) -> Record:
+        for _ in range(ATTEMPTS):
+            record = self._network.sign(content, self._expiration(content.key))
+            await self._remember(content, record)  # first: some peer may have it, though none shows it in time
+            later = await self._network.call(partial(self._place, content.key, record))
+            if later is None:
+                return record
+            self._floors[content.key] = later.expiration
+        raise NetworkDown(f"{content.key} keeps being overwritten under this node's own identity")
+
+    def _expiration(self, key: str) -> float:
+        """Later than all before under this key, but for those that nobody takes: of a clock that was ahead."""
+        now = self._runtime.time()
+        floor = max(self._floors.get(key, 0.0), self._shelf.floor(key)) + STEP_S
+        return now + self._ttl_s if is_far(floor, now) else max(now + self._ttl_s, floor)
+
+    async def _remember(self, content: Payload, record: Record) -> None:
+        """From now on this is what is renewed, after a restart too, and nothing older under its key."""
+        self._floors.pop(content.key, None)
+        self._live.pop(content.key, None)
+        self._live[content.key] = content
+        self._shelf.keep(content, record.expiration)
+        self._live = {key: content for key, content in self._live.items() if key in self._shelf}
+        await self._shelf.save()
+
+    async def _place(self, key: str, record: Record, keepers: Keepers) -> Record | None:
+        """Store and read back. Returns a later record of this node's own that is in the way, if there is one."""
+        try:
+            keepers.admit(key, record)
+        except RecordRejected:
+            held = keepers.held(key, record.owner)
+            if held is not None:
+                return held
+            raise
+        near = keepers.near(key)
+        if not near:
+            await self._prove_alone(keepers)
+            self._told(record)  # clients are in nobody's table, and listen
+            return None
+        guides = keepers.guides(key)
+        peers = list(dict.fromkeys((*near, *guides)))
+        took = await keepers.spread(key, record, peers)
+        if took:
+            self._told(record)
+        later = await self._prove(keepers, key, record, took or peers, guides)
+        if later is None:
+            keepers.settle(key, record, peers)
+        return later
+
+    async def _prove(
+        self, keepers: Keepers, key: str, record: Record, peers: list[Hashable], guides: list[Hashable]
+    ) -> Record | None:
+        """Read the record back: one that this node trusts shows it, or as many others as there are, up to two.
+
+        A single stranger might show it to its writer only.
+
+        Returns:
+            A later record of this node's own that a peer has instead, if there is one.
+
+        Raises:
+            NetworkDown: too few show it.
+        """
+        peers = sorted(peers, key=lambda peer: peer not in guides)
+        shown = 0
+        for peer in peers:
+            seen, later = await keepers.shows(peer, key, record)
+            if later is not None:
+                return later
+            shown += seen
+            if shown >= INDEPENDENT or (seen and (peer in guides or len(peers) == 1)):
+                return None
+        who = f"only one of {len(peers)} peers" if shown else "no peer"
+        raise NetworkDown(f"{who} could show {key} after it was stored")
+
+    async def _prove_alone(self, keepers: Keepers) -> None:
+        if not self._alone:
+            raise NetworkDown("there is no peer to keep a record")
+        await keepers.prove_link()
+
+    async def run(self) -> None:
+        """Publish every live record again: thrice in its life, when p2pd was started anew, when peers are back, when
+        this machine's clock was set."""
+        while True:
+            await self._network.wait_up()
+            await self._network.disturbed(COMPANY_S, lonely=True)
+            await self._renew_all()
+            await self._network.disturbed(self._ttl_s / RENEWALS, lonely=False)
+
+    async def _renew_all(self) -> None:
+        for content in list(self._live.values()):
+            try:
+                async with self._lock_of(content.key):
+                    if self._live.get(content.key) is content:  # it may have been replaced meanwhile
+                        await self._publish(content)
+            except (NetworkDown, RecordRejected) as error:
+                log.info("%s was not renewed: %s", content.key, error)

@@ -1,0 +1,132 @@
+"""What this node has seen signed, compared with all that it sees: two versions of one thing are evidence."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from swarmd.dht.ports import Record, as_signed
+from swarmd.dht.wire import names
+from swarmd.dht.wire.evidence import Evidence, contradiction, pair_of
+from swarmd.dht.wire.records import (
+    ClockRecord,
+    LeaderboardRecord,
+    Payload,
+    ReportRecord,
+    Signed,
+    check_payload,
+    decode_signed,
+    verifies,
+)
+from swarmd.errors import RecordRejected
+
+REPORTS_KEPT = 4096  # the latest reports of peers that the swarm knows, and as many of others
+BOARDS_KEPT = 4  # leaderboards, which may be large
+CLOCKS_KEPT = 64  # announcements with different content
+QUOTED_KEPT = 8192  # reports that leaderboards gave, not verified before they differ
+
+Place = tuple[str, int, int]  # owner, round, stage
+K = TypeVar("K")
+
+
+class Seen(NamedTuple):
+    """A record and what it says."""
+
+    signed: Signed
+    content: Payload
+
+
+class Compared:
+    """Remembers the first version of everything, a bounded number of them.
+
+    Args:
+        coordinator: whose clock and leaderboards are compared.
+        known: has the swarm credited this peer? Strangers do not push its members' reports out.
+        found: called with what contradicts itself.
+    """
+
+    def __init__(self, coordinator: str, known: Callable[[str], bool], found: Callable[[Evidence], None]) -> None:
+        self._coordinator = coordinator
+        self._known = known
+        self._found = found
+        self._members: OrderedDict[Place, Seen] = OrderedDict()
+        self._newcomers: OrderedDict[Place, Seen] = OrderedDict()
+        self._quoted: OrderedDict[Place, Seen] = OrderedDict()
+        self._boards: OrderedDict[Place, Seen] = OrderedDict()
+        self._clocks: OrderedDict[Payload, Seen] = OrderedDict()
+
+    def see(self, record: Record) -> None:
+        """Compare a record whose signature has been checked."""
+        signed = as_signed(record)
+        seen = Seen(signed, signed.content)
+        content = seen.content
+        if isinstance(content, ReportRecord):
+            self._see_report((signed.owner, content.round, content.stage), seen)
+        elif signed.owner != self._coordinator:
+            return
+        elif isinstance(content, LeaderboardRecord):
+            _compare(self._boards.get((signed.owner, content.round, 0)), seen, self._found)
+            _keep(self._boards, (signed.owner, content.round, 0), seen, BOARDS_KEPT)
+        elif isinstance(content, ClockRecord):
+            self._see_clock(seen)
+
+    def _see_report(self, place: Place, seen: Seen) -> None:
+        before = self._members.get(place) or self._newcomers.get(place)
+        _compare(before, seen, self._found)
+        if before is None:
+            _keep(self._members if self._known(place[0]) else self._newcomers, place, seen, REPORTS_KEPT)
+        quoted = self._quoted.get(place)
+        if quoted is not None:
+            self._compare_quoted(quoted, seen)
+
+    def _see_clock(self, seen: Seen) -> None:
+        """Of each content the record that expires first is kept: renewals say nothing new."""
+        before = self._clocks.get(seen.content)
+        if before is not None and before.signed.expiration <= seen.signed.expiration:
+            return
+        for other in self._clocks.values():
+            _compare(other, seen, self._found)
+        self._clocks.pop(seen.content, None)
+        _keep(self._clocks, seen.content, seen, CLOCKS_KEPT)
+
+    def read_board(self, reports: Iterable[bytes]) -> None:
+        """Compare the reports that a leaderboard quotes, which the coordinator was given, with those seen here."""
+        for encoded in reports:
+            try:
+                signed = decode_signed(encoded)
+                content = check_payload(signed.payload)
+            except RecordRejected:
+                continue  # `verify_leaderboard` names it
+            if isinstance(content, ReportRecord):
+                self._quote((signed.owner, content.round, content.stage), Seen(signed, content))
+
+    def _quote(self, place: Place, quoted: Seen) -> None:
+        self._quoted.pop(place, None)
+        _keep(self._quoted, place, quoted, QUOTED_KEPT)
+        seen = self._members.get(place) or self._newcomers.get(place)
+        if seen is not None:
+            self._compare_quoted(quoted, seen)
+
+    def _compare_quoted(self, quoted: Seen, seen: Seen) -> None:
+        """A leaderboard's word is verified only where it differs."""
+
+        def found(evidence: Evidence) -> None:
+            if verifies(quoted.signed, names.key_id(quoted.content.key)):
+                self._found(evidence)
+
+        _compare(quoted, seen, found)
+
+
+def _compare(before: Seen | None, seen: Seen, found: Callable[[Evidence], None]) -> None:
+    if before is None or before.signed == seen.signed:
+        return
+    one, other = sorted((before, seen), key=lambda each: each.signed.expiration)
+    if contradiction(one.content, other.content, one.signed.expiration, other.signed.expiration):
+        found(pair_of(one.signed, other.signed))
+
+
+def _keep(kept: OrderedDict[K, Seen], place: K, seen: Seen, most: int) -> None:
+    kept.setdefault(place, seen)
+    while len(kept) > most:
+        kept.popitem(last=False)

@@ -1,0 +1,166 @@
+"""What comes out of a stage: reports and rollouts published, reports collected, the leaderboard published."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+
+from swarmd.core.commands import CollectReports, PublishLeaderboard, PublishReport
+from swarmd.core.events import LeaderboardPublished, ReportPublished, ReportSeen
+from swarmd.dht.limits.reporters import Reporters
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Record
+from swarmd.dht.wire import names
+from swarmd.dht.wire.leaderboard import Board, encode_board
+from swarmd.dht.wire.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRecord, RolloutsRecord
+from swarmd.errors import NetworkDown, RecordRejected
+
+log = logging.getLogger(__name__)
+
+
+class Stages:
+    """Publishes and collects.
+
+    Args:
+        session: where all this happens.
+    """
+
+    def __init__(self, session: NetworkSession) -> None:
+        self._session = session
+        self._collecting: CollectReports | None = None
+        self._reporters: Reporters[ReportRecord] = Reporters(session.runtime.now)  # of the stage that is collected
+        self._remembers = session.publisher.remembers(ReportRecord)
+        self._crowded: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts found no room with their body
+
+    async def publish_report(self, command: PublishReport) -> None:
+        """Publish a stage's rollouts, then the report that names them.
+
+        Raises:
+            NetworkDown: it may be tried again.
+            SwarmdError: the rollouts are not in the blob store, or too large.
+        """
+        if await self._has_reported_otherwise(command):
+            self._session.emit(ReportPublished(command.id, command.round, command.stage))
+            return
+        await self._publish_rollouts(command)
+        rollouts = command.rollouts
+        report = ReportRecord(
+            swarm=self._session.swarm,
+            round=command.round,
+            stage=command.stage,
+            reward=command.reward,
+            digest=rollouts.digest,
+            size_bytes=rollouts.size_bytes,
+            groups=rollouts.groups,
+            work=await self._session.work(),
+            invitation=self._session.invitation,
+        )
+        await self._session.publisher.publish(report)
+        self._remembers = True
+        self._session.emit(ReportPublished(command.id, command.round, command.stage))
+
+    async def _has_reported_otherwise(self, command: PublishReport) -> bool:
+        """Whether peers hold another report of this node of this stage: then that one stands, and nothing is signed.
+
+        Asked by a node that remembers no report of its own: its directory is new and its key is not, or a second node
+        runs under it. Two different reports of one stage would cost it its place.
+        """
+        if self._remembers:
+            return False
+        name = names.reports(self._session.swarm, command.round, command.stage)
+        own = self._session.peer_id
+        found = await self._session.records.find(name)
+        standing = found.records[own].content if own in found.records else None
+        if not isinstance(standing, ReportRecord) or standing.digest == command.rollouts.digest:
+            return False
+        log.warning("%s holds another report of this node; it stands, this directory's is not published", name)
+        return True
+
+    async def _publish_rollouts(self, command: PublishReport) -> None:
+        rollouts = command.rollouts
+        if not rollouts.groups:  # nothing to share: the report alone counts
+            return
+        body = await self._session.bodies.get(rollouts.digest)
+        _check_size(len(body))
+        place = (command.round, command.stage)
+        inline = b"" if place == self._crowded else await self._session.bodies.deflate(body, self._session.members)
+        content = RolloutsRecord(
+            swarm=self._session.swarm,
+            round=command.round,
+            stage=command.stage,
+            digest=rollouts.digest,
+            size_bytes=len(body),
+            groups=rollouts.groups,
+            body=inline,
+            work=await self._session.work(),
+            invitation=self._session.invitation,
+        )
+        try:
+            await self._session.publisher.publish(content)
+        except (NetworkDown, RecordRejected):
+            self._crowded = place  # a small record finds room where a large one does not, and peers fetch the body
+            raise
+
+    async def collect(self, command: CollectReports) -> None:
+        """Report every member's report of a stage, and those that were seen before once more."""
+        if self._collecting is not None:
+            self._session.unwatch(self._name_of(self._collecting))
+            if (self._collecting.round, self._collecting.stage) != (command.round, command.stage):
+                others = self._reporters.peers - {self._session.peer_id}
+                self._session.hearing.closed(bool(others), self._session.members - 1)
+        self._collecting = command
+        self._reporters = Reporters(self._session.runtime.now)
+        name = self._name_of(command)
+        self._session.watch(name, self._see)
+
+    def _name_of(self, command: CollectReports) -> str:
+        return names.reports(self._session.swarm, command.round, command.stage)
+
+    def _see(self, records: Mapping[str, Record]) -> None:
+        for peer in self._chosen(records):
+            record = records[peer]
+            content = record.content
+            if isinstance(content, ReportRecord) and self._is_news(peer, content):
+                place = (peer, content.round, content.stage, content.reward, content.digest)
+                worked = self._reporters.is_awaited(peer)
+                self._session.emit(ReportSeen(*place, record=record.encode(), worked=worked))
+
+    def _is_news(self, peer: str, content: ReportRecord) -> bool:
+        try:
+            barred = self._session.bars(peer, content.round)
+            return not barred and self._reporters.is_news(peer, content)
+        except RecordRejected as error:
+            self._session.rejections.count(peer, error.reason, error.message)
+            return False
+
+    def _chosen(self, records: Mapping[str, Record]) -> list[str]:
+        """Whose reports count: those of whom the swarm knows, and of a bounded number of newcomers in a stage."""
+        assert self._collecting is not None
+        reporters, key = self._reporters, names.key_id(self._name_of(self._collecting))
+        fresh = {peer: record for peer, record in records.items() if peer not in reporters.peers}
+        reporters.choose(self._session.seniority.ranks_of(fresh, key))
+        return [peer for peer in records if peer in reporters.peers]
+
+    async def publish_leaderboard(self, command: PublishLeaderboard) -> None:
+        """Publish standings and reports. Raises NetworkDown."""
+        board = Board(command.round, command.standings, command.reports)
+        self._session.learn(board)
+        body = encode_board(board)
+        _check_size(len(body))
+        digest = await self._session.bodies.put(body)
+        assert digest == hashlib.sha256(body).hexdigest()
+        record = LeaderboardRecord(
+            swarm=self._session.swarm,
+            round=command.round,
+            digest=digest,
+            size_bytes=len(body),
+            body=await self._session.bodies.deflate(body, 1),
+        )
+        await self._session.publisher.publish(record)
+        self._session.emit(LeaderboardPublished(command.id, command.round))
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > BODY_BYTES_MAX:
+        raise RecordRejected("oversized", f"a body of {size_bytes} bytes, peers take at most {BODY_BYTES_MAX}")

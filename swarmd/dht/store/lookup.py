@@ -1,0 +1,190 @@
+"""Reading and writing keys among the peers nearest to them, with an end whatever single peers do.
+
+hivemind's own traversal waits for its slowest peer, three seconds for one that has just died. Here the nearest peers
+are asked at once, what they know of nearer ones is followed, and the answers of the live ones are enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from swarmd.dht.background import spawn
+from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID
+from swarmd.dht.p2p.node import Life
+from swarmd.dht.rounds.publisher import INDEPENDENT
+from swarmd.dht.store.validator import id_of
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Signed
+from swarmd.errors import RecordRejected
+
+BREADTH = 8  # nearest peers that are asked
+ASKED_MAX = 32  # in all, while nearer ones keep turning up
+NAMED_MAX = 3  # of those that are asked, so many at most were named first by one and the same peer
+OWNERS_MAX = 8  # whose records are searched for and who are asked themselves
+REPLICAS = 5  # peers that keep a record
+PATIENCE_S = 0.4  # for further answers once there is one
+SILENCE_S = 3.5  # when there is none
+
+
+class Found:
+    """What a lookup brought together.
+
+    `records` holds the latest record of each owner; `answered` is whether any other peer answered.
+    """
+
+    def __init__(self, life: Life, name: str) -> None:
+        self.key = DHTID.from_bytes(names.key_id(name))
+        self.records: dict[str, Signed] = {}
+        self.answered = False
+        self.known: dict[DHTID, PeerID] = {}
+        self.asked: set[DHTID] = set()
+        self.named_by: dict[DHTID, DHTID] = {}  # peer → who named it; not for those of the own table
+        self._life = life
+        self._validator = life.dht.protocol.record_validator
+        self._own_id = life.dht.node_id
+
+    def nearest(self, count: int) -> list[tuple[DHTID, PeerID]]:
+        """The known peers nearest to the key, except this node."""
+        ranked = sorted(self.known, key=self.key.xor_distance)
+        return [(node_id, self.known[node_id]) for node_id in ranked[:count]]
+
+    def learn(
+        self, nearby: Mapping[DHTID, PeerID] | Iterable[tuple[DHTID, PeerID]], named_by: DHTID | None = None
+    ) -> None:
+        """Take note of peers, and of who named them."""
+        for node_id, peer in dict(nearby).items():
+            if named_by is not None and node_id not in self.known:
+                self.named_by[node_id] = named_by
+            self.known[node_id] = peer
+        self.known.pop(self._own_id, None)
+
+    def guides(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
+        """Peers to ask first, wherever they are: owners of what is wanted, and those that this node trusts most."""
+        names_ = dict.fromkeys([*islice(wanted, OWNERS_MAX), *self._validator.guides()])
+        peers = [PeerID.from_base58(name) for name in names_]
+        return [(id_of(peer), peer) for peer in peers if id_of(peer) != self._own_id]
+
+    def next(self) -> list[tuple[DHTID, PeerID]]:
+        """The nearest that have not been asked, on paths of their own: few of them were named by the same peer."""
+        fresh, paths = [], Counter(self.named_by.get(node_id) for node_id in self.asked)
+        for node_id, peer in self.nearest(BREADTH):
+            path = self.named_by.get(node_id)
+            if node_id in self.asked or len(self.asked) >= ASKED_MAX or (path is not None and paths[path] >= NAMED_MAX):
+                continue
+            paths[path] += 1
+            self.asked.add(node_id)
+            fresh.append((node_id, peer))
+        return fresh
+
+    def take(self, dictionary: DictionaryDHTValue | None) -> None:
+        """Merge records; the later one of an owner counts."""
+        for owner, entry in list(dictionary.items()) if dictionary is not None else ():  # some expire meanwhile
+            before = self.records.get(owner)
+            if before is None or before.expiration < entry.expiration_time:
+                self._take_one(owner, entry.value, entry.expiration_time)
+
+    def _take_one(self, owner: str, value: bytes, expiration: float) -> None:
+        subkey = MSGPackSerializer.dumps(owner)
+        try:
+            self.records[owner] = self._life.dht.protocol.judge_shown(self.key, subkey, value, expiration)
+        except RecordRejected as error:
+            self._validator.rejections.count("", error.reason, error.message)
+
+    def has(self, wanted: Mapping[str, float]) -> bool:
+        """Is there a record at least as late as wanted, of every owner in `wanted`? False when nothing is wanted."""
+        late = (owner in self.records and self.records[owner].expiration >= wanted[owner] for owner in wanted)
+        return bool(wanted) and all(late)
+
+
+def local(life: Life, name: str) -> Found:
+    """What this node itself holds, and the peers it knows."""
+    found = Found(life, name)
+    found.learn(life.table.get_nearest_neighbors(found.key, life.dht.protocol.bucket_size, exclude=life.dht.node_id))
+    item = life.dht.protocol.storage.get(found.key)
+    if item is not None and isinstance(item.value, DictionaryDHTValue):
+        found.take(item.value)
+    return found
+
+
+async def lookup(life: Life, name: str, wanted: Mapping[str, float] | None = None) -> Found:
+    """Collect the records of a key.
+
+    Args:
+        wanted: owner → expiration: the search ends when all of these are there; None searches for the latest of all.
+    """
+    found = local(life, name)
+    wanted = wanted or {}
+    guides = found.guides(wanted)
+    found.asked.update(node_id for node_id, _ in guides)
+    pending: set[asyncio.Task[Any]] = {spawn(_ask(life, found, *peer)) for peer in guides if not found.has(wanted)}
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + SILENCE_S
+    while not found.has(wanted):
+        pending |= {spawn(_ask(life, found, *peer)) for peer in found.next()}
+        remaining_s = deadline - loop.time()
+        if not pending or remaining_s <= 0:
+            break
+        done, pending = await asyncio.wait(pending, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
+        if any(task.result() for task in done):
+            deadline = min(deadline, loop.time() + PATIENCE_S)
+    return found
+
+
+async def _ask(life: Life, found: Found, node_id: DHTID, peer: PeerID) -> bool:
+    """Ask one peer and merge its answer. True when it answered."""
+    answer = await life.dht.protocol.call_find(peer, [found.key])
+    if answer is None:
+        found.known.pop(node_id, None)
+        return False
+    held, nearby = answer[found.key]
+    found.answered = True
+    found.take(held.value if held is not None else None)
+    found.learn(nearby, node_id)
+    return True
+
+
+async def spread(
+    life: Life, name: str, signed: Signed, peers: Iterable[PeerID], enough: int = INDEPENDENT
+) -> list[PeerID]:
+    """Store a record at peers, all at once.
+
+    Returns:
+        The peers that have taken it by the time `enough` of them have, or a moment after the first; empty when all
+        refused or were silent.
+    """
+    key = DHTID.from_bytes(names.key_id(name))
+    pending = {spawn(_store_at(life, peer, key, signed)) for peer in peers}
+    took: list[PeerID] = []
+    while pending and len(took) < enough:
+        done, pending = await asyncio.wait(
+            pending, timeout=PATIENCE_S if took else None, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not done:
+            break
+        took += [peer for peer in (task.result() for task in done) if peer is not None]
+    return took
+
+
+async def _store_at(life: Life, peer: PeerID, key: DHTID, signed: Signed) -> PeerID | None:
+    answer = await life.dht.protocol.call_store(
+        peer, [key], [signed.value], [signed.expiration], subkeys=[signed.owner]
+    )
+    return peer if answer and answer[0] else None
+
+
+async def holds(life: Life, peer: PeerID, name: str, signed: Signed) -> tuple[bool, Signed | None]:
+    """Read a record back from a peer: (is it there, the later one of the same owner that is there instead)."""
+    found = Found(life, name)
+    answer = await life.dht.protocol.call_find(peer, [found.key])
+    if answer is None:
+        return False, None
+    held, _ = answer[found.key]
+    found.take(held.value if held is not None else None)
+    kept = found.records.get(signed.owner)
+    if kept is None or kept == signed:
+        return kept is not None, None
+    return False, kept if kept.expiration > signed.expiration else None

@@ -1,0 +1,137 @@
+"""The node's own records on disk, so that a restart publishes them again and never with an earlier expiration."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import anyio
+import msgspec
+
+from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
+from swarmd.dht.wire.records import (
+    ClockRecord,
+    LeaderboardRecord,
+    Membership,
+    Payload,
+    ReportRecord,
+    RolloutsRecord,
+    check_payload,
+)
+from swarmd.errors import RecordRejected
+
+KEPT = {Membership: 1, ClockRecord: 1, ReportRecord: 3, RolloutsRecord: 3, LeaderboardRecord: 3}  # latest of each kind
+
+log = logging.getLogger(__name__)
+
+
+class Entry(msgspec.Struct, array_like=True):
+    """One own record in the file: its payload and the latest expiration it was published with."""
+
+    payload: bytes
+    expiration: float
+
+
+class Kept(NamedTuple):
+    """One own record."""
+
+    content: Payload
+    expiration: float
+
+
+class ShelfStore(Protocol):
+    """What keeps own records from life to life."""
+
+    def load(self) -> list[Kept]:
+        """What was saved last."""
+
+    async def save(self, kept: list[Kept]) -> None:
+        """Keep these in the place of what was saved before."""
+
+
+class Shelf:
+    """Own records by key.
+
+    Args:
+        store: keeps them.
+        swarm: records of another swarm are dropped.
+    """
+
+    def __init__(self, store: ShelfStore, swarm: str) -> None:
+        self._store = store
+        self._kept = {kept.content.key: kept for kept in store.load() if kept.content.swarm == swarm}
+
+    def __contains__(self, key: str) -> bool:
+        """Is there a record under a key?"""
+        return key in self._kept
+
+    def floor(self, key: str) -> float:
+        """The latest expiration used under a key so far, 0 for none."""
+        kept = self._kept.get(key)
+        return kept.expiration if kept else 0.0
+
+    def contents(self) -> list[Payload]:
+        """All records on the shelf, oldest first."""
+        return [kept.content for kept in self._kept.values()]
+
+    def keep(self, content: Payload, expiration: float) -> None:
+        """Put a record on the shelf, in place of the one under the same key; `save` makes it durable."""
+        self._kept.pop(content.key, None)
+        self._kept[content.key] = Kept(content, expiration)
+        self._drop_oldest(type(content))
+
+    def _drop_oldest(self, kind: type[Payload]) -> None:
+        same = [key for key, kept in self._kept.items() if isinstance(kept.content, kind)]
+        for key in same[: -KEPT[kind]]:
+            del self._kept[key]
+
+    async def save(self) -> None:
+        """Make all of it durable, as far as the store can."""
+        await self._store.save(list(self._kept.values()))
+
+
+class ShelfFile:
+    """A file of own records, see `ShelfStore`.
+
+    Args:
+        path: the file; a damaged one is put aside and an empty shelf begun, for its records can be made again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._saving = anyio.Lock()
+
+    def load(self) -> list[Kept]:
+        try:
+            entries = msgspec.msgpack.decode(self._path.read_bytes(), type=list[Entry])
+            return [Kept(check_payload(entry.payload), entry.expiration) for entry in entries]
+        except FileNotFoundError:
+            return []
+        except (OSError, *DECODE_ERRORS, RecordRejected) as error:
+            log.warning("own records in %s cannot be read and are put aside: %s", self._path, error)
+            self._path.replace(self._path.with_suffix(".damaged"))
+            return []
+
+    async def save(self, kept: list[Kept]) -> None:
+        """Write the file. A full disk costs the records' survival of a restart, not the network."""
+        entries = [Entry(msgspec.msgpack.encode(content), expiration) for content, expiration in kept]
+        async with self._saving:
+            try:
+                await anyio.to_thread.run_sync(_write, self._path, msgspec.msgpack.encode(entries))
+            except OSError as error:
+                log.warning("own records cannot be written to %s: %s", self._path, error)
+
+
+def _write(path: Path, encoded: bytes) -> None:
+    temporary = path.with_suffix(".new")
+    with open(temporary, "wb", opener=_open_private) as file:
+        file.write(encoded)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,131 @@
+"""Who comes first where there is not room for all: whom the swarm knows, by rounds credited; then who has worked more.
+
+What decides last, among strangers, is a lot that each node draws for itself and for each key anew: nobody can choose
+identities that win it, and none loses it for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from swarmd.core.values import Standing
+from swarmd.dht.identity.proof_of_work import WORK_BITS, work_bits
+from swarmd.dht.ports import Record
+from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
+
+KNOWN_MAX = 4096  # peers whose rounds are remembered, the longest credited of all
+ALWAYS = 1 << 40  # rounds that the coordinator, this node and listed members count as having
+SMALL_BYTES = 1024  # a larger record of a stranger waits behind all smaller ones
+
+
+class Rank(NamedTuple):
+    """The higher comes first."""
+
+    rounds: int  # credited
+    work: int  # bits
+    small: bool
+    lot: bytes
+
+    @property
+    def known(self) -> bool:
+        """Has the swarm credited its owner, who has worked too? Credit alone is to be had for nothing."""
+        return self.rounds > 0 and not self.idle
+
+    @property
+    def worked(self) -> bool:
+        """Has its owner done the work that every node does?"""
+        return self.work >= WORK_BITS
+
+    @property
+    def idle(self) -> bool:
+        """Has its owner not worked, though it needs to? Such identities cost nothing."""
+        return not self.worked and self.rounds < ALWAYS
+
+    @property
+    def awaited(self) -> bool:
+        """May a stage wait for its owner? It has worked, or needs no work."""
+        return not self.idle
+
+
+class Seniority:
+    """What this node knows of who has been in the swarm for how long.
+
+    Args:
+        always: peers that need no rounds to be known: the coordinator, this node, listed members.
+        secret: draws the lots; empty for one of chance.
+    """
+
+    def __init__(self, always: Callable[[str], bool] = lambda peer: False, secret: bytes = b"") -> None:
+        self._always = always
+        self._rounds: dict[str, int] = {}
+        self._secret = secret or secrets.token_bytes(16)
+        self.version = 0  # grows with what is known
+
+    def learn(self, standings: Iterable[Standing]) -> None:
+        """Take over the latest standings."""
+        credited = sorted((row for row in standings if row.rounds > 0), key=lambda row: -row.rounds)
+        self._rounds = {row.peer: row.rounds for row in credited[:KNOWN_MAX]}
+        self.version += 1
+
+    def rounds_of(self, peer: str) -> int:
+        """Rounds that a peer was credited for; 0 of a newcomer."""
+        return ALWAYS if self._always(peer) else self._rounds.get(peer, 0)
+
+    @property
+    def eldest(self) -> list[str]:
+        """Peers that were credited, the longest first."""
+        return list(self._rounds)
+
+    def rank_of(self, record: Record, key: bytes) -> Rank:
+        """Where a record stands among the others under its key."""
+        content = record.content
+        work = 0
+        if isinstance(content, Membership | ReportRecord | RolloutsRecord):
+            work = work_bits(content.swarm, record.owner, content.work)
+        return self.rank(record.owner, key, work, record.size_bytes)
+
+    def rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
+        """Where a record of so much work and so many bytes stands under a key."""
+        lot = hashlib.blake2b(key + owner.encode(), key=self._secret, digest_size=8).digest()
+        return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, lot)
+
+    def ranks_of(self, records: Mapping[str, Record], key: bytes) -> dict[str, Rank]:
+        """Owner → rank of each record."""
+        return {owner: self.rank_of(record, key) for owner, record in records.items()}
+
+    def choose(self, records: Mapping[str, Record], key: bytes, take: Callable[[Rank], bool]) -> list[str]:
+        """Owners of the records that `take` takes, which is asked in the order of their ranks."""
+        return pick(self.ranks_of(records, key), take)
+
+
+def pick(ranks: Mapping[str, Rank], take: Callable[[Rank], bool]) -> list[str]:
+    """Owners that `take` takes, which is asked in the order of their ranks."""
+    ranked = sorted(((rank, owner) for owner, rank in ranks.items()), reverse=True)
+    return [owner for rank, owner in ranked if take(rank)]
+
+
+class Places:
+    """How many peers of each sort may still take part in something.
+
+    Those that have not worked have few places of their own: however many they are and however early they come, they
+    leave those of the others free.
+
+    Args:
+        known: places of peers that the swarm knows.
+        newcomers: of others that have worked.
+        idle: of those that have not.
+    """
+
+    def __init__(self, known: int, newcomers: int, idle: int) -> None:
+        self._left = {"known": known, "newcomer": newcomers, "idle": idle}
+
+    def take(self, rank: Rank) -> bool:
+        """Take a place. False when there is none."""
+        sort = "known" if rank.known else "newcomer" if rank.worked else "idle"
+        if not self._left[sort]:
+            return False
+        self._left[sort] -= 1
+        return True

@@ -1,0 +1,201 @@
+"""What this node keeps for others, with bounds that hivemind's own storage has not."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from swarmd.dht.p2p.hivemind_api import DHTID, DHTLocalStorage, DictionaryDHTValue, TimedStorage
+from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyRoom
+from swarmd.dht.store.seniority import Rank, Seniority
+from swarmd.dht.store.total_capacity import WholeRoom
+from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
+from swarmd.dht.wire.records import Signed, is_far
+from swarmd.errors import RecordRejected
+
+KEYS_MAX = 16384
+STORED_BYTES_MAX = 32 * 1024 * 1024  # with what records cost beside their values; a quarter of it is newcomers'
+RECOUNT_S = 5.0  # between two counts of all that is held, when it seems to be too much
+GHOSTS_MAX = 64  # entries of hivemind's heap for what was replaced, beyond as many as there are records
+
+
+class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
+    """hivemind's local storage that refuses what would not fit.
+
+    Args:
+        seniority: who comes first where there is not room for all.
+    """
+
+    def __init__(self, seniority: Seniority | None = None) -> None:
+        super().__init__()
+        self._seniority = seniority or Seniority()
+        self._rooms: dict[DHTID, KeyRoom] = {}
+        self._counted: dict[DHTID, tuple[int, float]] = {}  # key → version of the seniority, when
+        self._whole = WholeRoom(STORED_BYTES_MAX)
+        self._whole_counted = (0, -RECOUNT_S)  # version of the seniority, when
+
+    def records(self, key: DHTID) -> dict[str, tuple[bytes, float]]:
+        """owner → (value, expiration) of all unexpired records under a key."""
+        self._drop_far(key)
+        item = self.get(key)
+        if item is None or not isinstance(item.value, DictionaryDHTValue):
+            return {}
+        return {owner: (entry.value, entry.expiration_time) for owner, entry in item.value.items()}
+
+    def held(self, key: DHTID, owner: str) -> tuple[bytes, float] | None:
+        """(value, expiration) of an owner's unexpired record."""
+        self._drop_far(key)
+        item = self.get(key)
+        entry = item.value.get(owner) if item is not None and isinstance(item.value, DictionaryDHTValue) else None
+        return None if entry is None else (entry.value, entry.expiration_time)
+
+    def admit(self, key: DHTID, signed: Signed) -> bool:
+        """Store a checked record. True when it is stored or was there already.
+
+        Raises:
+            RecordRejected: "stale" when a later one of the owner is held, "full" at a bound.
+        """
+        value = signed.value
+        before = self.held(key, signed.owner)
+        if before is not None and before[1] >= signed.expiration:
+            if before == (value, signed.expiration):
+                return True
+            raise RecordRejected("stale", "a later record of the owner is held")
+        fresh = self.get(key) is None
+        if fresh and len(self) >= KEYS_MAX:
+            raise RecordRejected("full", "this node can hold no more keys")
+        self._fit(key, signed, fresh)
+        stored = bool(self.store_subkey(key, signed.owner, value, signed.expiration))
+        self._forget_ghosts(key)
+        return stored
+
+    def _fit(self, key: DHTID, signed: Signed, fresh: bool) -> None:
+        """Note a record, and drop those that it takes the place of. Raises RecordRejected("full")."""
+        if fresh or key not in self._rooms:
+            self._forget_rooms()
+            self._rooms[key] = KeyRoom(KEY_BYTES_MAX)
+            self._count(key)
+        rank = self._seniority.rank_of(signed, key.to_bytes())
+        gone, gone_elsewhere = self._losers(key, signed, rank), self._losers_of_all(key, signed, rank)
+        for owner in gone:
+            self._drop(key, owner)
+        for other, owner in gone_elsewhere:
+            self._drop(DHTID.from_bytes(other), owner)
+        self._rooms[key].put(signed.owner, len(signed.value), rank)
+        self._whole.put(key.to_bytes(), signed, rank)
+
+    def check_room(self, key: DHTID, signed: Signed) -> None:
+        """Would there be room for a record that is not verified yet? It costs a tenth of verifying it.
+
+        Raises:
+            RecordRejected: "full".
+        """
+        try:
+            rank = self._seniority.rank_of(signed, key.to_bytes())
+        except DECODE_ERRORS:
+            return  # whatever it is, it has no rank
+        if key in self._rooms and self.get(key) is not None:
+            self._losers(key, signed, rank)
+        self._losers_of_all(key, signed, rank)
+
+    def _losers(self, key: DHTID, signed: Signed, rank: Rank) -> list[str]:
+        """Owners whose records under a key must go for this one. Raises RecordRejected("full")."""
+        room, size = self._rooms[key], len(signed.value)
+        gone = room.find(signed.owner, size, rank)
+        if gone != []:
+            room = self._recount(key)
+            gone = room.find(signed.owner, size, rank)
+        if gone is None:
+            raise RecordRejected("full", f"the key holds {room.size_bytes} bytes of those who come first")
+        return gone
+
+    def _losers_of_all(self, key: DHTID, signed: Signed, rank: Rank) -> list[tuple[bytes, str]]:
+        """(key, owner) of records under all keys that must go for this one. Raises RecordRejected("full")."""
+        if self._whole.is_filling(key.to_bytes(), signed, rank):
+            self._recount_whole()
+        return self._whole.find(key.to_bytes(), signed, rank)
+
+    def _drop(self, key: DHTID, owner: str) -> None:
+        """Forget a record, though it has not expired."""
+        self._whole.drop(key.to_bytes(), owner)
+        if key in self._rooms:
+            self._rooms[key].drop(owner)
+        item = self.data.get(key)
+        if item is not None and isinstance(item.value, DictionaryDHTValue):
+            del item.value[owner]
+            if not item.value.data:
+                del self[key]
+
+    def _recount_whole(self) -> None:
+        """Forget what has expired, and rank by who is known now; not for every record."""
+        version, at = self._whole_counted
+        now = time.monotonic()
+        if now <= at + RECOUNT_S:
+            return
+        self._whole_counted = (self._seniority.version, now)
+        sizes = {
+            (key.to_bytes(), owner): len(entry.value)
+            for key, item in self.items()
+            if isinstance(item.value, DictionaryDHTValue)
+            for owner, entry in item.value.items()
+        }
+        self._whole.keep_only(sizes)
+        if version != self._seniority.version:
+            self._whole.rank_anew(self._seniority.rounds_of, sizes)
+
+    def _recount(self, key: DHTID) -> KeyRoom:
+        """The room of a key, without what has expired, by who is known now; not counted anew for every record."""
+        version, at = self._counted.get(key, (-1, 0.0))
+        if version != self._seniority.version or time.monotonic() > at + RECOUNT_S:
+            self._count(key)
+        return self._rooms[key]
+
+    def _count(self, key: DHTID) -> None:
+        self._counted[key] = (self._seniority.version, time.monotonic())
+        room, held = self._rooms[key], self.records(key)
+        room.keep_only(held)
+        room.rank_anew(self._seniority.rounds_of)
+
+    def _forget_ghosts(self, key: DHTID) -> None:
+        """hivemind's heaps keep an entry for each record that was ever replaced, until that one would have expired."""
+        item = self.get(key)
+        for kept in (self, item.value if item is not None else None):
+            if isinstance(kept, TimedStorage) and len(kept.expiration_heap) > 2 * len(kept.data) + GHOSTS_MAX:
+                kept.expiration_heap[:] = sorted(kept.key_to_heap.values())
+
+    def _drop_far(self, key: DHTID) -> None:
+        """Forget what was stored while this machine's clock was ahead: it would hide what is true now."""
+        item, now = self.get(key), time.time()
+        if item is None or not isinstance(item.value, DictionaryDHTValue) or not is_far(item.expiration_time, now):
+            return
+        kept = [(owner, entry) for owner, entry in item.value.items() if not is_far(entry.expiration_time, now)]
+        del self[key]
+        for owner, entry in kept:
+            self.store_subkey(key, owner, entry.value, entry.expiration_time)
+        self._counted[key] = (-1, 0.0)
+
+    def _forget_rooms(self) -> None:
+        """Forget the rooms of keys that have expired, once they are as many as those that have not."""
+        if len(self._rooms) > 2 * len(self) + GHOSTS_MAX:
+            for key in self._rooms.keys() - self.data.keys():
+                del self._rooms[key], self._counted[key]
+
+    def has_exactly(self, key: DHTID, signed: Signed) -> bool:
+        """Is this very record held?"""
+        return self.held(key, signed.owner) == (signed.value, signed.expiration)
+
+    def has_later(self, key: DHTID, signed: Signed) -> bool:
+        """Is a later record of the same owner held?"""
+        held = self.held(key, signed.owner)
+        return held is not None and held[1] > signed.expiration
+
+    def size_bytes(self) -> int:
+        """Bytes of all values held."""
+        return sum(size_of(item.value) for _, item in self.items())
+
+
+def size_of(value: Any) -> int:
+    """Bytes of a plain value, or of all records of a dictionary."""
+    if isinstance(value, DictionaryDHTValue):
+        return sum(len(entry.value) for _, entry in value.items())
+    return len(value)

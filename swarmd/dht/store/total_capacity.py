@@ -1,0 +1,116 @@
+"""The room for the records of all keys together, whoever writes how many keys.
+
+A key costs nothing: there is one for each round and stage. So of each owner and kind the latest few stages are kept,
+and all records share the room by the rank of their owners, as those of one key do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from swarmd.dht.store.key_capacity import NEWCOMERS_SHARE, KeyRoom
+from swarmd.dht.store.seniority import Rank
+from swarmd.dht.wire.records import LeaderboardRecord, Payload, ReportRecord, RolloutsRecord, Signed
+from swarmd.errors import RecordRejected
+
+STAGES_MAX = 8  # of one owner's reports, rollouts, or leaderboards; owners renew their latest three
+RECORD_BYTES = 2048  # what a record costs beside its value: its entries here, in its key, and in hivemind's heaps
+
+Place = tuple[bytes, str]  # (key id, owner)
+_KEY_DIGITS = 40
+
+
+class WholeRoom:
+    """Who has how much of it.
+
+    Args:
+        bytes_max: of all records.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._newcomers_bytes_max = int(bytes_max * NEWCOMERS_SHARE)
+        self._room = KeyRoom(bytes_max, self._newcomers_bytes_max)
+        self._stages: dict[tuple[str, type], dict[bytes, tuple[int, int]]] = {}  # owner, kind → key → round, stage
+        self._kinds: dict[Place, type] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all records, with what they cost beside their values."""
+        return self._room.size_bytes
+
+    def is_filling(self, key: bytes, signed: Signed, rank: Rank) -> bool:
+        """Would some have to go for this one, or it wait? Then what has expired is not to be counted any more."""
+        return self._room.find(_name(key, signed.owner), _size(signed), rank) != []
+
+    def find(self, key: bytes, signed: Signed, rank: Rank) -> list[Place]:
+        """The records that must go to make room for this one.
+
+        Raises:
+            RecordRejected: "full" where it must wait itself.
+        """
+        older = self._too_old(key, signed)
+        gone = self._room.find(_name(older or key, signed.owner), _size(signed), rank)
+        if gone is None:
+            raise RecordRejected("full", f"this node holds {self.size_bytes} bytes of those who come first")
+        return [*([(older, signed.owner)] if older else []), *map(_place, gone)]
+
+    def _too_old(self, key: bytes, signed: Signed) -> bytes | None:
+        """The key of the owner's record that gives way to this one. Raises RecordRejected("full")."""
+        content = signed.content
+        stages = self._stages.get((signed.owner, type(content)), {})
+        if key in stages or len(stages) < STAGES_MAX:
+            return None
+        oldest = min(stages, key=lambda each: stages[each])
+        if stages[oldest] > _stage_of(content):
+            raise RecordRejected("full", f"{STAGES_MAX} later ones of {signed.owner} are held")
+        return oldest
+
+    def put(self, key: bytes, signed: Signed, rank: Rank) -> None:
+        """Note a record in the place of what its owner had under the key."""
+        content = signed.content
+        self._room.put(_name(key, signed.owner), _size(signed), rank)
+        if isinstance(content, ReportRecord | RolloutsRecord | LeaderboardRecord):
+            self._kinds[key, signed.owner] = type(content)
+            self._stages.setdefault((signed.owner, type(content)), {})[key] = _stage_of(content)
+
+    def drop(self, key: bytes, owner: str) -> None:
+        """Forget a record."""
+        self._room.drop(_name(key, owner))
+        kind = self._kinds.pop((key, owner), None)
+        if kind is not None:
+            stages = self._stages[owner, kind]
+            del stages[key]
+            if not stages:
+                del self._stages[owner, kind]
+
+    def keep_only(self, held: Iterable[Place]) -> None:
+        """Forget what has expired."""
+        names = {_name(*place) for place in held}
+        for name in self._room.ranks.keys() - names:
+            self.drop(*_place(name))
+
+    def rank_anew(self, rounds_of: Callable[[str], int], sizes: Mapping[Place, int]) -> None:
+        """Rank all by whom the swarm knows now."""
+        for name, rank in self._room.ranks.items():
+            place = _place(name)
+            rounds = rounds_of(place[1])
+            if rounds != rank.rounds and place in sizes:
+                self._room.put(name, sizes[place] + RECORD_BYTES, rank._replace(rounds=rounds))
+
+
+def _name(key: bytes, owner: str) -> str:
+    return key.hex() + owner
+
+
+def _place(name: str) -> Place:
+    return bytes.fromhex(name[:_KEY_DIGITS]), name[_KEY_DIGITS:]
+
+
+def _size(signed: Signed) -> int:
+    return len(signed.value) + RECORD_BYTES
+
+
+def _stage_of(content: Payload) -> tuple[int, int]:
+    if isinstance(content, ReportRecord | RolloutsRecord):
+        return content.round, content.stage
+    return (content.round, 0) if isinstance(content, LeaderboardRecord) else (0, 0)

@@ -1,0 +1,464 @@
+"""Where foreign bytes enter: the serializer's depth guard, the record validator, and hivemind's protocol made careful.
+
+hivemind decodes what peers send before it validates it, drops a whole dictionary for one bad record, believes the
+expiration a peer states for a dictionary, and has no bounds. `GuardedProtocol` takes the place of its `DHTProtocol`:
+every record is checked by itself, refusals are counted under the peer that sent them, and every request has a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+from swarmd.dht.background import spawn
+from swarmd.dht.limits.answer_size import check_answerable
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.p2p.hivemind_api import (
+    DHTID,
+    DHTRecord,
+    DictionaryDHTValue,
+    MSGPackSerializer,
+    P2PContext,
+    PeerID,
+    RecordValidatorBase,
+    ValueWithExpiration,
+    dht_pb2,
+    node_module,
+    protocol_module,
+)
+from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
+from swarmd.dht.store.seniority import Seniority
+from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, size_of
+from swarmd.dht.store.total_capacity import RECORD_BYTES
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import (
+    Policy,
+    Signed,
+    check_admitted,
+    check_expiration,
+    check_record,
+    check_size,
+    owner_of,
+    split_value,
+)
+from swarmd.errors import RecordRejected
+
+EXT_DEPTH_MAX = 8  # honest values have 2
+CHECKED_MAX = 2048  # records whose signature need not be verified again
+CHECKED_BYTES_MAX = 16 * 1024 * 1024  # of them together
+KEYS_PER_FIND_MAX = 64
+NEARBY_MAX = 64  # peers that one answer may name; honest ones name hivemind's bucket size, 20
+PEER_ID_BYTES_MAX = 64  # an Ed25519 one has 38, an RSA one 34
+WAITING_MAX = 20  # peers kept to take the places of others in their bucket of the routing table
+BATCH_BYTES_MAX = 2 * 1024 * 1024  # of one store request
+RECORDS_BURST, RECORDS_PER_S = 4096.0, 256.0  # one sender's
+BYTES_BURST, BYTES_PER_S = 32.0 * 1024 * 1024, 2.0 * 1024 * 1024
+REWRITES_BURST, REWRITES_PER_S = 64.0, 2.0  # of one owner's record under one key
+REWRITTEN_MAX = STORED_BYTES_MAX // RECORD_BYTES  # such records: as many as can be held
+RECORDS_PER_STORE_MAX = 8192  # of a call; an honest one has `BATCH_BYTES_MAX`, at some 300 bytes each
+ABUSED_CALL = 16  # refusals that such a call counts for
+STALE = "stale"
+YIELD_EVERY = 16  # records checked before the loop may do something else
+
+Accepted = Callable[[Signed], None]
+
+
+def guard_serializer() -> None:
+    """Bound the nesting of extension types: about 200 levels, in 2 KB, end the process with SIGSEGV otherwise.
+
+    Extension types that hivemind does not know are refused instead of being passed on with a log line each. To be
+    called before any node is made; a second call changes nothing.
+    """
+    if getattr(MSGPackSerializer, "swarmd_guarded", False):
+        return
+    decode = MSGPackSerializer._decode_ext_types.__func__
+    depth = 0
+
+    def decode_guarded(cls: Any, type_code: int, encoded: bytes) -> Any:
+        nonlocal depth
+        if depth >= EXT_DEPTH_MAX:
+            raise ValueError("extension types are nested too deeply")
+        if type_code not in cls._ext_type_codes and type_code != cls._TUPLE_EXT_TYPE_CODE:
+            raise ValueError(f"unknown extension type {type_code}")
+        depth += 1
+        try:
+            return decode(cls, type_code, encoded)
+        finally:
+            depth -= 1
+
+    MSGPackSerializer._decode_ext_types = classmethod(decode_guarded)
+    MSGPackSerializer.swarmd_guarded = True
+
+
+def load_dictionary(encoded: bytes) -> DictionaryDHTValue:
+    """Decode a dictionary of records. Raises RecordRejected for whatever else it is."""
+    if len(encoded) > KEY_BYTES_MAX + KEY_BYTES_MAX // 4:
+        raise RecordRejected("oversized", f"a dictionary of {len(encoded)} bytes")
+    try:
+        value = MSGPackSerializer.loads(encoded)
+    except Exception as error:
+        reason = "nested" if "nested" in str(error) or isinstance(error, RecursionError) else "malformed"
+        raise RecordRejected(reason, f"no dictionary: {error!r:.200}") from error
+    if not isinstance(value, DictionaryDHTValue):
+        raise RecordRejected("malformed", "no dictionary")
+    return value
+
+
+class Validator(RecordValidatorBase):  # type: ignore[misc]
+    """hivemind's view of `check_record`. Records are signed before they get here, so it only unwraps and wraps them.
+
+    Args:
+        policy: whose records count.
+        rejections: where refusals are counted.
+        accepted: called with every record that a peer stored here.
+        seniority: whose records come first where there is not room for all.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        rejections: Rejections,
+        accepted: Accepted | None = None,
+        seniority: Seniority | None = None,
+    ) -> None:
+        self.policy = policy
+        self.rejections = rejections
+        self.accepted = accepted
+        self.seniority = seniority
+        self.guides: Callable[[], Iterable[str]] = tuple  # peers to ask in each search, whoever is nearest to the key
+        self.verified: Callable[[Signed], None] = lambda signed: None  # called with every record that is seen first
+        self.records_quota = Quota(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
+        self.bytes_quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
+        self.rewrites_quota = Quota(REWRITES_BURST, REWRITES_PER_S, time.monotonic, REWRITTEN_MAX)
+        self._checked_bytes = 0
+        self._checked: OrderedDict[tuple[bytes, bytes, float, bytes], Signed] = OrderedDict()
+
+    def judge(self, key: bytes, subkey: bytes, value: bytes, expiration: float) -> Signed:
+        """The record, if it counts. Raises RecordRejected."""
+        place = (key, subkey, expiration, value[-64:] if isinstance(value, bytes) else b"")
+        known = self._checked.get(place)
+        if known is not None and known.value == value:
+            return self._judge_again(known)
+        signed = check_record(self.policy, key, subkey, value, expiration)
+        self._checked[place] = signed
+        self._checked_bytes += len(value)
+        while len(self._checked) > CHECKED_MAX or self._checked_bytes > CHECKED_BYTES_MAX:
+            self._checked_bytes -= len(self._checked.popitem(last=False)[1].value)
+        self.verified(signed)
+        return signed
+
+    def judge_held(self, owner: str, value: bytes, expiration: float) -> Signed:
+        """A record that this node holds: it was checked when it came. Raises RecordRejected."""
+        return self._judge_again(split_value(owner, value, expiration))
+
+    def _judge_again(self, known: Signed) -> Signed:
+        """The signature stands; whether it is too old, and its owner still admitted, is a question of now."""
+        check_admitted(self.policy, known.owner)
+        check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
+        return known
+
+    def forget(self) -> None:
+        """Judge all records anew: the rules by which they were judged have changed."""
+        self._checked.clear()
+        self._checked_bytes = 0
+
+    def validate(self, record: DHTRecord) -> bool:
+        """hivemind asks this of the node's own records."""
+        try:
+            self.judge(record.key, record.subkey, record.value, record.expiration_time)
+        except RecordRejected as error:
+            self.rejections.count("", error.reason, error.message)
+            return False
+        return True
+
+    def sign_value(self, record: DHTRecord) -> bytes:
+        """The value that was given to hivemind's `store`, without its wrapping: it is signed already."""
+        return bytes(msgpack.unpackb(record.value))
+
+    def strip_value(self, record: DHTRecord) -> bytes:
+        """The whole value, signature included, as bytes for the reader."""
+        return bytes(msgpack.packb(record.value))
+
+
+class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
+    """hivemind's protocol on the wire, with bounds and with every record judged by itself."""
+
+    record_validator: Validator
+    ids_are_chosen = False  # a DHT id is the hash of the peer id, so that nobody can choose its place
+    _rpc_handlers = None
+    _stub_type = None
+
+    @classmethod
+    async def create(cls, *args: Any, **kwargs: Any) -> GuardedProtocol:
+        """As hivemind's, with the bounded storage."""
+        self: GuardedProtocol = await super().create(*args, **kwargs)
+        self.storage = self._make_storage()
+        return self
+
+    def _make_storage(self) -> Any:
+        return BoundedStorage(self.record_validator.seniority)
+
+    @classmethod
+    def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
+        """The name on the wire is that of hivemind's class."""
+        name = f"DHTProtocol.{method_name}"
+        return f"{namespace}::{name}" if namespace else name
+
+    def _refuse(self, sender: str, error: RecordRejected) -> None:
+        self.record_validator.rejections.count(sender, error.reason, error.message)
+
+    async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
+        """As hivemind's, with one place for each peer: the one that its authenticated peer id gives it."""
+        if node_id is not None and not self.ids_are_chosen and node_id != id_of(peer_id):
+            self._refuse(peer_id.to_base58(), RecordRejected("wrong-id", f"the DHT id {node_id:040x} is not its own"))
+            return
+        await super().update_routing_table(node_id, peer_id, responded)
+        if node_id is not None and responded:
+            bound_waiting(self.routing_table, node_id)
+
+    async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+        """A peer wants records to be kept here."""
+        if request.peer:
+            spawn(self.rpc_ping(dht_pb2.PingRequest(peer=request.peer), context))
+        sender = context.remote_id.to_base58()
+        if len(request.keys) > RECORDS_PER_STORE_MAX:
+            raise self.p2p.door.refusal(sender, "oversized", f"{len(request.keys)} records in one call", ABUSED_CALL)
+        answers = []
+        columns = zip(request.keys, request.subkeys, request.values, request.expiration_time, strict=False)
+        for number, (key, tag, value, expiration) in enumerate(columns):
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+            answers.append(await self._store(sender, key, tag, value, expiration))
+        return dht_pb2.StoreResponse(store_ok=answers, peer=self.node_info)
+
+    async def _store(self, sender: str, key: bytes, tag: bytes, value: bytes, expiration: float) -> bool:
+        try:
+            self._charge(sender, len(value))
+            if tag == self.IS_DICTIONARY:
+                return await self._store_dictionary(sender, key, value)
+            return self._store_one(sender, key, tag, value, expiration, replayed="duplicate")
+        except RecordRejected as error:
+            self._refuse(sender, error)
+            return False
+
+    def _charge(self, sender: str, size_bytes: int) -> None:
+        validator = self.record_validator
+        if not validator.records_quota.take(sender) or not validator.bytes_quota.take(sender, size_bytes):
+            raise RecordRejected("quota", "too many records or bytes from one peer")
+
+    async def _store_dictionary(self, sender: str, key: bytes, encoded: bytes) -> bool:
+        """Another holder hands on all records of a key, which a peer does when it meets a new one."""
+        stored = True
+        for number, (subkey, value, expiration) in enumerate(_entries(load_dictionary(encoded))):
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+            try:
+                if number:
+                    self._charge(sender, 0)
+                stored &= self._store_one(sender, key, subkey, value, expiration, replayed="")
+            except RecordRejected as error:
+                stored = False
+                if error.reason != STALE:  # what others hold may be behind
+                    self._refuse(sender, error)
+        return stored
+
+    def _store_one(
+        self, sender: str, key: bytes, subkey: bytes, value: bytes, expiration: float, replayed: str
+    ) -> bool:
+        key_id = DHTID.from_bytes(key)
+        self._check_room(key_id, subkey, value, expiration)
+        signed = self.record_validator.judge(key, subkey, value, expiration)
+        if self.storage.has_exactly(key_id, signed):
+            if replayed and sender != signed.owner:
+                raise RecordRejected(replayed, f"a record of {signed.owner} that is held already")
+            return True
+        if sender == signed.owner and self.storage.has_later(key_id, signed):
+            return False  # the owner's own messages may overtake one another
+        self._check_rewrite(key_id, signed)
+        stored: bool = self.storage.admit(key_id, signed)
+        if stored and self.record_validator.accepted is not None:
+            self.record_validator.accepted(signed)
+        return stored
+
+    def _check_room(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> None:
+        """A record for which there would be no room is not worth verifying. Raises RecordRejected."""
+        check_size(value)
+        self.storage.check_room(key, split_value(owner_of(subkey), value, expiration))
+
+    def _check_rewrite(self, key: DHTID, signed: Signed) -> None:
+        """An owner writes its record under a key anew now and then, whoever brings it. Raises RecordRejected."""
+        item = self.storage.get(key)
+        held = item is not None and isinstance(item.value, DictionaryDHTValue) and signed.owner in item.value
+        if held and not self.record_validator.rewrites_quota.take(f"{signed.owner}/{signed.content.key}"):
+            raise RecordRejected("flood", f"{signed.owner} writes {signed.content.key} anew too often")
+
+    async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+        """A peer looks for keys; only so many at once."""
+        del request.keys[KEYS_PER_FIND_MAX:]
+        sender = context.remote_id.to_base58()
+        check_answerable(self.p2p.door, sender, list(request.keys), self.storage, self.cache)
+        return await super().rpc_find(request, context)
+
+    async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, Any] | None:
+        """Ask a peer for keys: for each, what it holds of it (only what counts) and the peers it knows nearby."""
+        keys = list(keys)
+        request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
+        try:
+            async with self.rpc_semaphore:
+                response = await self.get_stub(peer).rpc_find(request, timeout=self.wait_timeout)
+        except Exception as error:
+            protocol_module.logger.debug(f"find at {peer} failed: {error!r}")
+            self._note(self.routing_table.get(peer_id=peer), peer, responded=False)
+            return None
+        sender = peer.to_base58()
+        try:
+            if response.peer.node_id:
+                self._note(read_id(response.peer.node_id), peer, responded=True)
+            if len(response.results) != len(keys):
+                return None
+            results = zip(keys, response.results, strict=True)
+            return {key: self._open_result(sender, key, result) for key, result in results}
+        except RecordRejected as error:
+            self._refuse(sender, error)
+        except Exception as error:  # whatever is odd about an answer is its sender's matter alone
+            self._refuse(sender, RecordRejected("malformed", f"no answer: {error!r:.200}"))
+        return None
+
+    async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
+        """As hivemind's; who answers with what is no DHT id has not answered."""
+        try:
+            answered: DHTID | None = await super().call_ping(peer, validate, strict)
+        except AssertionError as error:  # hivemind makes a number of it without a look at its size
+            self._refuse(peer.to_base58(), RecordRejected("malformed", f"no DHT id: {error!s:.200}"))
+            return None
+        return answered
+
+    def _note(self, node_id: DHTID | None, peer: PeerID, responded: bool) -> None:
+        spawn(self.update_routing_table(node_id, peer, responded=responded))
+
+    def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
+        nearest = {id_of(peer): peer for peer in read_nearby(result).values()}
+        if result.type == dht_pb2.NOT_FOUND:
+            return None, nearest
+        try:
+            if result.type != dht_pb2.FOUND_DICTIONARY:
+                raise RecordRejected("unowned", "a plain value")
+            entries = _entries(load_dictionary(result.value))
+        except RecordRejected as error:
+            self._refuse(sender, error)
+            return None, nearest
+        return self._keep_genuine(sender, key, entries), nearest
+
+    def judge_shown(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> Signed:
+        """A record that a peer shows, or this node itself. What is held here was checked when it came: a key may have
+        thousands of records, and is read every few seconds. Raises RecordRejected."""
+        validator = self.record_validator
+        owner = owner_of(subkey)
+        if self.storage.held(key, owner) == (value, expiration):
+            return validator.judge_held(owner, value, expiration)
+        return validator.judge(key.to_bytes(), subkey, value, expiration)
+
+    def _keep_genuine(self, sender: str, key: DHTID, entries: Iterable[tuple[bytes, bytes, float]]) -> Any:
+        """The dictionary of those records that count. Its expiration is theirs, not the one the peer states."""
+        kept = DictionaryDHTValue()
+        for subkey, value, expiration in entries:
+            try:
+                signed = self.judge_shown(key, subkey, value, expiration)
+                kept.store(signed.owner, value, expiration)
+            except RecordRejected as error:
+                self._refuse(sender, error)
+        if not len(kept):
+            return None
+        return ValueWithExpiration(kept, kept.latest_expiration_time)
+
+    async def call_store(
+        self,
+        peer: PeerID,
+        keys: Sequence[DHTID],
+        values: Sequence[Any],
+        expiration_time: Any,
+        subkeys: Any = None,
+        in_cache: Any = None,
+    ) -> list[bool] | None:
+        """As hivemind's, but what it hands on when it meets a new peer goes out in batches that fit in a message."""
+        if len(keys) <= 1 or subkeys is not None:
+            stored: list[bool] | None = await super().call_store(
+                peer, keys, values, expiration_time, subkeys=subkeys, in_cache=in_cache
+            )
+            return stored
+        answers: list[bool] = []
+        for batch in _batches(values):
+            columns = ([column[index] for index in batch] for column in (keys, values, expiration_time))
+            answer = await super().call_store(peer, *columns, in_cache=in_cache)
+            if answer is None:
+                return None
+            answers += answer
+        return answers
+
+
+def read_nearby(result: Any) -> dict[DHTID, PeerID]:
+    """The peers that an answer names, the first `NEARBY_MAX`: one message has room for tens of thousands, and every
+    search would go on to sort them all."""
+    named = zip(result.nearest_node_ids[:NEARBY_MAX], result.nearest_peer_ids[:NEARBY_MAX], strict=False)
+    return {
+        DHTID.from_bytes(node_id): PeerID(peer)
+        for node_id, peer in named
+        if len(node_id) == DHTID.HASH_NBYTES and len(peer) <= PEER_ID_BYTES_MAX  # base58 is quadratic
+    }
+
+
+def read_id(encoded: bytes) -> DHTID:
+    """A DHT id from a message. Raises RecordRejected("malformed")."""
+    if len(encoded) != DHTID.HASH_NBYTES:
+        raise RecordRejected("malformed", f"a DHT id of {len(encoded)} bytes")
+    return DHTID.from_bytes(encoded)
+
+
+def id_of(peer: PeerID) -> DHTID:
+    """The place of a peer in the DHT: it follows from the peer id, which libp2p has authenticated."""
+    return DHTID.from_bytes(names.key_id(peer.to_base58()))
+
+
+def bound_waiting(table: Any, node_id: DHTID) -> None:
+    """Forget whoever waits longest for a place in a full bucket of the routing table; hivemind keeps them all."""
+    waiting = table.buckets[table.get_bucket_index(node_id)].replacement_nodes
+    while len(waiting) > WAITING_MAX:
+        del table[next(iter(waiting))]
+
+
+def _entries(dictionary: DictionaryDHTValue) -> list[tuple[bytes, bytes, float]]:
+    """(encoded subkey, value, expiration) of the unexpired entries. Raises RecordRejected("malformed")."""
+    try:
+        return [
+            (MSGPackSerializer.dumps(subkey), entry.value, float(entry.expiration_time))
+            for subkey, entry in dictionary.items()
+        ]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordRejected("malformed", f"a dictionary with odd entries: {error!r:.200}") from error
+
+
+def _batches(values: Sequence[Any]) -> Iterable[list[int]]:
+    """Indices of the values in groups of at most `BATCH_BYTES_MAX`, or of one larger value."""
+    batch: list[int] = []
+    size = 0
+    for index, value in enumerate(values):
+        more = size_of(value)
+        if batch and size + more > BATCH_BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+        batch.append(index)
+        size += more
+    if batch:
+        yield batch
+
+
+def install_guards() -> None:
+    """Make every `DHTNode` of this process a guarded one: it names its protocol class in its own module."""
+    guard_serializer()
+    node_module.DHTProtocol = GuardedProtocol

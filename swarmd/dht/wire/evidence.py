@@ -1,0 +1,151 @@
+"""Two different signed records for one place: what contradicts what, and how anybody checks it.
+
+An honest node signs one thing for one place, however often it publishes it: what it says follows from its log, which is
+written first. What a restart, another expiration or another invitation changes is left out of the comparison.
+
+    report       one claim for (owner, round, stage): reward, digest, size and groups
+    leaderboard  one body for a round
+    clock        one deadline for each numbered announcement, one content for an expiration, and never back to an
+                 earlier place: each announcement and each renewal expires later than all before it
+
+Memberships are no evidence: two hosts with one identity by mistake are told by their nonces. Rollouts need none: a
+report names their digest.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from swarmd.core.values import EvidenceKind
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import (
+    ClockRecord,
+    LeaderboardRecord,
+    Payload,
+    Policy,
+    ReportRecord,
+    Signed,
+    check_admitted,
+    check_payload,
+    decode_signed,
+    is_far,
+    verifies,
+)
+from swarmd.errors import RecordRejected
+
+NO_EVIDENCE = "no-evidence"  # reason for what proves nothing
+
+
+class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Two signed records of one owner, the one that expires first before the other."""
+
+    first: Signed
+    second: Signed
+
+
+class Charge(NamedTuple):
+    """What a pair of records shows."""
+
+    kind: EvidenceKind
+    peer: str
+    round: int
+    stage: int
+
+
+def pair_of(one: Signed, other: Signed) -> Evidence:
+    """The two in their order, so that whoever finds them has the same evidence."""
+    first, second = sorted((one, other), key=lambda signed: (signed.expiration, signed.payload, signed.signature))
+    return Evidence(first, second)
+
+
+def contradiction(one: Payload, other: Payload, one_expires: float, other_expires: float) -> EvidenceKind | None:
+    """What two payloads of one owner contradict each other in; None where an honest node may have signed both.
+
+    Args:
+        one: the record that expires first.
+        other: the later one.
+        one_expires: expiration of the first, POSIX seconds.
+        other_expires: of the second.
+    """
+    if one.swarm != other.swarm:
+        return None
+    if isinstance(one, ReportRecord) and isinstance(other, ReportRecord):
+        same_place = (one.round, one.stage) == (other.round, other.stage)
+        return "report" if same_place and _claim(one) != _claim(other) else None
+    if isinstance(one, LeaderboardRecord) and isinstance(other, LeaderboardRecord):
+        return "leaderboard" if one.round == other.round and _body(one) != _body(other) else None
+    if isinstance(one, ClockRecord) and isinstance(other, ClockRecord):
+        return "clock" if _clocks_differ(one, other, one_expires == other_expires) else None
+    return None
+
+
+def _claim(report: ReportRecord) -> tuple[float, str, int, int]:
+    """What a report says of its stage."""
+    return (report.reward, report.digest, report.size_bytes, report.groups)
+
+
+def _body(board: LeaderboardRecord) -> tuple[str, int]:
+    return (board.digest, board.size_bytes)
+
+
+def _clocks_differ(one: ClockRecord, other: ClockRecord, at_once: bool) -> bool:
+    """Whether nobody who follows its log signs both, the other later or, `at_once`, with the same expiration."""
+    if one == other:
+        return False
+    if at_once or _place(other) < _place(one):
+        return True
+    numbered = one.opening == other.opening > 0 and not one.final
+    return numbered and _place(one) == _place(other)
+
+
+def _place(clock: ClockRecord) -> tuple[int, int, bool]:
+    return (clock.round, clock.stage, not clock.final)
+
+
+def charge_of(evidence: Evidence) -> Charge:
+    """What a pair shows, its signatures checked; by nothing but the records themselves.
+
+    Raises:
+        RecordRejected: "no-evidence", "bad-signature", or what a payload is refused for.
+    """
+    first, second = evidence.first, evidence.second
+    if first.owner != second.owner or pair_of(first, second) != evidence:
+        raise RecordRejected(NO_EVIDENCE, "they are not two records of one owner, in their order")
+    one, other = check_payload(first.payload), check_payload(second.payload)
+    kind = contradiction(one, other, first.expiration, second.expiration)
+    if kind is None:
+        raise RecordRejected(NO_EVIDENCE, "an honest node may have signed both")
+    for signed, content in ((first, one), (second, other)):
+        if not verifies(signed, names.key_id(content.key)):
+            raise RecordRejected("bad-signature", f"not signed by {signed.owner}")
+    return Charge(kind, first.owner, *max(_where(one), _where(other)))
+
+
+def _where(content: Payload) -> tuple[int, int]:
+    """Round and stage that a record is about; a leaderboard is about a whole round."""
+    return (getattr(content, "round", 0), getattr(content, "stage", 0))
+
+
+def open_evidence(first: bytes, second: bytes) -> tuple[Evidence, Charge]:
+    """Two records as a log's `Equivocated` has them, checked offline. Raises RecordRejected."""
+    evidence = Evidence(decode_signed(first), decode_signed(second))
+    return evidence, charge_of(evidence)
+
+
+def check_evidence(policy: Policy, evidence: Evidence) -> Charge:
+    """What a pair shows in this swarm, now.
+
+    Raises:
+        RecordRejected: as `charge_of`; "wrong-swarm", "not-a-member", "not-the-coordinator", "far-expiration".
+    """
+    check_admitted(policy, evidence.first.owner)
+    if is_far(evidence.second.expiration, policy.now()):
+        raise RecordRejected("far-expiration", "it was signed while a clock was wrong, or is to last too long")
+    charge = charge_of(evidence)
+    if check_payload(evidence.first.payload).swarm != policy.swarm:
+        raise RecordRejected("wrong-swarm", "it is about another swarm")
+    if charge.kind != "report" and charge.peer != policy.coordinator:
+        raise RecordRejected("not-the-coordinator", f"{charge.peer} is not the coordinator")
+    return charge

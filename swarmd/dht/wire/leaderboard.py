@@ -1,0 +1,161 @@
+"""The leaderboard's body, the check that its standings are what the signed reports add up to, and a node's own copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from swarmd.bounds import is_bounded
+from swarmd.core.coordinator.standings import REPORTS_BYTES_MAX
+from swarmd.core.values import Standing
+from swarmd.dht.wire import names
+from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
+from swarmd.dht.wire.records import BODY_BYTES_MAX, ReportRecord, Signed, check_payload, decode_signed, verifies
+from swarmd.errors import RecordRejected
+from swarmd.eventlog.files import write_durably
+
+VERIFIED_MAX = 1024  # signatures of one leaderboard that are looked at; of a longer one nothing is said
+ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordinator.standings`
+TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
+
+
+class Board(msgspec.Struct, frozen=True):
+    """Standings after a round, and the signed reports of that round."""
+
+    round: int
+    standings: tuple[Standing, ...]
+    reports: tuple[bytes, ...] = ()
+
+
+def encode_board(board: Board) -> bytes:
+    """The body of a `LeaderboardRecord`."""
+    return msgspec.msgpack.encode(board)
+
+
+def decode_board(body: bytes) -> Board:
+    """What `encode_board` made. Raises RecordRejected("malformed")."""
+    try:
+        board = msgspec.msgpack.decode(body, type=Board)
+    except DECODE_ERRORS as error:
+        raise RecordRejected("malformed", f"no leaderboard: {error}") from error
+    if not is_bounded(board):
+        raise RecordRejected("malformed", "a leaderboard with a number that is nobody's")
+    return board
+
+
+class KeptStandings(msgspec.Struct, frozen=True):
+    """The newest standings that a follower has read, for its own page."""
+
+    swarm: str
+    round: int
+    standings: tuple[Standing, ...]
+
+
+def keep_standings(path: Path, swarm: str, board: Board) -> None:
+    """Write them in the place of earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
+    write_durably(path, msgspec.msgpack.encode(KeptStandings(swarm, board.round, board.standings)))
+
+
+def read_standings(path: Path, swarm: str) -> KeptStandings | None:
+    """What was kept of this swarm; None where there is nothing, or nothing that can be read."""
+    try:
+        if path.stat().st_size > BODY_BYTES_MAX:
+            return None
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=KeptStandings)
+    except (OSError, *DECODE_ERRORS):
+        return None
+    return kept if kept.swarm == swarm else None
+
+
+def verify_leaderboard(boards: Sequence[Board], swarm: str, before: Iterable[Standing] = ()) -> list[str]:
+    """Add up the standings again from the signed reports.
+
+    Args:
+        boards: leaderboards of consecutive rounds.
+        swarm: swarm id.
+        before: standings that the first of them starts from; empty for the swarm's first round.
+
+    Returns:
+        What is wrong, a sentence each; empty when all standings are what the reports say.
+    """
+    problems: list[str] = []
+    standings = {standing.peer: standing for standing in before}
+    for board in boards:
+        for report in _verified(board, swarm, problems):
+            standings[report[0]] = _credited(standings.get(report[0]), *report)
+        _compare(board, standings, problems)
+    return problems
+
+
+def _verified(board: Board, swarm: str, problems: list[str]) -> list[tuple[str, int, float]]:
+    """(peer, round, reward) of the board's genuine reports, in the order of their stages."""
+    found: dict[tuple[str, int], float] = {}
+    for number, encoded in enumerate(board.reports):
+        try:
+            signed, report = open_report(encoded, swarm)
+        except RecordRejected as error:
+            problems.append(f"round {board.round}, report {number}: {error.reason}: {error.message}")
+            continue
+        place = (signed.owner, report.stage)
+        if report.round != board.round:
+            problems.append(f"round {board.round}, report {number}: it is of round {report.round}")
+        elif place in found:
+            problems.append(f"round {board.round}, report {number}: a second one of {signed.owner}")
+        else:
+            found[place] = report.reward
+    ordered = sorted(found, key=lambda place: (place[1], place[0]))
+    return [(peer, board.round, found[peer, stage]) for peer, stage in ordered]
+
+
+def open_report(encoded: bytes, swarm: str) -> tuple[Signed, ReportRecord]:
+    """A signed report, verified, whenever it expired. Raises RecordRejected."""
+    signed = decode_signed(encoded)
+    content = check_payload(signed.payload)
+    if not isinstance(content, ReportRecord) or content.swarm != swarm:
+        raise RecordRejected("wrong-key", "it is no report of this swarm")
+    if not verifies(signed, names.key_id(content.key)):
+        raise RecordRejected("bad-signature", f"not signed by {signed.owner}")
+    return signed, content
+
+
+def open_reports(board: Board, swarm: str) -> tuple[dict[int, set[str]], bool]:
+    """Owners of a leaderboard's genuine reports by stage, and whether these are all that the round has."""
+    reporters: dict[int, set[str]] = {}
+    for encoded in board.reports[:VERIFIED_MAX]:
+        try:
+            signed, report = open_report(encoded, swarm)
+        except RecordRejected:
+            continue
+        if report.round == board.round:
+            reporters.setdefault(report.stage, set()).add(signed.owner)
+    size_bytes = sum(map(len, board.reports))
+    return reporters, len(board.reports) <= VERIFIED_MAX and size_bytes + ROOM_BYTES <= REPORTS_BYTES_MAX
+
+
+def _credited(standing: Standing | None, peer: str, round: int, reward: float) -> Standing:
+    if standing is None:
+        return Standing(peer, "", reward, 1, round)
+    rounds = standing.rounds + (standing.last_round != round)
+    return Standing(peer, standing.name, standing.reward + reward, rounds, round)
+
+
+def _compare(board: Board, expected: dict[str, Standing], problems: list[str]) -> None:
+    given = {standing.peer: standing for standing in board.standings}
+    for peer in sorted(expected.keys() | given.keys()):
+        stated, counted = given.get(peer), expected.get(peer)
+        if stated is None or counted is None:
+            what = "has reports but no standing" if stated is None else "has a standing but no reports"
+            problems.append(f"round {board.round}: {peer} {what}")
+        elif not _same(stated, counted):
+            problems.append(
+                f"round {board.round}: {peer} is given {stated.reward:g} in {stated.rounds} rounds, "
+                f"the reports add up to {counted.reward:g} in {counted.rounds}"
+            )
+
+
+def _same(stated: Standing, counted: Standing) -> bool:
+    close = math.isclose(stated.reward, counted.reward, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return close and (stated.rounds, stated.last_round) == (counted.rounds, counted.last_round)

@@ -1,0 +1,416 @@
+"""Signed records: what peers write into the DHT, and the checks that every reader and every storer makes.
+
+A record belongs to one peer and only that peer can write it: its subkey is the owner's peer id. The value is a msgpack
+payload followed by the owner's signature (`swarmd.dht.identity.signatures`) over key, owner, payload and expiration.
+The payload names its swarm, round and stage, so its key can be computed from it: a record counts under its own key
+only, and can be checked by anyone, anywhere. docs/PROTOCOL.md has the format in full.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Annotated
+
+import msgpack  # type: ignore[import-untyped]
+import msgspec
+
+from swarmd.bounds import Count, Integer, Real
+from swarmd.dht.identity.identity import Identity, is_peer_id
+from swarmd.dht.identity.proof_of_work import NUMBER_MAX
+from swarmd.dht.identity.signatures import signature_bytes, verify
+from swarmd.dht.members.admission import Admission
+from swarmd.dht.members.withdrawal import is_packed
+from swarmd.dht.wire import names
+from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
+from swarmd.dht.wire.sizes import VALUE_BYTES_MAX, check_payload_size
+from swarmd.errors import RecordRejected
+
+DOMAIN = b"swarmd-record-v1\x00"
+SUBKEY_BYTES_MAX = 120
+PAST_S = 60.0  # an expiration may lie this far back: clocks differ
+TTL_MAX_S = 3600.0  # and no further ahead
+ROUND_MAX = 2**31 - 1
+STAGE_MAX = 1023
+GROUPS_MAX = 256  # in one body of rollouts
+ROUNDS_AHEAD = 2  # records of rounds beyond the clock's that are still taken
+ROUNDS_BEHIND = 64
+ADMITTED_MAX = 16384  # peer ids on a members list that changes while the node runs
+BODY_BYTES_MAX = 16 * 1024 * 1024  # rollouts or leaderboard, decompressed
+NAME_LENGTH_MAX = 64
+ADDRESSES_MAX = 8
+ADDRESS_LENGTH_MAX = 256
+
+Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
+Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
+Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
+
+PROTOCOL = 3  # that this node speaks; version 1 knows neither work nor invitations, 2 not that these can be withdrawn
+WORK_SINCE = 2
+Protocol = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.identity.proof_of_work`
+
+
+class Content(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind"):
+    """Base of all payloads."""
+
+    swarm: str
+
+
+class Membership(Content, frozen=True, tag="membership"):
+    """The owner takes part, or (leaving) did so until now."""
+
+    name: str
+    nonce: str  # random, of one process's life: tells twins apart
+    joined_at: Real
+    leaving: bool = False
+    addresses: tuple[str, ...] = ()
+    work: Work = 0
+    invitation: bytes = b""
+    protocol: Protocol = 1
+    withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.members.withdrawal`
+
+    @property
+    def key(self) -> str:
+        return names.members(self.swarm)
+
+
+class ClockRecord(Content, frozen=True, tag="clock"):
+    """Where the swarm is. Counts from the coordinator only."""
+
+    round: Round
+    stage: Stage
+    opened_at: Real
+    deadline_at: Real
+    final: bool = False
+    opening: Count = 0  # number of the announcement among all of this coordinator; 0: it has none
+
+    @property
+    def key(self) -> str:
+        return names.clock(self.swarm)
+
+
+class ReportRecord(Content, frozen=True, tag="report"):
+    """What the owner's stage gave; `digest` names its rollouts."""
+
+    round: Round
+    stage: Stage
+    reward: Real
+    digest: str = ""
+    size_bytes: Integer = 0
+    groups: Groups = 0
+    work: Work = 0
+    invitation: bytes = b""
+
+    @property
+    def key(self) -> str:
+        return names.reports(self.swarm, self.round, self.stage)
+
+
+class RolloutsRecord(Content, frozen=True, tag="rollouts"):
+    """The owner's rollouts: small ones come along as a zlib stream, larger ones are fetched from the owner."""
+
+    round: Round
+    stage: Stage
+    digest: str
+    size_bytes: Integer
+    groups: Groups
+    body: bytes = b""
+    work: Work = 0
+    invitation: bytes = b""
+
+    @property
+    def key(self) -> str:
+        return names.rollouts(self.swarm, self.round, self.stage)
+
+
+class LeaderboardRecord(Content, frozen=True, tag="leaderboard"):
+    """Standings and the reports they add up from, as a body. Counts from the coordinator only."""
+
+    round: Round
+    digest: str
+    size_bytes: Integer
+    body: bytes = b""
+
+    @property
+    def key(self) -> str:
+        return names.leaderboard(self.swarm, self.round)
+
+
+Payload = Membership | ClockRecord | ReportRecord | RolloutsRecord | LeaderboardRecord
+
+_decoder: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
+
+
+class Signed(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A record as it travels outside the DHT: an array of owner, payload, expiration and signature."""
+
+    owner: str
+    payload: bytes
+    expiration: Real
+    signature: bytes
+
+    @property
+    def value(self) -> bytes:
+        """What the DHT stores under the owner's subkey."""
+        return self.payload + self.signature
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what the DHT stores."""
+        return len(self.payload) + len(self.signature)
+
+    @property
+    def content(self) -> Payload:
+        """The decoded payload."""
+        return _decoder.decode(self.payload)
+
+    def encode(self) -> bytes:
+        """For `ReportSeen.record` and leaderboards; `decode_signed` reads it."""
+        return msgspec.msgpack.encode(self)
+
+
+def decode_signed(encoded: bytes) -> Signed:
+    """What `Signed.encode` made, not yet verified. Raises RecordRejected("malformed")."""
+    try:
+        return msgspec.msgpack.decode(encoded, type=Signed)
+    except DECODE_ERRORS as error:
+        raise RecordRejected("malformed", f"no signed record: {error}") from error
+
+
+def signed_message(key: bytes, owner: str, payload: bytes, expiration: float) -> bytes:
+    """The bytes under the signature."""
+    return DOMAIN + bytes(msgpack.packb([key, owner, payload, expiration], use_bin_type=True))
+
+
+def sign(identity: Identity, content: Payload, expiration: float) -> Signed:
+    """A record of `identity`, valid until `expiration` (POSIX seconds).
+
+    Raises:
+        RecordRejected: "oversized" when the payload is larger than a record may be.
+    """
+    payload = msgspec.msgpack.encode(content)
+    check_payload_size(payload, content)
+    message = signed_message(names.key_id(content.key), identity.peer_id, payload, expiration)
+    return Signed(identity.peer_id, payload, expiration, identity.sign(message))
+
+
+class Policy:
+    """Whose records count in this swarm.
+
+    Args:
+        swarm: swarm id.
+        coordinator: peer id whose clock and leaderboard count.
+        members: peer ids that may write; empty admits all. The coordinator and `own` always may.
+        own: peer id of this node.
+        now: the clock, POSIX seconds.
+        admission: the swarm's rule for peers that are on no list.
+        protocol: the oldest version that members may speak.
+    """
+
+    def __init__(
+        self,
+        swarm: str,
+        coordinator: str,
+        members: tuple[str, ...] = (),
+        own: str = "",
+        now: Callable[[], float] = time.time,
+        admission: Admission | None = None,
+        protocol: int = 1,
+    ) -> None:
+        self.admission = admission or Admission()
+        self.protocol = protocol
+        self.swarm = swarm
+        self.coordinator = coordinator
+        self.own = own
+        self.now = now
+        self.round: int | None = None  # where the swarm is, once known: far rounds are refused
+        self._configured = frozenset((*members, coordinator, own)) if members else None
+        self._members = self._configured
+
+    def admit(self, peers: Iterable[str]) -> None:
+        """From now on only these, the coordinator and this node may write.
+
+        Raises:
+            RecordRejected: "oversized" when they are too many; nothing changes then.
+        """
+        listed = frozenset((*peers, self.coordinator, self.own))
+        if len(listed) > ADMITTED_MAX:
+            raise RecordRejected("oversized", f"a members list of {len(listed)} peers, the limit is {ADMITTED_MAX}")
+        self._members = listed
+
+    def admit_configured(self) -> None:
+        """From now on those may write whom the configuration admits."""
+        self._members = self._configured
+
+    def reach(self, round: int) -> None:
+        """This node is told to work in a round: the swarm is at least there, whether or not its clock was seen."""
+        self.round = max(round, self.round or 0)
+
+    def lists(self, peer: str) -> bool:
+        """Is this peer known without having done anything: the coordinator, this node, one on the members list?"""
+        return peer in (self.coordinator, self.own) or (self._members is not None and peer in self._members)
+
+    def admits(self, peer: str) -> bool:
+        """May this peer write, or fetch bodies?"""
+        return self._members is None or peer in self._members
+
+
+def check_record(policy: Policy, key: bytes, subkey: bytes, value: bytes, expiration: float) -> Signed:
+    """All that is asked of a record found under (`key`, `subkey`), cheapest first.
+
+    Args:
+        key: the 20-byte key id.
+        subkey: as encoded by hivemind (msgpack).
+        value: payload and signature.
+
+    Raises:
+        RecordRejected: with one of the reasons of docs/PROTOCOL.md.
+    """
+    check_size(value)
+    check_expiration(expiration, policy.now())
+    owner = owner_of(subkey)
+    check_admitted(policy, owner)
+    signed = split_value(owner, value, expiration)
+    _check_signature(signed, key, value)
+    content = check_payload(signed.payload)
+    if names.key_id(content.key) != key:
+        raise RecordRejected("wrong-key", f"a record of {content.key} lies under another key")
+    check_rights(policy, owner, content)
+    return signed
+
+
+def check_size(value: object) -> None:
+    """Is it bytes, and few enough? Raises RecordRejected: "malformed" or "oversized"."""
+    if not isinstance(value, bytes):
+        raise RecordRejected("malformed", "the value is not bytes")
+    if len(value) > VALUE_BYTES_MAX:
+        raise RecordRejected("oversized", f"{len(value)} bytes, the limit is {VALUE_BYTES_MAX}")
+
+
+def check_admitted(policy: Policy, owner: str) -> None:
+    """May the owner write here? Raises RecordRejected("not-a-member")."""
+    if not policy.admits(owner):
+        raise RecordRejected("not-a-member", f"{owner} is not on the members list")
+
+
+def split_value(owner: str, value: bytes, expiration: float) -> Signed:
+    """A value's payload and signature, not yet verified. Raises RecordRejected("unsigned")."""
+    try:
+        size_bytes = signature_bytes(owner, value)
+    except ValueError as error:
+        raise RecordRejected("unsigned", str(error)) from error
+    return Signed(owner, value[:-size_bytes], expiration, value[-size_bytes:])
+
+
+def is_far(expiration: float, now: float) -> bool:
+    """Whether a record expires too late for anybody: a clock was ahead when it was written, or was set back since."""
+    return expiration > now + TTL_MAX_S + PAST_S
+
+
+def check_expiration(expiration: float, now: float) -> None:
+    """Does a record live now, and not for too long? Raises RecordRejected: "stale" or "far-expiration"."""
+    if not math.isfinite(expiration) or is_far(expiration, now):
+        raise RecordRejected("far-expiration", f"expires at {expiration}")
+    if expiration < now - PAST_S:
+        raise RecordRejected("stale", f"expired {now - expiration:.0f} s ago")
+
+
+def owner_of(subkey: bytes) -> str:
+    """The peer id that a subkey is. Plain values have an empty or nil subkey and belong to nobody."""
+    if len(subkey) > SUBKEY_BYTES_MAX:
+        raise RecordRejected("oversized", f"a subkey of {len(subkey)} bytes")
+    try:
+        owner = msgspec.msgpack.decode(subkey, type=str)
+    except DECODE_ERRORS as error:
+        raise RecordRejected("unowned", "the subkey is no peer id") from error
+    if not is_peer_id(owner):
+        raise RecordRejected("unowned", "the subkey is no peer id")
+    return owner
+
+
+def _check_signature(signed: Signed, key: bytes, value: bytes) -> None:
+    if verifies(signed, key):
+        return
+    try:
+        check_payload(value)
+    except RecordRejected:
+        raise RecordRejected("bad-signature", f"not signed by {signed.owner} for this key and expiration") from None
+    raise RecordRejected("unsigned", "a payload without a signature")
+
+
+def verifies(signed: Signed, key: bytes) -> bool:
+    """True when the owner signed exactly this payload, for this key and expiration."""
+    message = signed_message(key, signed.owner, signed.payload, signed.expiration)
+    return verify(signed.owner, signed.signature, message)
+
+
+def check_payload(payload: bytes) -> Payload:
+    """Decode a payload and check every value in it.
+
+    Raises:
+        RecordRejected: "nested", "malformed", "oversized" or "non-finite".
+    """
+    check_plain(payload)
+    try:
+        content = _decoder.decode(payload)
+    except DECODE_ERRORS as error:
+        reason = "malformed" if _is_finite(payload) else "non-finite"
+        raise RecordRejected(reason, f"no payload: {error}") from error
+    check_payload_size(payload, content)
+    _check_values(content)
+    return content
+
+
+def _is_finite(payload: bytes) -> bool:
+    """Whether no number of a payload that was refused is infinite or NaN: that is a reason of its own."""
+    try:
+        fields = msgspec.msgpack.decode(payload)
+    except DECODE_ERRORS:
+        return True
+    numbers = fields.values() if isinstance(fields, dict) else ()
+    return all(math.isfinite(number) for number in numbers if isinstance(number, float))
+
+
+def _check_values(content: Payload) -> None:
+    """What the types of the fields do not say."""
+    if isinstance(content, Membership):
+        _check_membership(content)
+    elif not isinstance(content, ClockRecord):
+        _check_body(content.digest, content.size_bytes, needed=not isinstance(content, ReportRecord))
+
+
+def _check_membership(content: Membership) -> None:
+    short = len(content.name) <= NAME_LENGTH_MAX and len(content.nonce) <= NAME_LENGTH_MAX
+    if not short or len(content.addresses) > ADDRESSES_MAX or not is_packed(content.withdrawn):
+        raise RecordRejected("oversized", "a name, nonce, list of addresses or of withdrawn invitations is too long")
+    texts = (content.name, content.nonce, *content.addresses)
+    if not all(text.isprintable() for text in texts):
+        raise RecordRejected("malformed", "control characters in a name or address")
+    if not all(text.startswith("/") and len(text) <= ADDRESS_LENGTH_MAX for text in content.addresses):
+        raise RecordRejected("malformed", "an address is no multiaddr")
+
+
+def _check_body(digest: str, size_bytes: int, needed: bool = True) -> None:
+    whole = len(digest) == 64 and set(digest) <= set("0123456789abcdef")
+    if not whole and (digest or needed):
+        raise RecordRejected("malformed", "a digest is no lower-case sha256")
+    if not 0 <= size_bytes <= BODY_BYTES_MAX:
+        raise RecordRejected("oversized", f"a body of {size_bytes} bytes, the limit is {BODY_BYTES_MAX}")
+
+
+def check_rights(policy: Policy, owner: str, content: Payload) -> None:
+    """Is this the owner's to write, here and now? Raises RecordRejected."""
+    if content.swarm != policy.swarm:
+        raise RecordRejected("wrong-swarm", f"swarm {content.swarm!r}")
+    if isinstance(content, ClockRecord | LeaderboardRecord) and owner != policy.coordinator:
+        raise RecordRejected("not-the-coordinator", f"{owner} is not the coordinator")
+    if isinstance(content, Membership) and content.protocol < policy.protocol:
+        raise RecordRejected("old-protocol", f"it speaks version {content.protocol}, {policy.protocol} is needed here")
+    if isinstance(content, Membership | ReportRecord | RolloutsRecord) and not policy.lists(owner):
+        policy.admission.check(owner, content.work, content.invitation, policy.now)
+    if policy.round is None or isinstance(content, Membership | ClockRecord):
+        return
+    if not policy.round - ROUNDS_BEHIND <= content.round <= policy.round + ROUNDS_AHEAD:
+        raise RecordRejected("wrong-round", f"round {content.round} while the swarm is in {policy.round}")

@@ -1,0 +1,46 @@
+"""Who takes part, as a node tells its daemon: how many places there are for whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmd.dht.identity.proof_of_work import WORK_BITS
+from swarmd.dht.members import presence
+from swarmd.dht.members.presence import Presences
+from swarmd.dht.store.seniority import Rank
+
+UNTIL = 900.0
+
+
+def free() -> Rank:
+    return Rank(1, 0, True, b"")
+
+
+def worked() -> Rank:
+    return Rank(0, WORK_BITS, True, b"")
+
+
+@pytest.fixture
+def presences(monkeypatch: pytest.MonkeyPatch) -> Presences:
+    monkeypatch.setattr(presence, "IDLE_MEMBERS_MAX", 4)
+    return Presences(lambda: 0.0)
+
+
+def test_free_identities_have_few_places_credited_or_not(presences: Presences) -> None:
+    told = [presences.note(f"free {number}", True, UNTIL, free) for number in range(6)]
+    assert told == [True] * 4 + [None] * 2
+    assert presences.note("late", True, UNTIL, worked) is True
+
+
+def test_free_identities_that_left_or_are_forgotten_make_room_for_others_and_nobody_else_does(
+    presences: Presences,
+) -> None:
+    presences.note("known", True, UNTIL, worked)
+    presences.note("known", False, UNTIL, worked)
+    for number in range(4):
+        presences.note(f"free {number}", True, UNTIL, free)
+    presences.note("free 0", False, UNTIL, free)
+    assert presences.note("free 4", True, UNTIL, free) is True
+    assert set(presences.known) == {"known", "free 1", "free 2", "free 3", "free 4"}
+    presences.forget(["free 1"])
+    assert presences.note("free 5", True, UNTIL, free) is True

@@ -1,0 +1,208 @@
+"""Invitations that are withdrawn: by whom, for whom, how many, and what becomes of their guests' records."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.members.admission import Admission, Invitation, chain_of, invite
+from swarmd.dht.members.invitations import MADE_MAX, MadeHere, WithdrawnHere
+from swarmd.dht.members.withdrawal import (
+    HOSTS_MAX,
+    ID_BYTES,
+    WITHDRAWN_MAX,
+    Told,
+    Withdrawals,
+    id_of,
+    id_of_text,
+    is_packed,
+    keep_withdrawals,
+    pack,
+    read_id,
+    read_withdrawals,
+)
+from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
+from swarmd.dht.store.validator import Validator
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import PROTOCOL, Membership, Policy
+from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX, UNKNOWN_BYTES_MAX
+from swarmd.errors import ConfigError, RecordRejected
+from tests.dht.making import ALICE, BOB, COORDINATOR, MEMBERSHIP, REPORT, SWARM, judge, signed_by
+
+CREATOR = COORDINATOR.peer_id
+OF_ALICE = invite(COORDINATOR, SWARM, CREATOR, ALICE.peer_id)
+OF_BOB = invite(ALICE, SWARM, CREATOR, BOB.peer_id, 0.0, OF_ALICE)
+NOW = 1.7e9
+
+
+def ids(*encoded: bytes) -> bytes:
+    return pack(id_of_text(each) for each in encoded)
+
+
+def policy_of(withdrawals: Withdrawals) -> Policy:
+    admission = Admission("invitation", SWARM, CREATOR)
+    admission.withdrawn = withdrawals.has
+    return Policy(SWARM, CREATOR, own="own", admission=admission)
+
+
+@pytest.mark.parametrize(
+    ("host", "withdrawn", "alice", "bob"),
+    [
+        (CREATOR, ids(OF_BOB), "", "withdrawn"),
+        (CREATOR, ids(OF_ALICE), "withdrawn", "withdrawn"),
+        (ALICE.peer_id, ids(OF_BOB), "", "withdrawn"),
+        (ALICE.peer_id, ids(OF_ALICE), "", ""),
+        (BOB.peer_id, ids(OF_ALICE, OF_BOB), "", ""),
+        (CREATOR, b"\0" * ID_BYTES, "", ""),
+    ],
+    ids=["creator's guest's", "host's own voids its", "host of what it made", "not one's own", "no host", "another"],
+)
+def test_the_creator_withdraws_any_and_a_host_what_it_made(host: str, withdrawn: bytes, alice: str, bob: str) -> None:
+    withdrawals = Withdrawals(CREATOR)
+    policy = policy_of(withdrawals)
+    records = [signed_by(guest, replace(REPORT, invitation=own)) for guest, own in ((ALICE, OF_ALICE), (BOB, OF_BOB))]
+    assert [judge(each, REPORT.key, policy) for each in records] == ["", ""]
+    assert withdrawals.learn(host, withdrawn, NOW)
+    assert [judge(each, REPORT.key, policy) for each in records] == [alice, bob]
+    assert withdrawals.learn(host, b"", NOW + 1)
+    assert [judge(each, REPORT.key, policy) for each in records] == ["", ""]
+
+
+def test_a_record_that_was_judged_before_is_refused_once_its_invitation_is_withdrawn() -> None:
+    withdrawals = Withdrawals(CREATOR)
+    validator = Validator(policy_of(withdrawals), Rejections(lambda: 0.0))
+    signed = signed_by(ALICE, replace(MEMBERSHIP, invitation=OF_ALICE))
+    place = (names.key_id(MEMBERSHIP.key), MSGPackSerializer.dumps(signed.owner), signed.value, signed.expiration)
+    assert validator.judge(*place) == signed
+    withdrawals.learn(CREATOR, ids(OF_ALICE), NOW)
+    validator.forget()
+    with pytest.raises(RecordRejected) as refused:
+        validator.judge(*place)
+    assert refused.value.reason == "withdrawn"
+
+
+def test_an_older_word_does_not_count_and_hosts_have_a_bound() -> None:
+    withdrawals = Withdrawals(CREATOR)
+    assert withdrawals.learn(ALICE.peer_id, ids(OF_BOB), NOW)
+    assert not withdrawals.learn(ALICE.peer_id, b"", NOW - 1)
+    assert not withdrawals.learn(ALICE.peer_id, ids(OF_BOB), NOW + 1), "it is known"
+    assert withdrawals.learn(ALICE.peer_id, b"", NOW, latest=NOW - 5), "the last was of a clock that was ahead"
+    assert not withdrawals.learn(BOB.peer_id, b"", NOW), "who has withdrawn nothing takes no room"
+    crowd = [withdrawals.learn(f"host{number}", ids(OF_BOB), NOW) for number in range(HOSTS_MAX)]
+    assert crowd.count(True) == HOSTS_MAX - 1
+    assert withdrawals.learn(CREATOR, ids(OF_BOB), NOW), "for the creator there is room"
+
+
+def test_what_was_heard_is_kept_for_this_swarm(tmp_path: Path) -> None:
+    withdrawals = Withdrawals(CREATOR)
+    withdrawals.learn(CREATOR, ids(OF_ALICE), NOW)
+    path = tmp_path / "withdrawn.bin"
+    assert read_withdrawals(path, SWARM) == ()
+    keep_withdrawals(path, SWARM, withdrawals.told)
+    (again,) = [Withdrawals(CREATOR, read_withdrawals(path, SWARM))]
+    assert again.has(chain_of(OF_ALICE)[0])
+    assert read_withdrawals(path, "another") == ()
+    path.write_bytes(b"\xc1noise")
+    assert read_withdrawals(path, SWARM) == ()
+    assert not Withdrawals(CREATOR, (Told(CREATOR, NOW, b"odd"),)).has(chain_of(OF_ALICE)[0])
+
+
+def test_an_invitation_has_one_id_however_it_is_encoded() -> None:
+    given = chain_of(OF_ALICE)[0]
+    other = msgspec.msgpack.encode([given.host, int(given.until), given.signature])
+    assert other != OF_ALICE and id_of(msgspec.msgpack.decode(other, type=Invitation)) == id_of(given)
+
+
+@pytest.mark.parametrize("packed", [bytes(ID_BYTES - 1), bytes((WITHDRAWN_MAX + 1) * ID_BYTES)])
+def test_a_list_that_is_none_is_refused(packed: bytes) -> None:
+    signed = signed_by(COORDINATOR, replace(MEMBERSHIP, withdrawn=packed))
+    assert judge(signed, MEMBERSHIP.key, policy_of(Withdrawals(CREATOR))) == "oversized"
+
+
+def test_the_longest_list_fits_and_nodes_of_before_take_it_for_an_unknown_field() -> None:
+    name, address = "\U0001f600" * 64, "/" + "x" * 255
+    full = Membership("s" * 64, name, "n" * 64, 1.7e9, True, (address,) * 8, 2**63 - 1, OF_BOB, 2**16)
+    longest = replace(full, withdrawn=bytes(WITHDRAWN_MAX * ID_BYTES))
+    payload = len(msgspec.msgpack.encode(longest))
+    assert is_packed(longest.withdrawn) and payload <= PAYLOAD_BYTES_MAX["membership"]
+    assert payload - len(msgspec.msgpack.encode(full)) <= UNKNOWN_BYTES_MAX
+    assert PROTOCOL == 3
+
+
+# --- the list of those made here ---
+
+
+def made_by(tmp_path: Path) -> MadeHere:
+    return MadeHere(tmp_path / "network" / "invitations.json")
+
+
+def test_those_made_are_listed_and_withdrawn_ones_travel_until_their_end(tmp_path: Path) -> None:
+    made = made_by(tmp_path)
+    assert made.read() == () and made.packed(NOW) == b""
+    lasting = made.note(OF_ALICE, ALICE.peer_id, 0.0, NOW)
+    ending = made.note(invite(COORDINATOR, SWARM, CREATOR, BOB.peer_id, NOW + 50), BOB.peer_id, NOW + 50, NOW)
+    assert [(each.id, each.guest) for each in made.read()] == [(lasting, ALICE.peer_id), (ending, BOB.peer_id)]
+    assert made.withdraw(read_id(lasting), False, NOW + 1).guest == ALICE.peer_id
+    made.withdraw(read_id(ending), False, NOW + 1)
+    assert made.withdraw(read_id(ending), False, NOW + 2).withdrawn_at == NOW + 1, "once is enough"
+    assert made.packed(NOW + 2) == pack((bytes.fromhex(lasting), bytes.fromhex(ending)))
+    assert made.packed(NOW + 60) == bytes.fromhex(lasting)
+    made.note(OF_ALICE, ALICE.peer_id, 0.0, NOW + 3)
+    assert made.packed(NOW + 60) == bytes.fromhex(lasting), "made once more, it is the same invitation"
+
+
+def test_what_others_made_is_withdrawn_by_the_creator_alone(tmp_path: Path) -> None:
+    made = made_by(tmp_path)
+    with pytest.raises(ConfigError, match="was not made here"):
+        made.withdraw(id_of_text(OF_BOB), False, NOW)
+    made.withdraw(id_of_text(OF_BOB), True, NOW)
+    assert made.packed(NOW) == ids(OF_BOB)
+
+
+def test_as_many_are_withdrawn_as_travel_and_those_that_end_make_room(tmp_path: Path) -> None:
+    made = made_by(tmp_path)
+    for number in range(WITHDRAWN_MAX - 1):
+        made.withdraw(number.to_bytes(ID_BYTES, "big"), True, NOW)
+    ending = made.note(invite(COORDINATOR, SWARM, CREATOR, BOB.peer_id, NOW + 50), BOB.peer_id, NOW + 50, NOW)
+    made.withdraw(read_id(ending), True, NOW)
+    with pytest.raises(ConfigError, match="32 invitations are withdrawn already"):
+        made.withdraw(id_of_text(OF_BOB), True, NOW)
+    made.withdraw(id_of_text(OF_BOB), True, NOW + 60)
+    assert is_packed(made.packed(NOW + 60)) and ids(OF_BOB) in made.packed(NOW + 60)
+
+
+def test_the_list_has_a_bound_and_keeps_what_is_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarmd.dht.members.invitations.MADE_MAX", 4)
+    assert MADE_MAX > 1000
+    made = made_by(tmp_path)
+    made.withdraw(bytes(ID_BYTES), True, NOW)
+    for number in range(8):
+        made.note(invite(COORDINATOR, SWARM, CREATOR, BOB.peer_id, NOW + 50 + number), BOB.peer_id, NOW + 50, NOW)
+    assert len(made.read()) == 4 and made.packed(NOW) == bytes(ID_BYTES)
+
+
+def test_a_list_that_cannot_be_read_is_named_and_a_running_node_goes_by_the_last(
+    tmp_path: Path,
+) -> None:
+    made = made_by(tmp_path)
+    made.withdraw(id_of_text(OF_BOB), True, NOW)
+    here = WithdrawnHere(made)
+    assert here.packed() == ids(OF_BOB)
+    for broken in ("[{", '[{"id": "nothing"}]', '[{"id": "000000000000", "until": 1e400}]'):
+        (tmp_path / "network" / "invitations.json").write_text(broken)
+        with pytest.raises(ConfigError, match=os.fspath(tmp_path)):
+            made.read()
+    assert here.packed() == ids(OF_BOB)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "zz" * 6, "00" * 7])
+def test_no_id(text: str) -> None:
+    with pytest.raises(ConfigError, match="no id"):
+        read_id(text)
+    with pytest.raises(ConfigError, match="no invitation"):
+        id_of_text(text.encode())

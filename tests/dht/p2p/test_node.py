@@ -1,0 +1,341 @@
+"""The supervised node in this process, with a real p2pd: every operation has an end, every death is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from swarmd.dht import adapters, clock_watch
+from swarmd.dht.adapters import HiveNetwork, HiveRecords
+from swarmd.dht.identity.identity import Identity, create_identity
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.members.coordinator_contact import Hearing
+from swarmd.dht.p2p import peers
+from swarmd.dht.p2p.node import Life, Node, NodeSettings
+from swarmd.dht.p2p.peers import AddressBook, Rejoin
+from swarmd.dht.rounds.clock import SwarmClock
+from swarmd.dht.rounds.publisher import Publisher
+from swarmd.dht.store import storage
+from swarmd.dht.store.lookup import lookup
+from swarmd.dht.store.own_records import Shelf, ShelfFile
+from swarmd.dht.store.validator import Validator, install_guards
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import ClockRecord, Policy, ReportRecord, sign
+from swarmd.errors import NetworkDown
+from swarmd.worker.runtime import LoopRuntime
+from tests.dht.driver import is_alive, until
+from tests.dht.making import DIGEST, SWARM
+
+pytestmark = pytest.mark.anyio
+
+CALL_S = 60.0  # a call that nothing ends takes so long
+
+
+class Single:
+    """A node with its rejoin loop and publisher."""
+
+    def __init__(self, root: Path, coordinator: str = "", bootstrap: tuple[str, ...] = (), call_s: float = 5.0) -> None:
+        root.mkdir()
+        install_guards()
+        self.identity: Identity = create_identity(root / "identity.key")
+        self.downs: list[str] = []
+        self.told: list[Any] = []
+        policy = self.policy = Policy(SWARM, coordinator or self.identity.peer_id)
+        settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, call_s=call_s)
+        self.node = Node(settings, Validator(policy, Rejections(time.monotonic)), self.downs.append)
+        self.rejoin = Rejoin(self.node, AddressBook(root / "peers.json", bootstrap, self.identity.peer_id))
+        self.network = HiveNetwork(self.node, self.identity)
+        self.runtime = LoopRuntime()
+        self.publisher = self.publish_from(root / "records.bin", 300.0, not coordinator)
+
+    def publish_from(self, path: Path, ttl_s: float = 300.0, alone: bool = True) -> Publisher:
+        """A publisher that remembers what a file says."""
+        return Publisher(self.network, Shelf(ShelfFile(path), SWARM), self.runtime, ttl_s, alone, self.told.append)
+
+    @property
+    def life(self) -> Life:
+        assert self.node.life is not None
+        return self.node.life
+
+    async def address(self) -> str:
+        await self.node.wait_up()
+        return (await self.node.addresses())[0]
+
+    async def read(self, name: str) -> dict[str, Any]:
+        found = await self.node.call(lambda life: lookup(life, name))
+        return found.records
+
+
+Start = Callable[..., Coroutine[Any, Any, Single]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    async with anyio.create_task_group() as tasks:
+        singles: list[Single] = []
+
+        async def begin(*args: Any, **kwargs: Any) -> Single:
+            single = Single(tmp_path / str(len(singles)), *args, **kwargs)
+            singles.append(single)
+            tasks.start_soon(single.node.run)
+            await single.node.wait_up()
+            return single
+
+        yield begin
+        tasks.cancel_scope.cancel()
+    for number in range(len(singles)):
+        assert list((tmp_path / str(number) / "run").iterdir()) == []
+
+
+async def pair(start: Start, **kwargs: Any) -> tuple[Single, Single]:
+    one = await start()
+    two = await start(one.identity.peer_id, (await one.address(),), **kwargs)
+    await until(lambda: one.node.peers and two.node.peers)
+    return one, two
+
+
+async def test_a_pending_call_fails_at_once_when_p2pd_dies_and_the_node_comes_back(start: Start) -> None:
+    one, two = await pair(start)
+    report = ReportRecord(SWARM, 1, 0, 0.5, DIGEST, 10, 1)
+    await two.publisher.publish(report)
+    node_id, pid = two.life.dht.node_id, two.life.p2p.pid
+    pending = asyncio.ensure_future(two.node.call(lambda life: asyncio.sleep(CALL_S), CALL_S))
+    await asyncio.sleep(0.1)
+    killed_at = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(NetworkDown, match="signal 9"):
+        await pending
+    failed_s = time.monotonic() - killed_at
+    with pytest.raises(NetworkDown):
+        await two.publisher.publish(report)
+    await two.node.wait_up()
+    assert failed_s < CALL_S / 2, "it waited for its own end"
+    assert two.life.dht.node_id == node_id and two.life.p2p.pid != pid
+    assert two.life.dht.protocol.storage.records(two_key(report))  # what it held is still held
+    await until(lambda: one.node.peers and two.node.peers)
+    assert (await one.read(report.key))[two.identity.peer_id].content == report
+
+
+def two_key(report: ReportRecord) -> Any:
+    from swarmd.dht.p2p.hivemind_api import DHTID
+
+    return DHTID.from_bytes(names.key_id(report.key))
+
+
+async def test_a_call_has_an_end(start: Start) -> None:
+    one = await start()
+    began = time.monotonic()
+    with pytest.raises(NetworkDown, match="no answer"):
+        await one.node.call(lambda life: asyncio.sleep(CALL_S), 0.2)
+    assert time.monotonic() - began < CALL_S / 2
+
+
+async def test_a_follower_alone_publishes_nothing_and_the_coordinator_does(start: Start) -> None:
+    one = await start()
+    follower = await start(one.identity.peer_id)
+    with pytest.raises(NetworkDown, match="no peer"):
+        await follower.publisher.publish(ReportRecord(SWARM, 1, 0, 0.5))
+    signed = await one.publisher.publish(ClockRecord(SWARM, 1, 0, 1.0, 2.0))
+    assert (await one.read(names.clock(SWARM)))[one.identity.peer_id] == signed
+
+
+async def test_a_store_that_no_peer_can_show_is_no_success(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, two = await pair(start)
+
+    async def lost(*args: Any, **kwargs: Any) -> list[bool]:
+        return [True]
+
+    monkeypatch.setattr(two.life.dht.protocol, "call_store", lost)
+    with pytest.raises(NetworkDown, match="no peer could show"):
+        await two.publisher.publish(ReportRecord(SWARM, 1, 0, 0.5))
+
+
+async def test_an_earlier_expiration_climbs_over_what_an_earlier_life_left(start: Start, tmp_path: Path) -> None:
+    one, two = await pair(start)
+    report = ReportRecord(SWARM, 1, 0, 0.5)
+    before = await two.publisher.publish(report)
+    forgetful = two.publish_from(tmp_path / "other.bin", ttl_s=30.0, alone=False)
+    after = await forgetful.publish(ReportRecord(SWARM, 1, 0, 0.75))
+    assert before.expiration < after.expiration < before.expiration + 1.0
+    assert (await one.read(report.key))[two.identity.peer_id] == after
+
+
+class Wrong:
+    """A module's `time` that is ahead of the true one."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.ahead_s
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+async def test_a_clock_that_was_ahead_by_an_hour_is_got_over_when_it_is_right_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await pair(start)
+    clocks = [ClockRecord(SWARM, round, 0, 1.0, 2.0) for round in range(4)]
+    wrong = Wrong()
+    monkeypatch.setattr(one.runtime, "time", wrong.time)
+    monkeypatch.setattr(storage, "time", wrong)
+    one.policy.now = wrong.time
+    before = await one.publisher.publish(clocks[0])
+    wrong.ahead_s = 3600.0
+    with pytest.raises(NetworkDown):
+        await one.publisher.publish(clocks[1])
+    with pytest.raises(NetworkDown):
+        await one.publisher.publish(clocks[2])
+    wrong.ahead_s = 0.0
+    after = await one.publisher.publish(clocks[3])
+    assert before.expiration < after.expiration < before.expiration + 60.0
+    for reader in (one, two):
+        assert (await reader.read(clocks[3].key))[one.identity.peer_id] == after
+
+
+async def test_records_are_published_anew_as_soon_as_the_clock_was_set(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = await pair(start)
+    wrong = Wrong()
+    monkeypatch.setattr(clock_watch, "time", wrong)
+    one.network._clock = clock_watch.ClockWatch()
+    await one.publisher.publish(ClockRecord(SWARM, 1, 0, 1.0, 2.0))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.publisher.run)
+        await until(lambda: len(one.told) == 2)  # as it always does when it begins
+        wrong.ahead_s = -3600.0
+        await until(lambda: len(one.told) == 3)
+        tasks.cancel_scope.cancel()
+    assert len({signed.expiration for signed in one.told}) == 3
+
+
+async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_ones(start: Start) -> None:
+    one = await start()
+    heard: list[Any] = []
+    policy = Policy(SWARM, one.identity.peer_id)
+    session = SimpleNamespace(
+        swarm=SWARM,
+        coordinator=one.identity.peer_id,
+        policy=policy,
+        emit=heard.append,
+        records=HiveRecords(one.node),
+        hearing=Hearing(follows=True),
+        herald=SimpleNamespace(pass_on=lambda signed: None),
+    )
+    clock = SwarmClock(session)  # type: ignore[arg-type]
+    for ahead_s, round in ((3600.0, 1), (0.0, 2)):
+        signed = sign(one.identity, ClockRecord(SWARM, round, 0, 1.0, 2.0), time.time() + ahead_s + 900.0)
+        clock._see({one.identity.peer_id: signed})
+    assert [each.round for each in heard] == [1, 2]
+
+
+async def test_a_renewal_never_overtakes_the_record_that_replaces_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await pair(start)
+    clocks = [ClockRecord(SWARM, round, 0, 1.0, 2.0) for round in range(3)]
+    await one.publisher.publish(ReportRecord(SWARM, 0, 0, 0.5))
+    await one.publisher.publish(clocks[0])
+    place = Publisher._place
+
+    async def slowly(self: Publisher, *args: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return await place(self, *args)
+
+    monkeypatch.setattr(Publisher, "_place", slowly)
+    for delay_s in (0.05, 0.15):  # while the report is renewed, and while the clock is
+        later = clocks[1] if delay_s < 0.1 else clocks[2]
+        renewing = asyncio.ensure_future(one.publisher._renew_all())
+        await asyncio.sleep(delay_s)
+        await one.publisher.publish(later)
+        await renewing
+        assert (await two.read(later.key))[one.identity.peer_id].content == later
+
+
+async def test_what_a_record_replaced_is_not_renewed_though_nobody_showed_the_new_one(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that timed out may have arrived: the one before, renewed, would lead the swarm back. A restart too."""
+    one, two = await pair(start)
+    before, later = (ClockRecord(SWARM, round, 0, 1.0, 2.0) for round in (1, 2))
+    await one.publisher.publish(before)
+
+    async def mute(*args: Any) -> tuple[bool, None]:
+        return False, None
+
+    with monkeypatch.context() as patch, pytest.raises(NetworkDown, match="no peer could show"):
+        patch.setattr(adapters, "holds", mute)
+        await one.publisher.publish(later)
+    restarted = one.publish_from(tmp_path / "0" / "records.bin")
+    for each in (one.publisher, restarted):
+        await each._renew_all()
+        assert (await two.read(later.key))[one.identity.peer_id].content == later
+
+
+async def test_a_mute_p2pd_is_killed_and_started_anew(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "REJOIN_S", 0.3)
+    one, two = await pair(start, call_s=0.5)
+    pid = two.life.p2p.pid
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: two.downs, timeout_s=20.0)
+    assert not is_alive(pid)
+    await two.node.wait_up()
+    await until(lambda: one.node.peers and two.node.peers)
+    assert two.life.p2p.pid != pid
+
+
+async def test_an_emptied_table_is_filled_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a partition hivemind's tables stay as they are, though libp2p is connected."""
+    monkeypatch.setattr(peers, "REJOIN_S", 0.5)
+    one, two = await pair(start)
+    for single in (one, two):
+        for node_id in list(single.life.table.uid_to_peer_id):
+            del single.life.table[node_id]
+    assert (one.node.peers, two.node.peers) == (0, 0)
+    await until(lambda: one.node.peers and two.node.peers)
+
+
+async def test_followers_find_one_another_through_the_coordinator(start: Start) -> None:
+    one = await start()
+    address = await one.address()
+    others = [await start(one.identity.peer_id, (address,)) for _ in range(2)]
+    await until(lambda: all(single.node.peers == 2 for single in (one, *others)))
+    await others[0].publisher.publish(ReportRecord(SWARM, 1, 0, 0.5))
+    found = await others[1].read(names.reports(SWARM, 1, 0))
+    assert list(found) == [others[0].identity.peer_id]
+
+
+async def test_a_dead_peer_in_the_table_holds_nobody_up(start: Start) -> None:
+    one = await start()
+    address = await one.address()
+    others = [await start(one.identity.peer_id, (address,)) for _ in range(2)]
+    await until(lambda: all(single.node.peers == 2 for single in (one, *others)))
+    os.kill(others[0].life.p2p.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    await one.publisher.publish(ClockRecord(SWARM, 1, 0, 1.0, 2.0))
+    published_s = time.monotonic() - began
+    await others[1].read(names.clock(SWARM))
+    read_s = time.monotonic() - began - published_s
+    os.kill(others[0].life.p2p.pid, signal.SIGCONT)
+    print(f"\nwith a silent peer: published in {published_s * 1e3:.0f} ms, read in {read_s * 1e3:.0f} ms")
+    assert published_s < 1.5 and read_s < 1.5
+
+
+async def test_the_port_stays_the_same_over_lives(start: Start) -> None:
+    one = await start()
+    before = await one.address()
+    os.kill(one.life.p2p.pid, signal.SIGKILL)
+    await until(lambda: one.downs)
+    assert await one.address() == before

@@ -1,0 +1,237 @@
+"""Evidence by gossip: what is taken, told and refused, and how much of it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from swarmd.core.commands import NoteEvidence
+from swarmd.core.events import Equivocated, Event
+from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS
+from swarmd.core.values import KnownEvidence
+from swarmd.dht.identity.identity import Identity, generate_identity
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.pubsub import evidence_gossip as exchange_module
+from swarmd.dht.pubsub.evidence_gossip import (
+    KEPT,
+    MESSAGES_BURST,
+    NEWCOMERS_BURST,
+    SIGNER_BURST,
+    BoardRead,
+    BoardShown,
+    EvidenceTold,
+    Exchange,
+    Message,
+)
+from swarmd.dht.pubsub.topic import Topic
+from swarmd.dht.rounds.record_comparison import Compared
+from swarmd.dht.store.validator import Validator
+from swarmd.dht.wire import names
+from swarmd.dht.wire.evidence import Evidence, pair_of
+from swarmd.dht.wire.records import Payload, Policy, sign
+from tests.dht.driver import until
+from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, DIGEST, LEADERBOARD, REPORT, SWARM
+
+pytestmark = pytest.mark.anyio
+OTHER = DIGEST[::-1]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for others to tell something first."""
+    monkeypatch.setattr(exchange_module, "HEARD_ELSEWHERE_S", 0.0)
+
+
+class Wire:
+    """Stands for a node and its p2pd: keeps what is gossiped."""
+
+    def __init__(self) -> None:
+        self.attendants: list[Any] = []
+        self.sent: list[Message] = []
+
+    @property
+    def p2p(self) -> Wire:
+        return self
+
+    async def call(self, use: Callable[[Any], Awaitable[None]], timeout_s: float) -> None:
+        await use(self)
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        assert topic == f"swarmd/{SWARM}/evidence"
+        self.sent.append(exchange_module.decode_message(message))
+
+
+class Listener:
+    """One follower's exchange, and what came of it."""
+
+    def __init__(self, *known: Identity) -> None:
+        self.wire, self.events = Wire(), list[Event]()
+        self.policy = Policy(SWARM, COORDINATOR.peer_id)
+        self.policy.round = 3
+        self.rejections = Rejections(time.monotonic)
+        validator = Validator(self.policy, self.rejections)
+        peers = {COORDINATOR.peer_id, *(each.peer_id for each in known)}
+        self.exchange = Exchange(
+            Topic(self.wire, names.evidence_topic(SWARM)),  # type: ignore[arg-type]
+            self.policy,
+            validator,
+            peers.__contains__,
+            self.rejections,
+            self.events.append,
+        )
+        validator.verified = Compared(COORDINATOR.peer_id, peers.__contains__, self.exchange.found).see
+
+    async def hear(self, message: Message | bytes, sender: str = "somebody") -> None:
+        """A message comes by gossip."""
+        encoded = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
+
+        class Life:
+            class p2p:
+                @staticmethod
+                async def subscribe(topic: str) -> Any:
+                    yield sender, encoded
+
+        for attend in self.wire.attendants:
+            await attend(Life)
+        await anyio.sleep(0.01)
+
+    @property
+    def found(self) -> list[tuple[str, str, int]]:
+        return [(event.kind, event.peer, event.round) for event in self.events if isinstance(event, Equivocated)]
+
+    @property
+    def refused(self) -> Counter[str]:
+        return self.rejections.total
+
+
+def lie(identity: Identity, round: int = 3) -> Evidence:
+    report = replace(REPORT, round=round)
+    return pair(identity, report, replace(report, reward=0.9))
+
+
+def pair(identity: Identity, one: Payload, other: Payload) -> Evidence:
+    now = time.time()
+    return pair_of(sign(identity, one, now + 100), sign(identity, other, now + 101))
+
+
+async def test_evidence_is_told_by_who_found_it_and_kept_once_by_who_hears_it() -> None:
+    finder, listener = Listener(ALICE), Listener(ALICE)
+    evidence = lie(ALICE)
+    finder.exchange.found(evidence)
+    finder.exchange.found(evidence)
+    await anyio.sleep(0.01)
+    assert finder.wire.sent == [EvidenceTold(evidence)]
+    for _ in range(3):
+        await listener.hear(finder.wire.sent[0])
+    assert finder.found == listener.found == [("report", ALICE.peer_id, 3)]
+    event = listener.events[0]
+    assert isinstance(event, Equivocated)
+    assert (event.first, event.second) == (evidence.first.encode(), evidence.second.encode())
+    assert listener.wire.sent == [], "it was heard, so others have heard it too"
+    assert listener.exchange.bars(ALICE.peer_id, 3) and listener.exchange.bars(ALICE.peer_id, 2 + BARRED_ROUNDS)
+    assert not listener.exchange.bars(ALICE.peer_id, 3 + BARRED_ROUNDS)
+    assert not listener.exchange.bars(ALICE.peer_id, 2) and not listener.exchange.bars(BOB.peer_id, 3)
+
+
+async def test_what_the_log_holds_is_not_told_again() -> None:
+    listener = Listener(ALICE)
+    await listener.exchange.note(NoteEvidence("evidence/1", (KnownEvidence("report", ALICE.peer_id, 3),)))
+    await listener.hear(EvidenceTold(lie(ALICE)))
+    assert listener.events == [] and listener.exchange.bars(ALICE.peer_id, 3)
+
+
+async def test_forged_unrelated_and_huge_evidence_is_refused_and_counted() -> None:
+    listener, good = Listener(ALICE), lie(ALICE)
+    forged = replace(good, second=replace(good.second, signature=bytes(64)))
+    await listener.hear(EvidenceTold(forged), "a")
+    await listener.hear(EvidenceTold(pair(ALICE, REPORT, replace(REPORT, stage=1))), "b")
+    await listener.hear(EvidenceTold(pair(BOB, CLOCK, replace(CLOCK, round=1))), "c")
+    await listener.hear(b"\xc1", "d")
+    await listener.hear(bytes(exchange_module.MESSAGE_BYTES_MAX + 1), "e")
+    await listener.hear(BoardShown(sign(ALICE, LEADERBOARD, time.time() + 60)), "f")
+    await listener.hear(BoardShown(good.first), "g")
+    expected = {"bad-signature": 1, "no-evidence": 1, "not-the-coordinator": 2, "malformed": 2, "oversized": 1}
+    assert dict(listener.refused) == expected and listener.events == []
+    for _ in range(int(MESSAGES_BURST) + 5):
+        await listener.hear(b"\xc1", "h")
+    assert listener.refused["quota"] >= 4
+    await listener.hear(EvidenceTold(good), "i")
+    assert listener.found == [("report", ALICE.peer_id, 3)]
+
+
+async def test_a_flood_of_true_evidence_is_bounded() -> None:
+    listener = Listener(ALICE)
+    crowd = [generate_identity() for _ in range(int(NEWCOMERS_BURST) + 8)]
+    for number, identity in enumerate(crowd):
+        await listener.hear(EvidenceTold(lie(identity)), str(number))
+    assert len(listener.found) == NEWCOMERS_BURST and listener.refused["full"] == 8
+    await listener.hear(EvidenceTold(lie(ALICE)), "a member's is taken all the same")
+    assert listener.found[-1][1] == ALICE.peer_id
+    for number in range(1, int(SIGNER_BURST) + 4):
+        listener.policy.round = 3 + number * APART_ROUNDS
+        await listener.hear(EvidenceTold(lie(ALICE, listener.policy.round)), f"later-{number}")
+    assert sum(peer == ALICE.peer_id for _, peer, _ in listener.found) == SIGNER_BURST
+    assert len(listener.exchange._pairs) <= KEPT
+
+
+async def test_evidence_about_rounds_that_are_over_is_left_alone() -> None:
+    listener, evidence = Listener(ALICE), lie(ALICE)
+    listener.policy.round = 3 + BARRED_ROUNDS
+    await listener.hear(EvidenceTold(evidence))
+    assert listener.events == []
+
+
+async def test_who_has_read_another_leaderboard_shows_it_and_so_both_find_out() -> None:
+    now = time.time()
+    one = sign(COORDINATOR, LEADERBOARD, now + 100)
+    other = sign(COORDINATOR, replace(LEADERBOARD, digest=OTHER), now + 101)
+    anna, otto = Listener(), Listener()
+    for listener, signed in ((anna, one), (otto, other)):
+        key, owner = (
+            exchange_module.names.key_id(LEADERBOARD.key),
+            exchange_module.MSGPackSerializer.dumps(signed.owner),
+        )
+        listener.exchange._validator.judge(key, owner, signed.value, signed.expiration)
+        listener.exchange.read_board(signed)
+    await anyio.sleep(0.01)
+    assert anna.wire.sent == [BoardRead(3, DIGEST)]
+    await otto.hear(anna.wire.sent[0])
+    await otto.hear(anna.wire.sent[0])
+    assert otto.wire.sent == [BoardRead(3, OTHER), BoardShown(other)], "once, however often it is asked for"
+    await anna.hear(otto.wire.sent[1])
+    assert anna.found == [("leaderboard", COORDINATOR.peer_id, 3)]
+    await otto.hear(anna.wire.sent[-1])
+    assert otto.found == anna.found
+
+
+async def test_who_has_read_the_same_leaderboard_is_silent() -> None:
+    anna, otto = Listener(), Listener()
+    signed = sign(COORDINATOR, LEADERBOARD, time.time() + 100)
+    otto.exchange._board = signed
+    await otto.hear(BoardRead(3, DIGEST))
+    await otto.exchange._tell_board(signed)
+    anna.exchange._board = signed
+    await anna.hear(BoardRead(4, OTHER))
+    assert otto.wire.sent == anna.wire.sent == []
+
+
+async def test_evidence_is_told_again_for_those_who_were_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_module, "RETELL_S", 0.05)
+    listener = Listener(ALICE)
+    await listener.hear(EvidenceTold(lie(ALICE)))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.exchange.run)
+        await until(lambda: listener.wire.sent)
+        tasks.cancel_scope.cancel()
+    assert listener.wire.sent[0] == EvidenceTold(lie_of(listener))
+
+
+def lie_of(listener: Listener) -> Evidence:
+    return next(iter(listener.exchange._pairs))

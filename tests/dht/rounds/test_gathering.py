@@ -1,0 +1,156 @@
+"""Whom gathering waits for: of peers whose bodies never come, those that worked, once."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from pathlib import Path
+from random import sample
+from types import SimpleNamespace
+from typing import Any, cast
+
+import anyio
+import msgspec
+import pytest
+
+from swarmd.core.commands import Gather
+from swarmd.core.events import Event, RolloutsGathered
+from swarmd.dht.adapters import HiveBodies
+from swarmd.dht.identity.identity import Identity, generate_identity
+from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.patience import FAILED_S, UNTRIED_S, Patience
+from swarmd.dht.rounds import gather
+from swarmd.dht.rounds.sources import IDLE_MAX
+from swarmd.dht.store.seniority import ALWAYS, Rank, Seniority
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import ReportRecord, RolloutsRecord, Signed
+from swarmd.eventlog.blobs import Blobs
+from swarmd.worker.runtime import LoopRuntime
+from tests.dht.driver import SWARM
+from tests.dht.making import signed_by
+
+pytestmark = pytest.mark.anyio
+
+
+def body_of(peer: str) -> bytes:
+    """A body that no other peer has."""
+    return msgspec.msgpack.encode(peer)
+
+
+class Swarm:
+    """What one node sees of a swarm in which nobody but `answering` ever gives a body."""
+
+    def __init__(self, root: Path) -> None:
+        self.kept: dict[str, dict[str, Signed]] = {names.reports(SWARM, 0, 0): {}, names.rollouts(SWARM, 0, 0): {}}
+        self.answering: set[str] = set()
+        self.asked: list[str] = []
+        self.told: list[Event] = []
+        bodies = self.bodies = HiveBodies(cast(Any, None), Blobs(root / "blobs"))
+        self.session: Any = SimpleNamespace(
+            swarm=SWARM, peer_id="me", coordinating=True, members=2, started_at=0.0, emit=self.told.append,
+            patience=Patience(), slow=Counter(), seniority=Seniority(),
+            knows=lambda peer: False, bars=lambda peer, round: False,
+            records=self, bodies=bodies, rejections=Rejections(time.monotonic), sample=sample, runtime=LoopRuntime(),
+        )  # fmt: skip
+
+    async def find(self, name: str) -> SimpleNamespace:
+        """Instead of a look-up: what lies under the key."""
+        return SimpleNamespace(records=self.kept[name], answered=True)
+
+    async def body(self, peer: str, *rest: Any) -> bytes:
+        """A body, if the peer gives any."""
+        self.asked.append(peer)
+        if peer not in self.answering:
+            await anyio.sleep_forever()
+        return body_of(peer)
+
+    def join(self, worked: bool, answering: bool = False) -> str:
+        """A peer with a report and rollouts."""
+        identity: Identity = generate_identity()
+        work = find_work(SWARM, identity.peer_id, WORK_BITS) if worked else 0
+        body = body_of(identity.peer_id)
+        digest = hashlib.sha256(body).hexdigest()
+        report = ReportRecord(SWARM, 0, 0, 0.5, digest, len(body), 1, work)
+        rollouts = RolloutsRecord(SWARM, 0, 0, digest, len(body), 1, work=work)
+        for content in (report, rollouts):
+            self.kept[content.key][identity.peer_id] = signed_by(identity, content)
+        if answering:
+            self.answering.add(identity.peer_id)
+        return identity.peer_id
+
+    async def gather(self) -> set[str]:
+        """Whose rollouts are gathered, with all the time in the world."""
+        await gather.gather(self.session, Gather("gather/1", 0, 1, 0, 0, time.time() + 3600.0))
+        told = self.told[-1]
+        assert isinstance(told, RolloutsGathered)
+        return {ref.peer for ref in told.rollouts}
+
+
+@pytest.fixture
+def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Swarm:
+    swarm = Swarm(tmp_path)
+    monkeypatch.setattr(swarm.bodies, "fetch", swarm.body)
+    monkeypatch.setattr(gather, "LOOK_AGAIN_S", 0.01)
+    return swarm
+
+
+async def test_nobody_waits_for_bodies_of_idle_strangers(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "FETCH_S", 3600.0)
+    honest = {swarm.join(worked=True, answering=True) for _ in range(3)}
+    stalling = {swarm.join(worked=False) for _ in range(IDLE_MAX)}
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == honest
+    assert stalling & set(swarm.asked)  # which were tried, and cancelled
+
+
+async def test_an_idle_stranger_that_answers_is_gathered_from(swarm: Swarm) -> None:
+    idle = swarm.join(worked=False, answering=True)
+    assert await swarm.gather() == {idle}
+
+
+async def test_whoever_worked_is_waited_for_once(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "FETCH_S", 0.5)
+    honest, stalling = swarm.join(worked=True, answering=True), swarm.join(worked=True)
+    assert await swarm.gather() == {honest}
+    assert swarm.session.rejections.total == {"slow": 1} and swarm.session.slow == {stalling: 1}
+    monkeypatch.setattr(gather, "FETCH_S", 3600.0)
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == {honest}
+
+
+async def test_whoever_stalled_and_gives_again_is_waited_for_again(swarm: Swarm) -> None:
+    late = swarm.join(worked=True, answering=True)
+    swarm.session.slow[late] = 1
+    assert await swarm.gather() == {late}
+    assert not swarm.session.slow
+
+
+async def test_a_crowd_that_announces_what_it_does_not_have_is_waited_for_less_and_less(swarm: Swarm) -> None:
+    honest = swarm.join(worked=True, answering=True)
+    assert await swarm.gather() == {honest}
+    swarm.session.patience.strangers_s = FAILED_S / 16
+    absent = swarm.join(worked=True)
+    del swarm.kept[names.rollouts(SWARM, 0, 0)][absent]
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == {honest}
+    assert swarm.session.patience.strangers_s == 0.0
+    swarm.answering.clear()  # whose bodies are here already
+    assert await swarm.gather() == {honest}
+
+
+def test_those_who_gave_are_waited_for_and_strangers_as_long_as_it_was_worth_it() -> None:
+    ranks = {name: Rank(rounds, WORK_BITS, True, b"") for name, rounds in (("a", 0), ("b", 3), ("boss", ALWAYS))}
+    ranks["idle"] = Rank(3, 0, True, b"")
+    patience, all_ = Patience(), {"a", "b", "boss"}
+    assert patience.awaited(ranks, UNTRIED_S / 2) == all_, "credit without work is to be had for nothing"
+    patience.judge(ranks, {"a", "boss", "idle"}, ())
+    assert patience.strangers_s == FAILED_S and patience.awaited(ranks, 2 * FAILED_S) == {"a", "boss", "idle"}
+    for _ in range(5):
+        patience.judge(ranks, {"a", "boss"}, ())
+    assert patience.strangers_s == 0.0 and patience.awaited(ranks, 0.0) == {"a", "boss"}
+    patience.judge(ranks, {"a", "boss"}, {"b"})
+    assert patience.strangers_s == 0.0, "what is no rollouts costs no waiting, and shows nothing"
+    patience.judge(ranks, {"a", "b"}, ())
+    assert 0.0 < patience.strangers_s < FAILED_S and patience.awaited(ranks, FAILED_S) == all_

@@ -1,0 +1,142 @@
+"""A key with thousands of records costs its readers little, however often somebody says that it has changed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from hivemind.utils import timed_storage
+
+from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.p2p.hivemind_api import DHTID
+from swarmd.dht.rounds.key_watch import REST, Watch
+from swarmd.dht.store import seniority
+from swarmd.dht.store.key_capacity import IDLE_BYTES_MIN, KEY_BYTES_MAX
+from swarmd.dht.store.lookup import Found
+from swarmd.dht.store.storage import BoundedStorage
+from swarmd.dht.store.validator import CHECKED_MAX, GuardedProtocol, Validator
+from swarmd.dht.wire import names, records
+from swarmd.dht.wire.records import Signed
+from swarmd.worker.runtime import LoopRuntime
+from tests.dht.making import ALICE, BOB, POLICY, REPORT, signed_by
+
+pytestmark = pytest.mark.anyio
+
+KEY = DHTID.from_bytes(names.key_id(REPORT.key))
+BUSY_S, WATCHED_S = 0.05, 2.0
+
+
+class Reader:
+    """Reads what it holds itself."""
+
+    def __init__(self) -> None:
+        self.record_validator = Validator(POLICY, Rejections(time.monotonic))
+        self.storage = BoundedStorage()
+
+    def judge_shown(self, *shown: Any) -> Signed:
+        return GuardedProtocol.judge_shown(cast(Any, self), *shown)
+
+    def store(self, signed: Signed) -> None:
+        """As if a peer had sent it."""
+        columns = (KEY.to_bytes(), msgspec.msgpack.encode(signed.owner), signed.value, signed.expiration)
+        GuardedProtocol._store_one(cast(Any, self), "sender", *columns, replayed="")
+
+    def _check_room(self, *sent: Any) -> None:
+        GuardedProtocol._check_room(cast(Any, self), *sent)
+
+    def _check_rewrite(self, *sent: Any) -> None:
+        """Nobody writes anew here."""
+
+    def read(self) -> Found:
+        """What is found here."""
+        life = SimpleNamespace(dht=SimpleNamespace(protocol=self, node_id=DHTID(1)))
+        found = Found(cast(Any, life), REPORT.key)
+        found.take(self.storage.get(KEY).value)
+        return found
+
+
+def test_what_is_held_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seniority, "WORK_BITS", 0)  # all have worked
+    reader, verified = Reader(), []
+    held = [signed_by(ALICE, REPORT), *(unsigned() for _ in range(CHECKED_MAX))]
+    for signed in held:
+        assert reader.storage.admit(KEY, signed)
+    monkeypatch.setattr(records, "verifies", lambda signed, key: verified.append(signed) or True)
+    assert set(reader.read().records) == {signed.owner for signed in held}
+    assert reader.read().records[ALICE.peer_id] == held[0]
+    assert verified == []
+
+
+def test_records_that_expire_while_a_key_is_read_end_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, now = Reader(), time.time()
+    for life_s in (60.0, 61.0, 600.0):
+        signed = Signed(generate_identity().peer_id, msgspec.msgpack.encode(REPORT), now + life_s, bytes(64))
+        assert reader.storage.admit(KEY, signed)
+    clock = iter([now] * 6)
+    monkeypatch.setattr(timed_storage, "get_dht_time", lambda: next(clock, now + 120.0))
+    assert len(reader.read().records) >= 1
+    assert len(reader.storage.get(KEY).value) == 1
+
+
+def test_a_record_without_room_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, verified = Reader(), []
+    monkeypatch.setattr(records, "verifies", lambda signed, key: verified.append(signed) or True)
+    refused: list[str] = []
+    for _ in range(KEY_BYTES_MAX // 16 // IDLE_BYTES_MIN + 50):
+        try:
+            reader.store(unsigned())
+        except records.RecordRejected as error:
+            refused.append(error.reason)
+    assert set(refused) == {"full"}
+    assert len(verified) == KEY_BYTES_MAX // 16 // IDLE_BYTES_MIN + 50 - len(refused)
+
+
+def unsigned() -> Signed:
+    """A record that nobody is to verify."""
+    return Signed(generate_identity().peer_id, msgspec.msgpack.encode(REPORT), time.time() + 60, bytes(64))
+
+
+def test_what_differs_from_what_is_held_is_verified() -> None:
+    reader = Reader()
+    signed = signed_by(BOB, REPORT)
+    reader.storage.admit(KEY, signed)
+    subkey = msgspec.msgpack.encode(BOB.peer_id)
+    assert reader.judge_shown(KEY, subkey, signed.value, signed.expiration) == signed
+    for value, expiration in (
+        (signed.value[:-1] + b"x", signed.expiration),
+        (signed.value, signed.expiration + 1.0),
+    ):
+        with pytest.raises(records.RecordRejected):
+            reader.judge_shown(KEY, subkey, value, expiration)
+
+
+async def test_a_watch_that_is_always_woken_leaves_time_for_all_else() -> None:
+    async def find(name: str, wanted: Any) -> Any:
+        burn()
+        return SimpleNamespace(records={}, has=lambda wanted: True)
+
+    async def wait_up() -> None:
+        """It is."""
+
+    reading = cast(Any, SimpleNamespace(find=find, wait_up=wait_up, spent_s=time.thread_time))
+    watch = Watch(reading, LoopRuntime(), Random(), "key", 60.0, lambda records: None)
+    running, began, used = asyncio.ensure_future(watch.run()), time.monotonic(), time.thread_time()
+    while time.monotonic() - began < WATCHED_S:
+        watch.want("owner", 1.0)
+        await asyncio.sleep(0.01)
+    running.cancel()
+    used = time.thread_time() - used
+    assert BUSY_S <= used <= (time.monotonic() - began) * 2 / REST
+
+
+def burn() -> None:
+    """Use so much processor time."""
+    began = time.thread_time()
+    while time.thread_time() - began < BUSY_S:
+        pass

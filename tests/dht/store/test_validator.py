@@ -1,0 +1,178 @@
+"""What is read of a peer's records and answers before anything is made of them, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgpack
+import msgspec
+import pytest
+
+from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, RoutingTable, dht_pb2
+from swarmd.dht.store import storage
+from swarmd.dht.store.seniority import Seniority
+from swarmd.dht.store.storage import BoundedStorage
+from swarmd.dht.store.validator import (
+    BYTES_BURST,
+    NEARBY_MAX,
+    WAITING_MAX,
+    GuardedProtocol,
+    Validator,
+    id_of,
+    read_nearby,
+)
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Policy, RolloutsRecord, Signed, sign
+from swarmd.errors import RecordRejected
+from tests.dht.making import ALICE, BOB, COORDINATOR, DIGEST, POLICY, REPORT, SWARM, signed_by
+
+pytestmark = pytest.mark.anyio
+
+KEY = names.key_id(REPORT.key)
+
+
+def test_a_peer_that_names_thousands_of_others_is_heard_out_for_a_few() -> None:
+    peer = PeerID.from_base58(ALICE.peer_id).to_bytes()
+    ids = [DHTID.generate() for _ in range(5 * NEARBY_MAX)]
+    answer = dht_pb2.FindResult(
+        nearest_node_ids=[node_id.to_bytes() for node_id in ids], nearest_peer_ids=[peer] * len(ids)
+    )
+    assert list(read_nearby(answer)) == ids[:NEARBY_MAX]
+
+
+def test_ids_of_odd_lengths_are_left_out() -> None:
+    """hivemind makes base58 of a peer id at once, which takes minutes for one that fills a message."""
+    genuine, place = PeerID.from_base58(ALICE.peer_id).to_bytes(), DHTID.generate()
+    answer = dht_pb2.FindResult(
+        nearest_node_ids=[place.to_bytes(), b"x" * 21, place.to_bytes()],
+        nearest_peer_ids=[b"x" * 3_000_000, genuine, genuine],
+    )
+    assert list(read_nearby(answer).values()) == [PeerID.from_base58(ALICE.peer_id)]
+
+
+async def test_a_full_bucket_has_a_bounded_number_of_peers_that_wait(keeper: Keeper) -> None:
+    table = keeper.protocol.routing_table = RoutingTable(DHTID(0), bucket_size=20, depth_modulo=5)
+    keeper.protocol.node_id, keeper.protocol.num_replicas = DHTID(0), 5
+    keeper.protocol.rpc_semaphore = asyncio.Semaphore(0)  # whoever has a place is asked whether it is there still
+    before = asyncio.all_tasks()
+    for _ in range(2500):
+        peer = PeerID.from_base58(generate_identity().peer_id)
+        await keeper.protocol.update_routing_table(id_of(peer), peer)
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
+    for bucket in table.buckets:
+        assert len(bucket.nodes_to_peer_id) <= 20 and len(bucket.replacement_nodes) <= WAITING_MAX
+    held = sum(len(bucket.nodes_to_peer_id) + len(bucket.replacement_nodes) for bucket in table.buckets)
+    assert held == len(table.uid_to_peer_id) == len(table.peer_id_to_uid) < 2000
+
+
+class Keeper:
+    """`GuardedProtocol` without a network."""
+
+    def __init__(self) -> None:
+        self.accepted: list[Signed] = []
+        self.validator = Validator(POLICY, Rejections(time.monotonic), self.accepted.append)
+        self.protocol = GuardedProtocol(_initialized_with_create=True)
+        self.protocol.record_validator = self.validator
+        self.protocol.storage = BoundedStorage()
+        self.protocol.node_info = dht_pb2.NodeInfo()
+
+    async def store(self, *records: Signed, sender: str = BOB.peer_id, key: bytes = KEY) -> list[bool]:
+        request = dht_pb2.StoreRequest(
+            keys=[key] * len(records),
+            subkeys=[msgpack.packb(signed.owner) for signed in records],
+            values=[signed.value for signed in records],
+            expiration_time=[signed.expiration for signed in records],
+        )
+        context = cast(Any, SimpleNamespace(remote_id=PeerID.from_base58(sender)))
+        return list((await GuardedProtocol.rpc_store(self.protocol, request, context)).store_ok)
+
+    def held(self, owner: str) -> bytes | None:
+        found = self.protocol.storage.records(DHTID.from_bytes(KEY)).get(owner)
+        return found and found[0]
+
+    @property
+    def refused(self) -> dict[str, int]:
+        return dict(self.validator.rejections.total)
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+    async def ping_nobody(*args: object) -> None:
+        """The sender is not added to any table."""
+
+    monkeypatch.setattr(GuardedProtocol, "rpc_ping", ping_nobody)
+    yield Keeper()
+
+
+async def test_a_changed_value_under_a_signature_seen_before_is_refused(keeper: Keeper) -> None:
+    genuine = signed_by(ALICE, REPORT)
+    assert await keeper.store(genuine) == [True]
+    better = msgspec.msgpack.encode(msgspec.structs.replace(REPORT, reward=9.5))
+    changed = msgspec.structs.replace(genuine, payload=better)
+    assert await keeper.store(changed, sender=ALICE.peer_id) == [False]
+    assert await keeper.store(changed) == [False]
+    assert keeper.refused == {"bad-signature": 2} and keeper.held(ALICE.peer_id) == genuine.value
+
+
+async def test_another_record_of_the_same_expiration_is_no_duplicate_but_comes_too_late(keeper: Keeper) -> None:
+    first = signed_by(ALICE, REPORT)
+    second = sign(ALICE, msgspec.structs.replace(REPORT, reward=0.75), first.expiration)
+    assert await keeper.store(first, second) == [True, False]
+    assert keeper.refused == {"stale": 1} and keeper.held(ALICE.peer_id) == first.value
+    assert await keeper.store(second, sender=ALICE.peer_id) == [False]
+    assert keeper.accepted == [first]
+
+
+async def test_who_sends_a_record_again_that_is_held_is_refused_unless_it_is_its_owner(keeper: Keeper) -> None:
+    mine = signed_by(ALICE, REPORT)
+    assert await keeper.store(mine, mine) == [True, False]
+    assert await keeper.store(mine, sender=ALICE.peer_id) == [True]
+    assert keeper.refused == {"duplicate": 1} and keeper.accepted == [mine]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_record_that_was_checked_before_is_judged_by_what_holds_now(known: bool) -> None:
+    now = time.time()
+    policy = Policy(SWARM, COORDINATOR.peer_id, now=lambda: now)
+    validator = Validator(policy, Rejections(time.monotonic))
+    signed = signed_by(ALICE, REPORT)
+    asked = (KEY, msgpack.packb(signed.owner), signed.value, signed.expiration)
+    if known:
+        assert validator.judge(*asked) is validator.judge(*asked)
+    policy.admit([BOB.peer_id])
+    with pytest.raises(RecordRejected, match="members list"):
+        validator.judge(*asked)
+    policy.admit([ALICE.peer_id])
+    now += 3600.0
+    with pytest.raises(RecordRejected, match="expired"):
+        validator.judge(*asked)
+
+
+async def test_the_records_of_one_key_have_a_bound_on_their_bytes(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, yours = signed_by(ALICE, REPORT), signed_by(BOB, REPORT)
+    keeper.protocol.storage = BoundedStorage(Seniority(lambda peer: peer == ALICE.peer_id))
+    monkeypatch.setattr(storage, "KEY_BYTES_MAX", len(mine.value) + len(yours.value) - 1)
+    assert await keeper.store(mine, yours) == [True, False]
+    assert keeper.refused == {"full": 1} and keeper.held(BOB.peer_id) is None
+    later = sign(ALICE, msgspec.structs.replace(REPORT, reward=0.75), mine.expiration + 1)
+    assert await keeper.store(later) == [True], "in the place of what the same owner had"
+
+
+async def test_few_large_records_use_up_a_senders_bytes_before_its_records(keeper: Keeper) -> None:
+    large = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, b"x" * 49_000))
+    count = int(BYTES_BURST / len(large.value)) + 8
+    keeper.validator.bytes_quota = Quota(BYTES_BURST, 0.0, time.monotonic)  # nothing comes back while this test takes
+    await keeper.store(*[large] * count, key=names.key_id(large.content.key))
+    assert keeper.refused["quota"] >= 1
+    assert keeper.refused["quota"] + keeper.refused["duplicate"] == count - 1
+    assert await keeper.store(signed_by(ALICE, REPORT), sender=ALICE.peer_id) == [True], "another sender has its own"

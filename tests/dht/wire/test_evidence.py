@@ -1,0 +1,207 @@
+"""What contradicts what, what does not, and how evidence is checked."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from swarmd.dht.identity.identity import Identity
+from swarmd.dht.rounds.record_comparison import CLOCKS_KEPT, REPORTS_KEPT, Compared
+from swarmd.dht.wire.evidence import Evidence, charge_of, check_evidence, open_evidence, pair_of
+from swarmd.dht.wire.records import ClockRecord, Payload, Policy, ReportRecord, Signed, sign
+from swarmd.errors import RecordRejected
+from tests.dht.making import (
+    ALICE,
+    BOB,
+    CLOCK,
+    COORDINATOR,
+    DIGEST,
+    LEADERBOARD,
+    MEMBERSHIP,
+    POLICY,
+    REPORT,
+    ROLLOUTS,
+    RSA,
+    SWARM,
+    forged,
+)
+
+NOW = time.time()
+OTHER = DIGEST[::-1]
+NUMBERED = replace(CLOCK, opening=5)
+
+
+def found_of(*records: Signed) -> list[Evidence]:
+    """What a node that sees these records, one after another, finds."""
+    found: list[Evidence] = []
+    compared = Compared(COORDINATOR.peer_id, lambda peer: False, found.append)
+    for signed in records:
+        compared.see(signed)
+    return found
+
+
+def two(identity: Identity, one: Payload, other: Payload, apart_s: float = 1.0) -> tuple[Signed, Signed]:
+    return sign(identity, one, NOW + 100.0), sign(identity, other, NOW + 100.0 + apart_s)
+
+
+CONTRADICTORY: dict[str, tuple[Any, ...]] = {
+    "another reward": (ALICE, REPORT, replace(REPORT, reward=0.6)),
+    "other rollouts": (ALICE, REPORT, replace(REPORT, digest=OTHER)),
+    "another count of groups": (ALICE, REPORT, replace(REPORT, groups=3)),
+    "an RSA owner's": (RSA, REPORT, replace(REPORT, reward=0.6)),
+    "another leaderboard": (COORDINATOR, LEADERBOARD, replace(LEADERBOARD, digest=OTHER)),
+    "another deadline under one number": (COORDINATOR, NUMBERED, replace(NUMBERED, deadline_at=1.7e9 + 90)),
+    "another place at once": (COORDINATOR, CLOCK, replace(CLOCK, round=4), 0.0),
+    "another deadline at once": (COORDINATOR, CLOCK, replace(CLOCK, deadline_at=1.7e9 + 90), 0.0),
+    "back to an earlier round": (COORDINATOR, CLOCK, replace(CLOCK, round=2)),
+    "back to the end of a round": (COORDINATOR, CLOCK, replace(CLOCK, final=True)),
+}
+HONEST: dict[str, tuple[Any, ...]] = {
+    "a report published again": (ALICE, REPORT, REPORT),
+    "another invitation and more work": (ALICE, REPORT, replace(REPORT, invitation=b"x", work=9)),
+    "a report of another stage": (ALICE, REPORT, replace(REPORT, stage=1, reward=0.6)),
+    "a clock published again": (COORDINATOR, CLOCK, CLOCK),
+    "a leaderboard without its body": (COORDINATOR, replace(LEADERBOARD, body=b"body"), LEADERBOARD),
+    "the next stage": (COORDINATOR, NUMBERED, replace(NUMBERED, stage=1, opening=6)),
+    "a stage announced anew": (COORDINATOR, NUMBERED, replace(NUMBERED, deadline_at=1.7e9 + 90, opening=6)),
+    "less time, for a clock was set": (
+        COORDINATOR,
+        NUMBERED,
+        replace(NUMBERED, deadline_at=1.7e9 + 5, opening=6),
+    ),
+    "a coordinator of before, which numbers nothing": (COORDINATOR, CLOCK, replace(CLOCK, deadline_at=1.7e9 + 90)),
+    "more rounds after the last": (COORDINATOR, replace(CLOCK, final=True), CLOCK),
+    "the same number after a restore": (COORDINATOR, NUMBERED, replace(NUMBERED, round=9, deadline_at=1.7e9 + 90)),
+    "two lives": (ALICE, MEMBERSHIP, replace(MEMBERSHIP, nonce="another")),
+    "rollouts without their body": (ALICE, ROLLOUTS, replace(ROLLOUTS, body=b"")),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTORY)
+def test_two_versions_are_found_whichever_comes_first_and_prove_it_offline(case: str) -> None:
+    one, other = two(*CONTRADICTORY[case])
+    (evidence,) = found_of(one, other)
+    assert found_of(other, one) == [evidence]
+    charge = check_evidence(POLICY, evidence)
+    assert (charge.peer, charge.kind) == (one.owner, type(one.content).__struct_config__.tag)
+    assert open_evidence(evidence.first.encode(), evidence.second.encode()) == (evidence, charge)
+
+
+@pytest.mark.parametrize("case", HONEST)
+def test_what_an_honest_node_signs_is_no_evidence(case: str) -> None:
+    one, other = two(*HONEST[case])
+    assert found_of(one, other) == found_of(other, one) == []
+    with pytest.raises(RecordRejected) as refused:
+        charge_of(pair_of(one, other))
+    assert refused.value.reason == "no-evidence"
+
+
+def _refusal(evidence: Evidence, policy: Policy = POLICY) -> str:
+    try:
+        check_evidence(policy, evidence)
+    except RecordRejected as error:
+        return error.reason
+    return ""
+
+
+def test_evidence_that_proves_nothing_is_refused() -> None:
+    one, other = two(ALICE, REPORT, replace(REPORT, reward=0.6))
+    pair = pair_of(one, other)
+    assert _refusal(pair) == ""
+    assert _refusal(Evidence(pair.second, pair.first)) == "no-evidence", "there is one order"
+    assert _refusal(pair_of(one, sign(BOB, replace(REPORT, reward=0.6), NOW + 101.0))) == "no-evidence"
+    assert _refusal(replace(pair, second=replace(pair.second, payload=one.payload))) == "no-evidence"
+    changed = other.payload.replace(b"\x10", b"\x11")  # groups
+    assert _refusal(pair_of(one, replace(other, payload=changed))) == "bad-signature"
+    assert _refusal(pair_of(one, replace(other, expiration=NOW + 102.0))) == "bad-signature"
+    assert _refusal(pair_of(one, replace(other, payload=b"\xc1"))) == "malformed"
+    bomb = forged(ALICE, {"kind": "report", "x": b"x" * 2000})
+    assert _refusal(pair_of(one, bomb)) in ("malformed", "oversized")
+    elsewhere = two(ALICE, replace(REPORT, swarm="another"), replace(REPORT, swarm="another", reward=0.6))
+    assert _refusal(pair_of(*elsewhere)) == "wrong-swarm"
+    assert _refusal(pair, Policy(SWARM, COORDINATOR.peer_id, (BOB.peer_id,))) == "not-a-member"
+    usurped = two(ALICE, NUMBERED, replace(NUMBERED, deadline_at=1.7e9 + 90))
+    assert _refusal(pair_of(*usurped)) == "not-the-coordinator"
+    ahead = two(COORDINATOR, CLOCK, replace(CLOCK, round=2), apart_s=5000.0)
+    assert _refusal(pair_of(*ahead)) == "far-expiration", "it was signed while that clock was ahead"
+
+
+def test_a_report_to_the_coordinator_that_differs_from_what_was_read_here_is_found() -> None:
+    told, read = two(ALICE, REPORT, replace(REPORT, reward=0.6))
+    for order in (0, 1):
+        found: list[Evidence] = []
+        compared = Compared(COORDINATOR.peer_id, lambda peer: True, found.append)
+        forgery = replace(told, payload=told.payload.replace(b"\x10", b"\x11"))
+        steps = [lambda c=compared: c.see(read), lambda c=compared: c.read_board((b"noise", told.encode()))]
+        for step in steps if order else reversed(steps):
+            step()
+        assert found == [pair_of(told, read)]
+        compared.read_board((forgery.encode(),))
+        assert len(found) == 1, "a coordinator cannot accuse by what was never signed"
+
+
+def test_a_crowd_does_not_push_out_what_members_said() -> None:
+    found: list[Evidence] = []
+    compared = Compared(COORDINATOR.peer_id, lambda peer: peer == ALICE.peer_id, found.append)
+    one, other = two(ALICE, REPORT, replace(REPORT, reward=0.6))
+    compared.see(one)
+    free = sign(BOB, REPORT, NOW + 100.0)
+    for number in range(2 * REPORTS_KEPT):
+        compared.see(replace(free, owner=f"free-{number}"))
+    for number in range(2 * CLOCKS_KEPT):
+        compared.see(sign(COORDINATOR, replace(CLOCK, round=number, opening=number), NOW + number))
+    assert (len(compared._newcomers), len(compared._clocks)) == (REPORTS_KEPT, CLOCKS_KEPT)
+    compared.see(other)
+    assert found == [pair_of(one, other)]
+
+
+steps = st.sampled_from(["renew", "anew", "next", "restart", "rounds", "finish"])
+
+
+@given(st.lists(steps, max_size=40), st.randoms(use_true_random=False))
+def test_no_honest_life_of_a_coordinator_contradicts_itself(life: list[str], random: Any) -> None:
+    clock, expiration = ClockRecord(SWARM, 0, 0, 0.0, 60.0, opening=1), NOW
+    records = [Signed(COORDINATOR.peer_id, msgspec.msgpack.encode(clock), expiration, b"")]
+    opening = 1
+    for step in life:
+        expiration += random.uniform(0.001, 300.0)  # a publisher's expirations only grow
+        if step == "anew" and not clock.final:
+            opening += 1
+            clock = replace(clock, deadline_at=clock.deadline_at + random.uniform(-9, 90), opening=opening)
+        elif step == "next" or (step == "rounds" and clock.final):
+            opening += 1
+            stage = 0 if clock.final else clock.stage + 1
+            clock = replace(clock, stage=stage, opened_at=expiration, final=False, opening=opening)
+        elif step == "rounds":
+            opening += 1
+            clock = replace(clock, round=clock.round + 1, stage=0, opening=opening)
+        elif step == "finish" and not clock.final:
+            clock = replace(clock, round=clock.round + 1, stage=0, final=True, opening=0)
+        records.append(Signed(COORDINATOR.peer_id, msgspec.msgpack.encode(clock), expiration, b""))
+    random.shuffle(records)
+    assert found_of(*records) == []
+
+
+reports = st.builds(
+    ReportRecord, st.just(SWARM), st.integers(0, 2), st.integers(0, 1), st.sampled_from([0.0, 0.5]),
+    st.sampled_from([DIGEST, OTHER]), st.just(10), st.integers(1, 2), st.integers(0, 3),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(reports, st.floats(0.0, 900.0)), max_size=12), st.randoms(use_true_random=False))
+def test_whatever_is_found_is_found_in_every_order(said: list[tuple[ReportRecord, float]], random: Any) -> None:
+    records = [Signed(ALICE.peer_id, msgspec.msgpack.encode(each), NOW + at, b"") for each, at in said]
+    claims: dict[tuple[int, int], set[tuple[float, str, int]]] = {}
+    for each, _ in said:
+        claims.setdefault((each.round, each.stage), set()).add((each.reward, each.digest, each.groups))
+    guilty = {place for place, kinds in claims.items() if len(kinds) > 1}
+    for _ in range(2):
+        random.shuffle(records)
+        places = {(pair.first.content.round, pair.first.content.stage) for pair in found_of(*records)}  # type: ignore[union-attr]
+        assert places == guilty

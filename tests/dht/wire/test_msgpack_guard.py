@@ -1,0 +1,88 @@
+"""The walk over foreign msgpack: it agrees with the real decoder and stops at the bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.dht.wire.msgpack_guard import check_plain
+from swarmd.errors import RecordRejected
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=300)
+    | st.binary(max_size=300)
+)
+
+
+def nest(value: Any, levels: int) -> Any:
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def depth_of(value: Any) -> int:
+    if isinstance(value, list):
+        return 1 + max(map(depth_of, value), default=-1 if not value else 0)
+    if isinstance(value, dict):
+        return 1 + max((depth_of(inner) for pair in value.items() for inner in pair), default=-1)
+    return 0
+
+
+def reason_of(encoded: bytes, **bounds: int) -> str:
+    try:
+        check_plain(encoded, **bounds)
+    except RecordRejected as error:
+        return error.reason
+    return ""
+
+
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=40))
+def test_plain_values_pass_up_to_the_depth(value: Any) -> None:
+    encoded = msgpack.packb(value, use_bin_type=True)
+    assert reason_of(encoded, depth_max=100) == ""
+    assert reason_of(encoded) == ("nested" if depth_of(value) > 8 else "")
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_pass_only_if_msgpack_reads_them(encoded: bytes) -> None:
+    reason = reason_of(encoded)
+    if reason:
+        assert reason in {"malformed", "nested"}
+    else:
+        msgpack.unpackb(encoded, raw=True, object_pairs_hook=list)
+
+
+@given(SCALARS | st.lists(SCALARS, max_size=5), st.data())
+def test_a_cut_value_or_trailing_bytes_are_malformed(value: Any, data: st.DataObject) -> None:
+    encoded = msgpack.packb(value, use_bin_type=True)
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+    assert reason_of(encoded[:cut]) == "malformed"
+    assert reason_of(encoded + b"\xc0") == "malformed"
+
+
+@pytest.mark.parametrize("levels", [0, 1, 8])
+def test_nesting_up_to_the_bound(levels: int) -> None:
+    assert reason_of(msgpack.packb(nest(1, levels))) == ""
+    assert reason_of(msgpack.packb(nest(1, 9))) == "nested"
+
+
+def test_extension_types_are_malformed() -> None:
+    for code, size in ((0x40, 3), (0x50, 16), (-1, 4), (5, 300)):
+        assert reason_of(msgpack.packb(msgpack.ExtType(code & 0x7F, b"x" * size))) == "malformed"
+    assert reason_of(msgpack.packb({"deep": [msgpack.ExtType(1, b"x")]})) == "malformed"
+    assert reason_of(b"\xc1") == "malformed"
+
+
+def test_a_few_bytes_cannot_ask_for_much() -> None:
+    assert reason_of(b"\xdd\xff\xff\xff\xff" + b"\xc0" * 10) == "malformed"
+    assert reason_of(b"\xc6\xff\xff\xff\xff") == "malformed"
+    assert reason_of(b"\xdc\x00\x64" + b"\xc0" * 100, elements_max=50) == "oversized"
+    assert reason_of(b"\x91" * 100_000) == "nested"

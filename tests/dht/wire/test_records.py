@@ -1,0 +1,253 @@
+"""Signed records: only genuine ones of the right owner, key and time count, and nothing a peer sends does harm."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import msgpack
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.bounds import REAL_MAX
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import (
+    GROUPS_MAX,
+    TTL_MAX_S,
+    ClockRecord,
+    LeaderboardRecord,
+    Membership,
+    Payload,
+    Policy,
+    ReportRecord,
+    RolloutsRecord,
+    decode_signed,
+    sign,
+)
+from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX, UNKNOWN_BYTES_MAX, VALUE_BYTES_MAX
+from swarmd.errors import RecordRejected
+from tests.dht.making import (
+    ALICE,
+    BOB,
+    CLOCK,
+    COORDINATOR,
+    DIGEST,
+    LEADERBOARD,
+    MEMBERSHIP,
+    POLICY,
+    REPORT,
+    ROLLOUTS,
+    SWARM,
+    forged,
+    judge,
+    signed_by,
+)
+
+ALL = (MEMBERSHIP, REPORT, ROLLOUTS)
+
+
+@pytest.mark.parametrize("content", ALL, ids=lambda content: type(content).__name__)
+def test_a_genuine_record_counts_and_keeps_its_content(content: Payload) -> None:
+    signed = signed_by(ALICE, content)
+    assert judge(signed, content.key) == ""
+    assert decode_signed(signed.encode()) == signed
+    assert signed.content == content
+
+
+def test_the_coordinators_records_count_from_the_coordinator_only() -> None:
+    for content in (CLOCK, LEADERBOARD):
+        assert judge(signed_by(COORDINATOR, content), content.key) == ""
+        assert judge(signed_by(ALICE, content), content.key) == "not-the-coordinator"
+
+
+@given(st.data())
+def test_a_changed_bit_anywhere_is_found(data: st.DataObject) -> None:
+    signed = signed_by(ALICE, REPORT)
+    value = bytearray(signed.value)
+    value[data.draw(st.integers(0, len(value) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    assert judge(signed, value=bytes(value)) in {"bad-signature", "unsigned"}
+
+
+@given(st.floats(-50, 3000).filter(lambda shift: abs(shift) > 1e-3))
+def test_another_expiration_is_not_signed(shift: float) -> None:
+    signed = signed_by(ALICE, REPORT, ttl_s=100.0)
+    assert judge(signed, expiration=signed.expiration + shift) == "bad-signature"
+
+
+def test_another_key_or_owner_is_not_signed() -> None:
+    signed = signed_by(ALICE, REPORT)
+    assert judge(signed, key=names.reports(SWARM, 4, 0)) == "bad-signature"
+    assert judge(signed, subkey=msgpack.packb(BOB.peer_id)) == "bad-signature"
+
+
+@given(st.binary(max_size=200), st.binary(max_size=130))
+def test_noise_is_refused_and_breaks_nothing(value: bytes, subkey: bytes) -> None:
+    signed = signed_by(ALICE, REPORT)
+    assert judge(signed, value=value) in {"unsigned", "bad-signature"}
+    assert judge(signed, subkey=subkey) in {"unowned", "oversized"}
+
+
+@given(st.floats())
+def test_any_expiration_is_judged(expiration: float) -> None:
+    reason = judge(signed_by(ALICE, REPORT), expiration=expiration)
+    assert reason in {"stale", "far-expiration", "bad-signature"}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (msgspec.structs.replace(REPORT, reward=math.nan), "non-finite"),
+        (msgspec.structs.replace(REPORT, reward=math.inf), "non-finite"),
+        (msgspec.structs.replace(REPORT, reward=1e308), "malformed"),
+        (msgspec.structs.replace(REPORT, groups=2**64 - 1), "malformed"),
+        (msgspec.structs.replace(ROLLOUTS, groups=2**64 - 1), "malformed"),
+        (msgspec.structs.replace(REPORT, digest="ABC"), "malformed"),
+        (msgspec.structs.replace(REPORT, digest="../" * 21 + "x"), "malformed"),
+        (msgspec.structs.replace(ROLLOUTS, digest=""), "malformed"),
+        (msgspec.structs.replace(ROLLOUTS, size_bytes=2**40), "oversized"),
+        (msgspec.structs.replace(ROLLOUTS, size_bytes=-1), "oversized"),
+        (msgspec.structs.replace(REPORT, round=-1), "malformed"),
+        (msgspec.structs.replace(REPORT, stage=5000), "malformed"),
+        (msgspec.structs.replace(REPORT, round=2**40), "malformed"),
+        (msgspec.structs.replace(REPORT, swarm="other"), "wrong-swarm"),
+        (msgspec.structs.replace(MEMBERSHIP, name="x" * 65), "oversized"),
+        (msgspec.structs.replace(MEMBERSHIP, name="\x1b[2J"), "malformed"),
+        (msgspec.structs.replace(MEMBERSHIP, joined_at=math.inf), "non-finite"),
+        (msgspec.structs.replace(MEMBERSHIP, addresses=("/a",) * 9), "oversized"),
+        (msgspec.structs.replace(MEMBERSHIP, addresses=("/" + "a" * 300,)), "malformed"),
+        (msgspec.structs.replace(MEMBERSHIP, addresses=("a\nb",)), "malformed"),
+    ],
+)
+def test_signed_nonsense_is_refused(content: Payload, reason: str) -> None:
+    assert judge(signed_by(ALICE, content), content.key) == reason
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (msgpack.packb({"kind": "report"}), "malformed"),
+        (msgpack.packb({"kind": "nothing", "swarm": SWARM}), "malformed"),
+        (msgpack.packb([1, 2, 3]), "malformed"),
+        (msgpack.packb({"kind": "report", "extra": msgpack.ExtType(0x40, b"\x91\xc0")}), "malformed"),
+        (b"\x91" * 20 + b"\xc0", "nested"),
+        (b"\xc1", "malformed"),
+    ],
+)
+def test_a_signed_payload_of_the_wrong_shape_is_refused(payload: bytes, reason: str) -> None:
+    assert judge(forged(ALICE, None, payload=payload)) == reason
+
+
+def test_a_record_under_a_key_that_it_does_not_name_is_refused() -> None:
+    other = names.reports(SWARM, 9, 0)
+    assert judge(forged(ALICE, msgspec.to_builtins(REPORT) | {"kind": "report"}, key=other), other) == "wrong-key"
+
+
+def test_unknown_fields_are_left_to_later_versions() -> None:
+    content = {**msgspec.to_builtins(REPORT), "kind": "report", "added_later": [1, 2]}
+    assert judge(forged(ALICE, content)) == ""
+
+
+@pytest.mark.parametrize("content", (*ALL, CLOCK, LEADERBOARD), ids=lambda content: type(content).__name__)
+def test_unknown_fields_are_a_small_part_of_a_record(content: Payload) -> None:
+    owner = COORDINATOR if content in (CLOCK, LEADERBOARD) else ALICE
+    fields = {**msgspec.to_builtins(content, builtin_types=(bytes,)), "kind": type(content).__struct_config__.tag}
+    for size, reason in ((UNKNOWN_BYTES_MAX // 2, ""), (UNKNOWN_BYTES_MAX + 1, "oversized"), (40_000, "oversized")):
+        assert judge(forged(owner, fields | {"zz": bytes(size)}, key=content.key), content.key) == reason
+
+
+def test_each_kind_has_a_bound_that_its_largest_honest_record_keeps() -> None:
+    wide = "\U0001f600"
+    largest: list[Payload] = [
+        Membership("s" * 64, wide * 64, "n" * 64, 1.7e9, True, ("/" + "x" * 255,) * 8),
+        ClockRecord("s" * 64, 2**31 - 1, 1023, 1.7e9, 1.7e9, True),
+        ReportRecord("s" * 64, 2**31 - 1, 1023, 0.123456789, DIGEST, 2**24, 2**31),
+        RolloutsRecord("s" * 64, 2**31 - 1, 1023, DIGEST, 2**24, 2**31, bytes(48 * 1024)),
+        LeaderboardRecord("s" * 64, 2**31 - 1, DIGEST, 2**24, bytes(48 * 1024)),
+    ]
+    for content in largest:
+        kind = str(type(content).__struct_config__.tag)
+        assert len(signed_by(ALICE, content).payload) <= PAYLOAD_BYTES_MAX[kind]
+
+
+def test_sizes_and_missing_signatures() -> None:
+    signed = signed_by(ALICE, REPORT)
+    assert judge(signed, value=b"x" * (VALUE_BYTES_MAX + 1)) == "oversized"
+    assert judge(signed, value=signed.payload) == "unsigned"
+    assert judge(signed, value=b"") == "unsigned"
+    assert judge(signed, value=signed.payload + bytes(64)) == "bad-signature"
+    assert judge(signed, subkey=b"") == "unowned"
+    assert judge(signed, subkey=msgpack.packb(None)) == "unowned"
+    assert judge(signed, subkey=msgpack.packb("x" * 200)) == "oversized"
+    assert judge(signed, subkey=msgpack.packb(ALICE.peer_id + "/name")) == "unowned"
+    with pytest.raises(RecordRejected, match="fits in no record"):
+        sign(ALICE, msgspec.structs.replace(ROLLOUTS, body=b"x" * 70_000), time.time())
+
+
+def test_expirations_lie_within_the_window() -> None:
+    assert judge(signed_by(ALICE, REPORT, -30.0)) == ""
+    assert judge(signed_by(ALICE, REPORT, -61.0)) == "stale"
+    assert judge(signed_by(ALICE, REPORT, TTL_MAX_S)) == ""
+    assert judge(signed_by(ALICE, REPORT, TTL_MAX_S + 120)) == "far-expiration"
+    assert judge(signed_by(ALICE, REPORT, math.inf)) == "far-expiration"
+
+
+def test_a_members_list_admits_members_the_coordinator_and_itself() -> None:
+    policy = Policy(SWARM, COORDINATOR.peer_id, (ALICE.peer_id,), own="own")
+    assert judge(signed_by(ALICE, REPORT), policy=policy) == ""
+    assert judge(signed_by(BOB, REPORT), policy=policy) == "not-a-member"
+    assert judge(signed_by(COORDINATOR, CLOCK), CLOCK.key, policy) == ""
+    assert policy.admits("own") and not policy.admits(BOB.peer_id) and POLICY.admits(BOB.peer_id)
+
+
+@pytest.mark.parametrize(
+    ("round", "reason"), [(100, ""), (102, ""), (103, "wrong-round"), (36, ""), (35, "wrong-round")]
+)
+def test_far_rounds_are_refused_once_the_clock_is_known(round: int, reason: str) -> None:
+    policy = Policy(SWARM, COORDINATOR.peer_id)
+    policy.round = 100
+    report = msgspec.structs.replace(REPORT, round=round)
+    assert judge(signed_by(ALICE, report), report.key, policy) == reason
+
+
+def test_the_key_id_is_the_one_hivemind_computes() -> None:
+    from swarmd.dht.p2p.hivemind_api import DHTID
+
+    for name in (names.clock(SWARM), names.members("x"), names.reports("y", 1, 2), "", "ü" * 40):
+        assert DHTID.generate(name).to_bytes() == names.key_id(name)
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_no_signed_record(encoded: bytes) -> None:
+    try:
+        signed = decode_signed(encoded)
+    except RecordRejected as error:
+        assert error.reason == "malformed"
+    else:
+        assert judge(signed) != ""
+
+
+@given(
+    st.builds(
+        ReportRecord,
+        st.just(SWARM),
+        st.integers(0, 2**31 - 1),
+        st.integers(0, 1023),
+        st.floats(-REAL_MAX, REAL_MAX),
+        st.sampled_from([DIGEST, ""]),
+        st.integers(0, 2**24),
+        st.integers(0, GROUPS_MAX),
+    )
+    | st.builds(Membership, st.just(SWARM), st.from_regex("[a-z ]{0,64}", fullmatch=True), st.just("n"), st.just(1.0))
+    | st.builds(
+        RolloutsRecord, st.just(SWARM), st.just(1), st.just(2), st.just(DIGEST), st.just(9), st.just(1), st.binary()
+    )
+)
+def test_whatever_is_in_bounds_counts(content: Any) -> None:
+    assert judge(signed_by(ALICE, content), content.key) == ""
+
+
+def test_the_clock_says_when_the_swarm_is_over() -> None:
+    assert signed_by(COORDINATOR, ClockRecord(SWARM, 8, 0, 1.0, 1.0, final=True)).content.final  # type: ignore[union-attr]
