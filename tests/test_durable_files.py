@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from swarmd.chain.audit import AuditLog, Line
-from swarmd.chain.orders import Attempt, Journal
+from swarmd.chain.operator.transactions import Attempt, Journal
+from swarmd.chain.signer.audit import AuditLog, Line
 from swarmd.daemon.notes import Moved, write_note
 from swarmd.dht.store.own_records import Shelf, ShelfFile
 from swarmd.errors import IdentityError

@@ -135,7 +135,7 @@ def test_a_module_of_the_core() -> None:
         ("swarmd/dht/store/validator.py", "tests/dht/store/test_validator.py"),
         ("swarmd/training/deal.py", "tests/training/test_deal.py"),
         ("swarmd/cli/status.py", "tests/cli/test_status.py"),
-        ("tests/chain/test_ledger.py", "tests/chain/test_ledger.py"),
+        ("tests/chain/signer/test_ledger.py", "tests/chain/signer/test_ledger.py"),
         ("tests/anvil.py", "tests/chain/test_worker.py"),
         ("tests/dht/conftest.py", "tests/dht/wire/test_bodies.py"),
         ("docs/TRAINING.md", "tests/test_docs.py"),

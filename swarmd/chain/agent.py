@@ -6,9 +6,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from swarmd.chain.budget import Budget
-from swarmd.chain.submitter import Submitter
-from swarmd.chain.watcher import Watcher
+from swarmd.chain.signer.budget import Budget
+from swarmd.chain.submitting.submitter import Submitter
+from swarmd.chain.watching.watcher import Watcher
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
 from swarmd.core.events import CommandFailed, Event, SubmissionRefused
 

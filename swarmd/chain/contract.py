@@ -15,7 +15,7 @@ from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
 from swarmd.chain.decoding import Content, Malformed, values_of
-from swarmd.chain.logs import decode_log
+from swarmd.chain.watching.logs import decode_log
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from swarmd.chain.blocks import Blocks
 from swarmd.chain.contract import check_code, read_call
+from swarmd.chain.endpoints.rpc import Caller
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry, seconds_of
 from swarmd.chain.ports import Policy
-from swarmd.chain.rpc import Caller
+from swarmd.chain.watching.blocks import Blocks
+from swarmd.chain.watching.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry, seconds_of
 from swarmd.core.events import StageLog
 from swarmd.errors import ChainMismatch, ContractRefused
 

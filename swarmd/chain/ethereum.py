@@ -17,8 +17,8 @@ from web3.exceptions import TransactionNotFound, Web3Exception
 from web3.providers.async_base import AsyncBaseProvider
 from web3.types import BlockIdentifier, RPCEndpoint, RPCResponse, TxParams
 
+from swarmd.chain.endpoints.rpc import Caller
 from swarmd.chain.ports import Block, MinedTransaction
-from swarmd.chain.rpc import Caller
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed
 
@@ -47,7 +47,7 @@ class EndpointsProvider(AsyncBaseProvider):
 
 
 class Ethereum:
-    """What a node asks of a chain, apart from blocks and logs (`swarmd.chain.blocks`).
+    """What a node asks of a chain, apart from blocks and logs (`swarmd.chain.watching.blocks`).
 
     Every method may raise:
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, OPEN_TOPIC, PEERS_MAX, Entry, decode_peers
 from swarmd.chain.ports import BlockReader, ContractReader, NotThere
+from swarmd.chain.watching.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, OPEN_TOPIC, PEERS_MAX, Entry, decode_peers
 from swarmd.core.events import Event, MembershipRead
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused
 from swarmd.worker.runtime import LOOP, Runtime

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
 from swarmd.chain.fees import Price
-from swarmd.chain.logs import Entry
+from swarmd.chain.watching.logs import Entry
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Prepared, Value
 from swarmd.errors import ChainError

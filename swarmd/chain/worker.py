@@ -17,16 +17,16 @@ import anyio
 
 from swarmd.chain.agent import ChainAgent
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.endpoints.heads import Heads
+from swarmd.chain.endpoints.lag import RpcEndpoints
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints.urls import read_urls
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.funds import Funds
-from swarmd.chain.heads import Heads
-from swarmd.chain.laggards import RpcEndpoints
-from swarmd.chain.rpc import Rpc
-from swarmd.chain.sender import Sender, make_sender
-from swarmd.chain.submitter import Submitter
-from swarmd.chain.terms import Terms
-from swarmd.chain.urls import read_urls
-from swarmd.chain.watcher import Reach, Watcher
+from swarmd.chain.requirements import Terms
+from swarmd.chain.submitting.sender import Sender, make_sender
+from swarmd.chain.submitting.submitter import Submitter
+from swarmd.chain.watching.watcher import Reach, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
 from swarmd.paths import DataPaths

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import typer
 
-from swarmd.chain.blocks import Blocks
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints.urls import check_url, name_of, read_urls
 from swarmd.chain.keystore import load_account
-from swarmd.chain.orders import Journal, Orders
-from swarmd.chain.readout import chain_id_of
-from swarmd.chain.rpc import Rpc
-from swarmd.chain.urls import check_url, name_of, read_urls
+from swarmd.chain.onchain_standings import chain_id_of
+from swarmd.chain.operator.transactions import Journal, Orders
+from swarmd.chain.watching.blocks import Blocks
 from swarmd.cli.own_node import CONFIG, open_keystore
 from swarmd.config import Config, FeesConfig, load_config
 from swarmd.errors import ChainMismatch, ConfigError

@@ -167,7 +167,7 @@ def serve_observer(
     """
     import tempfile
 
-    from swarmd.chain.urls import read_urls
+    from swarmd.chain.endpoints.urls import read_urls
     from swarmd.manifest import read_manifest
     from swarmd.web.app import make_app
     from swarmd.web.observer import DhtSwarm

@@ -251,7 +251,7 @@ async def _join_chain(
 
 def _urls(node: NodeDirectory, chain: Chain, wishes: Wishes, known: ChainConfig | None) -> list[str]:
     """Endpoints: those given, else of the configuration made earlier, else the manifest's hints."""
-    from swarmd.chain.urls import read_urls
+    from swarmd.chain.endpoints.urls import read_urls
 
     if known is not None and not wishes.paid_by.rpc:
         return read_urls(known.rpc, node.data)

@@ -13,7 +13,7 @@ from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
-    from swarmd.chain.signer_service import Order
+    from swarmd.chain.signer.service import Order
 
 AUDIT = "signer.audit.jsonl"
 
@@ -55,8 +55,8 @@ def signer(
     """Hold the key of an account and submit for nodes, until told to stop."""
     import asyncio
 
-    from swarmd.chain.signer_http import Access
-    from swarmd.chain.signer_service import Order, load_token, run_signer
+    from swarmd.chain.signer.http import Access
+    from swarmd.chain.signer.service import Order, load_token, run_signer
     from swarmd.daemon.process import keep_memory_off_disk
     from swarmd.http_server import parse_listen
     from swarmd.observe.logs import tell_fatal
@@ -129,7 +129,7 @@ def _absolute(named: str) -> str:
 
 
 def _set_up_logs(order: Order) -> None:
-    from swarmd.chain.urls import read_urls
+    from swarmd.chain.endpoints.urls import read_urls
     from swarmd.observe.logs import configure
     from swarmd.observe.redaction import address_secrets
 

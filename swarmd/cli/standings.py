@@ -94,8 +94,8 @@ def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: i
         ChainMismatch: there is no contract at the address.
         ChainError: no endpoint answers.
     """
-    from swarmd.chain.readout import read_out
-    from swarmd.chain.urls import read_urls
+    from swarmd.chain.endpoints.urls import read_urls
+    from swarmd.chain.onchain_standings import read_out
 
     check_address(contract)
     read = anyio.run(read_out, read_urls([rpc], Path()), contract, from_block)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import anyio
 import typer
 
-from swarmd.chain.blocks import Blocks
-from swarmd.chain.deploy import DEPLOY_GAS, Deployed, Plan, deploy
+from swarmd.chain.endpoints.urls import name_of
 from swarmd.chain.fees import quote
-from swarmd.chain.orders import Journal, Orders
+from swarmd.chain.operator.deploy import DEPLOY_GAS, Deployed, Plan, deploy
+from swarmd.chain.operator.transactions import Journal, Orders
 from swarmd.chain.ports import Policy
-from swarmd.chain.urls import name_of
+from swarmd.chain.watching.blocks import Blocks
 from swarmd.cli.chain_access import confirm_chain, open_orders, reach
 from swarmd.cli.own_node import NodeDirectory, OwnAccount
 from swarmd.config import FeesConfig
@@ -29,7 +29,8 @@ SETTLE_LOOK_S = 2.0
 
 
 def create_contract(node: NodeDirectory, wishes: Wishes, manifest: Manifest, account: OwnAccount) -> Chain:
-    """Create the swarm's contract, or go on where an earlier run ended. Raises as `swarmd.chain.deploy.deploy`."""
+    """Create the swarm's contract, or go on where an earlier run ended. Raises as
+    `swarmd.chain.operator.deploy.deploy`."""
     return anyio.run(_create, node, wishes, manifest, account)
 
 

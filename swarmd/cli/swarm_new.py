@@ -206,7 +206,7 @@ def _make(node: NodeDirectory, wishes: Wishes) -> Manifest:
     manifest = _unsigned(wishes, recipe, identity.peer_id)
     choice = _choice(wishes, identity.peer_id)
     if wishes.paid_by.rpc:
-        from swarmd.chain.deploy import check_stages
+        from swarmd.chain.operator.deploy import check_stages
         from swarmd.cli.swarm_contract import create_contract
 
         check_stages(recipe.stages)

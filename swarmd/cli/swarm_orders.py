@@ -18,7 +18,7 @@ from swarmd.manifest.form import UINT32_MAX, Membership, check_bootnode
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
-    from swarmd.chain.orders import Orders, Receipt
+    from swarmd.chain.operator.transactions import Orders, Receipt
     from swarmd.cli.chain_access import Target
 
 Job = Callable[["Orders", "Coordinator"], Awaitable[Any]]
@@ -94,7 +94,7 @@ def set_policy(
     max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Set when anybody may move the swarm on, as an owner of the contract."""
-    from swarmd.chain import deploy
+    from swarmd.chain.operator import deploy
     from swarmd.chain.ports import Policy
     from swarmd.cli.chain_access import find_target
 
@@ -129,7 +129,7 @@ def add_bootnode(
         return
 
     async def job(orders: Orders, coordinator: Coordinator) -> None:
-        from swarmd.chain import deploy
+        from swarmd.chain.operator import deploy
 
         _tell(await deploy.add_bootnodes(orders, coordinator, (address,)))
 
@@ -156,7 +156,7 @@ def remove_bootnode(
         return
 
     async def job(orders: Orders, coordinator: Coordinator) -> None:
-        from swarmd.chain import deploy
+        from swarmd.chain.operator import deploy
 
         _tell(await deploy.remove_bootnode(orders, coordinator, address))
 
@@ -232,7 +232,7 @@ def _change_members(
         return
 
     async def job(orders: Orders, coordinator: Coordinator) -> None:
-        from swarmd.chain import deploy
+        from swarmd.chain.operator import deploy
 
         receipts = [await deploy.become_membership_manager(orders, coordinator)]
         if open is not None:

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from time import time
 
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints.urls import read_urls
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quote
 from swarmd.chain.keystore import load_account
-from swarmd.chain.rpc import Rpc
-from swarmd.chain.urls import read_urls
 from swarmd.config import ChainConfig
 from swarmd.core.state import Chain
 from swarmd.core.values import day_of

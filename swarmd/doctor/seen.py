@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.chain.blocks import Header
-from swarmd.chain.endpoint import Throttled, endpoint_of
+from swarmd.chain.endpoints.endpoint import Throttled, endpoint_of
+from swarmd.chain.endpoints.urls import name_of, read_urls
 from swarmd.chain.fees import quantity
-from swarmd.chain.urls import name_of, read_urls
+from swarmd.chain.watching.blocks import Header
 from swarmd.config import ChainConfig
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import EndpointFailed, RpcRefused

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from swarmd.chain.logs import Entry
+from swarmd.chain.watching.logs import Entry
 from swarmd.core.events import AnyChainLog
 from swarmd.core.values import BlockRef
 from swarmd.sim.contract import Call, Contract, Undo, View

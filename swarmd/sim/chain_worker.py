@@ -11,13 +11,13 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from swarmd.chain.agent import ChainAgent
-from swarmd.chain.budget import Budget
 from swarmd.chain.fees import GWEI
-from swarmd.chain.logs import Entry
-from swarmd.chain.submitter import Submitter
-from swarmd.chain.terms import Terms
-from swarmd.chain.wallet import Wallet
-from swarmd.chain.watcher import Watcher
+from swarmd.chain.requirements import Terms
+from swarmd.chain.signer.budget import Budget
+from swarmd.chain.submitting.submitter import Submitter
+from swarmd.chain.submitting.wallet import Wallet
+from swarmd.chain.watching.logs import Entry
+from swarmd.chain.watching.watcher import Watcher
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Command, Submit
 from swarmd.core.events import AnyChainLog, Event, SubmissionRefused

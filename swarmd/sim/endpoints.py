@@ -11,8 +11,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from swarmd.chain.contract import ERRORS
-from swarmd.chain.logs import Entry
 from swarmd.chain.ports import Block, MinedTransaction, NotThere, Policy, Span
+from swarmd.chain.watching.logs import Entry
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed, RpcRefused
 from swarmd.sim.chain import GAS, GAS_IDLE, Chain

@@ -14,11 +14,11 @@ import anyio
 from msgspec.structs import replace
 
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.heads import Heads
-from swarmd.chain.laggards import RpcEndpoints
-from swarmd.chain.rpc import Rpc
-from swarmd.chain.terms import Terms
-from swarmd.chain.watcher import Reach, Watcher
+from swarmd.chain.endpoints.heads import Heads
+from swarmd.chain.endpoints.lag import RpcEndpoints
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.requirements import Terms
+from swarmd.chain.watching.watcher import Reach, Watcher
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, PolicyLog, StageLog

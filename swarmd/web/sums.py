@@ -9,8 +9,8 @@ from typing import NamedTuple
 import anyio
 
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.onchain_standings import NOT_UTF8, PEERS_A_CALL
 from swarmd.chain.ports import NotThere
-from swarmd.chain.readout import NOT_UTF8, PEERS_A_CALL
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, SwarmdError
 from swarmd.web.ledger import Ledger

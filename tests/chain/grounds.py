@@ -17,12 +17,12 @@ from aiohttp import web
 from eth_abi.abi import encode
 
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.heads import Heads
-from swarmd.chain.laggards import RpcEndpoints
-from swarmd.chain.logs import Entry, decode_log, topic_of
-from swarmd.chain.rpc import Rpc
-from swarmd.chain.terms import Terms
-from swarmd.chain.watcher import Watcher
+from swarmd.chain.endpoints.heads import Heads
+from swarmd.chain.endpoints.lag import RpcEndpoints
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.requirements import Terms
+from swarmd.chain.watching.logs import Entry, decode_log, topic_of
+from swarmd.chain.watching.watcher import Watcher
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import AnyChainLog, ChainBlock, ChainReorged, ChainUp, Event

@@ -22,9 +22,9 @@ from swarmd.chain.contract import (
 )
 from swarmd.chain.coordinator import Coordinator, Policy
 from swarmd.chain.decoding import Malformed, values_of
+from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, WINNERS_MAX, topic_of
-from swarmd.chain.rpc import Rpc
+from swarmd.chain.watching.logs import PEER_CHARS_MAX, PLACE_MAX, WINNERS_MAX, topic_of
 from swarmd.core.events import OtherLog, PolicyLog, RegistrationLog, RewardLog, StageLog, VoteLog
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 from tests.chain.grounds import CHAIN_ID, Answer, Ground, error, middleman

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.rpc import Rpc
 from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused, SwarmdError
 from tests.chain.faults import account_named
 from tests.chain.grounds import CHAIN_ID, Ground

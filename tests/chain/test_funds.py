@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.chain import funds as module
+from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import QUANTITY_MAX, Ethereum
 from swarmd.chain.funds import KEPT_S, Funds
-from swarmd.chain.rpc import Rpc
 from swarmd.chain.worker import Worker
 from swarmd.config import ChainConfig, Config, FeesConfig, ProxyConfig, SwarmConfig, encode
 from swarmd.core.commands import WatchChain

@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from swarmd.chain.fees import GWEI, Price
-from swarmd.chain.following import Following
 from swarmd.chain.ports import MinedTransaction, Signed
-from swarmd.chain.sender import Mined
-from swarmd.chain.telling import Telling
-from swarmd.chain.wallet import Wallet
-from swarmd.chain.way import Way
+from swarmd.chain.submitting.broadcasting import Way
+from swarmd.chain.submitting.sender import Mined
+from swarmd.chain.submitting.submission_events import Telling
+from swarmd.chain.submitting.tracking import Following
+from swarmd.chain.submitting.wallet import Wallet
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import Event, SubmissionLost

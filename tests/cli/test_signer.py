@@ -1,4 +1,4 @@
-"""`swarmd signer`: what its options mean. How it serves is in tests/chain/test_signer.py."""
+"""`swarmd signer`: what its options mean. How it serves is in tests/chain/signer/test_signer.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.chain.signer_service import load_token
+from swarmd.chain.signer.service import load_token
 from swarmd.cli import run_command
 from swarmd.errors import ConfigError, ExitCode, KeystoreError
 from swarmd.http_server import check_listen, is_loopback, parse_listen

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.chain.orders import Journal
+from swarmd.chain.operator.transactions import Journal
 from swarmd.cli.swarm_new import swarm_id
 from swarmd.config import load_config
 from swarmd.dht.identity.identity import load_identity

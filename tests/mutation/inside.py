@@ -8,8 +8,8 @@ from __future__ import annotations
 from tests.mutation.planting import Mutant
 
 PRICES = (
-    "tests/chain/test_wallet.py::test_a_replacement_is_an_eighth_dearer_and_within_the_bound",
-    "tests/chain/test_wallet.py::test_a_replacement_without_1559_has_one_price",
+    "tests/chain/submitting/test_wallet.py::test_a_replacement_is_an_eighth_dearer_and_within_the_bound",
+    "tests/chain/submitting/test_wallet.py::test_a_replacement_without_1559_has_one_price",
 )
 
 CORE = (
@@ -402,31 +402,31 @@ NETWORK = (
 CHAIN = (
     Mutant(
         "a transaction that is signed again leaves the one without bytes in its place",
-        "swarmd/chain/following.py",
+        "swarmd/chain/submitting/tracking.py",
         "each.hash == hash and (each.raw or not hash)",
         "each.hash == hash",
-        ("tests/chain/test_following.py",),
+        ("tests/chain/submitting/test_tracking.py",),
     ),
     Mutant(
         "bytes that are signed again may leave before they are in the log",
-        "swarmd/chain/following.py",
+        "swarmd/chain/submitting/tracking.py",
         "            self._in_log.discard(prepared.hash)\n",
         "",
-        ("tests/chain/test_following.py",),
+        ("tests/chain/submitting/test_tracking.py",),
     ),
     Mutant(
         "what was found on the chain is confirmed without another look at the contract",
-        "swarmd/chain/submitter.py",
+        "swarmd/chain/submitting/submitter.py",
         "if there and deep and not following.hash:",
         "if False:",
-        ("tests/chain/test_following.py",),
+        ("tests/chain/submitting/test_tracking.py",),
     ),
     Mutant(
         "what the chain may hold already is signed again after a restore",
-        "swarmd/chain/submitter.py",
+        "swarmd/chain/submitting/submitter.py",
         "or command.prepared or command.mark < (command.round, command.stage):",
         "or command.prepared or command.mark <= (command.round, command.stage):",
-        ("tests/chain/test_following.py",),
+        ("tests/chain/submitting/test_tracking.py",),
     ),
     Mutant(
         "a replacement costs exactly an eighth more, which rounds to nothing",
@@ -458,17 +458,17 @@ CHAIN = (
     ),
     Mutant(
         "a name registered to another account counts as ours",
-        "swarmd/chain/verdicts.py",
+        "swarmd/chain/submitting/resolution.py",
         "if not self._account or owner.lower() == self._account.lower():",
         "if owner:",
-        ("tests/chain/test_verdicts.py",),
+        ("tests/chain/submitting/test_resolution.py",),
     ),
     Mutant(
         "one refusal too early is taken for the last word",
-        "swarmd/chain/verdicts.py",
+        "swarmd/chain/submitting/resolution.py",
         "if known is None or not await self._is_on_chain(known):",
         "if False:",
-        ("tests/chain/test_verdicts.py",),
+        ("tests/chain/submitting/test_resolution.py",),
     ),
 )
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.chain.budget import Budget
 from swarmd.chain.contract import ERRORS
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quote
-from swarmd.chain.wallet import Wallet
+from swarmd.chain.signer.budget import Budget
+from swarmd.chain.submitting.wallet import Wallet
 from swarmd.config import FeesConfig, parse_config
 from swarmd.core.events import (
     ChainReorged,

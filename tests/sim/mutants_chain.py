@@ -5,7 +5,9 @@ How they get into the code: `tests/sim/planting.py`.
 
 from __future__ import annotations
 
-from swarmd.chain import agent, branch, following, submitter, telling, verdicts, wallet, watcher, way
+from swarmd.chain import agent
+from swarmd.chain.submitting import broadcasting, resolution, submission_events, submitter, tracking, wallet
+from swarmd.chain.watching import branch, watcher
 from tests.sim.planting import Mutant
 
 POOR_BUDGET = (("day_calls", 8),)
@@ -13,13 +15,13 @@ POOR_BUDGET = (("day_calls", 8),)
 SHIPPED_CHAIN_MUTANTS = (
     Mutant(
         "an attempt is sent before it is in the log",
-        way,
+        broadcasting,
         "elif (prepared := following.released()) is not None:",
         "elif (prepared := following.attempts[-1]) is not None:",
     ),
     Mutant(
         "what is in the log is never let out",
-        following,
+        tracking,
         "        self._in_log.add(prepared.hash)\n",
         "",
     ),
@@ -37,7 +39,7 @@ SHIPPED_CHAIN_MUTANTS = (
     ),
     Mutant(
         "a round that has not begun is refused for ever",
-        verdicts,
+        resolution,
         "        if error.code in TOO_EARLY:\n            await self._judge_early(command, error)\n",
         "",
     ),
@@ -69,7 +71,7 @@ SHIPPED_CHAIN_MUTANTS = (
     ),
     Mutant(
         "a lost submission is not forgotten",
-        telling,
+        submission_events,
         "        self._emit(SubmissionLost(following.submission, reason))\n        self._forget(following)\n",
         "        self._emit(SubmissionLost(following.submission, reason))\n",
     ),

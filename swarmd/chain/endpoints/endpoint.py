@@ -1,0 +1,323 @@
+"""One node of the chain, spoken to in JSON-RPC over HTTP or a websocket.
+
+An answer is taken as bytes and decoded straight into the type that is wanted; the providers of web3 decode everything
+into dicts first, have no bound on what an endpoint may send, and put the URL, and the key in it, into their errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from time import time
+from typing import Any, TypeVar
+
+import aiohttp
+import anyio
+import msgspec
+
+from swarmd.chain.endpoints.urls import check_url, name_of, proxy_for, secrets_of
+from swarmd.errors import EndpointFailed, RpcRefused
+
+ANSWER_BYTES_MAX = 64 * 1024 * 1024  # a larger answer is refused, as a provider refuses too long a range
+REASON_CHARS_MAX = 300  # of what an endpoint says about an error
+DATA_CHARS_MAX = 64 * 1024  # of the revert data that comes with it; the rest is cut off
+RETRY_AFTER_MAX_S = 300.0
+PING_S = 20.0
+THROTTLED = re.compile(
+    r"rate.?limit|too many requests|request count|quota|capacity|unauthori[sz]ed|invalid (api )?(key|project)|api.?key",
+    re.IGNORECASE,
+)
+
+T = TypeVar("T")
+OnNotification = Callable[[str, msgspec.Raw], None]
+
+
+class Throttled(EndpointFailed):
+    """The endpoint wants to be left alone for `retry_s` seconds."""
+
+    def __init__(self, message: str, retry_s: float) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
+
+
+class ErrorBody(msgspec.Struct):
+    """JSON-RPC's error; endpoints are careless with its types."""
+
+    code: Any = 0
+    message: Any = ""
+    data: Any = None
+
+
+class Notice(msgspec.Struct):
+    """The params of a subscription's notification."""
+
+    subscription: str
+    result: msgspec.Raw
+
+
+class Answer(msgspec.Struct):
+    """Any JSON-RPC message from an endpoint."""
+
+    id: int | str | None = None
+    method: str = ""
+    params: msgspec.Raw = msgspec.Raw(b"")
+    result: msgspec.Raw = msgspec.Raw(b"")
+    error: ErrorBody | None = None
+
+
+_answers = msgspec.json.Decoder(Answer)
+_notices = msgspec.json.Decoder(Notice)
+
+
+class Endpoint(ABC):
+    """A node of the chain by one of its URLs.
+
+    Args:
+        url: checked already, see `check_url`.
+        call_s: every call ends within this.
+    """
+
+    def __init__(self, url: str, call_s: float) -> None:
+        self.url = url
+        self.name = name_of(url)
+        self.call_s = call_s
+        self.losses = 0  # connections that broke: another node may answer on the next one
+        self._secrets = secrets_of(url)
+        self._numbers = itertools.count(1)
+
+    async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
+        """The result of one call, as `kind`.
+
+        Raises:
+            EndpointFailed: no answer in time, or none that makes sense; Throttled where it wants a pause.
+            RpcRefused: the endpoint answered that the request cannot be done.
+        """
+        number = next(self._numbers)
+        request = msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": method, "params": list(params)})
+        try:
+            with anyio.fail_after(self.call_s):
+                answer = await self._exchange(number, request)
+        except TimeoutError:
+            raise self.failure(f"did not answer {method} within {self.call_s:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self.failure(f"cannot be reached ({_word_for(error)})") from None
+        if answer.error is not None:
+            raise self._refusal(answer.error)
+        try:
+            return msgspec.json.decode(answer.result, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self.failure(f"answered {method} with something else than asked for ({error})") from None
+
+    @abstractmethod
+    async def _exchange(self, number: int, request: bytes) -> Answer:
+        """Send a request and wait for its answer."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of all connections."""
+
+    def failure(self, what: str) -> EndpointFailed:
+        """An error that names the endpoint without its secrets."""
+        return EndpointFailed(f"{self.name} {self._scrub(what)}")
+
+    def parse(self, encoded: bytes) -> Answer:
+        """One message. Raises EndpointFailed when it is no JSON-RPC."""
+        try:
+            answer = _answers.decode(encoded)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise self.failure("answered with something that is no JSON-RPC") from None
+        if not (answer.result or answer.error or answer.method):
+            raise self.failure("answered with something that is no JSON-RPC")
+        return answer
+
+    def check_status(self, status: int, headers: Mapping[str, str]) -> None:
+        """Raise EndpointFailed for an HTTP status that says the endpoint does not serve us."""
+        if status == HTTPStatus.TOO_MANY_REQUESTS or (status >= 500 and "Retry-After" in headers):
+            raise Throttled(f"{self.name} answered HTTP {status}", retry_after_s(headers.get("Retry-After", "")))
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or status >= 500 or 300 <= status < 400:
+            raise self.failure(f"answered HTTP {status}")
+
+    def _refusal(self, error: ErrorBody) -> EndpointFailed | RpcRefused:
+        code = error.code if isinstance(error.code, int) else 0
+        message = self._scrub(str(error.message))[:REASON_CHARS_MAX]
+        if code == HTTPStatus.TOO_MANY_REQUESTS or (THROTTLED.search(message) and not _is_revert(error)):
+            return Throttled(f"{self.name} refuses to serve: {message}", 0.0)
+        return RpcRefused(code, message, data_of(error.data))
+
+    def _scrub(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+class HttpEndpoint(Endpoint):
+    """Over HTTP, a request a call."""
+
+    def __init__(self, url: str, call_s: float) -> None:
+        super().__init__(url, call_s)
+        self._proxy = proxy_for(url)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def _exchange(self, number: int, request: bytes) -> Answer:
+        try:
+            return await self._post(request)
+        except aiohttp.ServerDisconnectedError:  # an idle connection that was closed meanwhile
+            self.losses += 1
+            return await self._post(request)
+
+    async def _post(self, request: bytes) -> Answer:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(headers={"Content-Type": "application/json"})
+        async with self._session.post(self.url, data=request, allow_redirects=False, proxy=self._proxy) as response:
+            self.check_status(response.status, response.headers)
+            encoded = bytearray()
+            async for chunk in response.content.iter_any():
+                encoded += chunk
+                if len(encoded) > ANSWER_BYTES_MAX:
+                    raise RpcRefused(0, f"the answer of {self.name} has more than {ANSWER_BYTES_MAX} bytes")
+            if response.status >= 400 and not _looks_like_json(encoded):
+                raise self.failure(f"answered HTTP {response.status}")
+            return self.parse(bytes(encoded))
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+class SocketEndpoint(Endpoint):
+    """Over a websocket, which stays open between calls and brings notifications.
+
+    `on_notification(subscription, result)` is called for each of them, `on_close()` when the connection is lost.
+    """
+
+    def __init__(self, url: str, call_s: float) -> None:
+        super().__init__(url, call_s)
+        self.on_notification: OnNotification = lambda subscription, result: None
+        self.on_close: Callable[[], None] = lambda: None
+        self._session: aiohttp.ClientSession | None = None
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+
+    async def _exchange(self, number: int, request: bytes) -> Answer:
+        socket = await self._connected()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            await socket.send_str(request.decode())
+            return await answer
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _connected(self) -> aiohttp.ClientWebSocketResponse:
+        async with self._connecting:
+            if self._socket is None:
+                self._session = self._session or aiohttp.ClientSession()
+                self._socket = await self._open(self._session)
+                self._reader = asyncio.create_task(self._read(self._socket))
+            return self._socket
+
+    async def _open(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
+        try:
+            return await session.ws_connect(self.url, max_msg_size=ANSWER_BYTES_MAX, heartbeat=PING_S)
+        except aiohttp.WSServerHandshakeError as error:
+            self.check_status(error.status, error.headers or {})
+            raise self.failure(f"answered HTTP {error.status}") from None
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        reason = self.failure("closed the connection")
+        try:
+            async for message in socket:
+                if message.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+                    continue
+                self._take(message.data.encode() if isinstance(message.data, str) else message.data)
+        except EndpointFailed as error:
+            reason = error
+        finally:
+            await self._let_go(socket, reason)
+
+    def _take(self, encoded: bytes) -> None:
+        answer = self.parse(encoded)
+        if answer.method:
+            self._notify(answer.params)
+        elif isinstance(answer.id, int) and (waiting := self._waiting.get(answer.id)) and not waiting.done():
+            waiting.set_result(answer)
+
+    def _notify(self, params: msgspec.Raw) -> None:
+        try:
+            notice = _notices.decode(params)
+        except msgspec.DecodeError:
+            raise self.failure("sent a notification that is none") from None
+        self.on_notification(notice.subscription, notice.result)
+
+    async def drop(self) -> None:
+        """Break the connection; the next call makes another one."""
+        if self._socket is not None:
+            await self._let_go(self._socket, self.failure("was given up"))
+
+    async def _let_go(self, socket: aiohttp.ClientWebSocketResponse, reason: EndpointFailed) -> None:
+        if self._socket is not socket:
+            return
+        self._socket = None
+        self.losses += 1
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(reason)
+        self.on_close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await socket.close()
+
+    async def close(self) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            await asyncio.wait({self._reader})
+        if self._session is not None:
+            await self._session.close()
+        self._session = self._reader = None
+
+
+def endpoint_of(url: str, call_s: float) -> Endpoint:
+    """The endpoint of a URL. Raises ConfigError for one that cannot be."""
+    check_url(url)
+    return SocketEndpoint(url, call_s) if url.startswith("ws") else HttpEndpoint(url, call_s)
+
+
+def retry_after_s(header: str) -> float:
+    """Seconds that a Retry-After header asks for, 0 where it makes no sense, at most RETRY_AFTER_MAX_S."""
+    try:
+        asked_s = float(header) if header.strip().isdigit() else parsedate_to_datetime(header).timestamp() - time()
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+    return min(max(asked_s, 0.0), RETRY_AFTER_MAX_S)
+
+
+def data_of(data: Any) -> str:
+    """The revert data of an error as hex, cut to DATA_CHARS_MAX; nodes wrap it in different ways."""
+    if isinstance(data, dict):
+        return data_of(data.get("data") or data.get("result"))
+    if not isinstance(data, str):
+        return ""
+    return data[:DATA_CHARS_MAX].removeprefix("Reverted ").strip()
+
+
+def _is_revert(error: ErrorBody) -> bool:
+    return error.code == 3 or "revert" in str(error.message).lower()
+
+
+def _looks_like_json(encoded: bytearray) -> bool:
+    return encoded.lstrip()[:1] == b"{"
+
+
+def _word_for(error: BaseException) -> str:
+    """What went wrong, without the host or URL that aiohttp's errors repeat."""
+    cause = getattr(error, "os_error", error)
+    return (cause.strerror if isinstance(cause, OSError) else None) or type(error).__name__

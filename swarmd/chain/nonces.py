@@ -1,0 +1,34 @@
+"""The next nonce of an account several of whose transactions are in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from swarmd.chain.endpoints.rpc import Caller
+from swarmd.chain.fees import quantity
+
+
+class Numbering:
+    """A Caller that names no nonce for the next transaction that another one in flight has.
+
+    An endpoint may not have, or may have dropped, what another endpoint took.
+
+    Args:
+        caller: of the chain.
+        held: the nonces in flight.
+    """
+
+    def __init__(self, caller: Caller, held: Callable[[], set[int]]) -> None:
+        self._caller = caller
+        self._held = held
+
+    async def request(self, method: str, params: Sequence[Any]) -> Any:
+        """See `Caller`."""
+        result = await self._caller.request(method, params)
+        if method != "eth_getTransactionCount" or params[-1] != "pending":
+            return result
+        nonce, held = quantity(result, "nonce"), self._held()
+        while nonce in held:
+            nonce += 1
+        return hex(nonce)

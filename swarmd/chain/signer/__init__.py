@@ -1,0 +1,1 @@
+"""The program `swarmd signer`: one account that submits for many nodes."""

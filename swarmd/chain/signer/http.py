@@ -1,0 +1,245 @@
+"""The signer's HTTP interface: that of RL Swarm's login server, as far as its nodes use it.
+
+Statuses and error names are part of it: a node of RL Swarm goes on after 400 PeerIdAlreadyRegistered, and after any 500
+to a submission, and ends at everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from swarmd.bounds import Integer
+from swarmd.chain.contract import ERRORS, advice
+from swarmd.chain.signer.signer import Asked, Signer
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused, LogWriteFailed
+from swarmd.http_server import carries_token
+
+BODY_BYTES_MAX = 64 * 1024
+BODY_S = 5.0  # a request's body has arrived within this
+REQUESTS_MAX = 64  # under way at once
+STOP_S = 20.0  # requests under way may take so long when the server ends
+MINUTE_S = 60.0
+
+PEER_CHARS_MAX = 128
+WINNERS_MAX = 100
+PLACE_MAX = 2**31 - 1  # highest round or stage
+REWARD_MAX = 2**63 - 1
+Reward = Annotated[int, msgspec.Meta(ge=-REWARD_MAX, le=REWARD_MAX)]
+
+NAMES = frozenset(ERRORS.values())
+PEER = re.compile(rf"[0-9A-Za-z._-]{{1,{PEER_CHARS_MAX}}}")
+
+B = TypeVar("B", bound="Body")
+log = logging.getLogger(__name__)
+
+
+class Body(msgspec.Struct, rename="camel"):
+    """What every request has. Fields that are not known are left alone."""
+
+    org_id: str
+
+
+class RegisterBody(Body):
+    peer_id: str
+
+
+class RewardBody(Body):
+    round_number: Integer
+    stage_number: Integer
+    reward: Reward
+    peer_id: str
+
+
+class WinnerBody(Body):
+    round_number: Integer
+    winners: list[str]
+    peer_id: str
+
+
+class Refused(Exception):
+    """An answer other than 200, with the words that stand in it."""
+
+    def __init__(self, status: int, error: str, **more: Any) -> None:
+        super().__init__(error)
+        self.status = status
+        self.content = {"error": error} | more
+
+
+class Access(NamedTuple):
+    """Who may ask for what."""
+
+    orgs: frozenset[str]
+    token: str = ""  # empty: none is asked for
+    peers: frozenset[str] = frozenset()  # empty: all
+    per_minute: int = 0  # requests; 0: as many as come
+
+
+class Door:
+    """Answers HTTP requests.
+
+    Args:
+        signer: brings the submissions about.
+        access: who may ask.
+    """
+
+    def __init__(self, signer: Signer, access: Access) -> None:
+        self._signer = signer
+        self._access = access
+        self._under_way = 0
+        self._recent: deque[float] = deque()
+        self.broken: asyncio.Future[LogWriteFailed] = asyncio.get_running_loop().create_future()
+
+    def app(self) -> web.Application:
+        """The routes."""
+        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
+        app.router.add_post("/api/register-peer", self._register)
+        app.router.add_post("/api/submit-reward", self._reward)
+        app.router.add_post("/api/submit-winner", self._winner)
+        app.router.add_get("/healthz", self._health)
+        return app
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Every refusal as JSON; nothing of what went wrong inside."""
+        try:
+            return await handler(request)
+        except Refused as refused:
+            log.info("%s from %s: %d %s", request.path[:100], request.remote, refused.status, refused)
+            return _answer(refused.status, refused.content)
+        except web.HTTPException as refused:
+            return _answer(refused.status, {"error": refused.reason.lower()})
+        except LogWriteFailed as error:
+            if not self.broken.done():
+                self.broken.set_result(error)
+            return _answer(500, {"error": "the audit log cannot be written", "original": error.message})
+        except Exception as error:
+            log.exception("a request failed")
+            return _answer(500, {"error": "unexpected", "original": type(error).__name__})
+
+    # --- routes ---
+
+    async def _register(self, request: web.Request) -> web.Response:
+        async with self._admitted(request):
+            body = await self._read(request, RegisterBody)
+            return await self._submit(Asked("register", body.peer_id), body, request, refusal_status=400)
+
+    async def _reward(self, request: web.Request) -> web.Response:
+        async with self._admitted(request):
+            body = await self._read(request, RewardBody)
+            place = _place(body.round_number, "roundNumber"), _place(body.stage_number, "stageNumber")
+            return await self._submit(Asked("reward", body.peer_id, *place, reward=body.reward), body, request)
+
+    async def _winner(self, request: web.Request) -> web.Response:
+        async with self._admitted(request):
+            body = await self._read(request, WinnerBody)
+            if len(body.winners) > WINNERS_MAX:
+                raise _bad(f"winners has more than {WINNERS_MAX} entries")
+            winners = tuple(_peer(winner, "winners") for winner in body.winners)
+            number = _place(body.round_number, "roundNumber")
+            return await self._submit(Asked("winners", body.peer_id, number, winners=winners), body, request)
+
+    async def _submit(self, asked: Asked, body: Body, request: web.Request, refusal_status: int = 500) -> web.Response:
+        _peer(asked.peer, "peerId")
+        if body.org_id not in self._access.orgs:
+            raise Refused(404, "user not found")
+        if self._access.peers and asked.peer not in self._access.peers:
+            raise Refused(403, "this peer is not served here")
+        try:
+            hash = await self._signer.submit(asked._replace(org=body.org_id, remote=request.remote or ""))
+        except ContractRefused as error:
+            if error.code in NAMES:
+                words = [f"Error: {error.code}()", advice(error.code)]
+                raise Refused(refusal_status, error.code, metaMessages=words) from None
+            raise Refused(500, "the contract refused it", original=error.message) from None
+        except (ChainError, ChainMismatch) as error:
+            raise Refused(500, error.message, original=type(error).__name__) from None
+        return _answer(200, {"hash": hash})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        trouble = self._signer.trouble
+        told = {"status": "degraded" if trouble else "ok"}
+        if self._signer.budget.is_scarce:
+            told["budget"] = "nearly spent"
+        return _answer(503 if trouble else 200, told)
+
+    # --- who and how much ---
+
+    @asynccontextmanager
+    async def _admitted(self, request: web.Request) -> AsyncIterator[None]:
+        """Let a request in that may be made, and count it while it is under way."""
+        self._authorise(request)
+        self._spend()
+        if self._under_way >= REQUESTS_MAX:
+            raise Refused(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+
+    def _authorise(self, request: web.Request) -> None:
+        if "Origin" in request.headers:  # a page in somebody's browser, which can reach loopback
+            raise Refused(403, "not for browsers")
+        if not carries_token(request, self._access.token):
+            raise Refused(401, "unauthorized")
+
+    def _spend(self) -> None:
+        """One of the requests of this minute."""
+        if not self._access.per_minute:
+            return
+        while self._recent and monotonic() - self._recent[0] > MINUTE_S:
+            self._recent.popleft()
+        if len(self._recent) >= self._access.per_minute:
+            raise Refused(429, "too many requests")
+        self._recent.append(monotonic())
+
+    async def _read(self, request: web.Request, kind: type[B]) -> B:
+        if request.content_type != "application/json":
+            raise _bad("the content type is not application/json")
+        try:
+            async with asyncio.timeout(BODY_S):
+                content = await request.read()
+        except TimeoutError:
+            raise Refused(408, "request timeout") from None
+        try:
+            return msgspec.json.decode(content, type=kind, strict=False)  # 5 may be written "5", as JavaScript takes it
+        except msgspec.ValidationError as error:
+            raise _bad(str(error)[:200]) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+            raise _bad("the body is no JSON") from None
+
+
+def _bad(why: str) -> Refused:
+    return Refused(400, "bad request", original=why)
+
+
+def _peer(text: str, field: str) -> str:
+    if not PEER.fullmatch(text):
+        raise _bad(f"{field}: not a peer id")
+    return text
+
+
+def _place(number: int, field: str) -> int:
+    if not 0 <= number <= PLACE_MAX:
+        raise _bad(f"{field} is out of range")
+    return number
+
+
+def _answer(status: int, content: dict[str, Any]) -> web.Response:
+    headers = {"Retry-After": str(int(MINUTE_S))} if status == 429 else {}
+    if status == 401:
+        headers = {"WWW-Authenticate": "Bearer"}
+    body = msgspec.json.encode(content)
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)

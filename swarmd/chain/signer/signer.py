@@ -1,0 +1,420 @@
+"""A signer: one account that submits for many nodes, each thing once.
+
+A submission is known by its kind, round, stage and peer. One that is asked for again is answered with the transaction
+that is out for it; the contract refuses what an older one has done. What is signed stands in the audit log before it is
+sent, and all attempts at one submission carry the same nonce as long as that one is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from time import monotonic, time
+from typing import Any, NamedTuple
+
+from swarmd.chain.contract import check_code
+from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.endpoints.rpc import Caller, Rpc
+from swarmd.chain.ethereum import Ethereum
+from swarmd.chain.nonces import Numbering
+from swarmd.chain.ports import NotThere
+from swarmd.chain.signer.audit import AuditLog, Line, What, now
+from swarmd.chain.signer.budget import Budget
+from swarmd.chain.signer.ledger import Entry, Ledger
+from swarmd.chain.submitting.sender import Mined
+from swarmd.chain.submitting.wallet import Wallet
+from swarmd.chain.watching.blocks import Blocks
+from swarmd.config import ChainConfig
+from swarmd.core.commands import Submit
+from swarmd.core.values import Prepared, SubmissionKind
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, RpcRefused
+
+TURN_S = 30.0  # a request waits so long for those before it
+TRIES = 3  # with another nonce, where another program has taken the account's
+IDLE_S = 15.0  # between two looks at the chain while nothing is open
+DEAD_LOOKS = (
+    2  # a nonce went to another transaction when two looks find it so: endpoints do not all know the same block
+)
+ATTEMPTS_MAX = 64  # of one submission; it is given up where other transactions took all their nonces
+OPEN_MAX = 1000  # submissions that are not confirmed; more are refused until some are
+
+# What the contract says to a second submission of the same thing.
+TAKEN: dict[SubmissionKind, str] = {
+    "register": "PeerIdAlreadyRegistered",
+    "reward": "RewardAlreadySubmitted",
+    "winners": "WinnerAlreadyVoted",
+}
+
+log = logging.getLogger(__name__)
+
+
+class Busy(ChainError):
+    """Too much is asked for at once; nothing was signed."""
+
+
+class Asked(NamedTuple):
+    """A checked request, and who made it."""
+
+    kind: SubmissionKind
+    peer: str
+    round: int = 0
+    stage: int = 0
+    reward: int = 0
+    winners: tuple[str, ...] = ()
+    org: str = ""
+    remote: str = ""
+
+    def command(self) -> Submit:
+        """As a sender takes it; the same request gives the same name."""
+        name = f"{self.kind}/{self.round}/{self.stage}/{self.peer}"
+        return Submit(name, name, self.kind, self.round, self.stage, self.reward, self.winners)
+
+
+class Signer:
+    """Submits for nodes.
+
+    Args:
+        config: the contract, its confirmation, and the bounds on fees.
+        caller: of the chain.
+        make_wallet: the account's wallet over a Caller.
+        audit: the log, whose lines say what is out.
+    """
+
+    def __init__(
+        self,
+        config: ChainConfig,
+        caller: Rpc,
+        make_wallet: Callable[[Caller], Wallet],
+        audit: AuditLog,
+        ledger: Ledger,
+    ) -> None:
+        self._config = config
+        self._caller = caller
+        self._chain = Ethereum(caller)
+        self._audit = audit
+        self._ledger = ledger
+        self._wallet = make_wallet(Numbering(caller, ledger.held))
+        self._coordinator = Coordinator(caller, config.contract)
+        self._blocks = Blocks(caller, config.contract, config.range_blocks)
+        self._turns = asyncio.Lock()
+        self._sent_at: dict[str, float] = {}  # monotonic
+        self._signed = asyncio.Event()
+        self._ready = False
+        self.trouble = "the chain has not been asked yet"  # why nothing can be signed now, empty if it can
+
+    @property
+    def account(self) -> str:
+        """The address that all submissions come from."""
+        return self._wallet.account
+
+    @property
+    def budget(self) -> Budget:
+        """What the account signs for in a day."""
+        return self._wallet.budget
+
+    # --- requests ---
+
+    async def submit(self, asked: Asked) -> str:
+        """Bring a submission on its way and give its transaction's hash, which no block has yet.
+
+        The hash is empty where the contract has the peer under this account already, and nothing here tells by which
+        transaction: clients of RL Swarm up to 0.4.3 end at a refusal.
+
+        Raises:
+            ContractRefused: the contract would revert it.
+            Busy: too much is under way.
+            ChainError: not now; the message says why.
+            ChainMismatch: another chain, or no such contract there any more; nothing is signed.
+            LogWriteFailed: nothing must be signed any more.
+        """
+        command = asked.command()
+        async with self._turn():
+            await self._make_ready()
+            entry = self._ledger.find(command.submission)
+            if entry is not None and (again := await self._again(entry, command)):
+                return again
+            if command.kind == "register" and await self._is_ours(asked.peer):
+                return ""
+            return await self._begin(asked, command)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One at a time: the next nonce depends on what the one before came to."""
+        try:
+            async with asyncio.timeout(TURN_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise Busy(f"the requests before this one took longer than {TURN_S:g} s") from None
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    async def _make_ready(self) -> None:
+        """Before anything is signed: the chain, the contract, and what is out from before."""
+        try:
+            if self._ready:
+                await check_code(self._chain, self._config.contract)
+                return
+            await self._caller.learn_base_fee()
+            await self._coordinator.check()
+        except ChainMismatch:
+            self._ready = False
+            raise
+        for entry in self._ledger.open():
+            await self._alone(entry, self._follow(entry, resend=True))
+        self._ready = True
+
+    async def check(self) -> None:
+        """Look at the chain as `submit` does first, and raise what it would."""
+        async with self._turn():
+            await self._make_ready()
+
+    async def _again(self, entry: Entry, command: Submit) -> str:
+        """What is out for a submission, empty where that came to nothing."""
+        await self._follow(entry, resend=True)
+        if self._ledger.find(entry.submission) is None:
+            return ""
+        if (entry.command.reward, entry.command.winners) != (command.reward, command.winners):
+            name = TAKEN[command.kind]
+            raise ContractRefused(name, f"{entry.hash} is out for {entry.submission} with another content")
+        return entry.hash
+
+    async def _begin(self, asked: Asked, command: Submit) -> str:
+        if len(self._ledger.open()) >= OPEN_MAX:
+            raise Busy(f"{OPEN_MAX} submissions wait for the chain already")
+        for _ in range(TRIES):
+            prepared = await self._prepare(asked, command)
+            self._sign(asked, command, prepared)
+            if (hash := await self._send_first(command, asked.peer, prepared)) is not None:
+                return hash
+        raise ChainError(
+            f"other programs take the nonces of {self.account}", "Let one signer or wallet alone use the account"
+        )
+
+    async def _prepare(self, asked: Asked, command: Submit) -> Prepared:
+        try:
+            prepared = await self._wallet.prepare(asked.peer, command, ())
+        except ContractRefused as error:
+            self._write("refused", command, asked.peer, asked, code=error.code, reason=error.message)
+            raise
+        except ChainError as error:
+            self._write("failed", command, asked.peer, asked, reason=error.message)
+            raise
+        if prepared is None:
+            raise ChainError("the bounds on fees allow no transaction now")
+        return prepared
+
+    async def _send_first(self, command: Submit, peer: str, prepared: Prepared) -> str | None:
+        """Send; None where the nonce was taken meanwhile and another try makes sense."""
+        try:
+            hash = await self._send(peer, command, prepared)
+        except EndpointFailed as error:
+            self._write("unsure", command, peer, hash=prepared.hash, reason=error.message)
+            raise
+        except ContractRefused as error:
+            self._end(command, peer, error.code or "refused", error.message)
+            raise
+        except ChainError as error:
+            self._end(command, peer, "refused", error.message)
+            raise
+        if hash is not None:
+            self._write("sent", command, peer, hash=hash)
+            return hash
+        fate = await self._wallet.trace([prepared])
+        if isinstance(fate, Mined) and fate.succeeded:
+            return prepared.hash  # one endpoint took it and another did not see it coming
+        self._end(command, peer, "not-taken", "another transaction has its nonce")
+        return None
+
+    # --- what is out ---
+
+    async def run(self) -> None:
+        """Follow what is out, for ever. Raises LogWriteFailed, which must end the signer."""
+        while True:
+            try:
+                await self._pass()
+                self._note("")
+            except Busy:
+                log.debug("requests go first")
+            except (ChainError, ChainMismatch) as error:
+                self._note(str(error))
+            await self._rest(self._config.poll_s if self._ledger.open() else IDLE_S)
+
+    async def _rest(self, longest_s: float) -> None:
+        """Until the next look, which something newly signed brings forward."""
+        self._signed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                if longest_s > self._config.poll_s:
+                    await self._signed.wait()
+                await asyncio.sleep(self._config.poll_s)
+
+    def _note(self, trouble: str) -> None:
+        if trouble and trouble != self.trouble:
+            log.warning("%s", trouble)
+        elif self.trouble and not trouble:
+            log.info("the chain answers; submissions come from %s", self.account)
+        self.trouble = trouble
+
+    async def _pass(self) -> None:
+        await self.check()
+        confirmed = await self._confirmed_number()
+        for entry in self._ledger.open():
+            async with self._turn():
+                if self._ledger.find(entry.submission) is entry:
+                    await self._alone(entry, self._attend(entry, confirmed))
+
+    async def _alone(self, entry: Entry, look: Awaitable[None]) -> None:
+        """What is wrong with one submission keeps none of the others waiting."""
+        try:
+            await look
+        except EndpointFailed:
+            raise
+        except (ChainError, ContractRefused) as error:
+            level = logging.DEBUG if entry.trouble == str(error) else logging.WARNING  # told once, not at every look
+            log.log(level, "%s: %s", entry.submission, error)
+            entry.trouble = str(error)
+
+    async def _attend(self, entry: Entry, confirmed: int) -> None:
+        await self._follow(entry, resend=self._due(entry))
+        if self._ledger.find(entry.submission) is not entry:
+            return
+        if entry.mined is not None:
+            if entry.mined.block <= confirmed:
+                self._write("confirmed", entry.command, entry.peer, hash=entry.hash, block=entry.mined.block)
+                self._sent_at.pop(entry.submission, None)
+        elif time() - entry.signed[-1].posix > self._config.fees.stuck_s and self._ledger.open()[0] is entry:
+            await self._replace(entry)
+
+    def _due(self, entry: Entry) -> bool:
+        return monotonic() - self._sent_at.get(entry.submission, -1e9) > self._config.resend_s
+
+    async def _follow(self, entry: Entry, resend: bool) -> None:
+        """Write down what became of a submission; where it is still waiting, send the same bytes again."""
+        fate = await self._wallet.trace(entry.attempts)
+        if isinstance(fate, Mined):
+            await self._take_mined(entry, fate)
+        elif fate == "gone":
+            await self._renew(entry)
+        else:
+            entry.dead_looks = 0
+            if entry.mined is not None:
+                self._write("reorganised", entry.command, entry.peer, hash=entry.mined.hash, block=entry.mined.block)
+            if resend:
+                await self._resend(entry)
+
+    async def _renew(self, entry: Entry) -> None:
+        """Take another nonce: other transactions took those of all attempts, once two looks say so."""
+        entry.dead_looks += 1
+        if entry.dead_looks < DEAD_LOOKS:
+            return
+        if len(entry.attempts) >= ATTEMPTS_MAX:
+            self._end(
+                entry.command, entry.peer, "lost", f"other transactions took the nonces of {ATTEMPTS_MAX} attempts"
+            )
+            return
+        try:
+            prepared = await self._wallet.prepare(entry.peer, entry.command, ())
+        except ContractRefused as error:
+            self._end(entry.command, entry.peer, error.code or "refused", error.message)
+            return
+        if prepared is None:
+            raise ChainError("the bounds on fees allow no transaction now")
+        log.warning("%s: another program took nonce %d of %s", entry.submission, entry.attempts[-1].nonce, self.account)
+        entry.dead_looks = 0
+        self._sign(None, entry.command, prepared, entry.peer)
+        await self._resend(entry)
+
+    async def _is_ours(self, peer: str) -> bool:
+        """Whether the contract has the peer under this account."""
+        return (await self._coordinator.eoa(peer)).lower() == self.account.lower()
+
+    async def _take_mined(self, entry: Entry, fate: Mined) -> None:
+        if not fate.succeeded:
+            code, reason = await self._explain(entry, fate)
+            self._end(entry.command, entry.peer, code, reason)
+        elif entry.mined is None or entry.mined.block_hash != fate.block.hash:
+            block: dict[str, Any] = {"block": fate.block.number, "block_hash": fate.block.hash}
+            self._write("mined", entry.command, entry.peer, hash=fate.hash, **block)
+
+    async def _explain(self, entry: Entry, fate: Mined) -> tuple[str, str]:
+        try:
+            await self._wallet.explain(entry.peer, entry.command, fate)
+        except ContractRefused as error:
+            return error.code or "reverted", error.message
+        return "reverted", f"{fate.hash} was reverted"
+
+    async def _resend(self, entry: Entry) -> None:
+        try:
+            await self._send(entry.peer, entry.command, entry.attempts[-1])
+        except EndpointFailed:
+            raise
+        except (ChainError, ContractRefused) as error:  # the next look at it tells more
+            log.info("%s: %s", entry.submission, error)
+
+    async def _replace(self, entry: Entry) -> None:
+        """A dearer transaction in the place of one that keeps all later ones waiting."""
+        try:
+            prepared = await self._wallet.prepare(entry.peer, entry.command, entry.attempts)
+        except ContractRefused:  # by now somebody else has done it, or may no longer: free its nonce
+            prepared = await self._wallet.withdraw(entry.attempts)
+        if prepared is None:
+            log.warning("%s waits, and the bounds on fees allow no dearer transaction", entry.submission)
+            return
+        self._sign(None, entry.command, prepared, entry.peer)
+        await self._resend(entry)
+
+    async def _send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
+        self._sent_at[command.submission] = monotonic()
+        return await self._wallet.send(peer, command, prepared)
+
+    async def _confirmed_number(self) -> int:
+        """The last block that counts as confirmed."""
+        tip = (await self._blocks.head()).number
+        if self._config.finality != "depth":
+            try:
+                return min((await self._blocks.at(self._config.finality)).number, tip)
+            except (RpcRefused, NotThere):
+                log.debug("the chain has no %s blocks: the depth counts", self._config.finality)
+        return tip - self._config.depth
+
+    # --- the audit log ---
+
+    def _sign(self, asked: Asked | None, command: Submit, prepared: Prepared, peer: str = "") -> None:
+        said = {"hash": prepared.hash, "nonce": prepared.nonce, "fee_wei": prepared.fee_wei}
+        said["cost_wei"] = prepared.cost_wei
+        self._write(
+            "signed", command, peer or (asked.peer if asked else ""), asked, raw="0x" + prepared.raw.hex(), **said
+        )
+
+        self._signed.set()
+
+    def _end(self, command: Submit, peer: str, code: str, reason: str) -> None:
+        self._sent_at.pop(command.submission, None)
+        self._write("ended", command, peer, code=code, reason=reason)
+
+    def _write(self, what: What, command: Submit, peer: str, asked: Asked | None = None, **fields: Any) -> None:
+        """A durable line, folded into the ledger. Raises LogWriteFailed."""
+        if what in ("signed", "refused", "failed"):
+            fields |= {"reward": command.reward, "winners": command.winners}
+        if asked is not None:
+            fields |= {"org": asked.org, "remote": asked.remote}
+        line = Line(
+            now(),
+            what,
+            command.submission,
+            command.kind,
+            command.round,
+            command.stage,
+            peer,
+            account=self.account,
+            **fields,
+        )
+        self._audit.append(line)
+        self._ledger.take(line)
+        log.info(
+            "%s %s %s%s", command.submission, what, line.hash or line.code, f": {line.reason}" if line.reason else ""
+        )

@@ -1,0 +1,1 @@
+"""Submissions, each brought about exactly once: attempts, senders, tracking, and how they end."""

@@ -1,0 +1,189 @@
+"""Blocks and log entries, read from whichever endpoint answers.
+
+Logs near the head are asked for by the block's hash: behind one URL there are often several nodes, and one that does
+not have the block yet says so then, where it would answer a range of numbers with nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from swarmd.chain.endpoints.rpc import Caller, Rpc
+from swarmd.chain.ports import NotThere, Span
+from swarmd.chain.watching.logs import Entry, Hash, Quantity, seconds_of
+from swarmd.core.values import BlockRef
+from swarmd.errors import ChainError, EndpointFailed, RpcRefused
+
+TOGETHER = 16  # calls under way at once
+GROW_AFTER = 8  # ranges answered one after another before the next one is twice as long again
+
+A = TypeVar("A")
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class Header(msgspec.Struct, rename="camel", gc=False):
+    """What is needed of a block's header."""
+
+    number: Quantity
+    hash: Hash
+    parent_hash: Hash
+    timestamp: str
+
+    def ref(self) -> BlockRef:
+        """As it stands in events."""
+        return BlockRef(int(self.number, 16), self.hash, self.parent_hash, seconds_of(self.timestamp))
+
+
+class Asked(NamedTuple):
+    """A range that is being asked for."""
+
+    first: int
+    last: int
+    task: asyncio.Task[list[Entry] | None]
+
+    def give_up(self) -> None:
+        """Nobody wants it any more, nor its error."""
+        self.task.cancel()
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+
+class Blocks:
+    """Reads blocks, and the logs of one contract.
+
+    Args:
+        caller: of the chain.
+        contract: whose logs.
+        range_blocks: most blocks asked for at once.
+    """
+
+    def __init__(self, caller: Caller, contract: str, range_blocks: int) -> None:
+        self._caller = caller
+        self._contract = contract
+        self._range_most = range_blocks
+        self._range = range_blocks
+        self._answered = 0  # ranges since the last refusal
+        self.requests = 0
+
+    async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
+        """A call whose result is of this type. Raises as `Caller.request` does."""
+        self.requests += 1
+        if isinstance(self._caller, Rpc):
+            return await self._caller.ask(method, params, kind)
+        try:
+            return msgspec.convert(await self._caller.request(method, params), kind)
+        except msgspec.ValidationError as error:
+            raise EndpointFailed(f"an endpoint answered {method} with something else than asked for: {error}") from None
+
+    async def head(self) -> BlockRef:
+        """The newest block."""
+        return await self.at("latest")
+
+    async def at(self, block: int | str) -> BlockRef:
+        """A block by its number or tag. Raises NotThere."""
+        tag = hex(block) if isinstance(block, int) else block
+        header = await self.ask("eth_getBlockByNumber", [tag, False], Header | None)  # type: ignore[arg-type]
+        if header is None:
+            raise NotThere(f"the chain has no block {block} yet")
+        return header.ref()
+
+    async def all_at(self, numbers: Iterable[int]) -> list[BlockRef]:
+        """Blocks by their numbers, a few asked for at once. Raises NotThere."""
+        return await together(self.at, numbers)
+
+    async def logs_of_all(self, blocks: Iterable[BlockRef]) -> list[list[Entry]]:
+        """The entries of each of these blocks, a few asked for at once. Raises NotThere."""
+        return await together(self.logs_of, blocks)
+
+    async def is_syncing(self) -> bool:
+        """Whether the endpoint says that it is still catching up; one that does not know the question is not."""
+        try:
+            return bool(await self.ask("eth_syncing", [], Any))
+        except RpcRefused:
+            return False
+
+    async def logs_of(self, block: BlockRef, topics: Sequence[Sequence[str]] = ()) -> list[Entry]:
+        """Entries of one block. Raises NotThere when the endpoint does not know it."""
+        try:
+            return await self._logs({"blockHash": block.hash}, topics)
+        except RpcRefused as refused:
+            raise NotThere(f"no logs of block {block.number} {block.hash}: {refused.message}") from None
+
+    async def spans(
+        self, first: int, last: int, topics: Sequence[Sequence[str]] = (), backwards: bool = False
+    ) -> AsyncIterator[Span]:
+        """Entries of the blocks `first` to `last`, in ranges that the endpoints accept.
+
+        Raises:
+            ChainError: not even a single block's logs are to be had.
+        """
+        asked = self._ask_range(first, last, topics, backwards)
+        try:
+            while asked is not None:
+                entries, begin, end = await asked.task, asked.first, asked.last
+                if entries is not None:
+                    first, last = (first, begin - 1) if backwards else (end + 1, last)
+                asked = self._ask_range(first, last, topics, backwards)  # under way while this one is worked on
+                if entries is not None:
+                    yield Span(begin, end, entries)
+        finally:
+            if asked is not None:
+                asked.give_up()
+
+    def _ask_range(self, first: int, last: int, topics: Sequence[Sequence[str]], backwards: bool) -> Asked | None:
+        """Begin to ask for the next range, if there is one."""
+        if first > last:
+            return None
+        length = min(self._range, last - first + 1)
+        begin = last - length + 1 if backwards else first
+        task = asyncio.create_task(self._range_of(begin, length, topics))
+        return Asked(begin, begin + length - 1, task)
+
+    async def _range_of(self, begin: int, length: int, topics: Sequence[Sequence[str]]) -> list[Entry] | None:
+        """Entries of a range, None after a refusal that a shorter range may be spared."""
+        try:
+            bounds = {"fromBlock": hex(begin), "toBlock": hex(begin + length - 1)}
+            entries = await self._logs(bounds, topics)
+        except (RpcRefused, EndpointFailed) as error:
+            if length == 1:
+                raise ChainError(f"the logs of block {begin} cannot be had: {error.message}") from None
+            self._range, self._answered = max(1, length // 2), 0
+            log.info("logs of %d blocks refused, %d next: %s", length, self._range, error.message)
+            return None
+        self._answered += 1
+        if self._answered >= GROW_AFTER and self._range < self._range_most:
+            self._range, self._answered = min(self._range * 2, self._range_most), 0
+        return entries
+
+    async def _logs(self, where: dict[str, Any], topics: Sequence[Sequence[str]]) -> list[Entry]:
+        asked = where | {"address": self._contract} | ({"topics": [list(each) for each in topics]} if topics else {})
+        entries = await self.ask("eth_getLogs", [asked], list[Entry])
+        return sorted((entry for entry in entries if not entry.removed), key=place_of)
+
+
+def place_of(entry: Entry) -> tuple[int, int]:
+    """Where an entry stands on the chain: block, place in the block."""
+    return int(entry.block_number, 16), int(entry.log_index, 16)
+
+
+async def together(call: Callable[[A], Awaitable[T]], arguments: Iterable[A]) -> list[T]:
+    """The results of calls, a few of them under way at once. Raises what the first that failed raised."""
+    limit = asyncio.Semaphore(TOGETHER)
+
+    async def one(argument: A) -> T:
+        async with limit:
+            return await call(argument)
+
+    results = await asyncio.gather(*map(one, arguments), return_exceptions=True)
+    return [_unwrapped(result) for result in results]
+
+
+def _unwrapped(result: T | BaseException) -> T:
+    if isinstance(result, BaseException):
+        raise result
+    return result

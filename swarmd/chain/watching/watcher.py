@@ -1,0 +1,307 @@
+"""Follows the chain: what the contract says becomes facts, in the order of the blocks, whatever the chain does.
+
+Far behind the head, logs are read in ranges. The last blocks are read one by one, each by its hash and checked against
+the hash of the block before, so that a reorganisation is never missed; how deep it reaches is found by comparing the
+blocks that were read with those of the chain.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from swarmd.chain.membership import CHANGES, Membership
+from swarmd.chain.ports import Endpoints, HeadNews, NotThere, Span
+from swarmd.chain.requirements import Terms
+from swarmd.chain.watching.branch import Branch
+from swarmd.chain.watching.facts import Decode, Reports, by_block
+from swarmd.chain.watching.logs import decode_entry, seconds_of
+from swarmd.config import ChainConfig
+from swarmd.core.commands import WatchChain
+from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, Event, OtherLog
+from swarmd.core.values import BlockRef
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
+from swarmd.worker.runtime import LOOP, Runtime
+
+NEAR_BLOCKS = 64  # below the head, which are read one by one
+DEGRADED_AFTER = 3  # looks in vain, one after another
+ABSENT_AFTER = 12  # the same where endpoints answer, but do not have what another one told of
+PAUSE_S, PAUSE_MAX_S = 0.25, 4.0  # after a look in vain, doubled with each further one
+LOWER_LOOKS = 2  # at a head below the tip, with no endpoint that has the tip, before blocks count as lost
+STALE_S = 60.0  # without a new block before endpoints are compared
+
+log = logging.getLogger(__name__)
+
+
+class Reach(NamedTuple):
+    """How far the watcher is, for status."""
+
+    tip: int
+    head: int
+    lag_s: float  # between the tip's own time and now
+    endpoint: str
+    up: bool
+
+
+class Watcher:
+    """Observes one contract.
+
+    Args:
+        config: endpoints, depth and the like.
+        terms: what the chain must be like, and how it stands.
+        endpoints: the endpoints as such.
+        heads: tells when it is worth looking.
+        emit: takes the facts.
+        account: gives the account that submissions come from, empty while nobody knows.
+        runtime: the clock.
+        decode: what a log entry says.
+    """
+
+    def __init__(
+        self,
+        config: ChainConfig,
+        terms: Terms,
+        endpoints: Endpoints,
+        heads: HeadNews,
+        emit: Callable[[Event], None],
+        account: Callable[[], str],
+        runtime: Runtime = LOOP,
+        decode: Decode = decode_entry,
+    ) -> None:
+        self._config = config
+        self._terms = terms
+        self._endpoints = endpoints
+        self._emit = emit
+        self._account = account
+        self._runtime = runtime
+        self._blocks = terms.blocks
+        self._branch: Branch | None = None
+        self._genesis = ""
+        self._head = 0
+        self._up = False  # ChainUp was observed, and nothing since that asks for another
+        self._checked = False  # the chain is the right one, since the last trouble
+        self._degraded = False  # ChainDegraded was observed, and no ChainUp since
+        self._failures = 0
+        self._lower = 0  # looks at a head below the tip
+        self._moved_at = self._runtime.now()
+        self._warned = False
+        self.heads = heads
+        self.reports = Reports(emit, decode)
+        self.membership = Membership(self._blocks, terms.coordinator, config.from_block, emit, runtime)
+        self.on_head: Callable[[], None] = lambda: None
+        self.on_progress: Callable[[Reach], None] = lambda reach: None
+
+    @property
+    def branch(self) -> Branch:
+        """What has been read."""
+        assert self._branch is not None, "the watcher has not begun"
+        return self._branch
+
+    async def run(self, order: WatchChain) -> None:
+        """Follow the chain for ever.
+
+        Raises:
+            ChainMismatch: another chain than before or than configured, or no such contract there.
+            ConfigError: the contract's rounds have another number of stages than the configuration says.
+        """
+        self._genesis = order.genesis
+        self._endpoints.has_base_fee |= order.base_fee
+        header: BlockRef | None = None
+        while True:
+            try:
+                await self._look(order, header)
+            except (ChainError, ContractRefused) as error:
+                await self._failed(error)
+                header = None
+            else:
+                self._failures = 0
+                header = await self.heads.wait(soon=self._lower > 0)
+
+    def say_again(self) -> None:
+        """Observe `ChainUp` once more, when the chain has been read up to its head."""
+        self._up = False
+        self.heads.wake()
+
+    async def _failed(self, error: ChainError | ContractRefused) -> None:
+        """Say so once, and let some time pass."""
+        log.debug("look in vain: %s", error.message)
+        self._failures += 1
+        if self._failures >= (ABSENT_AFTER if isinstance(error, NotThere) else DEGRADED_AFTER) and not self._degraded:
+            self._degraded = True
+            log.warning("the chain cannot be followed: %s", error.message)
+            self._emit(ChainDegraded(error.message))
+            self._up = self._checked = False
+        await self._runtime.sleep(min(PAUSE_S * 2 ** min(self._failures - 1, 8), PAUSE_MAX_S))
+
+    async def _look(self, order: WatchChain, header: BlockRef | None) -> None:
+        """Read what is new."""
+        if not self._checked:
+            await self._check()
+        if self._branch is None:
+            await self._begin(order)
+        tip = self.branch.tip
+        head = header if header is not None and header.parent == tip.hash else await self._blocks.head()
+        if self.heads.live and header is None and head.number > tip.number:
+            self.heads.found_unannounced()
+        await self._go_to(head)
+        if self.branch.tip != tip:
+            self._moved_at = self._runtime.now()
+        elif self._runtime.now() - self._moved_at > STALE_S:
+            self._moved_at = self._runtime.now()
+            await self._endpoints.leave_laggards()
+        if self.branch.tip.number > tip.number or not self._up:
+            await self._report_up()
+        self.membership.look(await self.confirmed_number())
+        self._tell_progress()
+
+    async def _check(self) -> None:
+        self._genesis = await self._terms.check(self._genesis)
+        self._checked = True
+
+    async def _begin(self, order: WatchChain) -> None:
+        """Take up the thread where the log left it, or before the contract's first block."""
+        if not order.recent:
+            anchor = await self._blocks.at(max(self._config.from_block - 1, 0))
+            self._branch = Branch([anchor])
+            self.reports.report(anchor, [])
+            return
+        self._branch = Branch(order.recent)
+        self.reports.begin_at(self.branch.tip)
+
+    async def _is_on_chain(self, block: BlockRef) -> bool:
+        try:
+            return (await self._blocks.at(block.number)).hash == block.hash
+        except NotThere:
+            return False
+
+    # --- from the tip to the head ---
+
+    async def _go_to(self, head: BlockRef) -> None:
+        """Read the blocks after the tip up to the head, after taking back what is no longer part of the chain."""
+        self._head = head.number
+        tip = self.branch.tip
+        if head.number < tip.number:
+            known = self.branch.at(head.number)
+            if (known is None or known.hash == head.hash) and not await self._is_lost(tip):
+                return
+        self._lower = 0
+        if head.number <= tip.number and head.hash != tip.hash:
+            await self._take_back(head)
+        while head.number - self.branch.tip.number > NEAR_BLOCKS:
+            if not await self._read_far(head.number - NEAR_BLOCKS):
+                await self._take_back(head)
+        while head.number > self.branch.tip.number and not await self._read_near(head):
+            await self._take_back(head)
+
+    async def _is_lost(self, tip: BlockRef) -> bool:
+        """Whether the chain is shorter than it was: no endpoint has the tip, and not just for a moment."""
+        self._lower = 0 if await self._endpoints.has_block(tip) else self._lower + 1
+        return self._lower >= LOWER_LOOKS
+
+    async def _take_back(self, head: BlockRef) -> None:
+        """The tip is no longer part of the chain: find where the chain forked off, and tell."""
+        self._checked = False
+        await self._check()
+        tip = self.branch.tip
+
+        async def is_on_chain(block: BlockRef) -> bool:
+            return block.number <= head.number and await self._is_on_chain(block)
+
+        fork = await self.branch.fork(is_on_chain)
+        if fork is None:
+            raise ChainMismatch(
+                f"the chain was reset: none of the last {len(self.branch)} blocks that were read, up to "
+                f"{tip.number} {tip.hash}, is part of it any more",
+                "Start with an empty data directory if this is meant to be a new chain, else correct chain.rpc",
+            )
+        if fork == tip:
+            raise NotThere(f"block {tip.number} came and went")
+        log.warning("blocks %d to %d were replaced", fork.number + 1, tip.number)
+        self.branch.cut(fork.number)
+        self.reports.begin_at(fork)
+        self.membership.forget(fork.number)
+        self._up = False
+        self._emit(ChainReorged(fork, tip.number - fork.number))
+
+    async def _read_far(self, last: int) -> bool:
+        """Read in ranges up to the block `last`. Returns False when the tip turns out not to be part of the chain."""
+        async for span in self._blocks.spans(self.branch.tip.number + 1, last):
+            first, end = await self._blocks.all_at((span.first, span.last))
+            if span.first == self.branch.tip.number + 1 and first.parent != self.branch.tip.hash:
+                return False
+            await self._report_span(span, end)
+            self.branch.add(end)
+            self._tell_progress()
+        return True
+
+    async def _report_span(self, span: Span, end: BlockRef) -> None:
+        groups = by_block(span.entries)
+        untimed = [number for number, entries in groups if entries[0].block_timestamp is None]
+        headers = {block.number: block for block in [*await self._blocks.all_at(untimed), end]}
+        for number, entries in groups:
+            block = headers.get(number) or BlockRef(
+                number, entries[0].block_hash, "", seconds_of(entries[0].block_timestamp or "")
+            )
+            if block.hash != entries[0].block_hash:
+                raise NotThere(f"block {number} changed while it was read")
+            self._note(block, self.reports.report(block, entries))
+            await self._runtime.sleep(0.0)
+        if not groups or groups[-1][0] != end.number:
+            self.reports.report(end, [])
+
+    async def _read_near(self, head: BlockRef) -> bool:
+        """Read block by block. Returns False when the tip turns out not to be part of the chain."""
+        blocks = [*await self._blocks.all_at(range(self.branch.tip.number + 1, head.number)), head]
+        for before, block in pairwise(blocks):
+            if block.parent != before.hash:
+                raise NotThere(f"block {block.number} changed while it was read")
+        if blocks[0].parent != self.branch.tip.hash:
+            return False
+        for block, entries in zip(blocks, await self._blocks.logs_of_all(blocks), strict=True):
+            self._note(block, self.reports.report(block, entries))
+            self.branch.add(block)
+        return True
+
+    def _note(self, block: BlockRef, logs: tuple[AnyChainLog, ...]) -> None:
+        if any(isinstance(entry, OtherLog) and entry.name in CHANGES for entry in logs):
+            self.membership.note_change(block.number)
+
+    # --- what is known at the tip ---
+
+    async def _report_up(self) -> None:
+        if not self._up:
+            await self._endpoints.learn_base_fee()
+            up = await self._terms.standing(self.branch.tip, self._genesis, self._account())
+            self._emit(replace(up, base_fee=self._endpoints.has_base_fee))
+            self._up, self._degraded = True, False
+            log.info("at block %d, by %s", self.branch.tip.number, self._endpoints.current)
+        self.on_head()
+
+    async def confirmed_number(self) -> int:
+        """The last block that counts as confirmed, -1 while there is none. Raises ChainError."""
+        tip = self.branch.tip.number if self._branch is not None else (await self._blocks.head()).number
+        if self._config.finality != "depth":
+            try:
+                return min((await self._blocks.at(self._config.finality)).number, tip)
+            except (RpcRefused, NotThere) as error:
+                self._warn_of_finality(error.message)
+        return max(tip - self._config.depth, -1)
+
+    def _warn_of_finality(self, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "the chain has no %s blocks (%s): chain.depth = %d counts as confirmed instead",
+                *(self._config.finality, reason, self._config.depth),
+            )
+
+    def _tell_progress(self) -> None:
+        tip = self.branch.tip
+        lag_s = max(self._runtime.time() - tip.at, 0.0) if tip.at else 0.0
+        self.on_progress(
+            Reach(tip.number, max(self._head, tip.number), lag_s, self.heads.live or self._endpoints.current, self._up)
+        )

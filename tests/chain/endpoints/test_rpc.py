@@ -1,0 +1,321 @@
+"""Calls over several endpoints: whatever one of them does, another serves, and no message shows a key."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from swarmd.chain.endpoints import endpoint, rpc
+from swarmd.chain.endpoints.endpoint import retry_after_s
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints.urls import name_of, read_urls
+from swarmd.chain.ethereum import Ethereum
+from swarmd.chain.fees import quote
+from swarmd.config import FeesConfig
+from swarmd.errors import ChainMismatch, ConfigError, EndpointFailed, RpcRefused
+from tests.chain.grounds import CHAIN_ID, Answer, Ground, Middleman, error, middleman, result
+
+pytestmark = pytest.mark.anyio
+SECRET = "secret-key"
+
+
+def status(code: int, **headers: str) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
+    async def act(call: dict[str, Any]) -> Answer:
+        return web.Response(status=code, text=f"no, {SECRET} may not", headers=headers)
+
+    return act
+
+
+def test_urls_may_come_from_a_credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rpc").write_text("# paid\nhttps://rpc.example.org/key\n")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert read_urls(["credential:rpc"], tmp_path / "elsewhere") == ["https://rpc.example.org/key"]
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY")
+    with pytest.raises(ConfigError, match="LoadCredential=rpc"):
+        read_urls(["credential:rpc"], tmp_path)
+
+
+def body(text: str) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
+    async def act(call: dict[str, Any]) -> Answer:
+        return web.Response(text=text)
+
+    return act
+
+
+async def silence(call: dict[str, Any]) -> Answer:
+    await asyncio.sleep(30)
+    return None
+
+
+async def throttle(call: dict[str, Any]) -> Answer:
+    return error(call, -32005, f"project {SECRET}: daily request count exceeded, request rate limited")
+
+
+async def another_chain(call: dict[str, Any]) -> Answer:
+    return result(call, "0x1") if call["method"] == "eth_chainId" else None
+
+
+async def another_type(call: dict[str, Any]) -> Answer:
+    return result(call, ["no", "number"]) if call["method"] == "eth_blockNumber" else None
+
+
+FAILURES = {
+    "401": status(401),
+    "403": status(403),
+    "429": status(429),
+    "429 for a while": status(429, **{"Retry-After": "120"}),
+    "500": status(500),
+    "502": status(502),
+    "302": status(302, Location="http://127.0.0.1:1/"),
+    "html": body("<html>hello</html>"),
+    "json": body('{"hello": 1}'),
+    "bytes": body("\x00\ufffd"),
+    "half": body('{"jsonrpc": "2.0", "id": 1, "resu'),
+    "nothing": body(""),
+    "another type": another_type,
+    "another chain": another_chain,
+    "throttled": throttle,
+    "silence": silence,
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_the_next_endpoint_serves_when_one_fails(ground: Ground, failure: str) -> None:
+    async with middleman(ground.url) as bad:
+        bad.act = FAILURES[failure]
+        calls = Rpc([bad.url, ground.url], CHAIN_ID, 0.3)
+        try:
+            assert await calls.ask("eth_blockNumber", [], str) == hex(ground.height())
+            assert calls.current == name_of(ground.url)
+            assert await calls.ask("eth_blockNumber", [], str) == hex(ground.height())
+            assert sum(bad.calls.values()) <= 2, "it is asked again at once"
+        finally:
+            await calls.close()
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+async def test_an_error_names_the_endpoint_and_not_its_key(ground: Ground, failure: str) -> None:
+    async with middleman(ground.url) as bad:
+        bad.act = FAILURES[failure]
+        calls = Rpc([bad.url], CHAIN_ID, 0.3)
+        kind = ChainMismatch if failure == "another chain" else EndpointFailed
+        with pytest.raises(kind) as raised:
+            await calls.ask("eth_blockNumber", [], str)
+        await calls.close()
+        assert f"http://127.0.0.1:{bad.port}" in str(raised.value) and SECRET not in str(raised.value)
+
+
+async def test_a_refused_connection_is_a_failure(ground: Ground) -> None:
+    async with middleman(ground.url) as gone:
+        urls = [gone.url, gone.ws]
+    for url in urls:
+        calls = Rpc([url], CHAIN_ID, 0.5)
+        with pytest.raises(EndpointFailed) as raised:
+            await calls.request("eth_blockNumber", [])
+        await calls.close()
+        assert "Connect" in str(raised.value) and SECRET not in str(raised.value)
+
+
+async def test_the_preferred_endpoint_is_taken_again_once_it_answers(ground: Ground) -> None:
+    async with middleman(ground.url) as preferred:
+        preferred.act = status(503)
+        calls = Rpc([preferred.url, ground.url], CHAIN_ID, 1.0)
+        await calls.request("eth_blockNumber", [])
+        preferred.act = Middleman._pass_on
+        deadline = time.monotonic() + 10
+        while calls.current != name_of(preferred.url):
+            assert time.monotonic() < deadline, "it is never taken again"
+            await calls.request("eth_blockNumber", [])
+            await asyncio.sleep(0.02)
+        await calls.close()
+
+
+async def test_a_silent_endpoint_that_is_preferred_holds_nobody_up(ground: Ground) -> None:
+    async with middleman(ground.url) as preferred:
+        preferred.act = silence
+        calls = Rpc([preferred.url, ground.url], CHAIN_ID, 0.4)
+        await calls.request("eth_blockNumber", [])
+        await asyncio.sleep(rpc.BACKOFF_S + 0.05)
+        asked = preferred.calls["eth_chainId"]
+        await asyncio.wait_for(calls.request("eth_blockNumber", []), 0.3)
+        await asyncio.sleep(0.05)
+        assert preferred.calls["eth_chainId"] == asked + 1, "it is probed meanwhile"
+        await calls.close()
+
+
+async def test_retry_after_is_respected(ground: Ground) -> None:
+    async with middleman(ground.url) as throttling:
+        throttling.act = status(429, **{"Retry-After": "60"})
+        calls = Rpc([throttling.url], CHAIN_ID, 1.0)
+        for _ in range(3):
+            with pytest.raises(EndpointFailed):
+                await calls.request("eth_blockNumber", [])
+        assert sum(throttling.calls.values()) == 1
+        await calls.close()
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("", 0.0), ("soon", 0.0), ("99999", 300.0), ("-1", 0.0)])
+async def test_retry_after_is_read(header: str, seconds: float) -> None:
+    assert retry_after_s(header) == seconds
+
+
+async def test_all_endpoints_of_another_chain_are_a_mismatch(ground: Ground) -> None:
+    calls = Rpc([ground.url, ground.ws], 1, 1.0)
+    with pytest.raises(ChainMismatch) as raised:
+        await calls.request("eth_blockNumber", [])
+    assert "31337" in str(raised.value) and "chain.chain_id is 1" in str(raised.value)
+    await calls.close()
+
+
+async def test_one_endpoint_of_another_chain_does_no_harm_while_the_right_one_rests(ground: Ground) -> None:
+    async with middleman(ground.url) as foreign, middleman(ground.url) as right:
+        foreign.act = another_chain
+        calls = Rpc([foreign.url, right.url], CHAIN_ID, 1.0)
+        await calls.request("eth_blockNumber", [])
+        right.act = status(503)
+        with pytest.raises(EndpointFailed):
+            await calls.request("eth_blockNumber", [])
+        assert foreign.calls.keys() == {"eth_chainId"}
+        await calls.close()
+
+
+@pytest.mark.parametrize("way", ["http", "ws"])
+async def test_a_refusal_is_no_failure(ground: Ground, way: str) -> None:
+    async def refuse(call: dict[str, Any]) -> Answer:
+        refused = error(call, 3, f"execution reverted ({SECRET})", {"data": "0x723dc675"})
+        return refused if call["method"] == "eth_call" else None
+
+    async with middleman(ground.url) as between:
+        between.act = refuse
+        calls = Rpc([between.url if way == "http" else between.ws, ground.url], CHAIN_ID, 1.0)
+        with pytest.raises(RpcRefused) as raised:
+            await calls.request("eth_call", [{}, "latest"])
+        assert (raised.value.code, raised.value.data) == (3, "0x723dc675") and SECRET not in str(raised.value)
+        await calls.request("eth_blockNumber", [])
+        assert calls.current == name_of(between.url if way == "http" else between.ws)
+        await calls.close()
+
+
+async def test_a_refusal_with_a_status_of_its_own_is_one(ground: Ground) -> None:
+    async def refuse(call: dict[str, Any]) -> Answer:
+        return web.json_response(error(call, -32602, "range too long"), status=400) if call["params"] else None
+
+    async with middleman(ground.url) as between:
+        between.act = refuse
+        calls = Rpc([between.url], CHAIN_ID, 1.0)
+        with pytest.raises(RpcRefused, match="range too long"):
+            await calls.request("eth_getLogs", [{}])
+        await calls.close()
+
+
+async def test_an_answer_that_is_too_large_is_refused(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "ANSWER_BYTES_MAX", 1000)
+    calls = Rpc([ground.url], CHAIN_ID, 1.0)
+    with pytest.raises(RpcRefused, match="more than 1000 bytes"):
+        await calls.request("eth_getBlockByNumber", ["latest", True])
+    await calls.close()
+
+
+async def test_a_websocket_serves_many_calls_and_comes_back(ground: Ground) -> None:
+    async with middleman(ground.url) as between:
+        calls = Rpc([between.ws], CHAIN_ID, 2.0)
+        numbers = await asyncio.gather(*(calls.request("eth_getBlockByNumber", [hex(n % 3), False]) for n in range(30)))
+        assert [int(block["number"], 16) for block in numbers] == [n % 3 for n in range(30)]
+        between.act = silence
+        waiting = asyncio.create_task(calls.request("eth_blockNumber", []))
+        await asyncio.sleep(0.05)
+        await between.sockets[-1].close()
+        with pytest.raises(EndpointFailed, match="closed the connection"):
+            await waiting
+        between.act = Middleman._pass_on
+        await asyncio.sleep(rpc.BACKOFF_S + 0.05)
+        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+        assert between.calls["eth_chainId"] >= 2, "it is asked for its chain again after a loss"
+        await calls.close()
+
+
+async def test_a_websocket_that_sends_garbage_is_a_failure(ground: Ground) -> None:
+    async with middleman(ground.url) as between:
+        calls = Rpc([between.ws, ground.url], CHAIN_ID, 1.0)
+        await calls.request("eth_blockNumber", [])
+        await between.sockets[-1].send_str("hello")
+        await asyncio.sleep(0.05)
+        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+        await calls.close()
+
+
+# --- where URLs stand ---
+
+
+async def test_urls_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "rpc").write_text("# mine\nhttps://a.example/v2/key\n\nwss://b.example\n")
+    assert read_urls(["file:rpc", "http://127.0.0.1:1"], tmp_path) == [
+        "https://a.example/v2/key",
+        "wss://b.example",
+        "http://127.0.0.1:1",
+    ]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"ftp://secret-key.example", b"http://", b"x" * 100_000])
+async def test_a_file_without_urls_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "rpc").write_bytes(content)
+    with pytest.raises(ConfigError) as raised:
+        read_urls(["file:rpc"], tmp_path)
+    assert SECRET not in str(raised.value) and len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://user:password@node.example/v2/key?x=1", "https://node.example"),
+        ("ws://[::1]:8546/key", "ws://[::1]:8546"),
+        ("http://127.0.0.1:8545", "http://127.0.0.1:8545"),
+    ],
+)
+async def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
+    assert name_of(url) == shown
+
+
+async def hide_base_fee(ground: Ground, call: dict[str, Any]) -> Answer:
+    """As an endpoint that wants a fortune paid for gas."""
+    if call["method"] == "eth_gasPrice":
+        return result(call, hex(196 * 10**9))
+    if call["method"] != "eth_getBlockByNumber":
+        return None
+    block = ground.say(call["method"], *call["params"])
+    block.pop("baseFeePerGas")
+    return result(call, block)
+
+
+async def test_an_endpoint_that_hides_the_base_fee_is_passed_over_once_the_chain_is_known_to_have_one(
+    ground: Ground,
+) -> None:
+    async with middleman(ground.url) as liar:
+        calls = Rpc([liar.url, ground.url], CHAIN_ID, 2.0)
+        try:
+            await calls.learn_base_fee()
+            assert calls.has_base_fee
+            liar.act = partial(hide_base_fee, ground)
+            price = await quote(Ethereum(calls), FeesConfig())
+            assert price.tip_wei is not None and price.fee_wei < 10 * 10**9
+        finally:
+            await calls.close()
+
+
+@pytest.mark.parametrize(("shown", "known"), [("++", True), ("+-", True), ("+--", False), ("--", False), ("", False)])
+async def test_half_of_the_endpoints_say_whether_there_is_one(ground: Ground, shown: str, known: bool) -> None:
+    async with middleman(ground.url) as liar:
+        liar.act = partial(hide_base_fee, ground)
+        urls = [ground.url if each == "+" else liar.url for each in shown]
+        calls = Rpc(urls or ["http://127.0.0.1:1"], CHAIN_ID, 2.0)
+        await calls.learn_base_fee()
+        await calls.close()
+        assert calls.has_base_fee is known

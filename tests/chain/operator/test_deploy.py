@@ -1,0 +1,344 @@
+"""A contract of one's own: made once, however often the run that makes it is killed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from eth_account import Account
+from eth_account.signers.local import LocalAccount
+from web3 import Web3
+
+from swarmd.chain.coordinator import Coordinator, Policy
+from swarmd.chain.endpoints.rpc import Caller, Rpc
+from swarmd.chain.operator.deploy import (
+    Plan,
+    allow_peers,
+    deploy,
+    disallow_peers,
+    remove_bootnode,
+    set_open,
+    set_policy,
+)
+from swarmd.chain.operator.transactions import Journal, Orders
+from swarmd.config import FeesConfig
+from swarmd.errors import ChainError, ChainMismatch, ConfigError, ContractRefused, ManifestError
+from tests.anvil import running_anvil
+from tests.contracts.chain import connect
+
+pytestmark = pytest.mark.anyio
+
+CHAIN_ID = 31337
+BOOTNODES = ("/ip4/192.0.2.1/tcp/1/p2p/12D3KooWa", "/ip4/192.0.2.2/tcp/1/p2p/12D3KooWb")
+OPEN = Plan(1, Policy(2, 300), BOOTNODES)
+CLOSED = Plan(3, Policy(0, 60), BOOTNODES[:1], members=("peer-a", "peer-b"))
+STEPS = {OPEN: 4, CLOSED: 7}  # transactions
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class Mortal:
+    """A caller that dies at its n-th request: before it is made, or when its answer has come."""
+
+    def __init__(self, caller: Caller, dies_at: int, after: bool) -> None:
+        self._caller = caller
+        self._dies_at = dies_at
+        self._after = after
+        self.requests = 0
+
+    async def request(self, method: str, params: Sequence[Any]) -> Any:
+        self.requests += 1
+        if self.requests == self._dies_at and not self._after:
+            raise Killed(method)
+        answer = await self._caller.request(method, params)
+        if self.requests == self._dies_at:
+            raise Killed(method)
+        return answer
+
+
+class Bench:
+    """A chain, and accounts that orders are given by."""
+
+    def __init__(self, w3: Web3, url: str) -> None:
+        self.w3 = w3
+        self.url = url
+        self.told: list[str] = []
+        self.heard = anyio.Event()
+        self.opened: list[Rpc] = []
+
+    def say(self, method: str, *params: Any) -> Any:
+        return self.w3.provider.make_request(method, list(params))["result"]  # type: ignore[arg-type]
+
+    def account(self, coins: float = 1.0) -> LocalAccount:
+        account: LocalAccount = Account.create()
+        self.say("anvil_setBalance", account.address, hex(int(coins * 10**18)))
+        return account
+
+    def tell(self, line: str) -> None:
+        self.told.append(line)
+        self.heard.set()
+
+    async def hear(self, words: str) -> None:
+        """Wait until that has been told."""
+        while not any(words in line for line in self.told):
+            self.heard = anyio.Event()
+            await self.heard.wait()
+
+    def sent_by(self, account: LocalAccount) -> int:
+        return self.w3.eth.get_transaction_count(account.address)
+
+    def orders(
+        self, account: LocalAccount, path: Path | None = None, caller: Caller | None = None, **fees: float
+    ) -> Orders:
+        """As a process that begins does it."""
+        journal = Journal(path)
+        genesis = self.w3.eth.get_block(0)["hash"].to_0x_hex()
+        journal.begin(CHAIN_ID, genesis, account.address)
+        return Orders(caller or self.rpc(), account, FeesConfig(**fees), journal, self.tell)
+
+    def rpc(self) -> Rpc:
+        self.opened.append(Rpc([self.url], CHAIN_ID, 5.0))
+        return self.opened[-1]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_anvil() as url:
+        yield url
+
+
+@pytest.fixture
+async def bench(url: str) -> AsyncIterator[Bench]:
+    bench = Bench(connect(url), url)
+    yield bench
+    for rpc in bench.opened:
+        await rpc.close()
+
+
+async def matches(bench: Bench, contract: str, plan: Plan) -> None:
+    """The contract is as planned."""
+    coordinator = Coordinator(bench.rpc(), contract)
+    assert await coordinator.place() == (0, 0)
+    assert await coordinator.stages() == plan.stages
+    assert await coordinator.policy() == plan.policy
+    assert await coordinator.bootnodes() == plan.bootnodes
+    assert await coordinator.membership_open() == (plan.members is None)
+    expected = (True, True, plan.members is None)
+    assert await coordinator.members(["peer-a", "peer-b", "peer-c"]) == expected
+
+
+@pytest.mark.parametrize("plan", [OPEN, CLOSED], ids=["open", "closed"])
+async def test_it_is_made_as_planned(bench: Bench, plan: Plan) -> None:
+    account = bench.account()
+    deployed = await deploy(bench.orders(account), plan)
+    await matches(bench, deployed.contract, plan)
+    assert bench.sent_by(account) == len(deployed.receipts) == STEPS[plan]
+    paid = 10**18 - bench.w3.eth.get_balance(account.address)
+    assert sum(receipt.cost_wei for receipt in deployed.receipts) == paid
+    assert bench.w3.eth.get_code(deployed.contract, deployed.from_block) != b""
+    assert bench.w3.eth.get_code(deployed.contract, deployed.from_block - 1) == b""
+
+
+async def dies_and_goes_on(bench: Bench, path: Path, plan: Plan, dies_at: int, after: bool) -> bool:
+    """Whether it was killed at that request; then it goes on, and sends each transaction once."""
+    account = bench.account()
+    try:
+        await deploy(bench.orders(account, path, Mortal(bench.rpc(), dies_at, after)), plan)
+        return False
+    except Killed:
+        pass
+    deployed = await deploy(bench.orders(account, path), plan)
+    assert bench.sent_by(account) == STEPS[plan], f"killed at request {dies_at}"
+    await matches(bench, deployed.contract, plan)
+    return True
+
+
+KILLED = pytest.mark.parametrize(("after", "plan"), [(False, CLOSED), (True, OPEN)], ids=["before", "after"])
+
+
+@KILLED
+async def test_killed_at_a_request_it_goes_on_and_makes_nothing_twice(
+    bench: Bench, tmp_path: Path, after: bool, plan: Plan
+) -> None:
+    """At the first requests and a few others; all of them are in the long form below."""
+    always = 4 * STEPS[plan]  # how many there are beyond is a matter of how often a receipt is asked for
+    for dies_at in (1, 2, *sorted(random.Random(STEPS[plan]).sample(range(3, always), 5)), always):
+        assert await dies_and_goes_on(bench, tmp_path / f"{dies_at}.json", plan, dies_at, after)
+
+
+@pytest.mark.soak
+@KILLED
+async def test_killed_at_every_request_it_goes_on_and_makes_nothing_twice(
+    bench: Bench, tmp_path: Path, after: bool, plan: Plan
+) -> None:
+    for dies_at in count(1):
+        if not await dies_and_goes_on(bench, tmp_path / f"{dies_at}.json", plan, dies_at, after):
+            break
+    assert dies_at > 4 * STEPS[plan]
+
+
+async def test_killed_again_and_again(bench: Bench, tmp_path: Path) -> None:
+    account, path = bench.account(), tmp_path / "deploy.json"
+    for lives in count(1):
+        try:
+            deployed = await deploy(bench.orders(account, path, Mortal(bench.rpc(), lives, lives % 2 == 0)), OPEN)
+            break
+        except Killed:
+            continue
+    assert bench.sent_by(account) == STEPS[OPEN]
+    await matches(bench, deployed.contract, OPEN)
+
+
+async def test_what_is_there_is_not_made_again(bench: Bench, tmp_path: Path) -> None:
+    account, path = bench.account(), tmp_path / "deploy.json"
+    first = await deploy(bench.orders(account, path), OPEN)
+    assert await deploy(bench.orders(account, path), OPEN) == first
+    assert bench.sent_by(account) == STEPS[OPEN]
+
+
+async def test_an_account_that_cannot_pay_is_told_what_it_needs(bench: Bench, tmp_path: Path) -> None:
+    account, path = bench.account(0.0), tmp_path / "deploy.json"
+    with pytest.raises(ChainError) as caught:
+        await deploy(bench.orders(account, path), OPEN)
+    assert account.address in caught.value.message
+    assert "Send it some" in caught.value.fix
+    bench.say("anvil_setBalance", account.address, hex(10**18))
+    await matches(bench, (await deploy(bench.orders(account, path), OPEN)).contract, OPEN)
+
+
+async def test_a_nonce_that_somebody_else_used(bench: Bench, tmp_path: Path) -> None:
+    """The signed transaction never left; another one has its place."""
+    account, path = bench.account(), tmp_path / "deploy.json"
+    orders = bench.orders(account, path)
+    dies_at = 1
+    while not orders.has("implementation"):
+        account = bench.account()
+        path = tmp_path / f"{dies_at}.json"
+        with pytest.raises(Killed):
+            await deploy(bench.orders(account, path, Mortal(bench.rpc(), dies_at, after=False)), OPEN)
+        orders = bench.orders(account, path)
+        dies_at += 1
+    assert bench.sent_by(account) == 0
+    transfer = {"to": account.address, "value": 0, "nonce": 0, "gas": 21000, "gasPrice": 2 * 10**9, "chainId": CHAIN_ID}
+    bench.w3.eth.send_raw_transaction(account.sign_transaction(transfer).raw_transaction)
+    deployed = await deploy(orders, OPEN)
+    assert bench.sent_by(account) == STEPS[OPEN] + 1
+    assert any("another transaction took its place" in line for line in bench.told)
+    await matches(bench, deployed.contract, OPEN)
+
+
+async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(bench: Bench) -> None:
+    account = bench.account()
+    contract = (await deploy(bench.orders(account), OPEN)).contract
+    bench.say("evm_setAutomine", False)
+    orders = bench.orders(account, stuck_s=0.3)
+    policy = Policy(5, 5)
+
+    async def mine_when_replaced() -> None:
+        with anyio.fail_after(20):
+            await bench.hear("trying again at")
+        bench.say("evm_mine")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(mine_when_replaced)
+        receipt = await set_policy(orders, Coordinator(orders.caller, contract), policy)
+    assert receipt is not None
+    assert bench.sent_by(account) == STEPS[OPEN] + 1
+    assert await Coordinator(orders.caller, contract).policy() == policy
+    bench.say("evm_setAutomine", True)
+
+
+async def test_a_transaction_that_was_dropped_is_sent_again(bench: Bench, tmp_path: Path) -> None:
+    """By a reorganisation, after the journal was written: the same bytes go out once more."""
+    account, path = bench.account(), tmp_path / "deploy.json"
+    snapshot = bench.say("evm_snapshot")
+    first = await deploy(bench.orders(account, path), OPEN)
+    bench.say("evm_revert", snapshot)
+    assert bench.sent_by(account) == 0
+    again = await deploy(bench.orders(account, path), OPEN)
+    assert again.contract == first.contract
+    assert bench.sent_by(account) == STEPS[OPEN]
+
+
+async def test_a_refusal_of_the_contract_names_the_role(bench: Bench) -> None:
+    deployed = await deploy(bench.orders(bench.account()), OPEN)
+    stranger = bench.orders(bench.account())
+    with pytest.raises(ContractRefused) as caught:
+        await set_policy(stranger, Coordinator(stranger.caller, deployed.contract), Policy(9, 9))
+    assert caught.value.code == "OnlyOwner"
+    assert "OWNER_ROLE" in caught.value.fix
+
+
+async def test_orders_do_only_what_is_needed(bench: Bench) -> None:
+    account = bench.account()
+    orders = bench.orders(account)
+    coordinator = Coordinator(orders.caller, (await deploy(orders, CLOSED)).contract)
+    orders = bench.orders(account)
+    assert await set_policy(orders, coordinator, CLOSED.policy) is None
+    assert await remove_bootnode(orders, coordinator, "elsewhere") is None
+    assert await allow_peers(orders, coordinator, ("peer-a",)) == []
+    assert await disallow_peers(orders, coordinator, ("peer-c",)) == []
+    assert await set_open(orders, coordinator, False) is None
+    assert bench.sent_by(account) == STEPS[CLOSED]
+    assert await remove_bootnode(orders, coordinator, BOOTNODES[0]) is not None
+    assert await coordinator.bootnodes() == ()
+    assert len(await disallow_peers(orders, coordinator, ("peer-a", "peer-c"))) == 1
+    assert await coordinator.members(["peer-a", "peer-b"]) == (False, True)
+
+
+async def test_a_price_above_the_bound_is_never_signed(bench: Bench) -> None:
+    account = bench.account()
+    with pytest.raises(ChainError, match="max_gwei"):
+        await deploy(bench.orders(account, max_gwei=1e-9), OPEN)
+    assert bench.sent_by(account) == 0
+
+
+async def test_a_journal_of_another_chain_or_account(bench: Bench, tmp_path: Path) -> None:
+    path = tmp_path / "deploy.json"
+    account = bench.account()
+    bench.orders(account, path)
+    with pytest.raises(ChainMismatch, match="begun by the account"):
+        bench.orders(bench.account(), path)
+    with pytest.raises(ChainMismatch, match="another chain"):
+        Journal(path).begin(CHAIN_ID, "0x" + "1" * 64, account.address)
+    assert path.stat().st_mode & 0o077 == 0
+
+
+STEP = b'{"chain_id":1,"genesis":"","account":"","steps":{"a":[{"hash":"0x%s","nonce":0,"raw":"%s","fee_wei":"1"}]}}'
+ODD_HASH, ODD_RAW = STEP % (b"12", b"0x12"), STEP % (64 * b"1", b"0x1z")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"chain_id": 1}', b"\xff", b"[]", ODD_HASH, ODD_RAW])
+def test_a_damaged_journal_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "deploy.json"
+    path.write_bytes(content)
+    with pytest.raises(ManifestError, match="is damaged"):
+        Journal(path)
+
+
+async def test_there_is_no_contract_for_four_stages(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match="only of 1, 2 or 3"):
+        await deploy(bench.orders(bench.account()), Plan(4, Policy(), ()))
+
+
+async def test_a_contract_of_two_stages(bench: Bench) -> None:
+    plan = Plan(2, Policy(2, 300), BOOTNODES[:1])
+    deployed = await deploy(bench.orders(bench.account()), plan)
+    await matches(bench, deployed.contract, plan)
+    assert await Coordinator(bench.rpc(), deployed.contract).stages() == 2
+
+
+async def test_code_of_another_kind_is_told(bench: Bench) -> None:
+    orders = bench.orders(bench.account())
+    receipt = await orders.carry_out("other", None, bytes.fromhex("60006000f3"))
+    with pytest.raises(ChainMismatch):
+        await Coordinator(orders.caller, receipt.contract).check()
+    with pytest.raises(ContractRefused):
+        await orders.carry_out("revert", None, bytes.fromhex("60006000fd"))

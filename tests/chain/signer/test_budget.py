@@ -1,0 +1,185 @@
+"""What an account may sign for in a day: kept on a real chain, over restarts, by the node and by the signer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from eth_account import Account
+from eth_typing import HexStr
+
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.signer.audit import AuditLog, Line
+from swarmd.chain.signer.budget import Budget, counted
+from swarmd.chain.signer.ledger import Ledger
+from swarmd.chain.signer.signer import Asked, Signer
+from swarmd.chain.submitting.wallet import wallet_of
+from swarmd.config import FeesConfig
+from swarmd.core.commands import Submit
+from swarmd.core.events import CommandFailed, SubmissionConfirmed, SubmissionPrepared
+from swarmd.core.values import Prepared
+from swarmd.errors import BudgetSpent, EndpointFailed
+from swarmd.gas import COIN_WEI
+from tests.chain.endpoints.test_rpc import hide_base_fee
+from tests.chain.faults import Node, Places, account_named, attempts_of, settings, stop_all
+from tests.chain.grounds import Ground, middleman
+from tests.chain.signing import KEY, fund
+from tests.chain.submitting.test_submitter import wish
+
+pytestmark = pytest.mark.anyio
+DAY_S = 86_400
+REGISTER = Submit("register", "register", "register")
+
+
+@pytest.fixture(autouse=True)
+async def endings() -> AsyncIterator[None]:
+    """No worker outlives its test."""
+    yield
+    await stop_all()
+
+
+def budget(most: float, at: list[float]) -> Budget:
+    return Budget(FeesConfig(day_coins_max=most), lambda: at[0])
+
+
+# --- reckoning ---
+
+
+async def test_nothing_above_the_budget_is_let_through_and_the_next_day_begins_anew() -> None:
+    at = [10.5 * DAY_S]
+    day = budget(1.0, at)
+    day.check(COIN_WEI, 0, "reward")
+    day.note(COIN_WEI * 7 // 10, 0)
+    day.check(COIN_WEI * 3 // 10, 0, "reward")
+    with pytest.raises(BudgetSpent, match=r"0\.7 coins of 1 are signed for today, and the reward may cost 0\.4 coins"):
+        day.check(COIN_WEI * 4 // 10, 0, "reward")
+    day.check(COIN_WEI, COIN_WEI * 7 // 10, "reward")  # in the place of what is counted
+    at[0] = 11.0 * DAY_S
+    day.check(COIN_WEI, 0, "reward")
+    assert day.figures() == {"day_spent_coins": 0.0, "day_coins_max": 1.0}
+
+
+async def test_what_the_log_says_is_taken_up_and_what_was_signed_since_stays() -> None:
+    at = [10.5 * DAY_S]
+    day = budget(1.0, at)
+    day.take_up(9, COIN_WEI)
+    assert day.spent_wei == 0, "that was yesterday"
+    day.take_up(10, COIN_WEI // 2)
+    day.note(COIN_WEI // 4, 0)
+    day.take_up(10, COIN_WEI // 2)
+    assert day.spent_wei == COIN_WEI * 3 // 4
+
+
+async def test_a_transaction_dearer_than_a_whole_day_is_told_as_that() -> None:
+    with pytest.raises(BudgetSpent, match=r"may cost 2 coins, and chain\.fees\.day_coins_max is 1 for a whole day"):
+        budget(1.0, [0.0]).check(2 * COIN_WEI, 0, "vote")
+
+
+async def test_without_a_bound_everything_is_let_through_and_counted() -> None:
+    day = budget(0.0, [0.0])
+    day.check(10**6 * COIN_WEI, 0, "vote")
+    day.note(3 * COIN_WEI, 0)
+    assert day.figures() == {"day_spent_coins": 3.0}
+
+
+async def test_of_one_nonce_the_dearest_counts() -> None:
+    attempts = [Prepared("0xa", 4, cost_wei="5"), Prepared("0xb", 4, cost_wei="9"), Prepared("0xc", 5, cost_wei="70")]
+    assert [counted(attempts, nonce) for nonce in (4, 5, 6)] == [9, 70, 0]
+
+
+# --- a node ---
+
+
+async def test_a_submission_waits_for_the_next_day_and_goes_on_by_itself(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarmd.chain.submitting.submitter.HELD_S", 0.02)
+    at = [10.5 * DAY_S]
+    day, config, account = budget(0.05, at), settings(ground), account_named(ground, "alice")
+    day.take_up(10, COIN_WEI // 20 - 1)  # as the log has it
+    node = Node(ground, config, lambda calls: wallet_of(config, calls, account, day), "me", Places())
+    name = wish(node, "register")
+    await node.run(lambda: bool(node.of(CommandFailed)))
+    reason = node.of(CommandFailed)[0].reason
+    assert "0.05 coins of 0.05 are signed for today, and the register may cost" in reason and "00:00 UTC" in reason
+    assert not node.of(SubmissionPrepared)
+    at[0] += DAY_S
+    await node.run(lambda: bool(node.of(SubmissionConfirmed)))
+    (attempt,) = attempts_of(node, name)
+    assert day.spent_wei == int(attempt.cost_wei) > 0
+
+
+async def test_what_is_signed_costs_no_more_than_is_counted(ground: Ground) -> None:
+    account = account_named(ground, "alice")
+    rpc = Rpc((ground.url,), 31337, 2.0)
+    wallet = wallet_of(settings(ground), rpc, account)
+    before_wei = int(ground.say("eth_getBalance", account.address, "latest"), 16)
+    prepared = await wallet.prepare("me", REGISTER, ())
+    assert prepared is not None and wallet.budget.spent_wei == int(prepared.cost_wei)
+    await wallet.send("me", REGISTER, prepared)
+    await rpc.close()
+    ground.w3.eth.wait_for_transaction_receipt(HexStr(prepared.hash))
+    paid_wei = before_wei - int(ground.say("eth_getBalance", account.address, "latest"), 16)
+    assert 0 < paid_wei <= int(prepared.cost_wei)
+
+
+async def test_a_lone_endpoint_that_hides_the_base_fee_from_the_first_look_has_nothing_signed(ground: Ground) -> None:
+    """It asked for 196 gwei, which a transaction of before EIP-1559 pays in full."""
+    async with middleman(ground.url) as liar:
+        liar.act = partial(hide_base_fee, ground)
+        account = account_named(ground, "alice")
+        wary = Rpc([liar.url], 31337, 2.0)
+        wary.has_base_fee = True  # as everybody has it who signs
+        with pytest.raises(EndpointFailed, match="shows a block without a base fee"):
+            await wallet_of(settings(ground), wary, account).prepare("me", REGISTER, ())
+        await wary.close()
+        rpc = Rpc([liar.url], 31337, 2.0)  # and even where nobody has said so
+        with pytest.raises(EndpointFailed, match=r"chain\.fees\.legacy"):
+            await wallet_of(settings(ground), rpc, account).prepare("me", REGISTER, ())
+        wallet = wallet_of(settings(ground, legacy=True, day_coins_max=0.001), rpc, account)
+        with pytest.raises(BudgetSpent, match=r"chain\.fees\.day_coins_max is 0\.001"):
+            await wallet.prepare("me", REGISTER, ())  # the last resort, where a price is paid in full
+        await rpc.close()
+
+
+# --- a signer ---
+
+
+async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fund(ground)
+    config = ground.config(sender="wallet", fees=FeesConfig(day_coins_max=0.003))
+    rpc = Rpc(config.rpc, config.chain_id, config.call_s)
+
+    def opened() -> tuple[Signer, AuditLog]:
+        ledger = Ledger()
+        audit = AuditLog(tmp_path / "audit.jsonl", ledger.carried)
+        for line in audit.lines:
+            ledger.take(line)
+        day = Budget(config.fees)
+        day.take_up(*ledger.spent)
+        return Signer(
+            config, rpc, lambda caller: wallet_of(config, caller, Account.from_key(KEY), day), audit, ledger
+        ), audit
+
+    signer, audit = opened()
+    await signer.submit(Asked("register", "Qm1"))
+    first_wei = signer.budget.spent_wei
+    audit._limit = 1
+    audit.append(Line("2026-01-01T00:00:00+00:00", "stopped"))  # begins a new file
+    audit.close()
+    assert (tmp_path / "audit.jsonl.1").exists()
+    signer, audit = opened()
+    assert signer.budget.spent_wei == first_wei > 0
+    served = 1
+    with pytest.raises(BudgetSpent, match=r"the day's budget, chain\.fees\.day_coins_max, is spent"):
+        while served < 100:
+            served += 1
+            await signer.submit(Asked("register", f"Qm{served}"))
+    assert signer.budget.is_scarce
+    assert signer.budget.spent_wei <= COIN_WEI * 3 // 1000 < signer.budget.spent_wei + first_wei
+    audit.close()
+    await rpc.close()

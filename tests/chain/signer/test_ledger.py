@@ -1,0 +1,180 @@
+"""The signer's audit log and what is known from it: nothing is lost by a crash or by a new file."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.chain.signer import audit, ledger
+from swarmd.chain.signer.audit import FILES_KEPT, AuditLog, Line, now
+from swarmd.chain.signer.ledger import Ledger
+from swarmd.errors import LogDamaged, LogInUse, LogWriteFailed, NoSpaceLeft
+
+AT = "2026-01-02T03:04:05.678+00:00"
+
+
+def signed(peer: str = "p", nonce: int = 0, **more: Any) -> Line:
+    fields = {"hash": f"0x{nonce:064x}", "raw": "0x02ff", "fee_wei": "7"} | more
+    return Line(AT, "signed", f"reward/0/0/{peer}", "reward", peer=peer, nonce=nonce, **fields)
+
+
+def said(what: str, peer: str = "p", **more: Any) -> Line:
+    return Line(AT, what, f"reward/0/0/{peer}", "reward", peer=peer, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit.jsonl"
+
+
+def reopened(path: Path) -> list[Line]:
+    log = AuditLog(path)
+    log.close()
+    return log.lines
+
+
+def test_lines_come_back_as_they_were_written(path: Path) -> None:
+    lines = [signed(reward=-3, org="o", remote="::1"), said("sent", hash="0x1"), Line(now(), "stopped")]
+    log = AuditLog(path)
+    for line in lines:
+        log.append(line)
+    log.close()
+    assert reopened(path) == lines
+    mode = stat.S_IMODE(path.stat().st_mode)
+    assert mode == 0o600
+    assert [json.loads(line)["what"] for line in path.read_text(encoding="utf-8").splitlines()] == [
+        "signed",
+        "sent",
+        "stopped",
+    ]
+    assert lines[0].posix == pytest.approx(1767323045.678)
+
+
+@given(st.integers(min_value=1, max_value=60))
+def test_a_line_that_a_crash_cut_short_is_cut_off(tmp_path_factory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("torn") / "audit.jsonl"
+    log = AuditLog(path)
+    log.append(signed(nonce=1))
+    log.append(signed(nonce=2))
+    log.close()
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert reopened(path) == [signed(nonce=1)]
+    log = AuditLog(path)
+    log.append(signed(nonce=3))
+    log.close()
+    assert reopened(path) == [signed(nonce=1), signed(nonce=3)]
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", '{"at": "x", "what": "dreamt"}', "[" * 50_000, "\udcff"])
+def test_a_damaged_line_before_the_end_is_refused(path: Path, line: str) -> None:
+    path.write_bytes(line.encode("utf-8", "surrogateescape") + b"\n" + b'{"at": "x", "what": "started"}\n')
+    with pytest.raises(LogDamaged, match="line 1 of the audit log"):
+        AuditLog(path)
+    with pytest.raises(LogDamaged):  # and the lock was let go of
+        AuditLog(path)
+
+
+def test_one_process_writes(path: Path) -> None:
+    log = AuditLog(path)
+    with pytest.raises(LogInUse):
+        AuditLog(path)
+    log.close()
+    assert reopened(path) == []
+
+
+def test_a_link_in_its_place_is_not_followed(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LogWriteFailed):
+        AuditLog(path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_full_disk_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = AuditLog(path)
+
+    def fail(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(audit.os, "fdatasync", fail)
+    with pytest.raises(NoSpaceLeft):
+        log.append(signed())
+    log.close()
+
+
+def test_new_files_begin_with_what_is_open_and_old_ones_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "FILE_BYTES_MAX", 2000)
+    known = Ledger()
+    log = AuditLog(path, known.carried)
+
+    def write(line: Line) -> None:
+        known.take(line)
+        log.append(line)
+
+    write(signed("open", nonce=0))
+    for number in range(1, 400):
+        write(signed(f"p{number}", nonce=number))
+        write(said("mined", f"p{number}", hash="0x1", block=number, block_hash="0x2"))
+        write(said("confirmed", f"p{number}"))
+    log.close()
+    files = sorted(each.name for each in path.parent.iterdir() if each.name != "audit.jsonl.lock")
+    assert files == ["audit.jsonl", *(f"audit.jsonl.{number}" for number in range(1, FILES_KEPT))]
+    assert all(each.stat().st_size < 3000 for each in path.parent.iterdir())
+    again = Ledger(reopened(path))
+    assert [entry.submission for entry in again.open()] == ["reward/0/0/open"]
+    assert again.held() == {0}
+
+
+STEPS = ("signed", "sent", "unsure", "refused", "failed", "mined", "reorganised", "confirmed", "ended", "started")
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from("abc")), max_size=40), st.integers(0, 40))
+def test_a_file_begun_anew_tells_the_same_of_what_is_open(steps: list[tuple[str, str]], place: int) -> None:
+    lines = [
+        signed(peer, nonce, reward=nonce)
+        if what == "signed"
+        else said(what, peer, **({"hash": f"0x{nonce}", "block": nonce} if what == "mined" else {}))
+        for nonce, (what, peer) in enumerate(steps)
+    ]
+    whole = Ledger(lines)
+    cut = Ledger([*Ledger(lines[:place]).carried(), *lines[place:]])
+
+    def told(known: Ledger) -> Any:
+        return [(each.submission, each.attempts, each.mined, each.command) for each in known.open()]
+
+    reorganised_later = {peer for what, peer in steps[place:] if what == "reorganised"}
+    if not reorganised_later:  # a confirmed one that comes back was told of in the older file alone
+        assert told(cut) == told(whole)
+        assert cut.held() == whole.held()
+
+
+def test_attempts_gather_until_one_is_mined() -> None:
+    known = Ledger([signed(nonce=4), signed(nonce=4, hash="0xdearer", fee_wei="9"), signed("q", nonce=3)])
+    entry = known.find("reward/0/0/p")
+    assert entry is not None
+    assert ([attempt.fee_wei for attempt in entry.attempts], entry.hash) == (["7", "9"], "0xdearer")
+    assert [each.peer for each in known.open()] == ["q", "p"]
+    known.take(said("mined", hash=f"0x{4:064x}", block=9))
+    assert entry.hash == f"0x{4:064x}"
+    known.take(said("confirmed"))
+    assert (known.held(), known.find("reward/0/0/p")) == ({3}, entry)
+    known.take(said("reorganised"))
+    assert (known.held(), entry.hash) == ({3, 4}, "0xdearer")
+    known.take(said("ended", code="lost"))
+    assert known.find("reward/0/0/p") is None
+
+
+def test_only_so_many_confirmed_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "CONFIRMED_MAX", 3)
+    known = Ledger([signed("open", nonce=0)])
+    for number in range(1, 10):
+        known.take(signed(f"p{number}", nonce=number))
+        known.take(said("confirmed", f"p{number}"))
+    remembered = [number for number in range(1, 10) if known.find(f"reward/0/0/p{number}")]
+    assert remembered == [7, 8, 9]
+    assert known.held() == {0}

@@ -1,0 +1,637 @@
+"""`swarmd signer` as a process before a real chain: upstream's interface, each submission once, no secret anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from eth_account import Account
+
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.submitting.proxy import open_proxy
+from swarmd.cli import run_command
+from swarmd.config import ProxyConfig
+from swarmd.core.commands import Submit
+from swarmd.core.events import RegistrationLog, RewardLog, VoteLog
+from swarmd.errors import ContractRefused, ExitCode
+from swarmd.paths import DataPaths
+from tests.chain.grounds import CHAIN_ID, Answer, Ground, error, middleman
+from tests.chain.signing import (
+    ADDRESS,
+    KEY,
+    ORG,
+    PASSPHRASE,
+    SECRETS,
+    TOKEN,
+    Running,
+    UpstreamCoordinator,
+    account_files,
+    fund,
+    options,
+    signing,
+    start,
+)
+
+pytestmark = pytest.mark.anyio
+
+PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
+OTHER = "Qma9T5YraSnpRDZqRR4krcSJabThc8nwZuJV3LercPHufi"
+REWARD = {"orgId": ORG, "roundNumber": 0, "stageNumber": 0, "reward": 7, "peerId": PEER}
+
+
+@pytest.fixture(autouse=True)
+def rich(ground: Ground) -> None:
+    fund(ground)
+
+
+def told(ground: Ground, kind: type) -> list[Any]:
+    return [entry for entries in ground.logs().values() for entry in entries if isinstance(entry, kind)]
+
+
+def sent(ground: Ground) -> int:
+    """Transactions of the account that blocks have."""
+    return int(ground.say("eth_getTransactionCount", ADDRESS, "latest"), 16)
+
+
+def by_hand(ground: Ground) -> None:
+    """Blocks come only when asked for."""
+    ground.say("evm_setAutomine", False)
+
+
+async def until(condition: Any, what: str) -> None:
+    """Asks in a thread, for what is asked may need this loop."""
+    for _ in range(400):
+        if await asyncio.to_thread(condition):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(what)
+
+
+# --- upstream's interface ---
+
+
+async def test_a_node_of_rl_swarm_gets_through_its_rounds(ground: Ground, tmp_path: Path) -> None:
+    async with signing(tmp_path, *options(ground)) as signer:
+        node = UpstreamCoordinator(signer.url, PEER)
+        for step in (
+            node.register_peer,
+            lambda: node.submit_reward(0, 0, 7),
+            lambda: node.submit_winners(0, [PEER]),
+        ):
+            await asyncio.to_thread(step)
+        ground.swarm.next_round()
+        await asyncio.to_thread(node.submit_reward, 1, 0, 0)
+        assert (len(node.hashes), node.swallowed) == (4, 0)
+        assert await signer.stop() == ExitCode.OK
+    assert [(entry.account, entry.peer) for entry in told(ground, RegistrationLog)] == [(ADDRESS, PEER)]
+    assert [(entry.round, entry.stage, entry.reward) for entry in told(ground, RewardLog)] == [(0, 0, "7"), (1, 0, "0")]
+    assert [entry.winners for entry in told(ground, VoteLog)] == [(PEER,)]
+    assert all(ground.say("eth_getTransactionReceipt", each)["status"] == "0x1" for each in node.hashes)
+
+
+async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Path) -> None:
+    async with signing(tmp_path, *options(ground, token_file="token")) as signer:
+        settings = ProxyConfig(url=f"{signer.url}/api", org=ORG, account=ADDRESS, token="token")
+        config = ground.config(sender="proxy", proxy=settings)
+        rpc = Rpc(config.rpc, config.chain_id, config.call_s)
+        sender = open_proxy(config, DataPaths(tmp_path), rpc)
+        for command in (
+            Submit("a", "a", "register"),
+            Submit("b", "b", "reward", reward=7),
+            Submit("c", "c", "winners", winners=(PEER,)),
+        ):
+            prepared = await sender.prepare(PEER, command, ())
+            assert prepared is not None
+            assert str(await sender.send(PEER, command, prepared)).startswith("0x")
+        ground.swarm.register(ground.swarm.alice, OTHER)
+        with pytest.raises(ContractRefused) as caught:
+            await sender.send(OTHER, Submit("d", "d", "register"), prepared)
+        assert caught.value.code == "PeerIdAlreadyRegistered"
+        await rpc.close()
+    assert sent(ground) == 3
+
+
+async def test_a_node_goes_on_where_its_peer_id_is_registered_already(ground: Ground, tmp_path: Path) -> None:
+    ground.swarm.register(ground.swarm.alice, PEER)
+    async with signing(tmp_path, *options(ground)) as signer:
+        node = UpstreamCoordinator(signer.url, PEER)
+        await asyncio.to_thread(node.register_peer)
+        await asyncio.to_thread(node.submit_reward, 0, 0, 7)  # the contract refuses it: the peer is another account's
+        assert (node.was_registered, node.swallowed, node.hashes) == (True, 1, [])
+    assert sent(ground) == 0
+
+
+async def test_the_answer_does_not_wait_for_a_block(ground: Ground, tmp_path: Path) -> None:
+    by_hand(ground)
+    async with signing(tmp_path, *options(ground)) as signer:
+        answer = await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})
+        assert answer.status_code == 200
+        assert list(answer.json()) == ["hash"]
+        assert ground.say("eth_getTransactionReceipt", answer.json()["hash"]) is None
+        ground.mine(3)
+        await until(lambda: "confirmed" in signer.whats(), "never confirmed")
+    assert len(told(ground, RegistrationLog)) == 1
+
+
+async def test_the_contracts_refusals_have_upstreams_statuses_and_names(ground: Ground, tmp_path: Path) -> None:
+    ground.swarm.register(ground.swarm.alice, OTHER)
+    async with signing(tmp_path, *options(ground)) as signer:
+        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
+        assert (await signer.post("submit-reward", REWARD)).status_code == 200
+        vote = {"orgId": ORG, "roundNumber": 0, "winners": [PEER], "peerId": PEER}
+        for method, body, status, name in (
+            ("register-peer", {"orgId": ORG, "peerId": OTHER}, 400, "PeerIdAlreadyRegistered"),
+            ("submit-reward", REWARD | {"reward": 8}, 500, "RewardAlreadySubmitted"),
+            ("submit-reward", REWARD | {"roundNumber": 9}, 500, "InvalidRoundNumber"),
+            ("submit-reward", REWARD | {"stageNumber": 1}, 500, "InvalidStageNumber"),
+            ("submit-reward", REWARD | {"peerId": OTHER}, 500, "InvalidVoterPeerId"),
+            ("submit-winner", vote | {"winners": [PEER, PEER]}, 500, "InvalidVote"),
+            ("submit-winner", vote | {"roundNumber": 1}, 500, "InvalidRoundNumber"),
+            ("submit-winner", vote | {"peerId": OTHER}, 500, "InvalidVoterPeerId"),
+        ):
+            answer = await signer.post(method, body)
+            assert (answer.status_code, answer.json()["error"]) == (status, name), (method, body)
+            assert "metaMessages" in answer.json()
+        refused = [line["code"] for line in signer.audit() if line["what"] == "refused"]
+        assert len(refused) == 7  # what is in flight with another content needs no question to the contract
+    assert sent(ground) == 2
+
+
+REFUSED: list[tuple[str, Any, int, str]] = [
+    ("register-peer", {"orgId": "somebody else", "peerId": PEER}, 404, "user not found"),
+    ("submit-reward", REWARD | {"orgId": ""}, 404, "user not found"),
+    ("submit-winner", {"orgId": "x", "roundNumber": 0, "winners": [], "peerId": PEER}, 404, "user not found"),
+    ("no-such-thing", {"orgId": ORG}, 404, "not found"),
+    ("register-peer", {"peerId": PEER}, 400, "bad request"),
+    ("register-peer", {"orgId": ORG}, 400, "bad request"),
+    ("register-peer", {"orgId": ORG, "peerId": ""}, 400, "bad request"),
+    ("register-peer", {"orgId": ORG, "peerId": "Qm \n1"}, 400, "bad request"),
+    ("register-peer", {"orgId": ORG, "peerId": "Q" * 129}, 400, "bad request"),
+    ("register-peer", {"orgId": ORG, "peerId": 5}, 400, "bad request"),
+    ("register-peer", b"", 400, "bad request"),
+    ("register-peer", b"{", 400, "bad request"),
+    ("register-peer", b"[]", 400, "bad request"),
+    ("register-peer", b"\xff\xfe", 400, "bad request"),
+    ("register-peer", b"[" * 60_000, 400, "bad request"),
+    ("submit-reward", REWARD | {"roundNumber": -1}, 400, "bad request"),
+    ("submit-reward", REWARD | {"roundNumber": 2**31}, 400, "bad request"),
+    ("submit-reward", REWARD | {"stageNumber": 1.5}, 400, "bad request"),
+    ("submit-reward", REWARD | {"reward": 2**63}, 400, "bad request"),
+    ("submit-reward", REWARD | {"reward": None}, 400, "bad request"),
+    ("submit-winner", {"orgId": ORG, "roundNumber": 0, "winners": PEER, "peerId": PEER}, 400, "bad request"),
+    ("submit-winner", {"orgId": ORG, "roundNumber": 0, "winners": [""], "peerId": PEER}, 400, "bad request"),
+    ("submit-winner", {"orgId": ORG, "roundNumber": 0, "winners": ["a"] * 101, "peerId": PEER}, 400, "bad request"),
+    ("register-peer", b" " * 70_000, 413, "request entity too large"),
+]
+
+
+async def test_other_requests_are_refused_and_nothing_is_signed(served: Running, ground: Ground) -> None:
+    for method, body, status, name in REFUSED:
+        answer = await served.post(method, body, headers={"Content-Type": "application/json"})
+        assert (answer.status_code, answer.json()["error"]) == (status, name), (method, body)
+        assert served.whats("/") == [], (method, body)
+    assert sent(ground) == 0
+
+
+@pytest.fixture
+async def served(ground: Ground, tmp_path: Path):
+    async with signing(tmp_path, *options(ground)) as signer:
+        yield signer
+
+
+async def test_what_javascript_takes_is_taken(served: Running, ground: Ground) -> None:
+    """Numbers as text, and fields that nobody knows."""
+    assert (await served.post("register-peer", {"orgId": ORG, "peerId": PEER, "more": [1]})).status_code == 200
+    answer = await served.post("submit-reward", REWARD | {"roundNumber": "0", "stageNumber": 0.0, "reward": "-7"})
+    assert answer.status_code == 200
+    assert [entry.reward for entry in told(ground, RewardLog)] == ["-7"]
+
+
+async def test_a_page_in_a_browser_is_refused(served: Running, ground: Ground) -> None:
+    """It can reach loopback; a request without a preflight has neither this content type nor no origin."""
+    body = {"orgId": ORG, "peerId": PEER}
+    assert (await served.post("register-peer", body, headers={"Origin": "http://evil.example"})).status_code == 403
+    plain = b'{"orgId": "' + ORG.encode() + b'", "peerId": "Qm1"}'
+    assert (await served.post("register-peer", plain, headers={"Content-Type": "text/plain"})).status_code == 400
+    assert sent(ground) == 0
+
+
+# --- each thing once ---
+
+
+async def test_a_repeated_request_gets_the_same_answer(ground: Ground, tmp_path: Path) -> None:
+    """In flight, mined, confirmed, and after a restart."""
+    by_hand(ground)
+    ground.swarm.w3.provider.make_request("anvil_setCoinbase", [ground.swarm.owner])
+    async with signing(tmp_path, *options(ground)) as signer:
+        first = (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json()
+        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json() == first
+        ground.mine()
+        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json() == first
+        ground.mine(3)
+        await until(lambda: "confirmed" in signer.whats(), "never confirmed")
+        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json() == first
+    async with signing(tmp_path, *options(ground)) as signer:
+        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json() == first
+    assert sent(ground) == 1
+
+
+async def test_the_same_request_eight_times_at_once_is_sent_once(ground: Ground, tmp_path: Path) -> None:
+    by_hand(ground)
+    async with signing(tmp_path, *options(ground)) as signer:
+        body = {"orgId": ORG, "peerId": PEER}
+        answers = await asyncio.gather(*(signer.post("register-peer", body) for _ in range(8)))
+        assert len({answer.json()["hash"] for answer in answers}) == 1
+        assert signer.whats().count("signed") == 1
+    ground.mine()
+    assert sent(ground) == 1
+
+
+async def test_two_nodes_share_an_account(ground: Ground, tmp_path: Path) -> None:
+    """Their requests cross each other; blocks come when they come."""
+    by_hand(ground)
+    async with signing(tmp_path, *options(ground)) as signer:
+        nodes = [UpstreamCoordinator(signer.url, PEER), UpstreamCoordinator(signer.url, OTHER)]
+        await asyncio.gather(*(asyncio.to_thread(node.register_peer) for node in nodes))
+        ground.mine()
+        for round in range(3):
+            await asyncio.gather(
+                *(asyncio.to_thread(node.submit_reward, round, 0, round) for node in nodes),
+                *(asyncio.to_thread(node.submit_winners, round, [PEER]) for node in nodes),
+            )
+            ground.say("evm_setAutomine", True)
+            ground.mine()
+            ground.swarm.next_round()
+            by_hand(ground)
+        assert [node.swallowed for node in nodes] == [0, 0]
+        nonces = [line["nonce"] for line in signer.audit() if line["what"] == "signed"]
+        assert sorted(nonces) == list(range(14))
+    counted = Counter((entry.peer, entry.round) for entry in told(ground, RewardLog))
+    assert counted == {(peer, round): 1 for peer in (PEER, OTHER) for round in range(3)}
+    assert Counter((entry.peer, entry.round) for entry in told(ground, VoteLog)) == counted
+    assert sent(ground) == 14
+
+
+@pytest.mark.parametrize("passed_on", [True, False], ids=["the node has it", "the node never got it"])
+@pytest.mark.parametrize("mining", [True, False], ids=["mined meanwhile", "still waiting"])
+async def test_a_signer_killed_between_sending_and_replying_does_not_send_twice(
+    ground: Ground, tmp_path: Path, passed_on: bool, mining: bool
+) -> None:
+    ground.swarm.register(ground.swarm.alice, OTHER)
+    body = {"orgId": ORG, "peerId": PEER}
+    reached = asyncio.Event()
+    async with middleman(ground.url) as between:
+
+        async def keep(call: dict[str, Any]) -> Answer:
+            if call["method"] == "eth_sendRawTransaction":
+                if passed_on:
+                    ground.say(call["method"], *call["params"])
+                reached.set()
+                await asyncio.Event().wait()
+            return None
+
+        between.act = keep
+        if not mining:
+            by_hand(ground)
+        async with signing(tmp_path, *options(ground, between.url)) as signer:
+            request = asyncio.create_task(signer.post("register-peer", body))
+            await asyncio.wait_for(reached.wait(), 20)
+            await signer.kill()
+            with pytest.raises(requests.ConnectionError):
+                await request
+            assert signer.whats() == ["started", "signed"]
+            signed = signer.audit()[-1]["hash"]
+    async with signing(tmp_path, *options(ground)) as signer:
+        again = await signer.post("register-peer", body)
+        assert (again.status_code, again.json()) == (200, {"hash": signed})
+        ground.say("evm_setAutomine", True)
+        ground.mine()
+        assert (await signer.post("register-peer", body)).json() == {"hash": signed}
+        assert signer.whats().count("signed") == 1
+    assert [entry.peer for entry in told(ground, RegistrationLog)] == [OTHER, PEER]
+    assert sent(ground) == 1
+
+
+async def test_what_was_out_is_sent_again_after_a_restart_without_being_asked(ground: Ground, tmp_path: Path) -> None:
+    by_hand(ground)
+    async with signing(tmp_path, *options(ground)) as signer:
+        hash = (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).json()["hash"]
+        await signer.kill()
+    ground.say("anvil_dropTransaction", hash)
+    async with signing(tmp_path, *options(ground)) as signer:
+        assert ground.say("eth_getTransactionByHash", hash) is not None
+        ground.mine(3)
+        await until(lambda: signer.whats()[-1] == "confirmed", "never confirmed")
+    assert sent(ground) == 1
+
+
+async def test_a_nonce_that_another_program_takes_costs_nothing(ground: Ground, tmp_path: Path) -> None:
+    taken = False
+    async with middleman(ground.url) as between:
+
+        async def take(call: dict[str, Any]) -> Answer:
+            nonlocal taken
+            if call["method"] == "eth_sendRawTransaction" and not taken:
+                taken = True
+                transfer = {"nonce": 0, "gas": 21000, "gasPrice": 10**10, "to": OWNER, "value": 1, "chainId": CHAIN_ID}
+                raw = Account.from_key(KEY).sign_transaction(transfer).raw_transaction
+                ground.say("eth_sendRawTransaction", "0x" + raw.hex())
+            return None
+
+        between.act = take
+        async with signing(tmp_path, *options(ground, between.url)) as signer:
+            answer = await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})
+            assert answer.status_code == 200
+            assert [line["code"] for line in signer.audit() if line["what"] == "ended"] == ["not-taken"]
+    assert (len(told(ground, RegistrationLog)), sent(ground)) == (1, 2)
+
+
+OWNER = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+
+
+# --- trouble ---
+
+
+async def test_while_the_chain_is_away_requests_fail_and_then_go_on(ground: Ground, tmp_path: Path) -> None:
+    body = {"orgId": ORG, "peerId": PEER}
+    async with middleman(ground.url) as between, signing(tmp_path, *options(ground, between.url)) as signer:
+        health = f"{signer.url}/healthz"
+        await until(lambda: requests.get(health, timeout=9).status_code == 200, "never well")
+        await between.stop()
+        answer = await signer.post("register-peer", body)
+        assert answer.status_code == 500
+        assert "no endpoint answers" in answer.json()["error"] and "original" in answer.json()
+        assert not any(secret in answer.text for secret in SECRETS)
+        await between.start()
+        await until(
+            lambda: requests.post(f"{signer.url}/api/register-peer", json=body, timeout=9).status_code == 200,
+            "it did not recover",
+        )
+    assert sent(ground) == 1
+
+
+async def test_a_signer_starts_without_a_chain_and_works_once_there_is_one(ground: Ground, tmp_path: Path) -> None:
+    async with middleman(ground.url) as between:
+        await between.stop()
+        async with signing(tmp_path, *options(ground, between.url)) as signer:
+            health = await asyncio.to_thread(requests.get, f"{signer.url}/healthz", timeout=9)
+            assert (health.status_code, health.json()) == (503, {"status": "degraded"})
+            assert (await signer.post("submit-reward", REWARD)).status_code == 500
+            await between.start()
+            body = {"orgId": ORG, "peerId": PEER}
+            await until(
+                lambda: requests.post(f"{signer.url}/api/register-peer", json=body, timeout=9).status_code == 200,
+                "it did not recover",
+            )
+
+
+async def test_a_chain_that_was_reset_is_signed_nothing_for(ground: Ground, tmp_path: Path) -> None:
+    async with signing(tmp_path, *options(ground)) as signer:
+        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
+        ground.say("anvil_reset")
+        answer = await signer.post("submit-reward", REWARD)
+        assert answer.status_code == 500
+        assert f"no contract at {ground.contract}" in answer.json()["error"]
+        assert signer.whats("reward") == []
+
+
+async def test_an_account_without_coins_is_said_so(ground: Ground, tmp_path: Path) -> None:
+    ground.say("anvil_setBalance", ADDRESS, "0x0")
+    async with signing(tmp_path, *options(ground)) as signer:
+        answer = await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})
+        assert answer.status_code == 500
+        assert "0 wei" in answer.json()["error"] or "funds" in answer.text.lower()
+        fund(ground)
+        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
+
+
+async def test_an_endpoint_that_may_have_taken_it_is_not_asked_for_a_second_one(ground: Ground, tmp_path: Path) -> None:
+    async with middleman(ground.url) as between:
+
+        async def garble(call: dict[str, Any]) -> Answer:
+            if call["method"] != "eth_sendRawTransaction":
+                return None
+            ground.say(call["method"], *call["params"])
+            return {"nothing": "useful"}
+
+        between.act = garble
+        async with signing(tmp_path, *options(ground, between.url)) as signer:
+            body = {"orgId": ORG, "peerId": PEER}
+            assert (await signer.post("register-peer", body)).status_code == 500
+            assert "unsure" in signer.whats()
+            between.act = between._pass_on
+            await until(
+                lambda: requests.post(f"{signer.url}/api/register-peer", json=body, timeout=9).status_code == 200,
+                "it did not recover",
+            )
+            assert signer.whats().count("signed") == 1
+    assert sent(ground) == 1
+
+
+async def test_a_refusal_by_the_node_is_told_and_forgotten(ground: Ground, tmp_path: Path) -> None:
+    async with middleman(ground.url) as between:
+
+        async def refuse(call: dict[str, Any]) -> Answer:
+            return error(call, -32000, "transaction pool is full") if "sendRaw" in call["method"] else None
+
+        between.act = refuse
+        async with signing(tmp_path, *options(ground, between.url)) as signer:
+            body = {"orgId": ORG, "peerId": PEER}
+            answer = await signer.post("register-peer", body)
+            assert answer.status_code == 500 and "pool is full" in answer.json()["error"]
+            between.act = between._pass_on
+            assert (await signer.post("register-peer", body)).status_code == 200
+            nonces = [line["nonce"] for line in signer.audit() if line["what"] == "signed"]
+            assert nonces == [0, 0]
+    assert sent(ground) == 1
+
+
+# --- who may ask ---
+
+
+async def test_a_wrong_token_is_refused_before_anything_is_read(ground: Ground, tmp_path: Path) -> None:
+    async with signing(tmp_path, *options(ground, token_file="token")) as signer:
+        body = {"orgId": ORG, "peerId": PEER}
+        for given in (
+            None,
+            "",
+            TOKEN,
+            "Bearer",
+            f"Bearer {TOKEN}x",
+            f"Bearer {TOKEN[:-1]}",
+            f"Basic {TOKEN}",
+            "Bearer é",
+        ):
+            headers = {} if given is None else {"Authorization": given.encode()}
+            answer = await signer.post("register-peer", body, headers=headers)
+            assert (answer.status_code, answer.json()) == (401, {"error": "unauthorized"}), given
+        assert sent(ground) == 0 and signer.whats("/") == []
+        for given in (f"Bearer {TOKEN}", f"bearer  {TOKEN} "):
+            answer = await signer.post("register-peer", body, headers={"Authorization": given})
+            assert answer.status_code == 200
+        assert (await asyncio.to_thread(requests.get, f"{signer.url}/healthz", timeout=9)).status_code == 200
+    assert sent(ground) == 1
+
+
+async def test_only_named_peers_and_organisations_are_served(ground: Ground, tmp_path: Path) -> None:
+    args = [*options(ground, org=""), "--org", "one", "--org", "two", "--peer", PEER]
+    async with signing(tmp_path, *args) as signer:
+        assert (await signer.post("register-peer", {"orgId": "one", "peerId": OTHER})).status_code == 403
+        assert (await signer.post("register-peer", {"orgId": "three", "peerId": PEER})).status_code == 404
+        assert (await signer.post("register-peer", {"orgId": "two", "peerId": PEER})).status_code == 200
+        line = next(line for line in signer.audit() if line["what"] == "signed")
+        assert (line["org"], line["remote"], line["account"]) == ("two", "127.0.0.1", ADDRESS)
+
+
+async def test_more_than_the_requests_of_a_minute_are_refused(ground: Ground, tmp_path: Path) -> None:
+    async with signing(tmp_path, *options(ground, per_minute="3")) as signer:
+        statuses = [(await signer.post("submit-reward", REWARD)).status_code for _ in range(5)]
+        assert statuses == [500, 500, 500, 429, 429]
+
+
+async def test_slow_clients_keep_nobody_waiting(ground: Ground, tmp_path: Path) -> None:
+    async with signing(tmp_path, *options(ground)) as signer:
+        port = int(signer.url.rsplit(":", 1)[1])
+        head = b"POST /api/register-peer HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        slow = []
+        for begun in [b"", b"POST", head, head + b"Content-Length: 60000\r\n\r\n{"] * 10:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(begun)
+            slow.append((reader, writer))
+        answer = await signer.post("register-peer", {"orgId": ORG, "peerId": PEER}, timeout=15)
+        assert answer.status_code == 200
+        ended = await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in slow)), 40)
+        assert Counter(each.split(b"\r\n")[0] for each in ended) == {b"": 30, b"HTTP/1.1 408 Request Timeout": 10}
+        for _, writer in slow:
+            writer.close()
+
+
+async def test_connections_are_bounded(ground: Ground, tmp_path: Path) -> None:
+    async with signing(tmp_path, *options(ground)) as signer:
+        port = int(signer.url.rsplit(":", 1)[1])
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
+        await until(lambda: _ended(held) >= 40, "too many connections are kept")
+        assert _ended(held) < 300, "none is kept"
+        for _, writer in held:
+            writer.close()
+        await until(lambda: _answers(signer.url), "it does not answer any more")
+
+
+def _ended(connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> int:
+    return sum(reader.at_eof() for reader, _ in connections)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/healthz", timeout=2).status_code == 200
+    except requests.RequestException:
+        return False
+
+
+# --- beginning and end ---
+
+
+async def test_an_orderly_end_waits_for_the_request_under_way(ground: Ground, tmp_path: Path) -> None:
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    async with middleman(ground.url) as between:
+
+        async def wait(call: dict[str, Any]) -> Answer:
+            if call["method"] == "eth_estimateGas":
+                reached.set()
+                await go_on.wait()
+            return None
+
+        between.act = wait
+        async with signing(tmp_path, *options(ground, between.url)) as signer:
+            request = asyncio.create_task(signer.post("register-peer", {"orgId": ORG, "peerId": PEER}))
+            await asyncio.wait_for(reached.wait(), 20)
+            ending = asyncio.create_task(signer.stop())
+            await until(lambda: not _answers(signer.url), "it still listens")
+            go_on.set()
+            assert (await request).status_code == 200
+            assert await ending == ExitCode.OK
+            assert signer.whats()[-1] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "words"),
+    [
+        ({"chain_id": "1"}, ExitCode.CHAIN_CONFLICT, "31337"),
+        ({"contract": "0x" + "12" * 20}, ExitCode.CHAIN_CONFLICT, "no contract"),
+        ({"contract": "0x12"}, ExitCode.BAD_CONFIG, "contract"),
+        ({"passphrase_file": "token"}, ExitCode.NO_PERMISSION, "does not open"),
+        ({"passphrase_file": "none"}, ExitCode.NO_INPUT, "none"),
+        ({"keystore": "account.pass"}, ExitCode.BAD_DATA, "no keystore"),
+        ({"keystore": "credential:key"}, ExitCode.NO_INPUT, "LoadCredential"),
+        ({"token_file": "none"}, ExitCode.NO_INPUT, "token"),
+        ({"listen": "0.0.0.0:0"}, ExitCode.BAD_CONFIG, "--token-file"),
+        ({"listen": "[::]:0"}, ExitCode.BAD_CONFIG, "--token-file"),
+        ({"listen": "somewhere"}, ExitCode.BAD_CONFIG, "HOST:PORT"),
+        ({"org": ""}, ExitCode.BAD_CONFIG, "--org"),
+        ({"chain_id": ""}, ExitCode.BAD_CONFIG, "--chain-id"),
+        ({"rpc": "ftp://x"}, ExitCode.BAD_CONFIG, "URL"),
+        ({"audit": "no/where"}, ExitCode.CANNOT_CREATE, "mkdir"),
+    ],
+    ids=str,
+)
+def test_it_refuses_to_start(
+    ground: Ground,
+    tmp_path: Path,
+    changed: dict[str, str],
+    code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    account_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("swarmd.daemon.process.keep_memory_off_disk", lambda: None)
+    assert run_command(["signer", *options(ground, **changed)]) == code
+    said = capfd.readouterr().err
+    assert words in said and "Traceback" not in said
+    assert not any(secret in said for secret in SECRETS)
+
+
+async def test_one_audit_log_has_one_signer_and_one_account(ground: Ground, tmp_path: Path) -> None:
+    async with signing(tmp_path, *options(ground)) as signer:
+        second = await start(tmp_path, *options(ground))
+        assert await second.ended() == ExitCode.IN_USE
+        assert "another signer" in "".join(second.said)
+        mode = stat.S_IMODE((tmp_path / "audit.jsonl").stat().st_mode)
+        assert mode == 0o600
+        await signer.stop()
+    text = (tmp_path / "audit.jsonl").read_text(encoding="utf-8")
+    (tmp_path / "audit.jsonl").write_text(text.replace(ADDRESS, OWNER), encoding="utf-8")
+    foreign = await start(tmp_path, *options(ground))
+    assert await foreign.ended() == ExitCode.BAD_DATA
+    assert OWNER in "".join(foreign.said)
+
+
+async def test_it_takes_the_chain_of_a_nodes_configuration(ground: Ground, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "urls").write_text(f"{ground.url}\n", encoding="utf-8")
+    (tmp_path / "node.toml").write_text(
+        f"""[swarm]
+id = "digits"
+[dht]
+bootstrap = ["/ip4/127.0.0.1/tcp/1/p2p/{PEER}"]
+[chain]
+rpc = ["file:urls"]
+chain_id = {CHAIN_ID}
+contract = "{ground.contract}"
+keystore = "../account.json"
+passphrase = "../account.pass"
+[chain.proxy]
+org = "{ORG}"
+""",
+        encoding="utf-8",
+    )
+    async with signing(tmp_path, "--config", "node.toml", "--listen", "127.0.0.1:0", by_exec=True) as signer:
+        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
+    assert (tmp_path / "data" / "signer.audit.jsonl").is_file()
+    assert PASSPHRASE not in (tmp_path / "data" / "signer.audit.jsonl").read_text(encoding="utf-8")

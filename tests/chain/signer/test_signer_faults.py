@@ -1,0 +1,366 @@
+"""The signer in this process: transactions that are stuck, dropped, reorganised away or overtaken."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from aiohttp import web
+from eth_account import Account
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.nonces import Numbering
+from swarmd.chain.signer import signer as signer_module
+from swarmd.chain.signer.audit import AuditLog
+from swarmd.chain.signer.ledger import Ledger
+from swarmd.chain.signer.signer import Asked, Busy, Signer
+from swarmd.chain.submitting.wallet import wallet_of
+from swarmd.config import FeesConfig
+from swarmd.core.events import RegistrationLog, RewardLog, VoteLog
+from swarmd.errors import ChainError, ContractRefused
+from tests.chain.grounds import CHAIN_ID, Answer, Ground, middleman, result
+from tests.chain.signer.test_signer import OWNER, by_hand, sent, told
+from tests.chain.signing import ADDRESS, KEY, fund
+
+pytestmark = pytest.mark.anyio
+
+FEES = FeesConfig(stuck_s=0.01)
+PATIENT = FeesConfig()  # nothing is replaced while the test runs
+REGISTER = Asked("register", "Qm1")
+
+
+class Seat:
+    """A signer and what it wrote."""
+
+    def __init__(self, signer: Signer, audit: AuditLog, ledger: Ledger) -> None:
+        self.signer = signer
+        self.ledger = ledger
+        self.whats: list[str] = []
+        self.lines: list[Any] = []
+        self._append, audit.append = audit.append, self._take  # type: ignore[method-assign]
+
+    def _take(self, line: Any) -> None:
+        self._append(line)
+        self.lines.append(line)
+        self.whats.append(line.what)
+
+    async def look(self) -> None:
+        """One look at the chain, as the signer takes it by itself."""
+        await self.signer._pass()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(100):
+            await self.look()
+            if condition():
+                return
+            await anyio.sleep(0.02)
+        raise AssertionError(self.whats)
+
+
+@asynccontextmanager
+async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[Seat]:
+    fund(ground)
+    config = ground.config(**({"sender": "wallet", "fees": FEES, "resend_s": 0.01} | settings))
+    rpc = Rpc(config.rpc, config.chain_id, config.call_s)
+    ledger = Ledger()
+    audit = AuditLog(home / "audit.jsonl", ledger.carried)
+    for line in audit.lines:
+        ledger.take(line)
+    signer = Signer(config, rpc, lambda caller: wallet_of(config, caller, Account.from_key(KEY)), audit, ledger)
+    try:
+        yield Seat(signer, audit, ledger)
+    finally:
+        audit.close()
+        await rpc.close()
+
+
+async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(ground: Ground, tmp_path: Path) -> None:
+    by_hand(ground)
+    async with seated(ground, tmp_path) as seat:
+        first = await seat.signer.submit(REGISTER)
+        ground.say("anvil_setNextBlockBaseFeePerGas", hex(50 * 10**9))
+        await anyio.sleep(0.02)
+        await seat.until(lambda: seat.whats.count("signed") >= 2)
+        nonces = {line.nonce for line in seat.lines if line.what == "signed"}
+        fees = [int(line.fee_wei) for line in seat.lines if line.what == "signed"]
+        assert nonces == {0} and fees == sorted(set(fees))
+        assert await seat.signer.submit(REGISTER) != first  # the newest is what may be mined
+        await seat.until(lambda: int(seat.ledger.open()[0].attempts[-1].fee_wei) > 60 * 10**9)
+        ground.mine(3)
+        await seat.until(lambda: "confirmed" in seat.whats)
+    assert (len(told(ground, RegistrationLog)), sent(ground)) == (1, 1)
+
+
+async def test_the_bounds_on_fees_hold_for_replacements(ground: Ground, tmp_path: Path) -> None:
+    by_hand(ground)
+    async with seated(ground, tmp_path, fees=FeesConfig(stuck_s=0.01, max_gwei=4)) as seat:
+        await seat.signer.submit(REGISTER)
+        for _ in range(20):
+            await anyio.sleep(0.02)
+            await seat.look()
+        assert max(int(line.fee_wei) for line in seat.lines if line.what == "signed") <= 4 * 10**9
+        ground.say("anvil_setNextBlockBaseFeePerGas", hex(10 * 10**9))
+        ground.mine()
+        with pytest.raises(ChainError, match="max_gwei"):
+            await seat.signer.submit(Asked("register", "Qm2"))
+
+
+async def test_one_that_the_contract_would_refuse_by_now_is_withdrawn(ground: Ground, tmp_path: Path) -> None:
+    """Somebody else was quicker, and our transaction keeps all later ones waiting."""
+    by_hand(ground)
+    async with seated(ground, tmp_path) as seat:
+        await seat.signer.submit(REGISTER)
+        ground.say("anvil_dropTransaction", seat.lines[-1].hash)
+        ground.say("evm_setAutomine", True)
+        ground.swarm.register(ground.swarm.alice, "Qm1")
+        by_hand(ground)
+        await anyio.sleep(0.02)
+        await seat.until(lambda: seat.whats.count("signed") >= 2)
+        assert {line.nonce for line in seat.lines if line.what == "signed"} == {0}
+        ground.mine()
+        await seat.until(lambda: "ended" in seat.whats)
+        assert seat.ledger.open() == []
+        with pytest.raises(ContractRefused, match="PeerIdAlreadyRegistered"):
+            await seat.signer.submit(REGISTER)
+    assert sent(ground) == 1
+
+
+def take_nonce(ground: Ground, nonce: int) -> None:
+    """Another program that has the key outbids whatever waits with this nonce, and is mined."""
+    transfer = {"nonce": nonce, "gas": 21000, "gasPrice": 10**11, "to": OWNER, "value": 1, "chainId": CHAIN_ID}
+    raw = Account.from_key(KEY).sign_transaction(transfer).raw_transaction
+    ground.say("eth_sendRawTransaction", "0x" + raw.hex())
+    ground.mine()
+
+
+async def test_one_whose_nonce_goes_to_another_program_after_the_answer_gets_another(
+    ground: Ground, tmp_path: Path
+) -> None:
+    by_hand(ground)
+    async with seated(ground, tmp_path, fees=PATIENT) as seat:
+        first = await seat.signer.submit(REGISTER)
+        for nonce in (0, 1):
+            take_nonce(ground, nonce)
+            await seat.until(lambda nonce=nonce: seat.ledger.open()[0].attempts[-1].nonce == nonce + 1)  # type: ignore[misc]
+        assert await seat.signer.submit(REGISTER) != first
+        ground.mine(3)
+        await seat.until(lambda: "confirmed" in seat.whats)
+        assert "ended" not in seat.whats
+    assert (len(told(ground, RegistrationLog)), sent(ground)) == (1, 3)
+
+
+async def test_one_look_that_misses_a_receipt_signs_nothing_anew(ground: Ground, tmp_path: Path) -> None:
+    """An endpoint that knows the account's count may not know the receipt yet."""
+    hidden = True
+    async with middleman(ground.url) as between:
+
+        async def hide(call: dict[str, Any]) -> Answer:
+            nonlocal hidden
+            if call["method"] == "eth_getTransactionReceipt" and hidden:
+                hidden = False
+                return result(call, None)
+            return None
+
+        between.act = hide
+        async with seated(ground, tmp_path, rpc=(between.url,), fees=PATIENT) as seat:
+            await seat.signer.submit(REGISTER)
+            await seat.look()
+            assert not hidden
+            ground.mine(3)
+            await seat.until(lambda: "confirmed" in seat.whats)
+            assert seat.whats.count("signed") == 1
+
+
+async def test_one_that_cannot_be_paid_a_second_time_keeps_no_other_waiting(ground: Ground, tmp_path: Path) -> None:
+    by_hand(ground)
+    async with seated(ground, tmp_path, fees=PATIENT) as seat:
+        await seat.signer.submit(REGISTER)
+        take_nonce(ground, 0)
+        ground.say("anvil_setBalance", ADDRESS, "0x1")
+        await seat.look()
+        await seat.look()
+        with pytest.raises(ChainError, match="has 1 wei"):
+            await seat.signer.submit(REGISTER)
+        seat.signer._ready = False  # as after a restart
+        await seat.look()
+        fund(ground)
+        await seat.until(lambda: seat.whats.count("signed") == 2)
+        ground.mine(3)
+        await seat.until(lambda: "confirmed" in seat.whats)
+    assert len(told(ground, RegistrationLog)) == 1
+
+
+async def test_one_whose_nonces_are_always_taken_is_given_up(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signer_module, "ATTEMPTS_MAX", 1)
+    by_hand(ground)
+    async with seated(ground, tmp_path, fees=PATIENT) as seat:
+        await seat.signer.submit(REGISTER)
+        take_nonce(ground, 0)
+        await seat.until(lambda: "ended" in seat.whats)
+        assert seat.lines[-1].code == "lost" and seat.ledger.open() == []
+
+
+async def test_a_peer_that_the_account_has_registered_is_no_refusal(ground: Ground, tmp_path: Path) -> None:
+    """Clients of RL Swarm up to 0.4.3 end at one; the audit log that knew the transaction is gone."""
+    async with seated(ground, tmp_path) as seat:
+        await seat.signer.submit(REGISTER)
+        ground.mine(3)
+        await seat.until(lambda: "confirmed" in seat.whats)
+    other = tmp_path / "anew"
+    other.mkdir()
+    async with seated(ground, other) as seat:
+        assert await seat.signer.submit(REGISTER) == ""
+        assert seat.whats == []
+    assert sent(ground) == 1
+
+
+async def test_what_a_reorganisation_drops_is_sent_again(ground: Ground, tmp_path: Path) -> None:
+    async with seated(ground, tmp_path, depth=3, fees=PATIENT) as seat:
+        hash = await seat.signer.submit(REGISTER)
+        await seat.until(lambda: seat.whats[-1] == "mined")
+        ground.say("anvil_rollback", 1)
+        ground.say("anvil_dropAllTransactions")
+        by_hand(ground)
+        await seat.look()
+        assert "reorganised" in seat.whats
+        assert await seat.signer.submit(REGISTER) == hash
+        ground.mine(5)
+        await seat.until(lambda: seat.whats[-1] == "confirmed")
+        assert seat.whats.count("signed") == 1
+    assert (len(told(ground, RegistrationLog)), sent(ground)) == (1, 1)
+
+
+async def test_another_block_counts_from_where_it_is(ground: Ground, tmp_path: Path) -> None:
+    """The reorganisation was over before anybody looked."""
+    async with seated(ground, tmp_path, depth=3) as seat:
+        await seat.signer.submit(REGISTER)
+        await seat.until(lambda: seat.whats[-1] == "mined")
+        ground.say("anvil_rollback", 1)
+        ground.say("anvil_dropAllTransactions")
+        ground.mine()
+        ground.say("eth_sendRawTransaction", seat.lines[0].raw)
+        await seat.until(lambda: seat.whats.count("mined") == 2)
+        blocks = [line.block for line in seat.lines if line.what == "mined"]
+        assert blocks == [blocks[0], blocks[0] + 1]
+        ground.mine(2)
+        await seat.look()
+        assert seat.whats[-1] == "mined"
+        ground.mine(1)
+        await seat.look()
+        assert seat.whats[-1] == "confirmed"
+
+
+async def test_what_one_endpoint_took_and_another_refuses_as_old_is_known(ground: Ground, tmp_path: Path) -> None:
+    patient = FeesConfig(stuck_s=60)
+    endpoints = middleman(ground.url)
+    async with endpoints as between, seated(ground, tmp_path, rpc=(between.url, ground.url), fees=patient) as seat:
+
+        async def take_silently(call: dict[str, Any]) -> Answer:
+            if call["method"] == "eth_sendRawTransaction":
+                ground.say(call["method"], *call["params"])
+                return web.Response(status=502)
+            return None
+
+        between.act = take_silently
+        hash = await seat.signer.submit(REGISTER)
+        await seat.until(lambda: (ground.say("eth_getTransactionReceipt", hash) or {}).get("status") == "0x1")
+        assert seat.whats.count("signed") == 1
+    assert sent(ground) == 1
+
+
+async def test_a_confirmed_one_that_the_chain_lost_is_brought_back(ground: Ground, tmp_path: Path) -> None:
+    async with seated(ground, tmp_path, depth=0, fees=FeesConfig(stuck_s=60)) as seat:
+        hash = await seat.signer.submit(REGISTER)
+        await seat.until(lambda: seat.whats[-1] == "confirmed")
+        ground.say("anvil_rollback", 1)
+        ground.say("anvil_dropAllTransactions")
+        assert await seat.signer.submit(REGISTER) == hash
+        assert "reorganised" in seat.whats
+    ground.say("evm_mine")  # what is sent is mined at once, but not before it is answered
+    assert len(told(ground, RegistrationLog)) == 1
+
+
+async def test_a_dropped_transactions_nonce_is_given_to_no_other(ground: Ground, tmp_path: Path) -> None:
+    """An endpoint forgot the first one, so it names its nonce as the next."""
+    by_hand(ground)
+    async with seated(ground, tmp_path, fees=FeesConfig(stuck_s=60)) as seat:
+        first = await seat.signer.submit(REGISTER)
+        ground.say("anvil_dropTransaction", first)
+        await seat.signer.submit(Asked("register", "Qm2"))
+        assert [line.nonce for line in seat.lines if line.what == "signed"] == [0, 1]
+        await anyio.sleep(0.02)
+        await seat.look()
+        ground.mine(3)
+        await seat.until(lambda: seat.whats.count("confirmed") == 2)
+    assert sent(ground) == 2
+
+
+async def test_an_empty_vote_is_cast_once(ground: Ground, tmp_path: Path) -> None:
+    """The contract would take it again and again."""
+    async with seated(ground, tmp_path) as seat:
+        await seat.signer.submit(REGISTER)
+        await seat.until(lambda: "mined" in seat.whats)
+        vote = Asked("winners", "Qm1", 0)
+        assert await seat.signer.submit(vote) == await seat.signer.submit(vote)
+        await seat.until(lambda: seat.whats.count("mined") == 2)
+    assert len(told(ground, VoteLog)) == 1
+
+
+async def test_a_reward_before_the_registration_is_mined_is_refused_and_may_be_repeated(
+    ground: Ground, tmp_path: Path
+) -> None:
+    by_hand(ground)
+    reward = Asked("reward", "Qm1", 0, 0, 5)
+    async with seated(ground, tmp_path) as seat:
+        await seat.signer.submit(REGISTER)
+        with pytest.raises(ContractRefused) as caught:
+            await seat.signer.submit(reward)
+        assert caught.value.code == "InvalidVoterPeerId"
+        ground.mine()
+        await seat.signer.submit(reward)
+        ground.mine()
+    assert [entry.reward for entry in told(ground, RewardLog)] == ["5"]
+
+
+async def test_too_much_at_once_is_refused(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_hand(ground)
+    monkeypatch.setattr(signer_module, "OPEN_MAX", 2)
+    async with seated(ground, tmp_path) as seat:
+        await seat.signer.submit(REGISTER)
+        await seat.signer.submit(Asked("register", "Qm2"))
+        with pytest.raises(Busy):
+            await seat.signer.submit(Asked("register", "Qm3"))
+        ground.mine(3)
+        await seat.until(lambda: seat.whats.count("confirmed") == 2)
+        await seat.signer.submit(Asked("register", "Qm3"))
+
+
+async def test_a_request_does_not_wait_for_ever(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signer_module, "TURN_S", 0.05)
+    async with seated(ground, tmp_path) as seat, seat.signer._turn():
+        with pytest.raises(Busy, match="took longer"):
+            await seat.signer.submit(REGISTER)
+    assert sent(ground) == 0
+
+
+@given(st.integers(0, 20), st.sets(st.integers(0, 30)))
+async def test_the_next_nonce_is_the_first_that_nothing_in_flight_has(count: int, held: set[int]) -> None:
+    class Chain:
+        async def request(self, method: str, params: Any) -> Any:
+            return hex(count)
+
+    numbering = Numbering(Chain(), lambda: held)
+    given_nonce = int(await numbering.request("eth_getTransactionCount", ["0x1", "pending"]), 16)
+    assert given_nonce >= count and given_nonce not in held
+    assert set(range(count, given_nonce)) <= held
+    assert await numbering.request("eth_getTransactionCount", ["0x1", "latest"]) == hex(count)

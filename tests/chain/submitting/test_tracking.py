@@ -1,0 +1,136 @@
+"""What is found on the chain without a transaction of this node's, on a chain whose endpoints disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from swarmd.chain.submitting.submitter import Submitter, _unsignable
+from swarmd.chain.submitting.tracking import Following
+from swarmd.config import ChainConfig
+from swarmd.core.commands import Submit
+from swarmd.core.events import Event, SubmissionConfirmed, SubmissionIncluded, SubmissionLost
+from swarmd.core.values import BlockRef, Prepared
+
+pytestmark = pytest.mark.anyio
+
+REGISTER = Submit("submit/register/0", "register", "register")
+
+
+class Endpoint:
+    """A chain whose head stays, a contract that the test changes, and a sender that never sent anything."""
+
+    account = "0xme"
+
+    def __init__(self) -> None:
+        self.owner = "0xme"
+        self.depth = 0  # the last block that counts as confirmed
+
+    @property
+    def blocks(self) -> Endpoint:
+        return self
+
+    async def head(self) -> BlockRef:
+        return BlockRef(7, "0x" + "a" * 64, "0x" + "b" * 64, 1.0)
+
+    async def at(self, number: int) -> BlockRef:
+        assert number == 7
+        return await self.head()
+
+    async def eoa(self, peer: str) -> str:
+        return self.owner
+
+    async def confirmed(self) -> int:
+        return self.depth
+
+
+@pytest.mark.parametrize(("mark", "code"), [((2, 5), ""), ((3, 0), ""), ((3, 1), "below-mark"), ((4, 0), "below-mark")])
+def test_nothing_new_is_signed_up_to_the_place_that_the_chain_knows(mark: tuple[int, int], code: str) -> None:
+    refusal = _unsignable(Submit("submit/reward/3/1/0", "reward/3/1", "reward", 3, 1, mark=mark))
+    assert (refusal.code if refusal else "") == code
+
+
+@pytest.fixture
+def chain() -> Endpoint:
+    return Endpoint()
+
+
+async def follow(chain: Endpoint, *changes: Callable[[], None]) -> list[Event]:
+    """What is told of a registration that the contract has, with a change of the chain before each further look."""
+    told: list[Event] = []
+    config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=1, contract="0x" + "c" * 40)
+    double = cast(Any, chain)
+    submitter = Submitter(config, "me", double, double, double, chain.confirmed, told.append)
+    submitter.take(REGISTER)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(submitter.run)
+        await anyio.wait_all_tasks_blocked()
+        for change in changes:
+            change()
+            submitter.on_head()
+            await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    return told
+
+
+async def test_it_is_confirmed_at_the_depth_if_the_contract_still_has_it(chain: Endpoint) -> None:
+    told = await follow(chain, lambda: None, lambda: setattr(chain, "depth", 7))
+    assert [type(event) for event in told] == [SubmissionIncluded, SubmissionConfirmed]
+
+
+async def test_it_is_lost_if_the_contract_has_it_no_longer_although_the_block_stands(chain: Endpoint) -> None:
+    """One endpoint was on another branch when it was asked for the contract, another one named the block."""
+
+    def turn() -> None:
+        chain.owner, chain.depth = "", 7
+
+    told = await follow(chain, turn)
+    assert [type(event) for event in told] == [SubmissionIncluded, SubmissionLost]
+
+
+BARE = Prepared("0xa", 4, b"", "9")  # confirmed once, so that the log keeps its hash alone
+WHOLE = Prepared("0xa", 4, b"signed", "9")
+DEARER = Prepared("0xb", 4, b"", "12")
+
+
+def ordered(*prepared: Prepared) -> Submit:
+    return Submit("submit/register/0", "register", "register", prepared=prepared)
+
+
+def test_the_same_transaction_with_bytes_takes_the_place_of_the_one_without() -> None:
+    following = Following(ordered(BARE))
+    following.add(WHOLE, at=1.0)
+    assert following.attempts == [WHOLE] and following.waits_for_log and following.released() is None
+    following.release(WHOLE)
+    assert following.attempts == [WHOLE] and following.released() == WHOLE
+
+
+def test_signed_again_it_is_the_newest_whichever_of_the_attempts_it_was() -> None:
+    following = Following(ordered(BARE, DEARER))
+    following.add(WHOLE, at=1.0)
+    following.release(WHOLE)
+    assert following.attempts == [DEARER, WHOLE] and following.released() == WHOLE
+
+
+def test_an_order_from_before_it_was_logged_takes_no_bytes_away() -> None:
+    following = Following(ordered(BARE))
+    following.add(WHOLE, at=1.0)
+    following.renew(ordered(BARE))
+    assert following.attempts == [WHOLE] and following.waits_for_log
+    following.renew(ordered(WHOLE))
+    assert following.released() == WHOLE
+
+
+def test_a_log_that_has_it_with_and_without_bytes_has_it_once() -> None:
+    assert Following(ordered(BARE, DEARER, WHOLE, BARE)).attempts == [DEARER, WHOLE]
+
+
+def test_a_request_to_a_proxy_has_no_bytes_to_wait_for() -> None:
+    following = Following(ordered())
+    following.add(Prepared(), at=1.0)
+    following.release(Prepared())
+    following.renew(ordered(Prepared()))
+    assert following.attempts == [Prepared()] and following.released() == Prepared()

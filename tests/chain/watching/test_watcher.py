@@ -1,0 +1,535 @@
+"""The watcher on a real chain: whatever the chain does, the facts come to what the chain says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from swarmd.chain.contract import encode_call
+from swarmd.chain.endpoints.lag import BEHIND_BLOCKS
+from swarmd.chain.endpoints.urls import name_of
+from swarmd.chain.watching import watcher
+from swarmd.chain.watching.facts import says
+from swarmd.core.commands import WatchChain
+from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, MembershipRead, RegistrationLog
+from swarmd.core.values import BlockRef
+from swarmd.errors import ChainMismatch, ConfigError
+from tests.anvil import running_anvil
+from tests.chain.grounds import Answer, Ground, Middleman, entry_of, error, middleman, result, watching
+from tests.contracts.chain import deploy, deploy_swarm
+
+
+@pytest.mark.parametrize("way", ["http", "ws"])
+@pytest.mark.anyio
+async def test_it_reads_what_was_said_before_and_what_is_said_after(ground: Ground, way: str) -> None:
+    ground.swarm.register(ground.swarm.alice, "me", "you")
+    async with watching(ground.config(ground.ws if way == "ws" else ground.url)) as watch:
+        up = await watch.expect(ChainUp)
+        assert up.head.number == ground.height() and up.genesis == ground.hash_of(0)
+        assert (up.round, up.stage, up.stages, up.extensions) == (0, 0, 1, 1)
+        assert up.registered_to == ground.swarm.alice
+        assert watch.fold() == ground.logs()
+        ground.swarm.move_on()
+        ground.swarm.send(ground.swarm.alice, "submitReward(uint256,uint256,int256,string)", 0, 0, -5, "me")
+        ground.swarm.send(ground.swarm.alice, "submitWinners", 0, ["you", "me"], "me")
+        await watch.settle(ground)
+        assert len(watch.seen(ChainUp)) == 1
+
+
+@pytest.mark.parametrize("depth", range(1, 9))
+@pytest.mark.anyio
+async def test_a_reorganisation_is_found_with_its_depth(ground: Ground, depth: int) -> None:
+    for number in range(8):
+        ground.swarm.register(ground.swarm.alice, f"peer {number}")
+    async with watching(ground.config(ground.ws)) as watch:
+        await watch.settle(ground)
+        ground.say("anvil_reorg", depth, [])
+        reorged = await watch.expect(ChainReorged)
+        assert (reorged.fork.number, reorged.depth) == (ground.height() - depth, depth)
+        await watch.settle(ground)
+        assert len(watch.fold()) < 11 and len(watch.seen(ChainUp)) == 2
+        assert isinstance(watch.events[-1], ChainUp)
+        ground.swarm.register(ground.swarm.alice, "after")
+        await watch.settle(ground)
+        assert watch.seen(ChainBlock)[-1].block.number == ground.height()
+
+
+@pytest.mark.anyio
+async def test_blocks_that_are_rolled_back_are_taken_back(ground: Ground) -> None:
+    ground.swarm.register(ground.swarm.alice, "me")
+    ground.swarm.register(ground.swarm.alice, "you")
+    async with watching(ground.config(ground.ws)) as watch:
+        await watch.expect(ChainUp, registered_to=ground.swarm.alice)
+        ground.say("anvil_rollback", 2)
+        assert (await watch.expect(ChainReorged)).depth == 2
+        await watch.settle(ground)
+        assert watch.seen(ChainUp)[-1].registered_to == ""
+
+
+@pytest.mark.parametrize("way", ["http", "ws"])
+@pytest.mark.anyio
+async def test_a_revert_that_nobody_announces_is_found(ground: Ground, way: str) -> None:
+    before = ground.say("evm_snapshot")
+    fork = ground.height()
+    ground.swarm.register(ground.swarm.alice, "gone")
+    async with watching(ground.config(ground.ws if way == "ws" else ground.url)) as watch:
+        await watch.settle(ground)
+        ground.say("evm_revert", before)
+        assert (await watch.expect(ChainReorged)).fork.number == fork
+        await watch.settle(ground)
+        ground.swarm.register(ground.swarm.alice, "stays")
+        await watch.settle(ground)
+
+
+@pytest.mark.anyio
+async def test_another_block_of_the_same_height_is_another_block(ground: Ground) -> None:
+    before = ground.say("evm_snapshot")
+    ground.swarm.register(ground.swarm.alice, "gone")
+    async with watching(ground.config(ground.ws)) as watch:
+        await watch.settle(ground)
+        ground.say("evm_revert", before)
+        ground.swarm.register(ground.swarm.alice, "stays")
+        await watch.expect(ChainReorged, depth=1)
+        await watch.settle(ground)
+
+
+def frozen_at(ground: Ground, number: int) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
+    """An endpoint that has no block after this one."""
+
+    async def act(call: dict[str, Any]) -> Answer:
+        if call["method"] == "eth_blockNumber":
+            return result(call, hex(number))
+        if call["method"] != "eth_getBlockByNumber":
+            return None
+        asked = call["params"][0]
+        if asked == "latest":
+            return result(call, ground.say("eth_getBlockByNumber", hex(number), False))
+        return result(call, None) if int(asked, 16) > number else None
+
+    return act
+
+
+@pytest.mark.anyio
+async def test_an_endpoint_that_lags_is_no_reorganisation(ground: Ground) -> None:
+    ground.register(3)
+    async with middleman(ground.url) as between, watching(ground.config(between.url, ground.url)) as watch:
+        await watch.settle(ground)
+        between.act = frozen_at(ground, ground.height() - 2)
+        ground.register()
+        await watch.settle(ground)
+        assert watch.rpc.current == name_of(ground.url) and watch.seen(ChainReorged) == []
+        ground.register()
+        await watch.settle(ground)
+        assert watch.seen(ChainReorged) == []
+
+
+@pytest.mark.anyio
+async def test_an_endpoint_that_stands_still_is_left_for_another(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "STALE_S", 0.3)
+    ground.register(3)
+    async with middleman(ground.url) as between:
+        between.act = frozen_at(ground, ground.height())
+        async with watching(ground.config(between.url, ground.url)) as watch:
+            await watch.expect(ChainUp)
+            ground.mine(BEHIND_BLOCKS)
+            ground.register()
+            await watch.settle(ground)
+            assert watch.seen(ChainReorged) == [] and watch.rpc.current == name_of(ground.url)
+
+
+# --- restarts ---
+
+
+@pytest.mark.anyio
+async def test_a_restart_goes_on_where_the_log_ends(ground: Ground) -> None:
+    ground.swarm.register(ground.swarm.alice, "me")
+    async with watching(ground.config()) as first:
+        await first.settle(ground)
+    ground.swarm.register(ground.swarm.alice, "you")
+    ground.mine(200)
+    ground.swarm.register(ground.swarm.alice, "they")
+    async with watching(ground.config(), first.order()) as second:
+        await second.expect(ChainUp)
+        assert second.seen(ChainReorged) == []
+        assert first.fold() | second.fold() == ground.logs()
+        assert not set(first.fold()) & set(second.fold())
+
+
+@pytest.mark.parametrize("blocks", [0, 5, 200])
+@pytest.mark.anyio
+async def test_a_reorganisation_during_a_stop_is_found(ground: Ground, blocks: int) -> None:
+    for number in range(5):
+        ground.swarm.register(ground.swarm.alice, f"peer {number}")
+    async with watching(ground.config()) as first:
+        await first.settle(ground)
+    ground.say("anvil_reorg", 3, [])
+    ground.mine(blocks)
+    ground.swarm.register(ground.swarm.alice, "new")
+    async with watching(ground.config(), first.order()) as second:
+        reorged = await second.expect(ChainReorged)
+        assert reorged.fork.hash == ground.hash_of(reorged.fork.number)
+        await second.expect(ChainUp)
+        second.events[:0] = first.events
+        assert second.fold() == ground.logs()
+
+
+# --- chains that are not ours ---
+
+
+@pytest.mark.anyio
+async def test_a_chain_that_was_reset_is_refused() -> None:
+    with running_anvil() as url:
+        ground = Ground(url)
+        ground.swarm.register(ground.swarm.alice, "me")
+        config = ground.config()
+        async with watching(config) as first:
+            await first.settle(ground)
+    with running_anvil("--timestamp", "1700000000", port=int(url.rsplit(":", 1)[1])):
+        async with watching(config, first.order()) as second:
+            failure = await second.failure()
+        assert isinstance(failure, ChainMismatch) and failure.exit_code == 80
+        assert "reset" in failure.message
+    assert second.events == []
+
+
+@pytest.mark.anyio
+async def test_a_chain_that_is_reset_while_it_is_followed_is_refused() -> None:
+    with running_anvil() as url:
+        ground = Ground(url)
+        between = Middleman(url)
+        await between.start()
+        async with watching(ground.config(between.url)) as watch:
+            await watch.settle(ground)
+            with running_anvil("--timestamp", "1700000000") as other:
+                between._behind = other
+                assert "reset" in str(await watch.failure())
+                await between.stop()
+
+
+@pytest.mark.anyio
+async def test_blocks_of_another_chain_are_refused(ground: Ground) -> None:
+    recent = tuple(BlockRef(number, "0x" + f"{number:064x}") for number in range(2, 5))
+    async with watching(ground.config(), WatchChain("watch", recent)) as watch:
+        failure = await watch.failure()
+    assert isinstance(failure, ChainMismatch) and "none of the last 3 blocks" in failure.message
+
+
+@pytest.mark.anyio
+async def test_a_contract_that_is_gone_is_refused(ground: Ground) -> None:
+    before = ground.say("evm_snapshot")
+    ground.swarm = deploy_swarm(ground.w3, 1, deploy(ground.w3, "LockedSwarmCoordinator-1"))
+    async with watching(ground.config()) as watch:
+        await watch.settle(ground)
+        ground.say("evm_revert", before)
+        failure = await watch.failure()
+    assert isinstance(failure, ChainMismatch) and ground.contract in failure.message
+
+
+@pytest.mark.anyio
+async def test_another_chain_is_refused(ground: Ground) -> None:
+    async with watching(ground.config(chain_id=1)) as watch:
+        failure = await watch.failure()
+    assert isinstance(failure, ChainMismatch) and "31337" in failure.message and watch.events == []
+
+
+@pytest.mark.anyio
+async def test_an_address_without_a_contract_is_refused(ground: Ground) -> None:
+    async with watching(ground.config(contract="0x" + 40 * "1")) as watch:
+        failure = await watch.failure()
+    assert isinstance(failure, ChainMismatch) and "no contract" in failure.message
+
+
+@pytest.mark.parametrize("code", ["0x00", "0x600052", "0x5f195f5260205ff3", "0x5f5ffd", "0x621000005ffd"])
+@pytest.mark.anyio
+async def test_a_contract_of_another_kind_is_refused(ground: Ground, code: str) -> None:
+    """Contracts that return nothing, fail, return a huge number, or refuse everything, one with a megabyte."""
+    ground.say("anvil_setCode", "0x" + 40 * "1", code)
+    async with watching(ground.config(contract="0x" + 40 * "1")) as watch:
+        failure = await watch.failure()
+    assert isinstance(failure, ChainMismatch) and "not a swarm coordinator" in failure.message
+    assert len(str(failure)) < 500
+
+
+@pytest.mark.anyio
+async def test_another_number_of_stages_is_refused(ground: Ground) -> None:
+    async with watching(ground.config(), stages=3) as watch:
+        failure = await watch.failure()
+    assert isinstance(failure, ConfigError)
+    assert "swarm.stages is 3" in failure.message and "rounds of 1 stages" in failure.message
+
+
+# --- endpoints that fail ---
+
+
+@pytest.mark.anyio
+async def test_an_outage_is_told_once_and_passes(ground: Ground) -> None:
+    async with middleman(ground.url) as between, watching(ground.config(between.url)) as watch:
+        await watch.settle(ground)
+        await between.stop()
+        await watch.expect(ChainDegraded)
+        ground.swarm.register(ground.swarm.alice, "me")
+        await between.start()
+        up = await watch.expect(ChainUp, since=len(watch.events) - 1, timeout_s=20.0)
+        assert up.registered_to == ground.swarm.alice
+        await watch.settle(ground)
+        assert len(watch.seen(ChainDegraded)) == 1
+        assert "secret-key" not in str(watch.events)
+
+
+@pytest.mark.anyio
+async def test_an_endpoint_that_is_not_there_yet_is_waited_for(ground: Ground) -> None:
+    async with middleman(ground.url) as between:
+        await between.stop()
+        async with watching(ground.config(between.url)) as watch:
+            await watch.expect(ChainDegraded)
+            await between.start()
+            await watch.expect(ChainUp, timeout_s=20.0)
+            await watch.settle(ground)
+
+
+@pytest.mark.anyio
+async def test_a_subscription_that_dies_comes_back(ground: Ground) -> None:
+    async with middleman(ground.url) as between, watching(ground.config(between.ws, ground.url)) as watch:
+        await watch.until(lambda: bool(watch.watcher.heads.live))
+        await between.stop()
+        ground.swarm.register(ground.swarm.alice, "me")
+        await watch.settle(ground)
+        await between.start()
+        await watch.until(lambda: bool(watch.watcher.heads.live))
+        ground.swarm.register(ground.swarm.alice, "you")
+        await watch.settle(ground)
+        assert watch.seen(ChainDegraded) == []
+
+
+@pytest.mark.anyio
+async def test_a_subscription_that_keeps_silent_is_renewed(ground: Ground) -> None:
+    async with middleman(ground.url) as between, watching(ground.config(between.ws)) as watch:
+        between.mute = True
+        await watch.until(lambda: bool(watch.watcher.heads.live))
+        for number in range(5):
+            ground.swarm.register(ground.swarm.alice, f"peer {number}")
+            await watch.settle(ground)
+        await watch.until(lambda: len(between.sockets) > 1)
+        assert watch.seen(ChainReorged) == []
+
+
+@pytest.mark.anyio
+async def test_an_endpoint_without_subscriptions_is_polled(ground: Ground) -> None:
+    async def refuse(call: dict[str, Any]) -> Answer:
+        return error(call, -32601, "no such method") if call["method"] == "eth_subscribe" else None
+
+    async with middleman(ground.url) as between:
+        between.act = refuse
+        async with watching(ground.config(between.ws)) as watch:
+            await watch.settle(ground)
+            ground.swarm.register(ground.swarm.alice, "me")
+            await watch.settle(ground)
+            assert watch.watcher.heads.live == ""
+
+
+@pytest.mark.parametrize("most", [1, 7])
+@pytest.mark.anyio
+async def test_ranges_are_halved_until_the_endpoint_takes_them(ground: Ground, most: int) -> None:
+    for number in range(4):
+        ground.swarm.register(ground.swarm.alice, f"peer {number}")
+        ground.mine(30)
+    lengths: list[int] = []
+
+    async def refuse(call: dict[str, Any]) -> Answer:
+        if call["method"] != "eth_getLogs" or "fromBlock" not in call["params"][0]:
+            return None
+        asked = call["params"][0]
+        lengths.append(int(asked["toBlock"], 16) - int(asked["fromBlock"], 16) + 1)
+        return error(call, -32005, f"query exceeds max range of {most} blocks") if lengths[-1] > most else None
+
+    async with middleman(ground.url) as between:
+        between.act = refuse
+        async with watching(ground.config(between.url)) as watch:
+            await watch.settle(ground)
+    assert max(lengths) == 50 and lengths.count(50) == 1
+    assert any(later > earlier for earlier, later in pairwise(lengths)), "it never tried a longer range again"
+
+
+# --- what the contract says ---
+
+
+@pytest.mark.anyio
+async def test_logs_of_one_block_keep_their_order(ground: Ground) -> None:
+    ground.say("evm_setAutomine", False)
+    for number, sender in enumerate((ground.swarm.alice, ground.swarm.bob, ground.swarm.carol)):
+        content = "0x" + ground.swarm.call("registerPeer", f"peer {number}").content.hex()
+        ground.say("eth_sendTransaction", {"from": sender, "to": ground.contract, "data": content, "gas": hex(500_000)})
+    async with watching(ground.config(ground.ws)) as watch:
+        await watch.expect(ChainUp)
+        ground.mine()
+        block = await watch.expect(ChainBlock, since=len(watch.events))
+        assert [entry.index for entry in block.logs] == [0, 1, 2]
+        assert {entry.peer for entry in block.logs} == {"peer 0", "peer 1", "peer 2"}
+        await watch.settle(ground)
+
+
+@pytest.mark.anyio
+async def test_odd_peer_ids_do_no_harm(ground: Ground) -> None:
+    alice, swarm = ground.swarm.alice, ground.swarm
+    async with watching(ground.config()) as watch:
+        swarm.register(alice, "", "a\0b", "x" * 256, "x" * 257, "me")
+        raw = encode_call("registerPeer(string)", "????").replace(b"????", b"\xff\xfe\x80!")
+        ground.say("eth_sendTransaction", {"from": alice, "to": ground.contract, "data": "0x" + raw.hex()})
+        swarm.send(alice, "submitWinners", 0, ["x" * 300, "ok"], "me")
+        await watch.settle(ground)
+        peers = [log.peer for logs in watch.fold().values() for log in logs if isinstance(log, RegistrationLog)]
+        assert peers == ["", "a\0b", "x" * 256, "me", "\\xff\\xfe\\x80!"]
+        assert watch.watcher.reports.rejected == {"too long": 2}
+        for event in watch.events:
+            assert msgspec.msgpack.decode(msgspec.msgpack.encode(event), type=type(event)) == event
+
+
+@pytest.mark.anyio
+async def test_marks_are_set_where_nothing_is_said(ground: Ground) -> None:
+    config = ground.config(range_blocks=2000)
+    async with watching(config) as watch:
+        await watch.settle(ground)
+        ground.mine(300)
+        await watch.until(lambda: watch.watcher.branch.tip.number == ground.height())
+        ground.mine(300)
+        await watch.until(lambda: watch.watcher.branch.tip.number == ground.height())
+        marks = [event.block.number for event in watch.seen(ChainBlock) if not event.logs]
+        assert marks[0] == 0 and len(marks) >= 3 and marks[-1] > ground.height() - 300
+
+
+@pytest.mark.anyio
+async def test_the_allow_list_is_told_at_the_confirmed_depth(ground: Ground) -> None:
+    swarm, config = ground.swarm, ground.config(depth=2)
+    swarm.send(swarm.owner, "grantRole", swarm.role("MEMBERSHIP_MANAGER_ROLE"), swarm.owner)
+    async with watching(config) as watch:
+        ground.mine(2)
+        await watch.expect(MembershipRead, open=True, peers=())
+        swarm.send(swarm.owner, "allowPeers", ["b", "a", "c"])
+        swarm.send(swarm.owner, "setMembershipOpen", False)
+        swarm.send(swarm.owner, "disallowPeers", ["c"])
+        await watch.settle(ground)
+        assert not watch.seen(MembershipRead, open=False)
+        ground.mine(1)
+        await watch.expect(MembershipRead, open=False, peers=("a", "b", "c"))
+        ground.mine(1)
+        await watch.expect(MembershipRead, open=False, peers=("a", "b"))
+        assert len(watch.seen(MembershipRead)) == 3
+        swarm.send(swarm.owner, "allowPeers", ["d"])
+        ground.mine(2)
+        await watch.expect(MembershipRead, open=False, peers=("a", "b", "d"))
+        ground.say("anvil_reorg", 4, [])
+        ground.mine(3)
+        await watch.until(lambda: watch.seen(MembershipRead)[-1].peers == ("a", "b"))
+
+
+@pytest.mark.anyio
+async def test_the_chains_own_tags_confirm_where_it_has_them() -> None:
+    with running_anvil("--slots-in-an-epoch", "1") as url:
+        ground = Ground(url)
+        ground.mine(10)
+        for finality, behind in (("safe", 1), ("finalized", 2), ("depth", 4)):
+            async with watching(ground.config(finality=finality, depth=4)) as watch:
+                await watch.settle(ground)
+                assert await watch.watcher.confirmed_number() == ground.height() - behind
+
+
+@pytest.mark.anyio
+async def test_a_chain_without_tags_is_confirmed_by_depth(ground: Ground, caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse(call: dict[str, Any]) -> Answer:
+        return error(call, -32602, "unknown tag") if call["params"][:1] == ["safe"] else None
+
+    async with middleman(ground.url) as between:
+        between.act = refuse
+        async with watching(ground.config(between.url, finality="safe", depth=1)) as watch:
+            await watch.settle(ground)
+            assert await watch.watcher.confirmed_number() == ground.height() - 1
+    assert len([record for record in caplog.records if "no safe blocks" in record.message]) == 1
+
+
+@pytest.mark.anyio
+async def test_a_block_too_large_for_a_fact_loses_its_largest_entries_first() -> None:
+    small = entry_of("a", index=0)
+    large = entry_of("b" * 200, index=1, data_chars=2_000_000)
+    rejected: Counter[str] = Counter()
+    said = says([large, small, large, small], rejected)
+    assert rejected["block too large"] == 1 and [log.peer for log in said].count("a") == 2
+
+
+# --- whatever happens ---
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("register"), st.integers(1, 3)),
+        st.tuples(st.just("move"), st.integers(1, 2)),
+        st.tuples(st.just("mine"), st.integers(1, 12)),
+        st.tuples(st.just("reorg"), st.integers(1, 8)),
+        st.tuples(st.just("rollback"), st.integers(1, 4)),
+        st.tuples(st.just("restart"), st.just(0)),
+        st.tuples(st.just("settle"), st.just(0)),
+    ),
+    min_size=3,
+    max_size=10,
+)
+
+
+def do(ground: Ground, what: str, number: int) -> None:
+    """One thing that happens to the chain; what was deployed stays."""
+    deep = min(number, ground.height() - ground.floor)
+    if what == "register":
+        ground.register(number)
+    elif what == "move":
+        ground.swarm.move_on(number)
+    elif what == "mine":
+        ground.mine(number)
+    elif what == "reorg" and deep > 0:
+        ground.say("anvil_reorg", deep, [])
+    elif what == "rollback" and deep > 0:
+        ground.say("anvil_rollback", deep)
+
+
+async def check_that_facts_follow(ground: Ground, steps: list[tuple[str, int]], way: str) -> None:
+    """A watcher, started again now and then, while these things happen to the chain."""
+    ground.floor = ground.height()
+    config = ground.config(ground.ws if way == "ws" else ground.url)
+    events: list[Event] = []
+    order = WatchChain("watch")
+    remaining = list(steps)
+    while remaining:
+        async with watching(config, order) as watch:
+            watch.events[:0] = events
+            while remaining:
+                what, number = remaining.pop(0)
+                if what == "restart":
+                    break
+                if what == "settle":
+                    await watch.settle(ground)
+                else:
+                    do(ground, what, number)
+            if not remaining:
+                await watch.settle(ground)
+            events, order = list(watch.events), watch.order()
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=STEPS, way=st.sampled_from(["http", "ws"]))
+def test_facts_come_to_what_the_chain_says(ground: Ground, steps: list[tuple[str, int]], way: str) -> None:
+    anyio.run(check_that_facts_follow, ground, steps, way)
+
+
+@pytest.mark.anyio
+async def test_the_base_fee_is_told_and_a_known_one_counts_from_the_beginning(ground: Ground) -> None:
+    async with watching(ground.config()) as watch:
+        assert (await watch.expect(ChainUp)).base_fee
+    async with watching(ground.config("http://127.0.0.1:1"), WatchChain("watch", base_fee=True)) as watch:
+        await watch.expect(ChainDegraded)
+        assert watch.rpc.has_base_fee
