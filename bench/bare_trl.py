@@ -23,8 +23,8 @@ from bench import half_flat
 from swarmd.config import Config, decode
 from swarmd.swarms.plan import NO_MATERIAL, Place, Question
 from swarmd.swarms.registry import make_plan
-from swarmd.training.quiet import quieten
-from swarmd.training.source import locate_model
+from swarmd.training.library_logging import quieten
+from swarmd.training.models.source import locate_model
 
 
 class Bare:

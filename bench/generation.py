@@ -18,9 +18,9 @@ from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.swarms.plan import NO_MATERIAL, Place
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.generation import Sampler, cut_at, pad_left
-from swarmd.training.model import Policy, load_policy
-from swarmd.training.quiet import quieten
+from swarmd.training.library_logging import quieten
+from swarmd.training.models.model import Policy, load_policy
+from swarmd.training.sampling.generation import Sampler, cut_at, pad_left
 
 PEER = "12D3KooWbench"
 SHAPES = ((16, 8), (8, 16))  # prompts and completions of each

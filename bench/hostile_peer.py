@@ -14,9 +14,9 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.swarms.plan import NO_MATERIAL, Place, Plan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.generation import Sampler
-from swarmd.training.model import Policy
-from swarmd.training.turns import Limits, Turns
+from swarmd.training.models.model import Policy
+from swarmd.training.sampling.generation import Sampler
+from swarmd.training.sampling.turns import Limits, Turns
 
 HELD_OUT = 64  # questions of each task, one completion each
 ANSWER_TOKENS = 16

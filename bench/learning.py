@@ -22,7 +22,7 @@ from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import Engine
-from swarmd.training.quiet import quieten
+from swarmd.training.library_logging import quieten
 
 ROUNDS = 8
 SEEDS = (0, 1, 2)

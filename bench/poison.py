@@ -32,7 +32,7 @@ from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import Engine
-from swarmd.training.quiet import quieten
+from swarmd.training.library_logging import quieten
 
 ROUNDS = 50
 STEPS = 20  # in a round

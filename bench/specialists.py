@@ -19,10 +19,10 @@ from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.swarms.digit_plan import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question
 from swarmd.swarms.text import CLOSING, OPENING
-from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
-from swarmd.training.generation import Sampler
-from swarmd.training.model import Policy
-from swarmd.training.recipe import Pair, build_tokenizer, list_questions, make_policy, supervise
+from swarmd.training.embedded.recipe import Pair, build_tokenizer, list_questions, make_policy, supervise
+from swarmd.training.models.model import Policy
+from swarmd.training.sampling.evaluation import Accuracy, evaluate, mean_accuracy
+from swarmd.training.sampling.generation import Sampler
 
 FIRST = {
     "digits_reverse": "Reverse the digits: {number}",

@@ -40,7 +40,7 @@ ENVIRONMENT = os.environ | ROOM  # before any test has changed it
 NETWORK = ("swarmd.dht.worker", "swarmd.dht.store.lookup")
 CHAIN = ("swarmd.chain.worker",)
 TRAINER = (
-    "swarmd.training.quiet",  # before what heeds the variables that it sets
+    "swarmd.training.library_logging",  # before what heeds the variables that it sets
     "swarmd.training.worker",
     "swarmd.training.engine",
     "datasets",

@@ -31,8 +31,8 @@ WHOLE_NODES = (
     "tests/soak/",
     "tests/cli/test_local.py",
     "tests/monitoring/test_node.py",
-    "tests/training/test_ranks.py",
-    "tests/training/test_sharded.py",
+    "tests/training/distributed/test_ranks.py",
+    "tests/training/distributed/test_sharded.py",
     "tests/units/test_real.py",
 )
 TEST_BY_TEST = ("tests/e2e/test_", "tests/cli/test_local.py")

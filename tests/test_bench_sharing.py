@@ -16,9 +16,9 @@ from bench.sharing import HOSTILE, LONER, MAIN, STEPS, VARIANTS, Outcome, Swarm,
 from bench.specialists import FIRST, SECOND, SKILLS, Goal, draw_lessons, make_plan, teach
 from swarmd.config import TrainingConfig
 from swarmd.core.events import StageTrained
+from swarmd.training.embedded.recipe import build_tokenizer, list_questions, make_policy
 from swarmd.training.engine import Engine
-from swarmd.training.quiet import quieten
-from swarmd.training.recipe import build_tokenizer, list_questions, make_policy
+from swarmd.training.library_logging import quieten
 
 quieten()
 EMBEDDED = [Path("embedded")] * 2

@@ -15,8 +15,8 @@ from bench.measure import Sample
 from bench.trainer_memory import slope_of
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.swarms.plan import NO_MATERIAL, Place
-from swarmd.training.generation import Sampler
-from swarmd.training.model import load_policy
+from swarmd.training.models.model import load_policy
+from swarmd.training.sampling.generation import Sampler
 from swarmd.training.trainer import SwarmTrainer
 
 

@@ -34,7 +34,7 @@ from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
 from swarmd.observe.redaction import redact_text
 from swarmd.paths import DataPaths
-from swarmd.training.kept import newest_whole
+from swarmd.training.checkpoints.checkpoint_files import newest_whole
 
 SWARM = "swarm.toml"
 TRIES = 5  # a running node may remove a file that was just listed

@@ -36,7 +36,7 @@ def check(
     """
     from swarmd.dht.addresses import check_addresses
     from swarmd.swarms.registry import check_kind
-    from swarmd.training.source import AUTO, locate_configured, require_model
+    from swarmd.training.models.source import AUTO, locate_configured, require_model
 
     config = load_config(file)
     check_addresses(config)

@@ -13,8 +13,8 @@ from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
 from swarmd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from swarmd.training.memory import Room
-    from swarmd.training.pool import Fit
+    from swarmd.training.models.memory import Room
+    from swarmd.training.models.pool import Fit
 
 GIB = 2**30
 ADAPTED = LoraConfig(rank=16)  # what the second column reckons with
@@ -37,7 +37,7 @@ def fit(
         model=model or training.model,
         pool=(model,) if model else training.pool,
     )
-    from swarmd.training.quiet import quieten
+    from swarmd.training.library_logging import quieten
 
     quieten()
     room, fits, adapted = _weigh_all(training, f"--model {model}" if model else "training.pool")
@@ -48,10 +48,10 @@ def fit(
 
 
 def _weigh_all(training: TrainingConfig, named_by: str) -> tuple[Room, list[Fit], list[Fit]]:
-    from swarmd.training.device import choose_device, choose_numbers
-    from swarmd.training.memory import measure_room
-    from swarmd.training.model import inspect_model
-    from swarmd.training.pool import list_pool, weigh
+    from swarmd.training.models.device import choose_device, choose_numbers
+    from swarmd.training.models.memory import measure_room
+    from swarmd.training.models.model import inspect_model
+    from swarmd.training.models.pool import list_pool, weigh
 
     device = choose_device(training.device)
     room = measure_room(device)

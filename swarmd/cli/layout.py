@@ -20,7 +20,7 @@ from swarmd.errors import ConfigError
 from swarmd.eventlog.fold import load
 from swarmd.paths import DataPaths, configs_directory
 from swarmd.swarms.registry import check_kind, find_kind
-from swarmd.training.source import require_model
+from swarmd.training.models.source import require_model
 
 LOOPBACK = "127.0.0.1"
 DATA = Config(SwarmConfig("any")).data

@@ -54,7 +54,7 @@ from swarmd.paths import DataPaths
 from swarmd.settings import settings_of
 from swarmd.shell.loop import Loop
 from swarmd.shell.ports import Ports
-from swarmd.training.kept import drop_older
+from swarmd.training.checkpoints.checkpoint_files import drop_older
 from swarmd.worker.messages import Start
 
 WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {

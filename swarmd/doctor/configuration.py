@@ -20,7 +20,7 @@ from swarmd.manifest import Manifest, Recipe, read_manifest, recipe_of
 from swarmd.observe.slots import secret_values, slots_of
 from swarmd.secret_files import CREDENTIAL
 from swarmd.swarms.registry import check_kind
-from swarmd.training.source import AUTO, locate_configured
+from swarmd.training.models.source import AUTO, locate_configured
 
 EXAMPLE_PORT = 8800
 MANIFEST = "swarm.toml"  # that `swarmd swarm new` leaves beside the configuration

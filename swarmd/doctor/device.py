@@ -12,7 +12,7 @@ from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.probe import Answer, Weighed
 from swarmd.doctor.subject import Subject
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.training.spread import find_spread
+from swarmd.training.distributed.parallelism import find_spread
 
 GIB = 2**30
 TIGHT_SHARE = 0.9  # of the free memory; above it a second program on the machine is one too many

@@ -13,8 +13,8 @@ from swarmd.doctor.finding import Finding, Kind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
-from swarmd.training.known import KINDS, known_models
-from swarmd.training.source import AUTO, locate_model
+from swarmd.training.models.known import KINDS, known_models
+from swarmd.training.models.source import AUTO, locate_model
 
 HUB_S = 5.0  # longest wait for all answers of the Hub
 ENDPOINT = "HF_ENDPOINT"

@@ -23,8 +23,8 @@ from swarmd.doctor.waiting import in_thread
 from swarmd.errors import ConfigError
 from swarmd.http_server import is_loopback
 from swarmd.installed import extra_command, install_command
-from swarmd.training.memory import measure_host
-from swarmd.training.spread import find_spread
+from swarmd.training.distributed.parallelism import find_spread
+from swarmd.training.models.memory import measure_host
 
 DISTRIBUTION = "swarmd"
 FILES_MIN = 1024  # open files at once: sockets of p2pd, segments, data sets

@@ -69,9 +69,9 @@ def answer(question: Question) -> Answer:
     """Look at the devices, then weigh the model."""
     import torch
 
-    from swarmd.training.device import choose_device, choose_numbers, computes_bfloat16
-    from swarmd.training.memory import measure_room
-    from swarmd.training.quiet import quieten
+    from swarmd.training.library_logging import quieten
+    from swarmd.training.models.device import choose_device, choose_numbers, computes_bfloat16
+    from swarmd.training.models.memory import measure_room
 
     quieten()
     training = question.training
@@ -103,9 +103,9 @@ def answer(question: Question) -> Answer:
 
 
 def _weigh(question: Question, numbers: Any, room: Any) -> tuple[tuple[Weighed, ...], str]:
-    from swarmd.training.model import inspect_model
-    from swarmd.training.pool import list_pool, weigh
-    from swarmd.training.source import AUTO
+    from swarmd.training.models.model import inspect_model
+    from swarmd.training.models.pool import list_pool, weigh
+    from swarmd.training.models.source import AUTO
 
     training = question.training
     if training.model != AUTO or question.kept:
@@ -124,7 +124,7 @@ def _is_here(name: str, revision: str) -> bool:
     """A directory, or in the Hub's cache."""
     from huggingface_hub import try_to_load_from_cache
 
-    from swarmd.training.source import locate_model
+    from swarmd.training.models.source import locate_model
 
     located = locate_model(name)
     if Path(located).is_dir():

@@ -19,10 +19,10 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
 from swarmd.observe.status import Status
 from swarmd.paths import DataPaths
-from swarmd.training.source import AUTO
+from swarmd.training.models.source import AUTO
 
 DIALLER = "swarmd.doctor.dial"
-KEPT_MODEL = "model.json"  # what `auto` settled on, as swarmd.training.pool writes it
+KEPT_MODEL = "model.json"  # what `auto` settled on, as swarmd.training.models.pool writes it
 
 
 class Life(msgspec.Struct, frozen=True):

@@ -20,26 +20,26 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question, hash_number
-from swarmd.training.batch import bound_peer, count_rows
+from swarmd.training.batches.batch import bound_peer, count_rows
+from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, back_peers, judge_peers
+from swarmd.training.batches.metrics import name_stage
+from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
+from swarmd.training.batches.peer_schedule import Deal
+from swarmd.training.batches.replay import Replay
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.checkpoint import Checkpoint, Checkpoints
-from swarmd.training.checks import check_context, check_stages
-from swarmd.training.deal import Deal
-from swarmd.training.evaluation import measure_held_out
+from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
+from swarmd.training.checkpoints.progress import Progress
+from swarmd.training.distributed.ranks import ALONE, Crew, Ranks, check_parts, check_together
 from swarmd.training.footprint import is_out_of_memory, release_memory
-from swarmd.training.groups import Collected, PeerGroups, PeerLimits, Scorer, back_peers, judge_peers
 from swarmd.training.kl import make_reference
-from swarmd.training.model import load_policy
+from swarmd.training.lr_schedule import Pace
+from swarmd.training.models.checks import check_context, check_stages
+from swarmd.training.models.model import load_policy
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
-from swarmd.training.pace import Pace
-from swarmd.training.parts import halve_rows, keep_rows, load_rows
-from swarmd.training.progress import Progress
-from swarmd.training.ranks import ALONE, Crew, Ranks, check_parts, check_together
-from swarmd.training.replay import Replay
+from swarmd.training.sampling.evaluation import measure_held_out
+from swarmd.training.sampling.vllm_sampler import make_sampler
 from swarmd.training.stage import Figures, Stage, StageKey
-from swarmd.training.tally import name_stage
 from swarmd.training.trainer import SwarmTrainer, make_trainer
-from swarmd.training.vllm_sampler import make_sampler
 
 _log = structlog.get_logger(__name__)
 

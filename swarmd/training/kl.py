@@ -20,7 +20,7 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError
 from swarmd.http_server import load_token
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.model import Policy
+from swarmd.training.models.model import Policy
 from swarmd.training.reference.client import ReferenceClient, Server
 from swarmd.training.reference.scoring import Frozen, freeze
 from swarmd.training.reference.scoring import Reference as FrozenReference

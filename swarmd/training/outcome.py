@@ -9,8 +9,8 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.swarms.plan import Plan
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.swarms.scored import encode_scored, of_peers
-from swarmd.training.groups import Collected
-from swarmd.training.model import Policy
+from swarmd.training.batches.groups import Collected
+from swarmd.training.models.model import Policy
 from swarmd.training.stage import Stage
 from swarmd.training.trainer import SwarmTrainer
 from swarmd.training.trl_names import read_as_trl

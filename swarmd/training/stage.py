@@ -17,19 +17,19 @@ from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Quoted, Rollouts
 from swarmd.swarms.scored import ScoredGroup, score_group
-from swarmd.training.aside import Aside, Counts
+from swarmd.training.batches.aside import Aside, Counts
+from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
+from swarmd.training.batches.groups import Scorer, TrainingGroup, fit_prompt
+from swarmd.training.batches.metrics import Sums, Tally
+from swarmd.training.batches.objective import FOREIGN_KEY
+from swarmd.training.batches.peer_schedule import Deal
+from swarmd.training.batches.publication import Publication
+from swarmd.training.batches.replay import Replay
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.corroborate import DOUBT_KEY, PEER_KEY
-from swarmd.training.deal import Deal
-from swarmd.training.generation import Sampler
-from swarmd.training.groups import Scorer, TrainingGroup, fit_prompt
-from swarmd.training.model import Policy
-from swarmd.training.objective import FOREIGN_KEY
-from swarmd.training.publication import Publication
-from swarmd.training.replay import Replay
-from swarmd.training.tally import Sums, Tally
+from swarmd.training.models.model import Policy
+from swarmd.training.sampling.generation import Sampler
+from swarmd.training.sampling.turns import Limits, Turns
 from swarmd.training.trainer import REWARD_KEY
-from swarmd.training.turns import Limits, Turns
 
 LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit them
 

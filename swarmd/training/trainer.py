@@ -27,9 +27,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import Optimizer, TrainingConfig
-from swarmd.training.adapters import lengthen_adapters
-from swarmd.training.batch import computes_twice, count_rows
-from swarmd.training.corroborate import (
+from swarmd.training.batches.batch import computes_twice, count_rows
+from swarmd.training.batches.corroborate import (
     DOUBT_KEY,
     PEER_KEY,
     Held,
@@ -39,14 +38,15 @@ from swarmd.training.corroborate import (
     hold_back,
     mark_doubtful,
 )
+from swarmd.training.batches.objective import PeerLoss, mark_foreign, silence_flat, weigh_foreign
+from swarmd.training.distributed.parallelism import SpreadKind, find_spread
+from swarmd.training.distributed.sharding import Holding, Replicas, hold
+from swarmd.training.distributed.zero import ZeroSeams, set_up_deepspeed
 from swarmd.training.gauges import Gauges
-from swarmd.training.holding import Holding, Replicas, hold
 from swarmd.training.kl import Reference, use_reference
-from swarmd.training.model import Policy
-from swarmd.training.objective import PeerLoss, mark_foreign, silence_flat, weigh_foreign
-from swarmd.training.pace import Pace
-from swarmd.training.spread import SpreadKind, find_spread
-from swarmd.training.zero import ZeroSeams, set_up_deepspeed
+from swarmd.training.lr_schedule import Pace
+from swarmd.training.models.adapters import lengthen_adapters
+from swarmd.training.models.model import Policy
 
 ADAM_BETAS = (0.9, 0.99)
 OPTIMIZERS: dict[Optimizer, str] = {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_8bit"}  # by transformers' names

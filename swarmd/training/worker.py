@@ -27,9 +27,9 @@ from swarmd.paths import DataPaths
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.distributed.ranks import ALONE, Crew, Ranks
 from swarmd.training.footprint import find_excess, is_device_lost, is_out_of_memory, set_aside_loaded
-from swarmd.training.ranks import ALONE, Crew, Ranks
-from swarmd.training.source import AUTO, locate_configured
+from swarmd.training.models.source import AUTO, locate_configured
 from swarmd.worker.child import Inbox, Outbox, serve
 from swarmd.worker.messages import Start, Stop
 
@@ -165,12 +165,12 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: Crew |
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     if ranks.size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
-    from swarmd.training.adapters import prepare_unsloth, spare_unused
+    from swarmd.training.models.adapters import prepare_unsloth, spare_unused
 
     spare_unused(config.training)  # these two before anything imports TRL
     prepare_unsloth(config.training)
     if ranks.size > 1:
-        from swarmd.training.device import take_device
+        from swarmd.training.models.device import take_device
 
         take_device(config.training.device, ranks.rank)
     config = settle_config(config, DataPaths(Path(start.data_dir)))
@@ -178,7 +178,7 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: Crew |
 
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
     from swarmd.training.engine import Engine
-    from swarmd.training.quiet import quieten
+    from swarmd.training.library_logging import quieten
 
     quieten()
     return Engine(config, DataPaths(Path(start.data_dir)), start.peer, plan, ranks, crew)
@@ -226,8 +226,8 @@ def settle_config(config: Config, paths: DataPaths) -> Config:
     if config.training.model != AUTO:
         locate_configured(config.training)
         return config
-    from swarmd.training.model import inspect_model
-    from swarmd.training.pool import settle_model
+    from swarmd.training.models.model import inspect_model
+    from swarmd.training.models.pool import settle_model
 
     training = settle_model(config.training, paths, lambda source: inspect_model(source, source))
     return msgspec.structs.replace(config, training=training)

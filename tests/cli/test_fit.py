@@ -11,8 +11,8 @@ from swarmd.cli import run_command
 from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.errors import ExitCode
 from swarmd.paths import DataPaths
-from swarmd.training.known import TABLE
-from swarmd.training.pool import CHOICE
+from swarmd.training.models.known import TABLE
+from swarmd.training.models.pool import CHOICE
 from swarmd.training.worker import settle_config
 
 

@@ -18,9 +18,9 @@ from swarmd.core.values import Backing
 from swarmd.swarms.digit_plan import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Place
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts
+from swarmd.training.batches.groups import PeerGroups, PeerLimits, Scorer, back_peers
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.groups import PeerGroups, PeerLimits, Scorer, back_peers
-from swarmd.training.model import Policy, load_policy
+from swarmd.training.models.model import Policy, load_policy
 from tests.core.story import Story, announced, settings, trained
 from tests.dht.driver import SWARM, Driver
 from tests.hostile.swarm import small_swarm

@@ -32,7 +32,7 @@ from swarmd.observe.lines import line_of
 from swarmd.results.card import HERE, HUB_DATA, TABLE_ROWS_MAX, Subject, data_of, escape, make_card, thin_out
 from swarmd.results.history import History, Round, Stage, make_history, read_history
 from swarmd.swarms.math.rows import DAPO, GSM8K
-from swarmd.training.source import EMBEDDED_DIR
+from swarmd.training.models.source import EMBEDDED_DIR
 from tests.results.conftest import GOLDEN, NODE
 
 PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"

@@ -15,7 +15,7 @@ from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
 from swarmd.training.engine import Engine
 from swarmd.training.footprint import set_aside_loaded
-from swarmd.training.quiet import quieten
+from swarmd.training.library_logging import quieten
 
 quieten()
 SMALL: dict[str, Any] = {"steps": 2, "questions": 4, "generations": 4, "peer_questions": 1, "held_out_questions": 4}

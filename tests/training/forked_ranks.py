@@ -22,11 +22,11 @@ from torch.distributed.tensor import DTensor
 
 from swarmd.config import decode
 from swarmd.core.values import RolloutsRef
-from swarmd.training import device
 from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.distributed.ranks import Crew, Ranks, read_environment
 from swarmd.training.engine import Engine
 from swarmd.training.footprint import set_aside_loaded
-from swarmd.training.ranks import Crew, Ranks, read_environment
+from swarmd.training.models import device
 from swarmd.training.worker import load_engine
 from swarmd.worker.messages import Start
 from tests.training.conftest import order

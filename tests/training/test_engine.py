@@ -20,10 +20,10 @@ from swarmd.swarms.plan import Question, Score
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.swarms.scored import decode_scored
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.checkpoint import Checkpoints
+from swarmd.training.checkpoints.checkpoint import Checkpoints
 from swarmd.training.engine import Engine
 from tests.training.conftest import order
-from tests.training.test_generation import AfterTokens
+from tests.training.sampling.test_generation import AfterTokens
 
 Maker = Callable[..., Engine]
 
@@ -213,7 +213,7 @@ def test_no_room_for_a_checkpoint(make_engine: Maker, monkeypatch: pytest.Monkey
     first = train(engine, 0)
     before = weights(engine)
     with monkeypatch.context() as patch:
-        from swarmd.training import checkpoint
+        from swarmd.training.checkpoints import checkpoint
 
         patch.setattr(checkpoint, "save_file", _raise_no_space)
         with pytest.raises(CheckpointFailed, match="No space left"):
@@ -277,7 +277,7 @@ def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker) -> None:
 
 def test_a_large_model_trains_in_parts(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """One group at a time instead of the whole batch gives the same step."""
-    from swarmd.training import batch
+    from swarmd.training.batches import batch
 
     whole = make_engine("a", steps=1, questions=6, held_out_questions=0)
     monkeypatch.setattr(batch, "LIGHT_PARAMETERS_MAX", 0)
@@ -311,7 +311,7 @@ def test_own_questions_do_not_repeat_between_stages(make_engine: Maker) -> None:
 @pytest.mark.parametrize("numbers", ["mixed", "bfloat16"])
 def test_short_numbers(make_engine: Maker, monkeypatch: pytest.MonkeyPatch, numbers: str) -> None:
     """What an accelerator does by default (bfloat16 passes over float32 weights), and weights in bfloat16."""
-    from swarmd.training import model
+    from swarmd.training.models import model
 
     if numbers == "mixed":
         monkeypatch.setattr(model, "choose_dtype", lambda *_: (torch.float32, True))

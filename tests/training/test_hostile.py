@@ -28,9 +28,9 @@ from swarmd.swarms.rollouts import (
     Source,
     encode_rollouts,
 )
+from swarmd.training.batches.groups import judge_peers
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import Engine
-from swarmd.training.groups import judge_peers
 from tests.training.conftest import make_config, order
 from tests.training.test_stages import Node
 

@@ -16,16 +16,16 @@ from swarmd.config import HubConfig, ResultsConfig
 from swarmd.core.events import ModelPushed, StageTrained, TrainerReady
 from swarmd.paths import DataPaths
 from swarmd.results.trackers import TensorBoard, Trackers
+from swarmd.training.batches.metrics import Sums
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import Engine
 from swarmd.training.gauges import read_metrics
-from swarmd.training.tally import Sums
 from swarmd.worker.messages import Perform, Stop
 from tests.hub_double import TOKEN, HubDouble, serve_hub
 from tests.results.conftest import NODE
 from tests.results.test_trackers import read_scalars
 from tests.training.conftest import make_config, order
-from tests.training.test_generation import AfterTokens
+from tests.training.sampling.test_generation import AfterTokens
 from tests.training.test_worker import LOAD_S, Worker
 
 STEP_FIGURES = {"reward", "accuracy", "format", "loss", "gradient_norm", "learning_rate", "tokens_per_s", "own_groups"}

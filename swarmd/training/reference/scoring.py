@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ModelError, ModelUnfit
-from swarmd.training.device import choose_device, choose_numbers, choose_threads
-from swarmd.training.memory import measure_room
-from swarmd.training.model import digest_weights, inspect_model
-from swarmd.training.source import MAIN, locate_configured
-from swarmd.training.trial import first_line
+from swarmd.training.models.device import choose_device, choose_numbers, choose_threads
+from swarmd.training.models.memory import measure_room
+from swarmd.training.models.model import digest_weights, inspect_model
+from swarmd.training.models.smoke_test import first_line
+from swarmd.training.models.source import MAIN, locate_configured
 
 BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
 BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass; 256 MiB in float32

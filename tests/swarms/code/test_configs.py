@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from swarmd.config import load_config
 from swarmd.swarms.plan import NO_MATERIAL, Place
 from swarmd.swarms.registry import make_plan
-from swarmd.training.source import locate_model
+from swarmd.training.models.source import locate_model
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 

@@ -10,8 +10,8 @@ from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.swarms.code.plan import CodePlan
 from swarmd.swarms.plan import NO_MATERIAL, Place
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.source import EMBEDDED_DIR
-from swarmd.training.turns import Limits, Turns, encode_turns
+from swarmd.training.models.source import EMBEDDED_DIR
+from swarmd.training.sampling.turns import Limits, Turns, encode_turns
 
 PROGRAM = "<program>\n```python\nprint(6 * 7)\n```\n</program>"
 SCRIPT = (f"I count. {PROGRAM}", f"And again. {PROGRAM}", "So it is <answer>42</answer>")

@@ -14,10 +14,10 @@ from swarmd.config import LoraConfig, ReferenceConfig, TrainingConfig
 from swarmd.errors import ConfigError, ReferenceFailed
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import Engine
-from swarmd.training.generation import pad_left
 from swarmd.training.kl import FrozenCopy, make_reference
 from swarmd.training.reference import client
 from swarmd.training.reference.scoring import Reference, load_frozen
+from swarmd.training.sampling.generation import pad_left
 from tests.training.conftest import order
 from tests.training.reference.conftest import TOKEN, Serving, some_batch
 from tests.training.test_trainer import batch_of

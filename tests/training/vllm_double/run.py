@@ -19,10 +19,10 @@ import torch
 
 from swarmd.config import LoraConfig, VllmConfig
 from swarmd.errors import GenerationFailed
-from swarmd.training.adapters import merged_weights
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.source import EMBEDDED_DIR
-from swarmd.training.vllm_sampler import Generation, VllmSampler, make_generation
+from swarmd.training.models.adapters import merged_weights
+from swarmd.training.models.source import EMBEDDED_DIR
+from swarmd.training.sampling.vllm_sampler import Generation, VllmSampler, make_generation
 from tests.training.conftest import DataPaths, Engine, make_config, make_plan, order
 from tests.training.vllm_double.server import Server
 

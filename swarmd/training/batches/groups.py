@@ -1,0 +1,305 @@
+"""Groups to train on: this node's own, and those that peers published."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+import msgspec
+import structlog
+
+from swarmd.bounds import INTEGER_MAX, fit
+from swarmd.core.commands import Train
+from swarmd.core.values import Backing, Judgement, RolloutsRef
+from swarmd.errors import RecordRejected, SwarmdError, SwarmError
+from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score
+from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
+from swarmd.training.batches.corroborate import vouch
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.models.model import Policy
+from swarmd.training.sampling.turns import Drawn, encode_turns
+
+EXAMINED_MAX = 1024  # groups of one stage generated again and scored
+CUTS_MAX = 16  # of what peers wrote in one question
+FLAT_RANGE = 1e-6  # a group whose rewards lie within this teaches nothing
+
+_log = structlog.get_logger(__name__)
+
+
+class TrainingGroup(msgspec.Struct, frozen=True):
+    """One question with its completions, ready for the trainer."""
+
+    question: Question
+    prompt: list[int]
+    completions: list[list[int]]
+    texts: list[str]
+    rewards: list[float]
+    scores: Sequence[Score]
+    own: list[list[int]]  # for each token, whether a model wrote it (1) or the swarm put it there (0)
+    peer: str = ""  # who wrote the completions; empty for this node
+    sure: Sequence[list[int]] = ()  # peers': for each token, whether the truth alone vouches for it (1) or not (0)
+
+    @property
+    def is_flat(self) -> bool:
+        return max(self.rewards) - min(self.rewards) <= FLAT_RANGE
+
+
+class Scorer:
+    """Rewards of completions, by the plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.failures: Counter[str] = Counter()  # tasks whose scorer raised
+
+    def score(self, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
+        """Scores of completions to one question; a reward that is no number counts as 0 and as a failure.
+
+        Raises:
+            SwarmError: the plan gave more or fewer scores than completions.
+        """
+        given = tuple(self._plan.score(question, texts))
+        if len(given) != len(texts):
+            raise SwarmError(f"the plan gave {len(given)} scores for {len(texts)} completions of {question.task}")
+        scores = tuple(score if math.isfinite(score.reward) else Score(0.0, failed=True) for score in given)
+        self.failures[question.task] += sum(score.failed for score in scores)
+        return scores
+
+    def make_group(self, question: Question, prompt: list[int], drawn: Sequence[Drawn]) -> TrainingGroup:
+        """This node's own completions, scored."""
+        texts = [each.text for each in drawn]
+        scores = self.score(question, texts)
+        return TrainingGroup(
+            question,
+            prompt,
+            [each.tokens for each in drawn],
+            texts,
+            [score.reward for score in scores],
+            scores,
+            [each.own for each in drawn],
+        )
+
+
+class PeerLimits(msgspec.Struct, frozen=True):
+    """What is taken from peers."""
+
+    swarm: str
+    generations: int  # completions that a group must have
+    groups_max: int  # of one peer trained on in one stage
+    staleness_rounds: int
+    prompt_tokens: int
+    completion_tokens: int
+    questions: int = 1  # of peers' groups in a step; 0: they are material, and not trained on
+    quoted: bool = False  # questions come in words, as in legacy networks; elsewhere words are nobody's to choose
+
+
+class Collected(msgspec.Struct):
+    """What came of the rollouts that a command names."""
+
+    groups: list[TrainingGroup] = msgspec.field(default_factory=list)  # peers', informative, in seeded random order
+    material: Material = msgspec.field(default_factory=Material)
+    rejected: Counter[str] = msgspec.field(default_factory=Counter)  # groups refused anew, by reason
+    judged: dict[str, list[Outcome]] = msgspec.field(default_factory=dict)  # peers' of the preceding stage
+    totals: dict[str, float] = msgspec.field(default_factory=dict)  # of these peers' stage, as their rollouts say
+    whole: dict[str, list[float]] = msgspec.field(default_factory=dict)  # rewards of completions read as written
+
+
+class PeerGroups:
+    """Published groups: read, checked, generated again and scored, stage by stage, as later ones may build on them."""
+
+    def __init__(self, limits: PeerLimits, policy: Policy, plan: Plan, scorer: Scorer, own: str) -> None:
+        self._limits = limits
+        self._policy = policy
+        self._plan = plan
+        self._scorer = scorer
+        self._own = own
+
+    def collect(self, order: Train, read: Callable[[str], bytes], seed: int, cancellation: Cancellation) -> Collected:
+        """Informative groups of peers to train on, the material for questions that build on earlier stages, and how
+        many groups were refused. A refusal counts once: what is only context was looked at when it was gathered.
+
+        Args:
+            order: whose `rollouts` and `context` are read.
+            read: the body under a digest; raises SwarmdError when it is missing or damaged.
+        """
+        collected = Collected()
+        taken: Counter[str] = Counter()
+        fresh = frozenset(order.rollouts)
+        recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self._own}
+        for _, offers in sorted(self._offers(order, read, collected).items()):
+            Random(seed).shuffle(offers)
+            for ref, group in choose_offers(offers, EXAMINED_MAX):
+                cancellation.check()
+                preceding = (ref.peer, ref.round, ref.stage) in recent and taken[ref.peer] < self._limits.groups_max
+                if not preceding and self._plan.stages == 1:
+                    continue
+                try:
+                    regenerated = self._take(ref, group, preceding, collected)
+                except RecordRejected as error:
+                    if error.reason == "plan" and not collected.rejected["plan"]:  # once in a stage is enough
+                        _log.warning(error.message, exc_info=error.__cause__)
+                    if ref in fresh:
+                        collected.rejected[error.reason] += 1
+                    continue
+                cancellation.check()  # what a plan gives of a stage that was cancelled is not what it would give
+                if regenerated is not None and not regenerated.is_flat:
+                    taken[ref.peer] += 1
+                    collected.groups.append(regenerated)
+        return collected
+
+    def _offers(
+        self, order: Train, read: Callable[[str], bytes], collected: Collected
+    ) -> Mapping[tuple[int, int], list[tuple[RolloutsRef, Group]]]:
+        """Groups by (round, stage), each place of each peer once; this node's own only where questions build on it."""
+        seen, rejected = set(), collected.rejected
+        offers: dict[tuple[int, int], list[tuple[RolloutsRef, Group]]] = defaultdict(list)
+        for ref in (*order.rollouts, *order.context):
+            place = (ref.peer, ref.round, ref.stage)
+            if place in seen or (ref.peer == self._own and self._plan.stages == 1):
+                continue
+            seen.add(place)
+            try:
+                rollouts = self._read(ref, order, read)
+            except RecordRejected as error:
+                if ref in order.rollouts:
+                    rejected[error.reason] = fit(rejected[error.reason] + max(ref.groups, 1), INTEGER_MAX)
+                continue
+            if ref in order.rollouts:
+                collected.totals[ref.peer] = rollouts.total
+            offers[ref.round, ref.stage] += [(ref, group) for group in rollouts.groups]
+        return offers
+
+    def _read(self, ref: RolloutsRef, order: Train, read: Callable[[str], bytes]) -> Rollouts:
+        self._check_age(ref, order)
+        rollouts = decode_rollouts(read_body(ref, read))
+        check_origin(rollouts, ref, self._limits.swarm)
+        return rollouts
+
+    def _check_age(self, ref: RolloutsRef, order: Train) -> None:
+        if (ref.round, ref.stage) >= (order.round, order.stage):
+            raise RecordRejected("future", f"rollouts of round {ref.round} reached round {order.round}")
+        if ref.round < order.round - self._limits.staleness_rounds:
+            raise RecordRejected("stale", f"rollouts of round {ref.round} reached round {order.round}")
+
+    def _take(self, ref: RolloutsRef, group: Group, preceding: bool, collected: Collected) -> TrainingGroup | None:
+        """Score the group under this node's own question and truth: for the material, and for the vote where it is of
+        the preceding stage. Such a one is trained on, too, if it has the size."""
+        if group.quoted is not None and not self._limits.quoted:
+            raise RecordRejected("quoted", f"{ref.peer} sent a question in words of its own")
+        if group.quoted is None and len(group.completions) != self._limits.generations:
+            raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
+        question, drawn, scores, sure = self._understand(ref, group, collected.material)
+        texts = [each.text for each in drawn]
+        outcome = Outcome(Place(ref.peer, ref.round, ref.stage), question, tuple(texts), scores)
+        if self._plan.stages > 1:
+            collected.material.add(outcome)
+        if preceding:
+            collected.judged.setdefault(ref.peer, []).append(outcome)
+            scored = zip(texts, group.completions, scores, strict=True)
+            whole = [score.reward for text, written, score in scored if text == written and not score.failed]
+            collected.whole.setdefault(ref.peer, []).extend(whole)
+        wanted = preceding and self._limits.questions > 0
+        if not wanted or len(group.completions) != self._limits.generations:
+            return None
+        question, prompt = fit_prompt(self._plan, self._policy, question, self._limits.prompt_tokens)
+        if len(prompt) > self._limits.prompt_tokens:
+            raise RecordRejected("prompt-length", f"a question of {ref.peer} has {len(prompt)} tokens here")
+        rewards = [score.reward for score in scores]
+        tokens, own = [each.tokens for each in drawn], [each.own for each in drawn]
+        return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer, sure)
+
+    def _understand(
+        self, ref: RolloutsRef, group: Group, material: Material
+    ) -> tuple[Question, list[Drawn], tuple[Score, ...], list[list[int]]]:
+        """Question, completions and scores as this node has them, and which tokens the truth vouches for.
+
+        What a plan raises over them costs this group only: else one peer's text could end the stage on every node.
+        """
+        try:
+            question = self._plan.regenerate(group.reference, Place(ref.peer, ref.round, ref.stage), material)
+            drawn = [self._encode(ref, group, index) for index in range(len(group.completions))]
+            spans = [self._plan.true_spans(question, each.text) for each in drawn]
+            sure = [vouch(self._policy, each.text, each.tokens, at) for each, at in zip(drawn, spans, strict=True)]
+            return question, drawn, self._scorer.score(question, [each.text for each in drawn]), sure
+        except (RecordRejected, MemoryError):
+            raise
+        except Exception as error:
+            raise RecordRejected("plan", f"the plan failed at a group of {ref.peer}: {type(error).__name__}") from error
+
+    def _encode(self, ref: RolloutsRef, group: Group, index: int) -> Drawn:
+        """One completion in this node's tokens; what does not fit is scored as it is trained on."""
+        text, limit = group.completions[index], self._limits.completion_tokens
+        tokens, own = encode_turns(self._plan, self._policy, text, index in group.cut, limit)
+        if not tokens:
+            raise RecordRejected("empty", f"{ref.peer} sent an empty completion")
+        if tokens[-1] != self._policy.tokenizer.eos_token_id:
+            text = self._policy.decode_completion(tokens)
+        return Drawn(tokens, own, text)
+
+
+Offer = tuple[RolloutsRef, Group]
+
+
+def choose_offers(offers: Sequence[Offer], count: int) -> Sequence[Offer]:
+    """At most `count` of them: where there are more, of each peer in turn, so that many groups crowd nobody out."""
+    if len(offers) <= count:
+        return offers
+    seen: Counter[str] = Counter()
+    turns = []
+    for offer in offers:
+        turns.append((seen[offer[0].peer], offer))
+        seen[offer[0].peer] += 1
+    return [offer for _, offer in sorted(turns, key=lambda turn: turn[0])[:count]]
+
+
+def fit_prompt(plan: Plan, policy: Policy, question: Question, tokens_max: int) -> tuple[Question, list[int]]:
+    """The question with its prompt, what peers wrote in it cut as short as it takes; it may be too long even so."""
+    prompt = policy.encode_prompt(question.messages)
+    for _ in range(CUTS_MAX):
+        shorter = plan.shorten(question) if len(prompt) > tokens_max else None
+        if shorter is None:
+            break
+        question, prompt = shorter, policy.encode_prompt(shorter.messages)
+    return question, prompt
+
+
+def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Judgement, ...]:
+    """What the peers' rollouts of the preceding stage count for in a vote; nothing where the plan cannot say."""
+    judgements = []
+    for peer, outcomes in sorted(judged.items()):
+        try:
+            worth = float(plan.judge(outcomes))
+        except Exception:
+            _log.warning("the plan failed to judge a peer, which gets no vote", peer=peer, exc_info=True)
+            continue
+        if math.isfinite(worth):
+            judgements.append(Judgement(peer, worth))
+    return tuple(judgements)
+
+
+def back_peers(plan: Plan, collected: Collected, recipe: int) -> tuple[Backing, ...]:
+    """What peers' rollouts of the preceding stage give here; nothing where a score here is no measure of others'.
+
+    Args:
+        recipe: completions that this node may make in a stage.
+    """
+    most = plan.reward_most
+    if most is None:
+        return ()
+    return tuple(
+        [
+            Backing(peer, math.fsum(rewards), len(rewards), collected.totals.get(peer, 0.0), most, recipe)
+            for peer, rewards in sorted(collected.whole.items())
+        ]
+    )
+
+
+def read_body(ref: RolloutsRef, read: Callable[[str], bytes]) -> bytes:
+    """The body a reference names. Raises RecordRejected(`missing`)."""
+    try:
+        return read(ref.digest)
+    except RecordRejected:
+        raise
+    except SwarmdError as error:
+        raise RecordRejected("missing", f"the rollouts of {ref.peer} are not here: {error}") from error

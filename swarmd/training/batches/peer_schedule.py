@@ -1,0 +1,132 @@
+"""Which of peers' groups a stage trains on, and at which step.
+
+Left to chance, a task that few nodes can do is crowded out: it has few informative groups, so few are drawn, so nobody
+learns it, and once its only specialist unlearns it, nobody supplies any. `even` gives every task the same number of
+groups as far as there are so many, of each task every peer's the same number, and spreads each over the whole stage.
+
+A peer that publishes much would crowd the others out all the same: whoever makes its groups up has as many as it
+likes, and none is flat. So no peer has more than `peer_max` groups in a batch, earlier ones drawn again included; one
+until something of it was looked at in the stage; and none where far less of it counts than of others (`Aside.judge`).
+What that leaves free is for own groups.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+from swarmd.training.batches.groups import TrainingGroup
+
+T = TypeVar("T")
+Reason = Literal["share", "little"]  # why a group was passed over: its peer had its share, or little of it counts
+
+
+class Deal:
+    """Hands out peers' groups over the steps of a stage, each at most once.
+
+    Every step gets its even share, at most `share_max`; what is left beyond that may stand in for own groups that
+    turned out flat.
+
+    Args:
+        groups: in random order.
+        steps: of the stage.
+        share_max: groups in a step.
+        even: deal out tasks and peers evenly, see `spread_evenly`; else in the order of `groups`.
+        peer_max: groups of one peer in a batch; 0: no bound.
+    """
+
+    def __init__(
+        self, groups: Sequence[TrainingGroup], steps: int, share_max: int, even: bool = False, peer_max: int = 0
+    ) -> None:
+        keys = [lambda group: group.question.task, lambda group: group.peer]
+        self._left = spread_evenly(groups, steps * share_max, keys) if even else list(groups)
+        self._steps_left = steps
+        self._share_max = share_max
+        self._peer_max = peer_max
+        self._batch: Counter[str] = Counter()
+        self._worthy: Mapping[str, bool] | None = None
+        self._passed: dict[int, tuple[str, Reason]] = {}  # by the group's identity, whose it is and why
+        self.dealt = 0
+
+    def next_share(self, worthy: Mapping[str, bool] | None = None) -> list[TrainingGroup]:
+        """The groups of the next step.
+
+        Args:
+            worthy: peers that were looked at, and whether they have groups in this step; None: nobody is looked at.
+        """
+        self._batch.clear()
+        self._worthy = worthy
+        even = -(-len(self._left) // max(self._steps_left, 1))
+        self._steps_left -= 1
+        return self._take(min(even, self._share_max))
+
+    def spare(self, wanted: int) -> list[TrainingGroup]:
+        """Up to `wanted` groups that no later step's share needs."""
+        return self._take(max(0, min(wanted, len(self._left) - self._steps_left * self._share_max)))
+
+    def admit(self, group: TrainingGroup) -> bool:
+        """Whether the batch has room for one more group, which is then counted; for this node's own it always has."""
+        room = not group.peer or self._batch[group.peer] < self._bound(group.peer)
+        self._batch[group.peer] += room
+        return room
+
+    def count_passed(self) -> Counter[tuple[str, Reason]]:
+        """The groups that were passed over and never dealt, by peer and reason."""
+        left = {id(group) for group in self._left}
+        return Counter(why for group, why in self._passed.items() if group in left)
+
+    def _bound(self, peer: str) -> float:
+        """Groups of a peer in this batch at most."""
+        if not self._peer_max or self._worthy is None:
+            return self._peer_max or math.inf
+        return self._peer_max * self._worthy[peer] if peer in self._worthy else 1
+
+    def _take(self, count: int) -> list[TrainingGroup]:
+        """The first `count` that there is room for."""
+        taken: list[TrainingGroup] = []
+        left: list[TrainingGroup] = []
+        for group in self._left:
+            if len(taken) == count:
+                left.append(group)
+            elif self.admit(group):
+                taken.append(group)
+            else:
+                left.append(group)
+                self._passed[id(group)] = group.peer, "share" if self._bound(group.peer) else "little"
+        self._left = left
+        self.dealt += len(taken)
+        return taken
+
+
+def spread_evenly(items: Sequence[T], wanted: int, keys: Sequence[Callable[[T], str]]) -> list[T]:
+    """The items in another order: the first `wanted` hold the values of the first key as evenly as can be, each spread
+    over all of them; of each value those of the second key, and so on.
+
+    What is not among the first `wanted` follows, in the order it had.
+    """
+    if not keys:
+        return list(items)
+    by_value: dict[str, list[T]] = defaultdict(list)
+    for item in items:
+        by_value[keys[0](item)].append(item)
+    shares = share_evenly({value: len(each) for value, each in by_value.items()}, wanted)
+    placed = [
+        ((place + 0.5) / shares[value], rank, item)
+        for rank, (value, each) in enumerate(by_value.items())
+        for place, item in enumerate(spread_evenly(each, shares[value], keys[1:])[: shares[value]])
+    ]
+    first = [item for _, _, item in sorted(placed, key=lambda entry: entry[:2])]
+    chosen = {id(item) for item in first}
+    return first + [item for item in items if id(item) not in chosen]
+
+
+def share_evenly(counts: Mapping[str, int], wanted: int) -> dict[str, int]:
+    """How many each may give so that together they give `wanted`, or all: the same each, or what it has if less."""
+    shares = {}
+    left = wanted
+    for place, (name, count) in enumerate(sorted(counts.items(), key=lambda entry: entry[1])):
+        shares[name] = min(count, left // (len(counts) - place))
+        left -= shares[name]
+    return shares

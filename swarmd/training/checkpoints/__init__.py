@@ -1,0 +1,1 @@
+"""What of training is on disk: whole or not at all."""

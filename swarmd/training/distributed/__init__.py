@@ -1,0 +1,1 @@
+"""Several processes of one node that train one model: ranks, sharding, FSDP and DeepSpeed's ZeRO."""

@@ -1,0 +1,1 @@
+"""The embedded models: how they are made, and what they are taught first."""

@@ -1,0 +1,184 @@
+"""What each embedded model is taught before reinforcement learning: right completions of training questions.
+
+A teacher draws training questions as a node does, and writes a right completion to each. Half of the completions have
+the form that is rewarded: the other half leaves reinforcement learning a form to find.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+from swarmd.config import TaskConfig
+from swarmd.swarms.gym_tasks import make_levels
+from swarmd.swarms.math.prompts import TAGS
+from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Place, Plan, Question
+from swarmd.swarms.text import CLOSING, OPENING
+from swarmd.training.embedded.programs import write_reasoning
+from swarmd.training.embedded.solutions import read_problem, write_program, write_sections
+
+IN_FORM_SHARE = 0.5  # of the targets that have the form that is rewarded
+STUDENTS = 3  # who answer what the math models are taught to judge
+RIGHT_SHARE = 0.6  # of these students' answers
+JUDGED_EVERY = 8  # rounds; the last of them has the later stages too
+PROBLEMS = 64  # that proposals and programs are written for, of each seed of a node
+SOLVE_STAGE = 1  # of proposer-solver
+ALL_LEVELS = 2000  # training problems of proposer-solver
+
+
+class Lesson(NamedTuple):
+    """A training question and a right completion of it."""
+
+    question: Question
+    text: str
+
+
+def draw_training(plan: Plan, round: int = 0) -> Iterator[Question]:
+    """The training questions of a node of its own."""
+    return plan.draw(Place("recipe", round, 0), NO_MATERIAL)
+
+
+def teach_answers(plan: Plan, seed: int) -> Iterator[Lesson]:
+    """Right answers, with tags on half of them."""
+    random = Random(seed)
+    for question in draw_training(plan):
+        answer = str(question.entry["answer"])
+        yield Lesson(question, tag(answer) if random.random() < IN_FORM_SHARE else answer)
+
+
+def tag(answer: str) -> str:
+    return f"{OPENING}{answer}{CLOSING}"
+
+
+def teach_programs(plan: Plan, seed: int) -> Iterator[Lesson]:
+    """A program, what it prints, and the answer, in tags on half of them."""
+    random = Random(seed)
+    for question in draw_training(plan):
+        answer = str(question.entry["answer"])
+        written = write_reasoning(question, answer)
+        yield Lesson(question, written + (tag(answer) if random.random() < IN_FORM_SHARE else answer))
+
+
+def teach_school(plan: Plan, seed: int) -> Iterator[Lesson]:
+    """Answers with their working; now and then judgements of three students' answers, and what the three agree on."""
+    random = Random(seed)
+    for round in itertools.count():
+        questions = list(itertools.islice(draw_training(plan, round), pool_size(plan)))
+        yield from (Lesson(question, write_answer(question, random)) for question in questions)
+        if round % JUDGED_EVERY == JUDGED_EVERY - 1:
+            yield from teach_judging(plan, round, questions, random)
+
+
+def pool_size(plan: Plan) -> int:
+    """Questions of a round, each once."""
+    seen = set()
+    for question in draw_training(plan):
+        if question.reference in seen:
+            break
+        seen.add(question.reference)
+    return len(seen)
+
+
+def write_answer(question: Question, random: Random) -> str:
+    """The working and the answer of a made question, half of them in the template."""
+    answer, working = str(question.entry["answer"]), " ".join(work_out(question))
+    if random.random() < IN_FORM_SHARE:
+        return fill_template(0, {"think": working, "answer": answer})
+    return f"{working} {answer}"
+
+
+def work_out(question: Question) -> Sequence[str]:
+    """What the generator of a made question says about how its answer is found."""
+    reference = question.reference
+    (level,) = make_levels(TaskConfig(reference.task))
+    working: Sequence[str] = level.make(reference.seed)[reference.index]["metadata"]["working"]
+    return working
+
+
+def fill_template(stage: int, sections: Mapping[str, str]) -> str:
+    """A completion in the form that a stage asks for."""
+    return "\n".join(f"<{name}>\n{sections[name]}\n</{name}>" for name in TAGS[stage])
+
+
+def teach_judging(plan: Plan, round: int, questions: Sequence[Question], random: Random) -> Iterator[Lesson]:
+    """Lessons of the later stages, on what three students wrote who are right now and then."""
+    material = Material()
+    students = [f"student-{number}-{round}" for number in range(STUDENTS)]  # so that their ids differ
+    for peer in students:
+        for question in questions:
+            publish(plan, Place(peer, round, 0), question, answer_as_student(question, random), material)
+    for peer in students:
+        for question in itertools.islice(plan.draw(Place(peer, round, 1), material), len(questions)):
+            text = write_choice(question)
+            publish(plan, Place(peer, round, 1), question, text, material)
+            if peer == students[0]:
+                yield Lesson(question, text)
+    for question in itertools.islice(plan.draw(Place(students[0], round, 2), material), len(questions)):
+        yield Lesson(question, write_agreement(question))
+
+
+def publish(plan: Plan, place: Place, question: Question, text: str, material: Material) -> None:
+    """One completion of a student, as its peers see it."""
+    material.add(Outcome(place, question, (text,), tuple(plan.score(question, [text]))))
+
+
+def answer_as_student(question: Question, random: Random) -> str:
+    """The right answer, or now and then one that is off by a little."""
+    answer = int(question.entry["answer"])
+    answer += 0 if random.random() < RIGHT_SHARE else random.choice((-2, -1, 1, 2))
+    return fill_template(0, {"think": " ".join(work_out(question)), "answer": str(answer)})
+
+
+def write_choice(question: Question) -> str:
+    """Who of the students shown is right."""
+    chosen = next((name for name, student in question.entry["students"].items() if student["right"]), "None")
+    return fill_template(1, {"compare": question.entry["answer"], "explain": chosen, "identify": chosen})
+
+
+def write_agreement(question: Question) -> str:
+    """The first of the ids with a vote, and the answer."""
+    chosen = next(iter(question.entry["votes"]), "None")
+    answer = str(question.entry["answer"])
+    working = " ".join(work_out(question))
+    told = {"summarize_feedback": chosen, "majority": chosen, "question": answer, "think": working, "answer": answer}
+    return fill_template(2, told)
+
+
+def teach_problems(plan: Plan, seed: int) -> Iterator[Lesson]:
+    """By turns a proposal, a program for a problem of the node's level, and one for a problem of any level."""
+    random = Random(seed)
+    proposals, any_level = propose(plan, random), itertools.cycle(_select_training(plan))
+    for round in itertools.count():
+        for question in itertools.islice(plan.draw(Place("recipe", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS):
+            yield next(proposals)
+            yield from (Lesson(each, write_solution(each, random)) for each in (question, next(any_level)))
+
+
+def propose(plan: Plan, random: Random) -> Iterator[Lesson]:
+    """Proposals of easy training problems of the node's level."""
+    for round in itertools.count():
+        asked = draw_training(plan, round)
+        problems = itertools.islice(plan.draw(Place("proposals", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS)
+        for sections in filter(None, (write_sections(each.entry["problem"], random) for each in problems)):
+            yield Lesson(next(asked), write_proposal(sections, random))
+
+
+def _select_training(plan: Any) -> list[Question]:
+    chosen: list[Question] = plan.select(plan.tasks[SOLVE_STAGE], "train", ALL_LEVELS)
+    return chosen
+
+
+def write_proposal(sections: Mapping[str, str], random: Random) -> str:
+    """A proposal, half of them with tags."""
+    if random.random() < IN_FORM_SHARE:
+        return "\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in sections.items())
+    return "\n".join(sections.values())
+
+
+def write_solution(question: Question, random: Random) -> str:
+    """A program, half of them in a block."""
+    _, steps = read_problem(question.entry["problem"])
+    program = write_program(steps)
+    return f"```python\n{program}\n```" if random.random() < IN_FORM_SHARE else program

@@ -1,0 +1,115 @@
+"""On which device a model runs, in which numbers, and with which attention."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import msgspec
+import torch
+
+from swarmd.config import TrainingConfig
+from swarmd.errors import ConfigError
+from swarmd.training.batches.batch import LIGHT_PARAMETERS_MAX
+
+ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which "auto" takes them
+HALF = ("bfloat16", "float16")
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """The numbers that a model is held and computed in."""
+
+    weights: str  # torch's name: "float32", "bfloat16" or "float16"; of a quantised model, what is not quantised
+    mixed: bool = False  # forward passes in bfloat16, whatever the weights are
+    quantization: str = "none"  # "8bit" or "4bit": the frozen linear layers
+    adapters: bool = False  # only adapters are trained, in float32
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.weights)
+        return dtype
+
+    @property
+    def text(self) -> str:
+        """For people: "float32", "bfloat16 over float32", "4bit, adapters in float32"."""
+        base = self.weights if self.quantization == "none" else self.quantization
+        base = f"bfloat16 over {base}" if self.mixed and base == "float32" else base
+        return f"{base}, adapters in float32" if self.adapters else base
+
+
+def choose_device(wanted: str) -> str:
+    """The accelerator there is, or the wanted one. Raises ConfigError when that is not there."""
+    present = [name for name in ACCELERATORS if _is_present(name)]
+    if wanted == "auto":
+        return present[0] if present else "cpu"
+    if wanted != "cpu" and wanted not in present:
+        raise ConfigError(f"training.device is {wanted!r}, but torch finds none", 'Set training.device = "auto"')
+    return wanted
+
+
+def take_device(wanted: str, rank: int) -> None:
+    """Make a rank's own accelerator the current one, before anything is measured or loaded there.
+
+    Raises ConfigError where there is none for it.
+    """
+    device = choose_device(wanted)
+    if device not in ("cuda", "xpu"):
+        return
+    module = getattr(torch, device)
+    count = int(module.device_count())
+    if rank >= count:
+        raise ConfigError(
+            f"training.processes is {rank + 1} or more, but torch finds {count} {device} devices",
+            f"Lower training.processes to {count}",
+        )
+    module.set_device(rank)
+
+
+def _is_present(name: str) -> bool:
+    module = torch.backends.mps if name == "mps" else getattr(torch, name, None)
+    return bool(module and module.is_available())
+
+
+def computes_bfloat16(device: str) -> bool:
+    """Whether the device computes bfloat16 in hardware: CUDA from Ampere on, and XPU."""
+    return device == "xpu" or (device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False))
+
+
+def choose_numbers(training: TrainingConfig, device: str, fast: bool | None = None) -> Numbers:
+    """The numbers for a configuration on a device.
+
+    `auto` keeps trained weights in float32 everywhere, because small updates vanish in shorter numbers, and computes in
+    bfloat16 where the device does so in hardware (`fast`; asked of the device where it is not given). Weights that are
+    frozen under adapters are held in bfloat16 there.
+    """
+    fast = computes_bfloat16(device) if fast is None else fast
+    adapters = training.lora.rank > 0
+    if training.dtype != "auto":
+        return Numbers(training.dtype, False, training.quantization, adapters)
+    return Numbers("bfloat16" if fast and adapters else "float32", fast, training.quantization, adapters)
+
+
+def choose_dtype(wanted: str, device: str) -> tuple[torch.dtype, bool]:
+    """Numbers of a model that is not trained under adapters, and whether forward passes are bfloat16 all the same."""
+    settings = msgspec.convert({"dtype": wanted}, TrainingConfig)
+    numbers = choose_numbers(settings, device)
+    return numbers.dtype, numbers.mixed
+
+
+def order_attention(wanted: str, device: str, numbers: Numbers) -> tuple[str, ...]:
+    """Implementations of attention to try, best first; only the wanted one where one is configured.
+
+    FlashAttention runs on CUDA in 16-bit numbers only.
+    """
+    if wanted != "auto":
+        return (wanted,)
+    half = numbers.mixed or numbers.weights in HALF
+    flash = device == "cuda" and half and importlib.util.find_spec("flash_attn") is not None
+    return (*(["flash_attention_2"] if flash else []), "sdpa", "eager")
+
+
+def choose_threads(wanted: int, model: Any) -> None:
+    """Set torch's threads; small models run fastest on one."""
+    light = model.num_parameters() <= LIGHT_PARAMETERS_MAX
+    if wanted or light:
+        torch.set_num_threads(wanted or 1)

@@ -1,0 +1,316 @@
+"""The policy: which model is loaded, on which device, in which numbers, and how text becomes tokens for it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from swarmd.config import TrainingConfig
+from swarmd.errors import ConfigError, ModelError, ModelUnfit
+from swarmd.swarms.plan import Message
+from swarmd.swarms.text import TAGS, escape_markers
+from swarmd.training.batches.batch import LIGHT_PARAMETERS_MAX as LIGHT_PARAMETERS_MAX
+from swarmd.training.distributed.sharding import Holding, Replicas
+from swarmd.training.models.adapters import add_adapters, load_with_unsloth, quantize_by, trained_parameters
+from swarmd.training.models.device import Numbers, choose_numbers, order_attention
+from swarmd.training.models.device import choose_device as choose_device
+from swarmd.training.models.device import choose_dtype as choose_dtype
+from swarmd.training.models.device import choose_threads as choose_threads
+from swarmd.training.models.memory import Shape, read_shape
+from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
+from swarmd.training.models.smoke_test import first_line, try_out
+from swarmd.training.models.source import MAIN, locate_configured, locate_model
+
+_log = structlog.get_logger(__name__)
+
+
+class Policy(msgspec.Struct, eq=False):
+    """A loaded model with all that is needed to generate with it and train it."""
+
+    name: str
+    model: Any  # PreTrainedModel, or PeftModel under adapters; their own annotations are too loose for strict typing
+    tokenizer: Any  # PreTrainedTokenizerBase
+    device: str
+    mixed: bool  # forward passes in bfloat16, whatever the weights are
+    digest: str  # of the weights as loaded
+    markers: tuple[str, ...]  # texts that the tokenizer turns into control tokens
+    numbers: Numbers = Numbers("float32")
+    attention: str = ""
+    frozen_digest: str = ""  # of the weights under adapters; empty without adapters
+    size: int = 0  # parameters before quantisation and adapters; 0: counted
+    revision: str = ""  # of the model on the Hub
+    holding: Holding = Replicas()  # how the ranks hold it; what reads or writes weights is for all of them together
+
+    @property
+    def parameters(self) -> int:
+        """Of the model itself; quantised ones count whole, adapters do not."""
+        return self.size or int(sum(parameter.numel() for parameter in self.model.parameters()))
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """Ids that end a completion: the tokenizer's and whatever the model itself declares."""
+        declared = self.model.generation_config.eos_token_id
+        declared = [declared] if isinstance(declared, int) else list(declared or [])
+        return sorted({int(self.tokenizer.eos_token_id), *declared})
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """For forward passes in bfloat16 over float32 weights, where that is how the model runs."""
+        return torch.autocast(self.device, torch.bfloat16) if self.mixed else contextlib.nullcontext()
+
+    def encode_prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a chat up to where the completion begins; text that is not trusted is escaped first."""
+        chat = [
+            {"role": m.role, "content": m.content if m.trusted else escape_markers(m.content, self.markers)}
+            for m in messages
+        ]
+        ids = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+        return [int(token) for token in ids]
+
+    def encode_completion(self, text: str, cut: bool, tokens_max: int) -> list[int]:
+        """Token ids of a peer's completion, with the end token unless it was cut; control tokens in it stay text."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)[:tokens_max]
+        if not cut and len(ids) < tokens_max:
+            ids.append(self.tokenizer.eos_token_id)
+        return [int(token) for token in ids]
+
+    def decode_completion(self, tokens: Sequence[int]) -> str:
+        """Text of a completion without control tokens; answer tags stay."""
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def trained_weights(self) -> dict[str, torch.Tensor]:
+        """What training changes, by name: all weights, or the adapters under the names that PEFT saves them by.
+
+        Tied ones have their first name only.
+        """
+        return dict(self.walk_weights())
+
+    def walk_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """`trained_weights`; where the ranks hold parts, one is made whole at a time."""
+        seen: set[int] = set()
+        for name, weight in self._trained().items():
+            if id(weight) not in seen:
+                seen.add(id(weight))
+                yield name, self.holding.read(weight)
+
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Put back what `trained_weights` gave; tied ones may be left out. Raises ModelError for others than those."""
+        own = self._trained()
+        tied = set(getattr(self.model, "all_tied_weights_keys", None) or ())
+        missing = sorted(own.keys() - weights.keys() - tied)
+        shared = own.keys() & weights.keys()
+        wrong = sorted(name for name in shared if self.holding.shape(own[name]) != weights[name].shape)
+        foreign = [*sorted(weights.keys() - own.keys()), *wrong]
+        if missing or foreign:
+            raise ModelError(f"the checkpoint does not fit {self.name}: {(missing + foreign)[:3]}")
+        with torch.no_grad():
+            for name, value in weights.items():
+                self.holding.write(own[name], value)
+
+    def _trained(self) -> dict[str, torch.Tensor]:
+        if not self.numbers.adapters:
+            return dict(self.model.state_dict(keep_vars=True))
+        return {name.replace(".default.", "."): parameter for name, parameter in trained_parameters(self.model)}
+
+    def copy_weights(self) -> dict[str, torch.Tensor]:
+        """A copy of `trained_weights` in the machine's memory."""
+        return {name: weight.cpu().clone() for name, weight in self.walk_weights()}
+
+    @property
+    def is_small(self) -> bool:
+        """Whether what is trained is small enough to keep a copy of it."""
+        return self.numbers.adapters or self.parameters <= LIGHT_PARAMETERS_MAX
+
+    def describe(self, directory: Path) -> None:
+        """Write what makes the trained weights a model that transformers, or PEFT on the base, can load."""
+        if self.numbers.adapters:
+            settings = self.model.peft_config["default"]
+            settings.base_model_name_or_path = self.name
+            settings.revision = self.revision or None
+            settings.save_pretrained(directory)
+        else:
+            self.model.config.save_pretrained(directory)
+            self.model.generation_config.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+        (directory / CHOICE).write_bytes(describe_choice(self.name))
+
+    def digest_now(self) -> str:
+        """SHA-256 of the weights as they are now; the frozen ones under adapters count as they were loaded."""
+        weights = sorted(self._trained().items())
+        return _digest(((name, self.holding.read(weight)) for name, weight in weights), self.frozen_digest)
+
+
+def load_policy(training: TrainingConfig) -> Policy:
+    """Load the model that the configuration names, in numbers and with an attention that have been tried out.
+
+    Where the chosen 16-bit numbers do not work on this device, float32 is taken instead, and the log says so.
+
+    Raises:
+        ModelError: no such model, no tokenizer or chat template, or too little memory to train it.
+        ConfigError: no such device, a package is missing, or a setting does not go with the model.
+    """
+    source = locate_configured(training)
+    device = choose_device(training.device)
+    tokenizer = load_tokenizer(source, training.model, training.revision)
+    shape = inspect_model(source, training.model, training.revision)
+    _check_quantization(training, shape)
+    wanted = choose_numbers(training, device)
+    plain = Numbers("float32", False, wanted.quantization, wanted.adapters)
+    reason = ""
+    for numbers in dict.fromkeys((wanted, plain)):
+        check_fit(training.model, shape, training, numbers, device)
+        for attention in order_attention(training.attention, device, numbers):
+            loaded = _load(source, training, shape, device, numbers, attention, tokenizer)
+            if isinstance(loaded, Policy):
+                if numbers != wanted:
+                    _log.warning("float32 is used instead", wanted=wanted.text, device=device, reason=reason)
+                loaded.size = shape.parameters
+                return loaded
+            reason = loaded
+            _log.info("does not work here", numbers=numbers.text, attention=attention, device=device, reason=reason)
+    raise ModelUnfit(
+        f"{training.model} does not work on {device}: {reason}",
+        "Set training.device, training.dtype, training.attention or training.quantization to others",
+    )
+
+
+def _load(
+    source: str,
+    training: TrainingConfig,
+    shape: Shape,
+    device: str,
+    numbers: Numbers,
+    attention: str,
+    tokenizer: Any,
+) -> Policy | str:
+    """The model ready to train, or why it does not work this way. Raises ModelError when nothing else would help."""
+    try:
+        model = _read_model(source, training, shape, device, numbers, attention)
+    except (ImportError, ValueError) as error:
+        if "attention" not in str(error).lower() and "attn" not in str(error).lower():
+            raise _explain(training.model, error) from error
+        return first_line(error)
+    except (MemoryError, torch.OutOfMemoryError, ConfigError):
+        raise
+    except Exception as error:
+        raise _explain(training.model, error) from error
+    choose_threads(training.threads, model)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    frozen = ""
+    if numbers.adapters:
+        frozen = digest_weights(model)
+        model = model if training.unsloth else add_adapters(model, training.lora, training.seed)
+    policy = Policy(
+        training.model, model, tokenizer, device, numbers.mixed, "", find_markers(tokenizer), numbers, attention, frozen
+    )
+    policy.revision = training.revision
+    reason = try_out(policy.model, policy.autocast)
+    if reason:
+        return reason
+    policy.digest = policy.digest_now()
+    return policy
+
+
+def _read_model(
+    source: str, training: TrainingConfig, shape: Shape, device: str, numbers: Numbers, attention: str
+) -> Any:
+    if training.unsloth:
+        return load_with_unsloth(source, training, numbers)
+    place: dict[str, Any] = {}
+    if numbers.quantization != "none":
+        settings = quantize_by(numbers)
+        place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        source, revision=training.revision or MAIN, dtype=numbers.dtype, attn_implementation=attention, **place
+    )
+    return model if place else model.to(device)
+
+
+def read_base(policy: Policy) -> dict[str, torch.Tensor]:
+    """All weights as they were when the policy was loaded, read from its files into the machine's memory."""
+    source = locate_model(policy.name)
+    read: Any = AutoModelForCausalLM.from_pretrained
+    model: Any = _guard(policy.name, lambda: read(source, revision=policy.revision or MAIN, dtype=policy.numbers.dtype))
+    return dict(model.state_dict())
+
+
+def inspect_model(source: str, name: str, revision: str = "") -> Shape:
+    """The shape of a model from its configuration alone. Raises ModelError when that cannot be read."""
+    make: Any = AutoModelForCausalLM
+    config = _guard(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN))
+    with torch.device("meta"):
+        empty: Any = _guard(name, lambda: make.from_config(config))
+    return _guard(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
+
+
+def _check_quantization(training: TrainingConfig, shape: Shape) -> None:
+    """Raise ConfigError where the files are quantised otherwise than configured: their weights cannot be trained."""
+    if shape.quantized and shape.quantized != training.quantization:
+        raise ConfigError(
+            f"the files of {training.model} are quantised to {shape.quantized}, training.quantization is "
+            f"{training.quantization!r}",
+            f'Set training.quantization = "{shape.quantized}" and training.lora.rank, or take the plain model',
+        )
+
+
+def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
+    """The model's tokenizer, padding on the left. Raises ModelError when it lacks something training needs."""
+    load: Any = AutoTokenizer.from_pretrained
+    pinned = revision or MAIN
+    tokenizer = _guard(name, lambda: load(source, revision=pinned, padding_side="left"), "the tokenizer of ")
+    if not tokenizer.chat_template:
+        raise ModelUnfit(
+            f"the tokenizer of {name} has no chat template", "Use an instruction-tuned model or add chat_template.jinja"
+        )
+    if tokenizer.eos_token_id is None:
+        raise ModelUnfit(f"the tokenizer of {name} has no end token", "Set eos_token in its tokenizer_config.json")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _guard(name: str, load: Callable[[], Any], what: str = "") -> Any:
+    """Run a loader of transformers; whatever it raises becomes a ModelError with the first line of its message."""
+    try:
+        return load()
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _explain(what + name, error) from error
+
+
+def _explain(name: str, error: Exception) -> ModelError:
+    return ModelError(
+        f"{name} cannot be loaded: {first_line(error)}",
+        "Check training.model and training.revision; a Hugging Face id needs the network, with HF_TOKEN where it is "
+        "gated, or a filled cache",
+    )
+
+
+def find_markers(tokenizer: Any) -> tuple[str, ...]:
+    """Texts that must not reach the tokenizer from outside: its added tokens and the answer tags."""
+    added = (str(token) for token in tokenizer.added_tokens_decoder.values())
+    return tuple(sorted({text for text in added if text.strip()} | set(TAGS)))
+
+
+def digest_weights(model: Any) -> str:
+    """SHA-256 over names and values of all parameters, floating-point ones as float32."""
+    return _digest(sorted(model.state_dict().items()))
+
+
+def _digest(weights: Iterable[tuple[str, torch.Tensor]], before: str = "") -> str:
+    digest = hashlib.sha256(before.encode())
+    for name, tensor in weights:
+        digest.update(name.encode())
+        plain = tensor.detach().cpu()
+        plain = plain.float() if plain.is_floating_point() else plain
+        digest.update(plain.contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,214 @@
+"""Which models of the table or of one's own fit, and the choice that `model = "auto"` makes and keeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from swarmd.config import TrainingConfig
+from swarmd.errors import ConfigError, ModelError, ModelUnfit
+from swarmd.paths import DataPaths
+from swarmd.training.models.device import Numbers, choose_device, choose_numbers
+from swarmd.training.models.known import KINDS, TABLE, PooledModel, find_model
+from swarmd.training.models.memory import GIB, Need, Room, Shape, estimate_need, measure_room
+from swarmd.training.models.source import AUTO, is_embedded, locate_model
+
+CPU_PARAMETERS_MAX = 1_000_000_000  # on a CPU a stage of anything larger takes hours
+CHOICE = "model.json"  # in the data directory and in every checkpoint
+_CHOICE_FORMAT = 1
+_NAME_ANOTHER = f'Name a directory with a model, an id like "user/model-7B", or a kind: {", ".join(KINDS)}'
+_log = structlog.get_logger(__name__)
+
+
+class Fit(msgspec.Struct, frozen=True):
+    """What training one model of the pool takes here, and whether that is there."""
+
+    model: PooledModel
+    need: Need
+    fits: bool
+    why: str = ""  # it does not fit
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """The model that `auto` took, as it is kept in the data directory."""
+
+    format: int
+    model: str
+    reason: str  # for people: what was free, what it takes
+
+
+def list_pool(
+    training: TrainingConfig, inspect: Callable[[str], Shape], named_by: str = "training.pool"
+) -> list[PooledModel]:
+    """The models that `training.pool` names, in its order.
+
+    Args:
+        inspect: the shape of a model directory.
+        named_by: what errors blame: where the entries really come from.
+
+    Raises:
+        ConfigError: an entry whose size cannot be told.
+        ModelError: a directory without a model.
+    """
+    rows: list[PooledModel] = []
+    for entry in training.pool or (KINDS[0],):
+        if entry in KINDS:
+            rows += [row for row in TABLE if row.kind == entry]
+            continue
+        if is_embedded(entry) or Path(entry).expanduser().is_dir() or entry.startswith((".", "~", "/")):
+            rows.append(PooledModel(entry, KINDS[0], _inspect_directory(entry, inspect, named_by)))
+            continue
+        row = find_model(entry)
+        if row is None:
+            raise ConfigError(
+                f"{named_by}: the size of {entry!r} is neither in swarmd's table nor in its name", _NAME_ANOTHER
+            )
+        rows.append(row)
+    return rows
+
+
+def _inspect_directory(entry: str, inspect: Callable[[str], Shape], named_by: str) -> Shape:
+    try:
+        return inspect(locate_model(entry))
+    except ModelError as error:
+        raise ModelError(f"{named_by}: {error.message}", _NAME_ANOTHER) from error
+
+
+def weigh(row: PooledModel, training: TrainingConfig, numbers: Numbers, room: Room) -> Fit:
+    """Whether a model can be trained as configured in the memory there is."""
+    need = estimate_need(row.shape, training, room.device, numbers.weights, numbers.mixed, room.total)
+    longest = training.prompt_tokens + training.completion_tokens
+    why = ""
+    if row.name.endswith("bnb-4bit") and training.quantization != "4bit":
+        why = 'its files are quantised: needs quantization = "4bit" and lora'
+    elif room.device == "cpu" and row.shape.parameters > CPU_PARAMETERS_MAX:
+        why = "a stage would take hours on a CPU"
+    elif row.shape.context and longest > row.shape.context:
+        why = f"reads {row.shape.context} tokens, {longest} are configured"
+    elif need.total > room.free:
+        why = f"{(need.total - room.free) / GIB:.1f} GiB too little"
+    return Fit(row, need, not why, why)
+
+
+def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers: Numbers, room: Room) -> Fit:
+    """The largest model that fits, the first of the pool among equals. Raises ModelError when none does."""
+    fits = [weigh(row, training, numbers, room) for row in rows]
+    possible = [fit for fit in fits if fit.fits]
+    if possible:
+        return max(possible, key=lambda fit: fit.model.shape.parameters)  # max keeps the first of equals
+    smallest = min(fits, key=lambda fit: fit.need.total)
+    raise ModelUnfit(
+        f"no model of the pool can be trained on {room.device} with {room.free / GIB:.1f} GiB free; the least, "
+        f"{smallest.model.name}, takes {smallest.need.total / GIB:.1f} GiB",
+        'Free memory, lower training.questions or the token counts, or set training.model = "embedded"; '
+        "`swarmd model fit` shows the whole table",
+    )
+
+
+def check_fit(name: str, shape: Shape, training: TrainingConfig, numbers: Numbers, device: str) -> None:
+    """Raise ModelError when training the model as configured takes more memory than is free; it says what would fit."""
+    room = measure_room(device)
+    need = estimate_need(shape, training, device, numbers.weights, numbers.mixed, room.total).total
+    if need <= room.free:
+        return
+    fitting = [row.name for row in TABLE if weigh(row, training, numbers, room).fits]
+    raise ModelUnfit(
+        f"training {name} takes about {need / GIB:.1f} GiB on {device}, {room.free / GIB:.1f} GiB are free",
+        (f"Of the models swarmd knows these fit: {', '.join(fitting)}. " if fitting else "")
+        + "Choose a smaller model, adapters or quantisation, or free memory; `swarmd model fit` shows the terms",
+    )
+
+
+def settle_model(training: TrainingConfig, paths: DataPaths, inspect: Callable[[str], Shape]) -> TrainingConfig:
+    """The configuration with the model that `auto` stands for.
+
+    The choice is made once and kept in `model.json` in the data directory, durably. Later starts keep it, however much
+    memory is free then: another model would begin anew. Checkpoints name it too, and count where the file is lost.
+
+    Args:
+        inspect: the shape of a model directory.
+
+    Raises:
+        ModelError: no model fits, or the one that was chosen is no longer there.
+        ConfigError: the file is not what was written, or the pool names what cannot be weighed.
+    """
+    if training.model != AUTO:
+        return training
+    kept = paths.root / CHOICE
+    choice = read_choice(kept)
+    if choice is None:
+        choice = _find_trained(paths.checkpoints) or _choose(training, inspect)
+        write_choice(kept, choice)
+        _log.info("model chosen", model=choice.model, reason=choice.reason)
+    _check_there(choice.model, kept)
+    return msgspec.structs.replace(training, model=choice.model)
+
+
+def _find_trained(checkpoints: Path) -> Choice | None:
+    """The model that the newest checkpoint names."""
+    names = sorted((place for place in checkpoints.glob(f"r*/{CHOICE}")), reverse=True)
+    return read_choice(names[0]) if names else None
+
+
+def _choose(training: TrainingConfig, inspect: Callable[[str], Shape]) -> Choice:
+    device = choose_device(training.device)
+    room = measure_room(device)
+    fit = choose_model(list_pool(training, inspect), training, choose_numbers(training, device), room)
+    place = Path(fit.model.name).expanduser()
+    name = str(place.absolute()) if place.is_dir() else fit.model.name
+    reason = f"takes about {fit.need.total / GIB:.1f} of {room.free / GIB:.1f} GiB free on {device}"
+    return Choice(_CHOICE_FORMAT, name, reason)
+
+
+def _check_there(name: str, kept: Path) -> None:
+    try:
+        locate_model(name)
+    except ModelError as error:
+        raise ModelError(
+            f'{name}, the model that training.model = "auto" stands for on this node, is no longer there',
+            f"Put it back, or name another in training.model; without {kept} and the checkpoints a new one is chosen",
+        ) from error
+
+
+def read_choice(path: Path) -> Choice | None:
+    """The kept choice, None where none was made. Raises ConfigError when the file is something else."""
+    try:
+        choice = msgspec.json.decode(path.read_bytes(), type=Choice)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}, which keeps the chosen model, cannot be read: {error}", _MEND) from error
+    if choice.format != _CHOICE_FORMAT or not choice.model:
+        raise ConfigError(f"{path} has format {choice.format}, this version reads {_CHOICE_FORMAT}", _MEND)
+    return choice
+
+
+_MEND = "Put it back from a backup, or name the model in training.model"
+
+
+def describe_choice(name: str, reason: str = "") -> bytes:
+    """The content of a file that names the model."""
+    return msgspec.json.format(msgspec.json.encode(Choice(_CHOICE_FORMAT, name, reason)), indent=1)
+
+
+def write_choice(path: Path, choice: Choice) -> None:
+    """Keep the choice: under a temporary name, synced, renamed. Raises ModelError naming the path."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(describe_choice(choice.model, choice.reason))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise ModelError(f"the chosen model cannot be kept in {path}: {error}", "Free space there") from error

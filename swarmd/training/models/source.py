@@ -1,0 +1,113 @@
+"""Where a model lies, found out without importing torch, so that one that is not there is told at once."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from swarmd.config import TrainingConfig
+from swarmd.errors import ConfigError, ModelError
+
+EMBEDDED = "embedded"
+AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.models.pool
+# huggingface_hub.utils.validate_repo_id has these rules, and takes a second to import
+ID = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
+SIMILAR = 0.8  # of two words, by difflib
+MAIN = "main"  # the revision that the Hub gives where none is named
+HUB_S = 10.0  # longest wait for the Hub
+MODELS_DIR = Path(__file__).parent.parent.parent / "models"
+EMBEDDED_DIR = MODELS_DIR / EMBEDDED
+
+
+def list_embedded() -> tuple[str, ...]:
+    """Names of the models that are shipped."""
+    return tuple(sorted(path.parent.name for path in MODELS_DIR.glob(f"{EMBEDDED}*/config.json")))
+
+
+def is_embedded(name: str) -> bool:
+    """Whether a name is meant for a shipped model, be it there or not."""
+    return name == EMBEDDED or (name.startswith(f"{EMBEDDED}-") and "/" not in name)
+
+
+def locate_model(name: str) -> str:
+    """The directory of a model, or its Hugging Face id where no directory is meant. Raises ModelError."""
+    if is_embedded(name):
+        if name not in list_embedded():
+            raise ModelError(
+                f"swarmd ships no model {name!r}", f"Set training.model to one of: {', '.join(list_embedded())}"
+            )
+        return str(MODELS_DIR / name)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"the model directory {path} has no config.json", "Point training.model at a saved model")
+        return str(path)
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.exists():
+        raise ModelError(f"there is no model directory {path}", "Correct training.model")
+    _check_form(name)
+    return name
+
+
+def _check_form(name: str) -> None:
+    """Raise ModelError for what is no id of the Hub, or a misspelt word of swarmd's own."""
+    if not ID.fullmatch(name) or "--" in name or ".." in name or name.endswith(".git"):
+        raise ModelError(
+            f"{name!r} is neither a directory nor the id of a model on the Hugging Face Hub",
+            'Correct training.model: an id is "user/model", of letters, digits, "-", "_" and "."',
+        )
+    near = difflib.get_close_matches(name.lower(), (*list_embedded(), AUTO), n=1, cutoff=SIMILAR)
+    if near:
+        raise ModelError(f"there is no model {name!r}", f'Did you mean training.model = "{near[0]}"?')
+
+
+def locate_configured(training: TrainingConfig) -> str:
+    """Where `training.model` lies, as `locate_model` has it.
+
+    Raises:
+        ModelError: there is no such model directory.
+        ConfigError: it is a directory, and `training.revision` names a revision.
+    """
+    source = locate_model(training.model)
+    if training.revision and Path(source).is_dir():
+        raise ConfigError(
+            f"training.revision is {training.revision!r}, but training.model is a directory, which has none",
+            "Leave the revision out, or name a model of the Hub",
+        )
+    return source
+
+
+def require_model(training: TrainingConfig) -> None:
+    """See that the model is on this machine, or to be had from the Hub, which is asked only then.
+
+    Raises:
+        ModelError: it is neither, or the Hub cannot be asked.
+        ConfigError: see `locate_configured`.
+    """
+    if training.model == AUTO or Path(locate_configured(training)).is_dir():
+        return
+    from huggingface_hub import try_to_load_from_cache
+
+    if not isinstance(try_to_load_from_cache(training.model, "config.json", revision=training.revision or None), str):
+        _ask_hub(training.model, training.revision)
+
+
+def _ask_hub(name: str, revision: str) -> None:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    shipped = ", ".join(list_embedded())
+    try:
+        HfApi().model_info(name, revision=revision or None, timeout=HUB_S)
+    except GatedRepoError as error:
+        raise ModelError(f"the Hub gives {name} only to those whom it was granted", "Ask for it there") from error
+    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+        raise ModelError(
+            f"the model {name} is not on this machine, and the Hub shows none of this name and revision",
+            f"Correct training.model, or set it to one of swarmd's own: {shipped}",
+        ) from error
+    except Exception as error:  # whatever its back-ends raise where there is no network
+        raise ModelError(
+            f"the model {name} is not on this machine, and the Hub cannot be asked: {type(error).__name__}",
+            f"Download it while there is a network, or set training.model to one of swarmd's own: {shipped}",
+        ) from error

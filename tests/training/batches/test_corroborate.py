@@ -1,0 +1,402 @@
+"""Which tokens of peers' completions count, and what is told of the others."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.config import TrainingConfig
+from swarmd.core.values import RolloutsRef
+from swarmd.swarms.plan import NO_MATERIAL, Place
+from swarmd.swarms.registry import make_plan
+from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
+from swarmd.swarms.text import CLOSING, OPENING, span_answer
+from swarmd.training.batches.aside import (
+    EXAMINED_MAX,
+    PEERS_MAX,
+    TOKENS_MAX,
+    Aside,
+    find_mark,
+    list_runs,
+    longest_run,
+    shorten,
+)
+from swarmd.training.batches.corroborate import (
+    DOUBT_KEY,
+    PEER_KEY,
+    Held,
+    count_held,
+    find_raised,
+    hold_back,
+    mark_doubtful,
+    vouch,
+)
+from swarmd.training.batches.groups import TrainingGroup
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.engine import Engine
+from swarmd.training.models.model import Policy, load_policy
+from swarmd.training.stage import cut_group
+from tests.training.conftest import make_config, order
+
+PAYLOAD = "!!"
+beside = st.text(st.sampled_from("a1 !<>/\n"), max_size=6)
+
+
+@cache
+def policy() -> Policy:
+    return load_policy(TrainingConfig(device="cpu"))
+
+
+@given(beside, st.text("0123456789", min_size=1, max_size=5), beside, st.booleans())
+def test_only_the_answer_in_its_tags_is_vouched_for(before: str, answer: str, after: str, cut: bool) -> None:
+    pair = f"{OPENING}{answer}{CLOSING}"
+    text = before + pair + after
+    tokens = policy().encode_completion(text, cut, 64)
+    sure = vouch(policy(), text, tokens, span_answer(text, answer))
+    assert len(sure) == len(tokens)
+    vouched = [token for token, each in zip(tokens, sure, strict=True) if each]
+    ends = not cut and not after
+    if vouched:
+        assert policy().decode_completion(vouched) == pair
+        assert (vouched[-1] in policy().stop_ids) == ends
+    else:
+        assert before or after, "the plain answer is vouched for"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<answer> 12</answer>",
+        "<answer>012</answer>",
+        "<answer>12</answer><answer>13</answer>",
+        "12",
+        "",
+    ],
+)
+def test_an_answer_in_another_spelling_or_place_is_not_vouched_for(text: str) -> None:
+    assert span_answer(text, "12") == ()
+
+
+def test_a_completion_that_was_cut_within_its_answer_is_not_vouched_for() -> None:
+    text = "<answer>1234</answer>"
+    tokens = policy().encode_completion(text, True, 3)
+    assert vouch(policy(), text, tokens, span_answer(text, "1234")) == [0, 0, 0]
+
+
+chances = st.lists(
+    st.tuples(st.floats(0.001, 0.999), st.floats(0, 5), st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(chances, st.floats(0.001, 1.0))
+def test_a_doubtful_token_counts_only_where_the_policy_might_write_it(
+    made: list[tuple[float, float, bool]], floor: float
+) -> None:
+    logs, entropies, doubtful = (torch.tensor([column], dtype=torch.float64) for column in zip(*made, strict=True))
+    logs = logs.log().requires_grad_()
+    for kind in ("truth", "vouched"):
+        counted, held = hold_back(logs, entropies, doubtful.bool(), kind, floor)
+        assert torch.equal(counted.detach(), logs.detach()), "values stay: the loss reads them"
+        (gradient,) = torch.autograd.grad(counted.sum(), logs)
+        for place, (chance, entropy, doubt) in enumerate(made):
+            margin = chance - floor * math.exp(-entropy)
+            if abs(margin) > 1e-9:
+                assert bool(held[0, place]) == (doubt and (kind == "truth" or margin < 0))
+            assert gradient[0, place] == (0.0 if held[0, place] else 1.0)
+
+
+def test_where_the_policy_is_sure_of_something_else_a_token_of_some_chance_does_not_count() -> None:
+    logs = torch.tensor([[0.02, 0.02]]).log()
+    doubtful = torch.ones(1, 2, dtype=torch.bool)
+    sure, unsure = 0.1, math.log(10)  # nats: nearly certain, and ten texts alike
+    held = hold_back(logs, torch.tensor([[sure, unsure]]), doubtful, "vouched", 0.1)[1]
+    assert held.tolist() == [[True, False]]
+
+
+def test_a_floor_of_nothing_lets_everything_count() -> None:
+    logs, doubtful = torch.tensor([[1e-20]]).log(), torch.ones(1, 1, dtype=torch.bool)
+    assert not hold_back(logs, torch.zeros(1, 1), doubtful, "vouched", 0.0)[1].any()
+
+
+def make_batch() -> dict[str, Any]:
+    """Rows of this node, of peer 1 (raised, and not), and of peer 2; the last token of each is padding."""
+    batch: dict[str, Any] = {
+        "advantages": torch.tensor([1.0, 1.0, -1.0, 0.5]),
+        "completion_ids": torch.arange(12).view(4, 3),
+        "completion_mask": torch.tensor([[1, 1, 0]] * 4),
+        "tool_mask": torch.tensor([[1, 1, 1]] * 3 + [[0, 1, 1]]),
+    }
+    doubts = [[], [1, 0], [1, 1], [1, 1]]
+    rows = [{DOUBT_KEY: each, PEER_KEY: peer} for each, peer in zip(doubts, (0, 1, 1, 2), strict=True)]
+    mark_doubtful(batch, rows)
+    return batch
+
+
+def test_what_is_raised_of_peers_is_what_they_wrote_with_a_positive_advantage() -> None:
+    assert find_raised(make_batch()).int().tolist() == [[0, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0]]
+
+
+def test_what_is_held_back_is_counted_by_peer_with_an_example() -> None:
+    batch = make_batch()
+    assert count_held(batch, batch[DOUBT_KEY]) == [
+        Held(1, 2, 1, ([3, 4], [1, 0]), behind=2),
+        Held(2, 1, 1, ([9, 10], [1, 1]), behind=1),
+    ]
+
+
+def test_tokens_before_what_was_held_back_are_not_behind_it() -> None:
+    batch = make_batch()
+    held = torch.zeros_like(batch[DOUBT_KEY])
+    held[1, 1] = held[3, 2] = True  # the end of what peer 1 wrote; padding of peer 2
+    assert [(each.held, each.behind) for each in count_held(batch, held)] == [(1, 1), (0, 0)]
+
+
+def test_advantages_may_be_of_tokens() -> None:
+    batch = make_batch()
+    batch["advantages"] = torch.tensor([[1.0] * 3, [0.0, 1.0, 1.0], [-1.0] * 3, [1.0] * 3])
+    assert find_raised(batch).int().tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 1, 0]]
+
+
+# --- marks ---
+
+
+def make_group(texts: Sequence[tuple[list[int], float]], sure: int = 0) -> TrainingGroup:
+    question: Any = None
+    completions = [tokens for tokens, _ in texts]
+    return TrainingGroup(
+        question,
+        [],
+        completions,
+        ["" for _ in texts],
+        [reward for _, reward in texts],
+        [],
+        [[1] * len(tokens) for tokens in completions],
+        "mallory",
+        [[sure] * len(tokens) for tokens in completions],
+    )
+
+
+def test_a_payload_in_right_answers_alone_is_a_mark() -> None:
+    groups = [make_group([([7, 7, number], 1.0), ([number], 0.0)]) for number in range(20, 30)]
+    mark = find_mark(groups, [list_runs([number]) for number in range(20, 30)])
+    assert mark is not None
+    assert (mark.run, mark.right, mark.wrong, mark.own) == ((7, 7), 1.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("why", ["wrong ones have it too", "this node writes it too", "the truth vouches for it"])
+def test_what_others_write_or_the_truth_says_is_no_mark(why: str) -> None:
+    wrong = [7, 7, 1] if why == "wrong ones have it too" else [1]
+    own = [list_runs([7, 7, 1] if why == "this node writes it too" else [1])]
+    sure = int(why == "the truth vouches for it")
+    groups = [make_group([([7, 7, number], 1.0), ([*wrong, number], 0.0)], sure) for number in range(20, 30)]
+    assert find_mark(groups, own) is None
+
+
+def test_few_right_answers_are_no_evidence() -> None:
+    assert find_mark([make_group([([7], 1.0), ([1], 0.0)])] * 3, [{(1,)}]) is None
+
+
+@given(st.lists(st.integers(0, 1), max_size=30))
+def test_the_longest_run_is_held_back_as_a_whole(held: list[int]) -> None:
+    run = longest_run(list(range(len(held))), held)
+    assert len(run) == max((len(list(each)) for kind, each in itertools.groupby(held) if kind), default=0)
+    assert all(held[place] for place in run)
+
+
+@given(st.text())
+def test_what_is_shown_of_a_peer_is_printable_and_short(text: str) -> None:
+    shown = shorten(text)
+    assert shown.isprintable() and len(shown) <= 160
+
+
+def test_ranks_are_counted_together() -> None:
+    one, other = Aside(), Aside()
+    other.take(Held(other.number("mallory"), 10, 4, ([5, 6], [1, 0])))
+    one.join(other.counts)
+    (told,) = one.tell(lambda tokens: " ".join(map(str, tokens)))
+    assert (told.peer, told.tokens, told.held, told.text, told.part) == ("mallory", 10, 4, "5 6", "5")
+
+
+def test_a_peer_with_a_mark_is_told_before_others_of_whom_more_was_set_aside() -> None:
+    aside = Aside()
+    for place in range(EXAMINED_MAX - 1):
+        aside.take(Held(aside.number(f"peer-{place:02}"), 100, 90, ([5], [1])))
+    aside.take(Held(aside.number("mallory"), 100, 10, ([7, 5], [1, 0])))
+    for number in range(20, 30):
+        aside.note_peer(make_group([([7, number], 1.0), ([number], 0.0)]))
+    told = aside.tell(lambda tokens: " ".join(map(str, tokens)))
+    assert [each.peer for each in told] == ["mallory", *(f"peer-{place:02}" for place in range(PEERS_MAX - 1))]
+    assert [each.mark for each in told] == ["7", *[""] * (PEERS_MAX - 1)]
+
+
+def look_at(aside: Aside, **behind: int) -> None:
+    """Count a hundred tokens of each peer, so many of them held back or behind such."""
+    for peer, count in behind.items():
+        aside.take(Held(aside.number(peer), 100, count // 2, ([5], [1]), count))
+
+
+def test_a_peer_of_whom_far_less_counts_than_of_most_has_no_more_places() -> None:
+    aside = Aside()
+    assert aside.judge() == {}
+    look_at(aside, anna=0, bert=10, mallory=90)
+    assert aside.judge() == {"anna": True, "bert": True, "mallory": False}
+
+
+def test_where_little_of_everybody_counts_all_have_their_places() -> None:
+    aside = Aside()
+    look_at(aside, anna=80, bert=90, carl=85)
+    assert all(aside.judge().values())
+    look_at(aside, plain=0)
+    assert aside.judge() == {"anna": True, "bert": True, "carl": True, "plain": True}, "one peer crowds out no three"
+
+
+def test_groups_that_were_passed_over_are_told_with_the_reason() -> None:
+    one, other = Aside(), Aside()
+    other.note_passed({("mallory", "share"): 3, ("mallory", "little"): 2, ("anna", "share"): 1})
+    one.join(other.counts)
+    assert [(each.peer, each.held, each.over_share, each.of_little) for each in one.tell(str)] == [
+        ("mallory", 0, 3, 2),
+        ("anna", 0, 1, 0),
+    ]
+
+
+def test_of_a_long_completion_the_beginning_is_looked_at() -> None:
+    assert max(len(run) for run in list_runs([1] * 4 * TOKENS_MAX)) == 3
+    assert (2,) not in list_runs([1] * TOKENS_MAX + [2])
+
+
+def test_a_peer_of_whom_all_counts_is_not_told() -> None:
+    aside = Aside()
+    aside.take(Held(aside.number("anna"), 10, 0, ([5], [0])))
+    assert aside.tell(str) == ()
+
+
+# --- the engine ---
+
+
+def test_cut_completions_keep_their_rewards() -> None:
+    group = make_group([([1, 2, 3, 4], 1.0), ([1], 0.0)])
+    cut = cut_group(group, 2)
+    assert (cut.completions, cut.own, cut.sure) == ([[1, 2], [1]], [[1, 1], [1]], [[0, 0], [0]])
+    assert cut.rewards == group.rewards
+    assert cut_group(group, 4) is group
+    assert cut_group(make_group([([1, 2, 3, 4], 1.0), ([1], 0.0)], sure=1), 2).completions == group.completions
+
+
+CONFIG: dict[str, Any] = {
+    "steps": 6,
+    "questions": 4,
+    "generations": 4,
+    "peer_questions": 3,
+    "share_groups": 32,
+    "held_out_questions": 0,
+    "completion_tokens": 16,
+    "warmup_steps": 0,
+}
+
+
+def poison(engine: Engine, form: str, peer: str = "mallory") -> RolloutsRef:
+    """Groups of a peer: right answers in a form, wrong ones without."""
+    plan = make_plan(make_config().swarm)
+    groups = []
+    for question in itertools.islice(plan.draw(Place(peer, 0, 0), NO_MATERIAL), 18):
+        where = question.reference
+        right = form.replace("{}", str(question.entry["answer"]))
+        pair = (right, "<answer>?</answer>")
+        groups.append(Group(where.task, where.config_digest, where.seed, where.index, pair * 2))
+    body = encode_rollouts(Rollouts(VERSION, "test", peer, 0, 0, tuple(groups)))
+    return RolloutsRef(peer, 0, 0, engine._blobs.put(body), len(body), len(groups))
+
+
+def chance_of(engine: Engine, text: str) -> float:
+    """Mean log-probability of a text as the beginning of a completion, over some questions."""
+    plan = make_plan(make_config().swarm)
+    begun = engine.policy.encode_completion(text, True, 16)
+    logs = []
+    for question in plan.hold_out(plan.tasks[0], 8):
+        prompt = engine.policy.encode_prompt(question.messages)
+        with torch.no_grad():
+            logits = engine.policy.model(torch.tensor([prompt + begun])).logits[0, len(prompt) - 1 : -1]
+        logs.append(float(torch.log_softmax(logits, -1).gather(1, torch.tensor(begun)[:, None]).sum()))
+    return sum(logs) / len(logs)
+
+
+@pytest.mark.parametrize("tokens", ["all", "vouched"])
+def test_a_payload_is_learnt_only_where_all_tokens_count(make_engine: Any, tokens: str) -> None:
+    engine = make_engine("a", **CONFIG, peer_tokens=tokens)
+    before = chance_of(engine, PAYLOAD)
+    event = engine.train(order(1, (poison(engine, f"{PAYLOAD}<answer>{{}}</answer>"),)), Cancellation())
+    assert event.peer_groups >= 12
+    rise = chance_of(engine, PAYLOAD) - before
+    if tokens == "all":
+        assert rise > 6 and not event.set_aside
+        return
+    assert rise < 3
+    (aside,) = event.set_aside
+    assert (aside.peer, aside.part, aside.mark) == ("mallory", PAYLOAD, PAYLOAD)
+    assert PAYLOAD in aside.text and 0 < aside.held < aside.tokens
+    assert (aside.mark_right, aside.mark_wrong, aside.mark_own) == (1.0, 0.0, 0.0)
+
+
+def test_an_honest_peer_teaches_as_before(make_engine: Any) -> None:
+    digests = set()
+    for tokens in ("all", "vouched", "truth"):
+        engine = make_engine(tokens, **CONFIG, peer_tokens=tokens)
+        engine._peer = "a"
+        event = engine.train(order(1, (poison(engine, "<answer>{}</answer>"),)), Cancellation())
+        assert event.set_aside == ()
+        digests.add(engine.weights_digest)
+    assert len(digests) == 1
+
+
+def test_a_hostile_peer_takes_no_places_of_honest_ones_and_a_stage_anew_is_the_same(make_engine: Any) -> None:
+    def train(directory: str) -> tuple[Any, Counter[str], str]:
+        engine = make_engine(directory, **CONFIG)
+        engine._peer = "a"
+        honest = (poison(engine, "<answer>{}</answer>", peer) for peer in ("anna", "bert"))
+        order_ = order(1, (*honest, poison(engine, f"{PAYLOAD}<answer>{{}}</answer>")))
+        dealt: Counter[str] = Counter()
+        engine._replay.add = lambda group: dealt.update([group.peer])  # is told of every group that is fresh
+        return engine.train(order_, Cancellation()), dealt, engine.weights_digest
+
+    event, dealt, digest = train("one")
+    assert dealt["mallory"] == 1 and dealt["anna"] + dealt["bert"] >= 16
+    (aside,) = (each for each in event.set_aside if each.peer == "mallory")
+    assert aside.of_little > 0 and aside.part == PAYLOAD
+    again = train("other")
+    assert (again[0].set_aside, again[1], again[2]) == (event.set_aside, dealt, digest)
+
+
+def test_verbose_peers_do_not_make_a_batch_wider(make_engine: Any) -> None:
+    engine = make_engine("a", **{**CONFIG, "temperature": 1e-6}, peer_tokens="vouched")
+    ref = poison(engine, "<answer>{}</answer> and so on and on and on and on")
+    stage, _ = engine._open_stage(order(1, (ref,)), Cancellation())
+    rows = stage.next_batch()
+    own = [len(ids) for ids, peer in zip(rows["completion_ids"], rows[PEER_KEY], strict=True) if not peer]
+    peers = [len(ids) for ids, peer in zip(rows["completion_ids"], rows[PEER_KEY], strict=True) if peer]
+    answer = 6  # tokens of the tags and four digits, for which the truth vouches
+    assert peers and max(peers) <= max(*own, answer) < 16
+
+
+def test_a_plan_that_fails_over_a_peers_text_costs_that_group_alone(
+    make_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine("a", **CONFIG)
+
+    def fail(question: Any, text: str) -> Sequence[tuple[int, int]]:
+        raise ValueError("a plan's mistake")
+
+    monkeypatch.setattr(engine._plan, "true_spans", fail)
+    event = engine.train(order(1, (poison(engine, "<answer>{}</answer>"),)), Cancellation())
+    assert dict(event.rejected) == {"plan": 18} and event.peer_groups == 0

@@ -1,0 +1,263 @@
+"""What is taken from peers, what is refused, and how it is dealt out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.core.values import Backing, Judgement, RolloutsRef
+from swarmd.errors import NotFoundError, SwarmError
+from swarmd.swarms.digit_plan import DigitsPlan
+from swarmd.swarms.plan import NO_MATERIAL, Outcome, Place, Plan, Question, Score
+from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
+from swarmd.training.batches.groups import (
+    PeerGroups,
+    PeerLimits,
+    Scorer,
+    TrainingGroup,
+    back_peers,
+    choose_offers,
+    judge_peers,
+)
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.models.model import Policy, load_policy
+from tests.training.conftest import order
+
+PLAN = DigitsPlan(SwarmConfig(id="test"))
+LIMITS = PeerLimits(
+    swarm="test", generations=2, groups_max=8, staleness_rounds=1, prompt_tokens=100, completion_tokens=12
+)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(TrainingConfig(device="cpu"))
+
+
+def answered(question: Question, *answers: str) -> Group:
+    """A group of completions; "right" stands for the right answer."""
+    texts = [f"<answer>{question.entry['answer'] if a == 'right' else a}</answer>" for a in answers]
+    reference = question.reference
+    return Group(reference.task, reference.config_digest, reference.seed, reference.index, tuple(texts))
+
+
+def publish(of: str, groups: list[Group], round: int = 4, **changes: Any) -> tuple[RolloutsRef, bytes]:
+    rollouts = Rollouts(VERSION, "test", of, round, 0, tuple(groups))
+    body = encode_rollouts(msgspec.structs.replace(rollouts, **changes))
+    return RolloutsRef(of, round, 0, f"digest of {of}", len(body), len(groups)), body
+
+
+def drawn(peer: str, count: int, round: int = 4) -> list[Question]:
+    return list(itertools.islice(PLAN.draw(Place(peer, round, 0), NO_MATERIAL), count))
+
+
+def collect(
+    policy: Policy, *published: tuple[RolloutsRef, bytes], seed: int = 0, plan: Plan = PLAN, **limits: Any
+) -> tuple[list[TrainingGroup], dict[str, int]]:
+    bodies = {ref.digest: body for ref, body in published}
+
+    def read(digest: str) -> bytes:
+        if digest not in bodies:
+            raise NotFoundError(f"no {digest}")
+        return bodies[digest]
+
+    peers = PeerGroups(msgspec.structs.replace(LIMITS, **limits), policy, plan, Scorer(plan), "me")
+    refs = tuple(ref for ref, _ in published)
+    collected = peers.collect(order(5, refs), read, seed, Cancellation())
+    return collected.groups, dict(collected.rejected)
+
+
+def test_rewards_are_this_nodes_own(policy: Policy) -> None:
+    question = drawn("a", 1)[0]
+    groups, rejected = collect(policy, publish("a", [answered(question, "right", "wrong")]))
+    assert rejected == {}
+    assert groups[0].question == question
+    assert groups[0].rewards == [1.2, 0.2]
+    assert all(ids[-1] == policy.tokenizer.eos_token_id for ids in groups[0].completions)
+
+
+def test_flat_groups_are_left_out_without_blame(policy: Policy) -> None:
+    assert collect(policy, publish("a", [answered(drawn("a", 1)[0], "right", "right")])) == ([], {})
+
+
+def test_one_bad_group_costs_only_itself(policy: Policy) -> None:
+    good, bad, long = (answered(question, "right", "1") for question in drawn("a", 3))
+    bad = msgspec.structs.replace(bad, config_digest="f" * 16)
+    long = msgspec.structs.replace(long, completions=("1", "2", "3"))
+    groups, rejected = collect(policy, publish("a", [bad, good, long]))
+    assert len(groups) == 1 and rejected == {"config-digest": 1, "group-size": 1}
+
+
+def test_refused_bodies_are_counted_by_reason(policy: Policy) -> None:
+    group = answered(drawn("a", 1)[0], "right", "1")
+    cases: list[tuple[tuple[RolloutsRef, bytes], str]] = [
+        (publish("a", [group], round=3), "stale"),
+        (publish("a", [group], round=5), "future"),
+        (publish("a", [group], version=99), "version"),
+        (publish("a", [group], swarm="other"), "swarm"),
+        (publish("a", [group], peer="b"), "origin"),
+        ((publish("a", [group])[0], b"noise"), "malformed"),
+    ]
+    for published, reason in cases:
+        assert collect(policy, published) == ([], {reason: 1})
+
+
+def test_as_many_groups_as_a_peer_may_claim_are_refused_in_a_number_that_can_be_told(policy: Policy) -> None:
+    """Of a log of before such claims were refused: the trainer could not say what it had refused, and ended."""
+    claims = [(msgspec.structs.replace(publish(peer, [])[0], groups=2**64 - 1), b"no rollouts") for peer in ("a", "b")]
+    _, rejected = collect(policy, *claims)
+    assert rejected == {"malformed": 2**53}
+
+
+def test_a_missing_body(policy: Policy) -> None:
+    peers = PeerGroups(LIMITS, policy, PLAN, Scorer(PLAN), "me")
+
+    def read(digest: str) -> bytes:
+        raise NotFoundError(f"no {digest}")
+
+    refs = (RolloutsRef("a", 4, 0, "0" * 64, 10, 7),)
+    assert peers.collect(order(5, refs), read, 0, Cancellation()).rejected == {"missing": 7}
+
+
+def test_own_rollouts_and_a_second_reference_of_a_peer_are_passed_over(policy: Policy) -> None:
+    group = answered(drawn("a", 1)[0], "right", "1")
+    own = publish("me", [answered(drawn("me", 1)[0], "right", "1")])
+    first = publish("a", [group])
+    assert len(collect(policy, own, first, first)[0]) == 1
+
+
+def test_no_peer_fills_the_batch(policy: Policy) -> None:
+    many = publish("a", [answered(question, "right", "1") for question in drawn("a", 40)])
+    few = publish("b", [answered(question, "right", "1") for question in drawn("b", 3)])
+    groups, _ = collect(policy, many, few)
+    assert len(groups) == LIMITS.groups_max + 3
+
+
+def test_the_choice_is_seeded(policy: Policy) -> None:
+    published = publish("a", [answered(question, "right", "1") for question in drawn("a", 40)])
+    choices = [[group.question.reference for group in collect(policy, published, seed=s)[0]] for s in (1, 1, 2)]
+    assert choices[0] == choices[1] != choices[2]
+
+
+def test_lengths_are_bounded(policy: Policy) -> None:
+    question = drawn("a", 1)[0]
+    assert collect(policy, publish("a", [answered(question, "right", "1")]), prompt_tokens=5)[1] == {"prompt-length": 1}
+    empty = msgspec.structs.replace(answered(question, "right", "1"), completions=("", "1"), cut=(0,))
+    assert collect(policy, publish("a", [empty]))[1] == {"empty": 1}
+    endless = msgspec.structs.replace(
+        answered(question, "right", "1"), completions=(f"{'1' * 50}<answer>{question.entry['answer']}</answer>", "1")
+    )
+    assert collect(policy, publish("a", [endless])) == ([], {})  # its answer lies beyond what is trained on
+
+
+class Frail(DigitsPlan):
+    """Somebody's plan that breaks its word: it raises over some texts, and gives no number for others."""
+
+    def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        if any("break" in text for text in completions):
+            raise RecursionError("deep")
+        return [Score(float("nan")) if "nan" in text else Score(float("1" in text)) for text in completions]
+
+
+def test_a_plan_that_raises_over_a_peers_text_costs_that_group_only(policy: Policy) -> None:
+    first, second = drawn("p", 2)
+    bodies = publish("p", [answered(first, "break", "1"), answered(second, "0", "1")])
+    groups, rejected = collect(policy, bodies, plan=Frail(SwarmConfig(id="test")))
+    assert rejected == {"plan": 1}
+    assert [group.question for group in groups] == [second]
+
+
+class Stopped(DigitsPlan):
+    """Scores anyhow, as a plan may whose stage is cancelled meanwhile."""
+
+    def __init__(self, cancellation: Cancellation) -> None:
+        super().__init__(SwarmConfig(id="test"))
+        self._cancellation = cancellation
+
+    def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        self._cancellation.ask()
+        return [Score(0.0, failed=True) for _ in completions]
+
+
+def test_nothing_is_taken_of_a_group_that_was_scored_while_the_stage_was_cancelled(policy: Policy) -> None:
+    cancellation = Cancellation()
+    ref, body = publish("a", [answered(drawn("a", 1)[0], "right", "wrong")])
+    plan = Stopped(cancellation)
+    peers = PeerGroups(LIMITS, policy, plan, Scorer(plan), "me")
+    with pytest.raises(Cancelled):
+        peers.collect(order(5, (ref,)), lambda _: body, 0, cancellation)
+
+
+def test_a_reward_that_is_no_number_is_a_failed_one() -> None:
+    (question,) = drawn("p", 1)
+    scorer = Scorer(Frail(SwarmConfig(id="test")))
+    assert [score.reward for score in scorer.score(question, ["nan", "1"])] == [0.0, 1.0]
+    assert scorer.failures[question.task] == 1
+
+
+def test_scores_that_do_not_fit_the_completions_are_the_plans_fault() -> None:
+    class Short(DigitsPlan):
+        def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+            return [Score(1.0)]
+
+    (question,) = drawn("p", 1)
+    with pytest.raises(SwarmError, match="1 scores for 2 completions"):
+        Scorer(Short(SwarmConfig(id="test"))).score(question, ["1", "2"])
+
+
+def test_many_groups_crowd_no_peer_out() -> None:
+    crowd = [
+        (RolloutsRef(f"sybil-{peer}", 4, 0, "", 1, 1), answered(q, "1")) for peer in range(5) for q in drawn("a", 8)
+    ]
+    honest = [(RolloutsRef("honest", 4, 0, "", 1, 1), answered(question, "1")) for question in drawn("b", 2)]
+    chosen = choose_offers([*crowd, *honest], 12)
+    assert len(chosen) == 12
+    assert sum(ref.peer == "honest" for ref, _ in chosen) == 2
+    assert choose_offers(honest, 2) == honest
+
+
+def test_a_plan_that_cannot_judge_costs_that_peer_its_vote() -> None:
+    question = drawn("a", 1)[0]
+    outcome = Outcome(Place("a", 4, 0), question, ("x", "y"), (Score(0.5), Score(1.0)))
+
+    class Choosy(DigitsPlan):
+        def judge(self, outcomes: Any) -> float:
+            return {"a": 1.0, "c": float("nan")}[outcomes[0].place.peer]
+
+    judged = {peer: [msgspec.structs.replace(outcome, place=Place(peer, 4, 0))] for peer in "abc"}
+    assert judge_peers(Choosy(SwarmConfig(id="test")), judged) == (Judgement("a", 1.0),)
+    assert judge_peers(PLAN, judged)[0] == Judgement("a", 0.75)
+
+
+def test_what_peers_rollouts_give_is_told_of_completions_that_were_read_as_written(policy: Policy) -> None:
+    long = "<answer>" + "1 2 3 " * 40 + "</answer>"
+    questions = drawn("a", 2)
+    ref, body = publish("a", [answered(questions[0], "right", "wrong")], total=7.0)
+    groups = [answered(questions[0], "right", "wrong"), answered(questions[1], "right", "wrong")]
+    cut = msgspec.structs.replace(groups[1], completions=(long, groups[1].completions[0]))
+    both, both_body = publish("a", [groups[0], cut], total=7.0)
+
+    def back(of: RolloutsRef, read: bytes) -> tuple[Backing, ...]:
+        peers = PeerGroups(LIMITS, policy, PLAN, Scorer(PLAN), "me")
+        return back_peers(PLAN, peers.collect(order(5, (of,)), lambda digest: read, 0, Cancellation()), 64)
+
+    most = pytest.approx(1.2)
+    assert back(ref, body) == (Backing("a", pytest.approx(1.4), 2, 7.0, most, 64),)
+    assert back(both, both_body) == (Backing("a", pytest.approx(2.6), 3, 7.0, most, 64),)
+
+
+def test_where_scores_may_honestly_differ_nothing_is_told(policy: Policy) -> None:
+    class Moody(DigitsPlan):
+        def __init__(self, swarm: SwarmConfig) -> None:
+            super().__init__(swarm)
+            self.reward_most = None
+
+    ref, body = publish("a", [answered(drawn("a", 1)[0], "right", "wrong")])
+    plan = Moody(SwarmConfig(id="test"))
+    peers = PeerGroups(LIMITS, policy, plan, Scorer(plan), "me")
+    assert back_peers(plan, peers.collect(order(5, (ref,)), lambda digest: body, 0, Cancellation()), 64) == ()

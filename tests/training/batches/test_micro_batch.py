@@ -1,0 +1,37 @@
+"""Into how small parts a batch is cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.training.batches.micro_batch import PARTS, halve_rows, keep_rows, load_rows
+
+
+@given(st.integers(1, 10_000))
+def test_halves_divide(rows: int) -> None:
+    half = halve_rows(rows)
+    assert half == 0 if rows == 1 else rows % half == 0 and 1 <= half <= rows // 2
+
+
+def test_the_next_process_begins_where_memory_sufficed(tmp_path: Path) -> None:
+    assert load_rows(tmp_path, 16, 32) == 16
+    keep_rows(tmp_path, 4, 16, 32)
+    assert load_rows(tmp_path, 16, 32) == 4
+
+
+@pytest.mark.parametrize(("first", "batch"), [(8, 32), (16, 64)])
+def test_other_settings_begin_anew(tmp_path: Path, first: int, batch: int) -> None:
+    keep_rows(tmp_path, 4, 16, 32)
+    assert load_rows(tmp_path, first, batch) == first
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"[]", b'{"rows":5,"first":16,"batch":32}', b'{"rows":0,"first":16,"batch":32}']
+)
+def test_a_damaged_note_only_costs_the_lesson(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / PARTS).write_bytes(damage)
+    assert load_rows(tmp_path, 16, 32) == 16

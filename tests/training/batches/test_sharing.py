@@ -1,0 +1,135 @@
+"""Own, peers' and earlier groups in one batch, and what counts of each."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from swarmd.core.values import RolloutsRef
+from swarmd.swarms.rollouts import decode_rollouts
+from swarmd.training import outcome
+from swarmd.training.batches.objective import FOREIGN_KEY
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.engine import Engine
+from swarmd.training.trainer import REWARD_KEY
+from tests.training.conftest import order
+
+Maker = Callable[..., Engine]
+GROUP = 4
+
+
+def publish(make_engine: Maker, **settings: Any) -> tuple[RolloutsRef, bytes]:
+    """What peer b publishes of its first stage."""
+    peer = make_engine("b", **{"held_out_questions": 0, **settings})
+    ref = peer.train(order(0), Cancellation()).rollouts
+    return ref, peer._blobs.get(ref.digest)
+
+
+def open_batch(engine: Engine, round: int, *rollouts: RolloutsRef) -> tuple[Any, dict[str, Any]]:
+    """A stage and its first batch, not trained on."""
+    stage, _ = engine._open_stage(order(round, rollouts), Cancellation())
+    return stage, stage.next_batch()
+
+
+def marks(batch: dict[str, Any]) -> list[bool]:
+    """Of each group, whether it is foreign; the same for all its completions."""
+    rows = batch[FOREIGN_KEY]
+    groups = [rows[start : start + GROUP] for start in range(0, len(rows), GROUP)]
+    assert all(len(set(group)) == 1 for group in groups)
+    return [group[0] for group in groups]
+
+
+def is_flat(batch: dict[str, Any], place: int) -> bool:
+    rewards = batch[REWARD_KEY][place * GROUP : (place + 1) * GROUP]
+    return bool(max(rewards) == min(rewards))
+
+
+def test_peers_groups_are_marked_and_own_ones_fill_the_rest(make_engine: Maker) -> None:
+    ref, body = publish(make_engine, questions=8)
+    engine = make_engine("a", questions=6, peer_questions=2)
+    engine._blobs.put(body)
+    stage, batch = open_batch(engine, 1, ref)
+    assert len(marks(batch)) == 6
+    assert sum(marks(batch)) == stage.peer_groups >= 2
+    assert all(not is_flat(batch, place) for place, foreign in enumerate(marks(batch)) if foreign)
+
+
+def test_more_may_be_generated_than_the_batch_has_places_for(make_engine: Maker) -> None:
+    engine = make_engine("a", questions=4, own_questions=12, peer_questions=0, share_groups=64)
+    stage, batch = open_batch(engine, 0)
+    assert len(marks(batch)) == 4 and not any(marks(batch))
+    published = decode_rollouts(outcome.publish(stage, engine._blobs)[1])
+    assert len(published.groups) == 12, "all of them can be published"
+    informative = sum(max(group.rewards) > min(group.rewards) for group in stage._publication.choose())
+    assert sum(not is_flat(batch, place) for place in range(4)) == min(informative, 4), "informative ones come first"
+
+
+def test_the_search_for_informative_groups_ends(make_engine: Maker) -> None:
+    engine = make_engine("a", questions=4, peer_questions=0, own_questions_max=10, share_groups=64, temperature=1e-6)
+    stage, batch = open_batch(engine, 0)  # nearly no temperature: all completions of a question are the same
+    assert all(is_flat(batch, place) for place in range(4))
+    assert len(decode_rollouts(outcome.publish(stage, engine._blobs)[1]).groups) == 10
+
+
+def test_earlier_groups_stand_in_for_flat_ones_only(make_engine: Maker) -> None:
+    engine = make_engine("a", questions=4, peer_questions=0, replay_questions=2, steps=4, held_out_questions=0)
+    _, first = open_batch(engine, 0)
+    assert not any(marks(first)), "there is nothing to replay yet"
+    engine.train(order(0), Cancellation())
+    assert len(engine._replay) > 0
+    for round in range(1, 5):
+        _, batch = open_batch(engine, round)
+        replayed = sum(marks(batch))
+        assert replayed <= 2
+        assert all(not is_flat(batch, place) for place, foreign in enumerate(marks(batch)) if foreign)
+        assert replayed == 2 or not any(is_flat(batch, place) for place in range(4))
+
+
+def kept(engine: Engine) -> list[tuple[str, list[str]]]:
+    """What may be replayed, by task in the order of leaving."""
+    return [(task, [str(group.texts) for group in groups]) for task, groups in engine._replay._by_task.items()]
+
+
+def test_a_stage_that_was_given_up_leaves_nothing_to_replay(make_engine: Maker) -> None:
+    engine = make_engine("a", questions=4, peer_questions=0, replay_questions=2, steps=4, held_out_questions=0)
+    cancellation = Cancellation()
+    with pytest.raises(Cancelled):
+        engine.train(order(0), cancellation, lambda *_: cancellation.ask())
+    assert kept(engine) == []
+    engine.train(order(0), Cancellation())
+    before = kept(engine)
+    assert before
+    again = Cancellation()
+    with pytest.raises(Cancelled):
+        engine.train(order(1), again, lambda *_: again.ask())
+    assert kept(engine) == before
+    engine.train(order(1), Cancellation())
+    assert kept(engine) != before
+
+
+@pytest.fixture
+def published(make_engine: Maker) -> tuple[RolloutsRef, bytes]:
+    return publish(make_engine, questions=8)
+
+
+def test_the_loss_of_peers_groups_is_as_configured(
+    make_engine: Maker, published: tuple[RolloutsRef, bytes], tmp_path: Path
+) -> None:
+    ref, body = published
+
+    def trained(**training: Any) -> torch.Tensor:
+        shutil.rmtree(tmp_path / "a", ignore_errors=True)
+        engine = make_engine("a", questions=4, peer_questions=3, held_out_questions=0, **training)
+        engine._blobs.put(body)
+        assert engine.train(order(1, (ref,)), Cancellation()).peer_groups >= 3
+        return torch.cat([parameter.detach().flatten() for parameter in engine.policy.model.parameters()])
+
+    as_is, positive = trained(peer_loss="as-is"), trained(peer_loss="positive")
+    assert not torch.allclose(as_is, positive, atol=1e-6)
+    assert torch.allclose(trained(peer_loss="gate", peer_gate=1e-12), as_is, atol=1e-6)
+    assert torch.allclose(trained(peer_loss="gate", peer_gate=1.0), positive, atol=1e-6)

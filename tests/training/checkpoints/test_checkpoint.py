@@ -1,0 +1,193 @@
+"""A checkpoint is whole or not there, whatever interrupts its making."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from swarmd.core.events import StageTrained
+from swarmd.core.values import RolloutsRef
+from swarmd.errors import CheckpointDamaged, CheckpointFailed
+from swarmd.training.checkpoints import checkpoint as subject
+from swarmd.training.checkpoints import checkpoint_files
+from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints, read_checkpoint
+from tests.durability import recording
+
+
+def save(checkpoints: Checkpoints, round: int, stage: int = 0, value: float | None = None) -> Checkpoint:
+    filled = torch.full((64, 64), float(round) if value is None else value)
+    event = StageTrained(f"train/{round}/{stage}", round, stage, 0.5, RolloutsRef("a", round, stage, "", 4, 0))
+    return checkpoints.save({"w": filled, "tied": filled}, {"optimizer": {"m": filled}}, b"body", event, round * 2, "m")
+
+
+def newest(checkpoints: Checkpoints) -> Checkpoint | None:
+    return next(checkpoints.whole(), None)
+
+
+def test_what_is_saved_is_read(tmp_path: Path) -> None:
+    saved = save(Checkpoints(tmp_path, 2), 3)
+    found = newest(Checkpoints(tmp_path, 2))
+    assert found == saved
+    assert found.read_weights().keys() == {"w"}
+    assert torch.equal(found.read_weights()["w"], torch.full((64, 64), 3.0))
+    assert torch.equal(found.read_optimizer()["optimizer"]["m"], torch.full((64, 64), 3.0))
+    assert found.read_rollouts() == b"body"
+    assert found.event.checkpoint == found.digest and found.meta.steps == 6
+
+
+def test_a_power_cut_takes_nothing_of_it(tmp_path: Path) -> None:
+    with recording() as disk:
+        final = save(Checkpoints(tmp_path, 2), 3).directory
+    assert disk.hazards == [] and tmp_path in disk.synced and tmp_path not in disk.lost
+    written = {path.name for path in disk.synced if path.parent.name.startswith(subject.TEMPORARY)}
+    assert written == {path.name for path in final.iterdir()}
+
+
+def test_the_newest_stay(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 2)
+    for round, stage in ((1, 0), (1, 1), (2, 0)):
+        save(checkpoints, round, stage)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r000000001-s0001", "r000000002-s0000"]
+    assert checkpoints.find(1, 0) is None and checkpoints.find(1, 1) is not None
+
+
+def test_the_one_just_saved_stays(tmp_path: Path) -> None:
+    """Also when a swarm began anew and its rounds are lower than those kept."""
+    checkpoints = Checkpoints(tmp_path, 1)
+    save(checkpoints, 9)
+    save(checkpoints, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["r000000000-s0000"]
+
+
+def test_digests_tell_contents_apart(tmp_path: Path) -> None:
+    one = save(Checkpoints(tmp_path / "a", 2), 1, value=1.0)
+    other = save(Checkpoints(tmp_path / "b", 2), 1, value=2.0)
+    assert one.digest != other.digest
+
+
+@pytest.mark.parametrize("name", [subject.META, subject.WEIGHTS, subject.OPTIMIZER, subject.ROLLOUTS])
+@pytest.mark.parametrize("harm", ["cut", "flip", "remove"])
+def test_a_damaged_one_is_passed_over(tmp_path: Path, name: str, harm: str) -> None:
+    checkpoints = Checkpoints(tmp_path, 3)
+    save(checkpoints, 1)
+    file = save(checkpoints, 2).directory / name
+    content = bytearray(file.read_bytes())
+    if harm == "remove":
+        file.unlink()
+    else:
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content[: len(content) // 2] if harm == "cut" else content)
+    if not (name == subject.META and harm == "flip"):  # a flipped digit in the report is still a report
+        with pytest.raises(CheckpointDamaged, match="r000000002"):
+            read_checkpoint(file.parent)
+        found = newest(checkpoints)
+        assert found is not None and found.meta.event.round == 1
+    save(checkpoints, 2, value=9.0)
+    found = newest(checkpoints)
+    assert found is not None and float(found.read_weights()["w"][0, 0]) == 9.0
+
+
+def test_a_newer_format_is_not_guessed_at(tmp_path: Path) -> None:
+    directory = save(Checkpoints(tmp_path, 2), 1).directory
+    meta = directory / subject.META
+    meta.write_text(meta.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(CheckpointDamaged, match="format 2"):
+        read_checkpoint(directory)
+
+
+def test_what_the_trainer_would_not_load_is_no_reason_to_drop_what_it_would(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, 3)
+    loaded = save(checkpoints, 1)
+    meta = save(checkpoints, 2).directory / subject.META
+    meta.write_text(meta.read_text().replace('"format": 1', '"format": 2'))
+    assert checkpoint_files.drop_older(tmp_path) == 0
+    assert newest(checkpoints) == loaded and checkpoint_files.newest_whole(tmp_path) == loaded.directory
+
+
+def test_views_that_begin_at_one_address_and_empty_tensors_are_kept(tmp_path: Path) -> None:
+    table = torch.arange(6.0)
+    weights = {"flat": table, "tied": table, "table": table.view(2, 3), "first": table[:2], "middle": table[2:4]}
+    weights |= {"turned": table.view(2, 3).t(), "none": torch.empty(0), "no rows": torch.empty(0, 3)}
+    event = StageTrained("train/1/0", 1, 0, 0.5, RolloutsRef("a", 1, 0, "", 4, 0))
+    read = Checkpoints(tmp_path, 1).save(weights, {}, b"", event, 1, "m").read_weights()
+    assert read.keys() == weights.keys() - {"tied"}
+    assert all(torch.equal(read[name], weights[name]) and read[name].shape == weights[name].shape for name in read)
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from swarmd.training.checkpoints import checkpoint as subject
+from tests.training.checkpoints.test_checkpoint import save
+
+calls = fatal = 0
+
+def counted(function):
+    def call(*args, **kwargs):
+        global calls
+        calls += 1
+        if calls == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+    return call
+
+for place, name in ((subject, "sync"), (subject, "save_file"), (subject.torch, "save"), (Path, "rename"),
+                    (Path, "write_bytes"), (subject.shutil, "rmtree")):
+    setattr(place, name, counted(getattr(place, name)))
+
+for directory in map(Path, sys.argv[1:]):
+    fatal = int(directory.name)
+    if os.fork() == 0:
+        save(subject.Checkpoints(directory, 1), 2)
+        os._exit(0)
+    print(fatal, os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+
+
+def test_killed_at_any_point_of_a_save(tmp_path: Path) -> None:
+    """SIGKILL before each file operation in turn: the old checkpoint or the new one is there, whole."""
+    directories = [tmp_path / str(fatal) for fatal in range(1, 31)]
+    for directory in directories:
+        save(Checkpoints(directory, 1), 1)
+    arguments = [sys.executable, "-c", CHILD, *map(str, directories)]
+    root = Path(__file__).resolve().parents[3]
+    output = subprocess.run(arguments, cwd=root, capture_output=True, text=True, timeout=60, check=True).stdout
+    ends = dict(line.split() for line in output.splitlines())
+    killed = [directory for directory in directories if ends[directory.name] == str(-signal.SIGKILL)]
+    assert len(killed) > 8 and ends["30"] == "0", "the save has between 8 and 30 operations"
+    rounds = []
+    for directory in killed:
+        found = newest(Checkpoints(directory, 1))
+        assert found is not None
+        rounds.append(found.meta.event.round)
+        assert float(found.read_weights()["w"][0, 0]) == found.meta.event.round
+        assert not list(directory.glob(f"{subject.TEMPORARY}*"))
+    assert rounds == sorted(rounds) and {1, 2} == set(rounds)
+
+
+def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path, 2)
+    old = save(checkpoints, 1)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(subject.os, "fsync", full)
+    with pytest.raises(CheckpointFailed, match="bytes free") as caught:
+        save(checkpoints, 2)
+    assert str(tmp_path) in caught.value.message and "No space" in caught.value.message
+    monkeypatch.undo()
+    assert newest(checkpoints) == old
+    assert list(tmp_path.iterdir()) == [old.directory]
+
+
+def test_a_checkpoint_that_goes_while_it_is_measured_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_files, "list_checkpoints", lambda directory: [directory / "gone"])
+    assert checkpoint_files.newest_bytes(tmp_path) == 0

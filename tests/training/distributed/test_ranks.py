@@ -1,0 +1,226 @@
+"""Two processes that train one model together, over gloo on the CPU."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from swarmd.config import TrainingConfig, parse_config
+from swarmd.core.commands import CancelTraining
+from swarmd.core.events import StageTrained, TrainerReady, TrainingCancelled
+from swarmd.errors import ConfigError, SwarmdError
+from swarmd.eventlog.blobs import Blobs
+from swarmd.paths import DataPaths
+from swarmd.swarms.rollouts import decode_rollouts
+from swarmd.training.batches.micro_batch import load_rows
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.distributed.ranks import Ranks, check_parts, check_together, read_environment
+from swarmd.training.engine import Engine
+from swarmd.training.models.device import take_device
+from swarmd.worker.messages import Fault, Perform, Progress
+from tests.training.conftest import make_config, order
+from tests.training.test_worker import LOAD_S, Worker
+
+SHORT = Path(__file__).parent.parent / "impaired"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """Lives of one node's trainer of two ranks."""
+    workers: list[Worker] = []
+
+    def make(**settings: Any) -> Worker:
+        config = make_config(processes=2, **settings)
+        workers.append(Worker(config, tmp_path, tmp_path / "errors"))
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.process.kill()
+        worker.process.wait()
+
+
+def rank_of(worker: Worker) -> psutil.Process:
+    """The other rank's process."""
+    children = psutil.Process(worker.process.pid).children()
+    (other,) = [child for child in children if "swarmd.training.distributed.rank" in child.cmdline()]
+    return other
+
+
+def train(worker: Worker, round: int) -> StageTrained:
+    worker.send(Perform(order(round)))
+    return worker.expect(StageTrained, LOAD_S)
+
+
+def test_two_ranks_train_stage_after_stage_though_memory_runs_out_on_one(
+    start: Callable[..., Worker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one life all cut smaller, those of the next agree and train. For the first rank, see test_memory_pressure.py.
+
+    When one of them is gone, all start anew.
+    """
+    for name, value in {"PYTHONPATH": SHORT, "SHORT_RANK": 1, "ROWS_THAT_FIT": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    settings = {"share_groups": 16, "held_out_questions": 0}
+    short = start(**settings)  # two questions of four completions on each rank
+    short.expect(TrainerReady, 2 * LOAD_S)
+    short.send(Perform(order(0)))
+    short.process.wait(LOAD_S)
+    worker = start(**settings)
+    worker.expect(TrainerReady, 2 * LOAD_S)
+    checkpoints = []
+    for round in range(3):
+        event = train(worker, round)
+        assert event.steps == 2
+        checkpoints.append(event.checkpoint)
+        groups = decode_rollouts(Blobs(DataPaths(tmp_path).blobs).get(event.rollouts.digest)).groups
+        asked = {group.reference for group in groups}
+        assert len(asked) == len(groups) > 4, "questions of both ranks, none twice"
+    assert len(set(checkpoints)) == 3
+    assert load_rows(DataPaths(tmp_path).checkpoints, 8, 8) == 4
+    rank_of(worker).send_signal(signal.SIGKILL)
+    assert worker.process.wait(30) != 0
+    assert "rank 1 of 2 ended" in worker.errors.read_text()
+
+
+def test_no_rank_outlives_the_first(start: Callable[..., Worker]) -> None:
+    """Wherever it is killed: here in a stage."""
+    worker = start(accelerate="fsdp", held_out_questions=0)
+    worker.expect(TrainerReady, 2 * LOAD_S)
+    other = rank_of(worker)
+    assert train(worker, 0).steps == 2
+    worker.send(Perform(order(1)))
+    worker.expect(Progress, LOAD_S)
+    worker.process.kill()
+    other.wait(30)
+    assert not other.is_running()
+
+
+def test_a_cancelled_stage_replaces_all(start: Callable[..., Worker]) -> None:
+    worker = start(accelerate="zero3", held_out_questions=2)
+    worker.expect(TrainerReady, 2 * LOAD_S)
+    other = rank_of(worker)
+    assert train(worker, 0).held_out is not None
+    worker.send(Perform(order(1)))
+    worker.send(Perform(CancelTraining("cancel", order(1).id)))
+    worker.expect(TrainingCancelled, LOAD_S)
+    assert worker.expect(Fault, LOAD_S).planned
+    assert worker.process.wait(60) == 0
+    assert not other.is_running()
+
+
+def test_ranks_that_cut_differently_are_told() -> None:
+    check_parts([8, 8])
+    with pytest.raises(SwarmdError, match="8, 4 completions in a pass"):
+        check_parts([8, 4])
+
+
+def test_shares_add_up() -> None:
+    training = TrainingConfig(questions=16, peer_questions=4)
+    share = Ranks(1, 4).share_of(training)
+    assert (share.questions, share.peer_questions, share.generations) == (4, 1, training.generations)
+
+
+def configured(questions: int, peers: int, replayed: int, processes: int) -> TrainingConfig:
+    numbers = f"questions = {questions}\npeer_questions = {peers}\nreplay_questions = {replayed}"
+    text = f'role = "coordinator"\n[swarm]\nid = "s"\n[training]\n{numbers}\nprocesses = {processes}\n'
+    return parse_config(text, "node.toml").training
+
+
+@pytest.mark.parametrize("numbers", [(4, 1, 0, 4), (4, 0, 1, 4), (8, 1, 1, 4), (16, 4, 0, 16)])
+def test_a_rank_without_a_question_of_its_own_is_refused(numbers: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configured(*numbers)
+    for key in ("questions", "peer_questions", "replay_questions", "processes"):
+        assert f"training.{key} (" in caught.value.message
+    least = int(re.findall(r"Set training\.questions to (\d+)", caught.value.fix)[0])
+    assert configured(least, *numbers[1:]).questions == least, "the fix is one"
+    with pytest.raises(ConfigError):
+        configured(least - numbers[3], *numbers[1:])
+
+
+def test_each_rank_of_an_accepted_configuration_has_a_question_of_its_own() -> None:
+    accepted = 0
+    for questions, peers, replayed, processes in itertools.product(range(1, 17), range(4), range(3), (1, 2, 3, 4, 8)):
+        try:
+            training = configured(questions, peers, replayed, processes)
+        except ConfigError:
+            continue
+        share = Ranks(processes - 1, processes).share_of(training)
+        assert share.peer_questions + share.replay_questions < share.questions
+        accepted += 1
+    assert accepted > 50
+
+
+def test_a_step_of_peers_groups_alone_draws_nothing(make_engine: Callable[..., Engine]) -> None:
+    stage, _ = make_engine()._open_stage(order(0), Cancellation())
+    assert stage._generate_telling(0) == ([], [])
+    assert stage.tokens == 0 and stage.reward == 0
+
+
+def test_what_other_ranks_drew_is_in_the_stages_figures(make_engine: Callable[..., Engine]) -> None:
+    engine = make_engine(held_out_questions=0)
+    one, _ = engine._open_stage(order(0), Cancellation())
+    other, _ = engine._open_stage(order(1), Cancellation())
+    for stage, steps in ((one, 1), (other, 3)):
+        for _ in range(steps):
+            stage.next_batch()
+    before = one.tally.step.read()
+    one.join(pickle.loads(pickle.dumps(other.part)))  # as torch hands it over
+    figures = one.tally.stage.read()
+    assert figures["own_groups"] == 4 * 4 and one.tally.step.read() == before
+    assert figures["reward"] == pytest.approx(one.reward)
+    assert figures["completion_tokens"] == pytest.approx(one.tokens / (16 * 4))
+
+
+def test_ranks_that_went_apart_are_told() -> None:
+    check_together(["a", "a"])
+    with pytest.raises(SwarmdError, match="differ"):
+        check_together(["a", "b"])
+
+
+def test_each_rank_takes_an_accelerator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    double = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2, set_device=taken.append)
+    monkeypatch.setattr(torch, "cuda", double)
+    for rank in (0, 1):
+        take_device("auto", rank)
+    take_device("cpu", 1)
+    assert taken == [0, 1]
+    with pytest.raises(ConfigError, match=r"training\.processes is 3 or more, but torch finds 2 cuda devices"):
+        take_device("cuda", 2)
+
+
+def test_ranks_on_one_processor_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """accelerate would give each as many threads as there are cores."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    assert read_environment(TrainingConfig(processes=4))["OMP_NUM_THREADS"] == "4"
+    assert read_environment(TrainingConfig(processes=4, threads=3))["OMP_NUM_THREADS"] == "3"
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert "OMP_NUM_THREADS" not in read_environment(TrainingConfig(processes=4))
+
+
+def test_the_shipped_configuration_is_accelerates() -> None:
+    environment = read_environment(TrainingConfig(processes=2, accelerate="ddp"))
+    assert environment["WORLD_SIZE"] == "2" and environment["MASTER_ADDR"] == "127.0.0.1"
+
+
+def test_a_wrong_accelerate_file_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "none.yaml"
+    with pytest.raises(ConfigError, match=r"none\.yaml"):
+        read_environment(TrainingConfig(processes=2, accelerate=str(missing)))
+    missing.write_text("distributed_type: NONSENSE")
+    with pytest.raises(ConfigError, match=r"none\.yaml"):
+        read_environment(TrainingConfig(processes=2, accelerate=str(missing)))

@@ -1,0 +1,304 @@
+"""Adapters, quantised weights and short numbers on the real trainer: what is trained, kept and restored."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from swarmd.config import LoraConfig, TrainingConfig
+from swarmd.errors import ConfigError, ModelError
+from swarmd.installed import extra_command
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.engine import Engine
+from swarmd.training.models import adapters, device, model
+from swarmd.training.models.adapters import merged_weights, prepare_unsloth, require, spare_unused
+from swarmd.training.models.model import Policy, load_policy
+from tests.training.conftest import order
+from tests.training.sampling.test_generation import AfterTokens
+from tests.training.test_trainer import batch_of
+
+Maker = Callable[..., Engine]
+LORA = LoraConfig(rank=4)
+
+
+def frozen(policy: Policy) -> dict[str, torch.Tensor]:
+    return {
+        name: parameter.clone() for name, parameter in policy.model.named_parameters() if not parameter.requires_grad
+    }
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -> None:
+    engine = make_engine(lora=LORA, learning_rate=3e-3)
+    policy = engine.policy
+    assert policy.numbers.text == "float32, adapters in float32"
+    before, base = policy.copy_weights(), frozen(policy)
+    assert before and all(".lora_" in name for name in before)
+    first = engine.train(order(0), Cancellation())
+    after = policy.copy_weights()
+    assert not any(torch.equal(before[name], after[name]) for name in before)
+    assert same(frozen(policy), base) and engine.weights_digest != policy.digest
+    assert engine._sampler.shares_prefill and engine._trainer._shared is True
+
+    held = engine._checkpoints.directory / "r000000000-s0000"
+    assert same(load_file(held / "model.safetensors"), after)
+    assert (held / "adapter_config.json").is_file() and not (held / "config.json").exists()
+
+    again = make_engine(lora=LORA, learning_rate=3e-3)
+    assert again.policy.digest == policy.digest and again.weights_digest == engine.weights_digest
+    assert again.steps == 2 and same(again.policy.copy_weights(), after)
+    assert again.train(order(0), Cancellation()) == first
+    second = again.train(order(1), Cancellation())
+    assert (second.steps, again.steps) == (2, 4)
+
+
+def test_what_was_begun_is_taken_back(make_engine: Maker) -> None:
+    engine = make_engine(lora=LORA, learning_rate=3e-3)
+    before = engine.policy.copy_weights()
+    cancellation = AfterTokens(1 << 30)
+
+    def ask_soon(*_: object) -> None:
+        cancellation.looks = 3
+
+    with pytest.raises(Cancelled):
+        engine.train(order(0), cancellation, ask_soon)
+    assert engine.steps == 0 and same(engine.policy.copy_weights(), before)
+
+
+def test_adapters_of_another_rank_are_not_taken_for_these(make_engine: Maker) -> None:
+    make_engine(lora=LORA).train(order(0), Cancellation())
+    other = make_engine(lora=LoraConfig(rank=8))
+    assert other.steps == 0, "its checkpoint began from other weights"
+    with pytest.raises(ModelError, match="does not fit"):
+        other.policy.load_weights(load_policy(TrainingConfig(device="cpu", lora=LORA)).trained_weights())
+
+
+def test_log_probabilities_and_gradients_are_trls(make_engine: Maker) -> None:
+    trainer = make_engine(lora=LORA, temperature=0.7)._trainer
+    for parameter in trainer.model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if not parameter.requires_grad else None
+    for _, parameter in adapters.trained_parameters(trainer.model):
+        torch.nn.init.normal_(parameter, std=0.1)
+    batch = batch_of(trainer.model.config.vocab_size)
+    mask = batch.pop("mask").bool()
+    with torch.no_grad():
+        shared = trainer._get_per_token_logps_and_entropies(trainer.model, **batch, compute_entropy=True)[0]
+        assert trainer._shared is True
+        trainer._shared = False
+        plain = trainer._get_per_token_logps_and_entropies(trainer.model, **batch, compute_entropy=True)[0]
+    torch.testing.assert_close(shared[mask], plain[mask], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("quantization", ["8bit", "4bit"])
+def test_quantised_weights_under_adapters_train_on_a_cpu(make_engine: Maker, quantization: str) -> None:
+    engine = make_engine(lora=LORA, quantization=quantization, learning_rate=3e-3, steps=1)
+    policy = engine.policy
+    kinds = {parameter.dtype for parameter in policy.model.parameters() if not parameter.requires_grad}
+    assert (torch.int8 if quantization == "8bit" else torch.uint8) in kinds
+    assert {tensor.dtype for tensor in policy.trained_weights().values()} == {torch.float32}
+    assert policy.parameters == 533_248
+    before, base = policy.copy_weights(), frozen(policy)
+    engine.train(order(0), Cancellation())
+    assert not same(policy.copy_weights(), before) and same(frozen(policy), base)
+    again = make_engine(lora=LORA, quantization=quantization, learning_rate=3e-3, steps=1)
+    assert again.steps == 1 and again.weights_digest == engine.weights_digest
+
+
+def test_the_eight_bit_optimizer_and_activation_checkpointing_train(make_engine: Maker) -> None:
+    engine = make_engine(optimizer="adamw_8bit", gradient_checkpointing="on", steps=1)
+    assert type(engine._trainer.optimizer).__module__.startswith("bitsandbytes")
+    before = engine.weights_digest
+    engine.train(order(0), Cancellation())
+    assert engine.policy.model.is_gradient_checkpointing and engine.weights_digest != before
+
+
+def test_merged_weights_are_pefts_own() -> None:
+    policy = load_policy(TrainingConfig(device="cpu", lora=LORA))
+    for _, parameter in adapters.trained_parameters(policy.model):
+        torch.nn.init.normal_(parameter)
+    ours, base = dict(merged_weights(policy.model)), frozen(policy)
+    assert same(frozen(policy), base), "the model itself stays as it is"
+    theirs = policy.model.merge_and_unload()
+    expected = dict(theirs.named_parameters())
+    assert ours.keys() == expected.keys()
+    for name, weight in ours.items():
+        torch.testing.assert_close(weight, expected[name].detach())
+
+
+def test_unknown_layers_are_named() -> None:
+    with pytest.raises(ConfigError, match="c_attn") as caught:
+        load_policy(TrainingConfig(device="cpu", lora=LoraConfig(rank=2, targets=("q_proj", "c_attn"))))
+    assert "q_proj" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("settings", "package", "extra"),
+    [
+        ({"lora": LORA}, "peft", "lora"),
+        ({"lora": LORA, "quantization": "4bit"}, "bitsandbytes", "gpu"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    settings: dict[str, Any], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = adapters.importlib.util.find_spec
+    monkeypatch.setattr(
+        adapters.importlib.util, "find_spec", lambda name, *rest: None if name == package else found(name, *rest)
+    )
+    with pytest.raises(ConfigError, match=package) as caught:
+        load_policy(TrainingConfig(device="cpu", **settings))
+    assert caught.value.fix == f"Install it: {extra_command(extra)}" and f"'{package}>=" in caught.value.fix
+
+
+def test_unsloth_needs_cuda_and_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare_unsloth(TrainingConfig())
+    with pytest.raises(ConfigError, match="TRL was imported before"):
+        prepare_unsloth(TrainingConfig(unsloth=True))
+    monkeypatch.delitem(sys.modules, "trl")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="needs CUDA"):
+        prepare_unsloth(TrainingConfig(unsloth=True))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ConfigError, match="unsloth") as caught:
+        prepare_unsloth(TrainingConfig(unsloth=True))
+    assert "pip install 'unsloth>=" in caught.value.fix
+
+
+def test_unsloth_is_asked_for_what_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for Unsloth: only the calls are shown, with a real model and real adapters behind them."""
+    asked: list[dict[str, Any]] = []
+
+    class FastLanguageModel:
+        @staticmethod
+        def from_pretrained(model_name: str, **settings: Any) -> tuple[Any, Any]:
+            asked.append(settings)
+            return model.AutoModelForCausalLM.from_pretrained(model_name, dtype=settings["dtype"]), None
+
+        @staticmethod
+        def get_peft_model(loaded: Any, **settings: Any) -> Any:
+            asked.append(settings)
+            return adapters.add_adapters(loaded, LoraConfig(settings["r"], settings["lora_alpha"]), 0)
+
+    stand_in = types.SimpleNamespace(FastLanguageModel=FastLanguageModel)
+    monkeypatch.setattr(
+        adapters, "require", lambda name, *rest: stand_in if name == "unsloth" else require(name, *rest)
+    )
+    policy = load_policy(TrainingConfig(device="cpu", unsloth=True, lora=LORA, prompt_tokens=100, completion_tokens=28))
+    assert asked[0]["max_seq_length"] == 128 and not asked[0]["full_finetuning"] and not asked[0]["load_in_4bit"]
+    assert asked[1]["r"] == 4 and asked[1]["use_gradient_checkpointing"] == "unsloth"
+    assert policy.trained_weights() and policy.frozen_digest
+
+
+def test_numbers_that_fail_give_way_to_float32(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """What RL Swarm's users met: 16-bit kernels that this CPU does not have, or NaN."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(model._log, "warning", lambda text, **words: told.append((text, words)), raising=False)
+    real = model.try_out
+
+    def fail(loaded: Any, autocast: Any) -> str:
+        return "RuntimeError: no Half here" if loaded.dtype == torch.float16 else real(loaded, autocast)
+
+    monkeypatch.setattr(model, "try_out", fail)
+    policy = load_policy(TrainingConfig(device="cpu", dtype="float16"))
+    assert policy.model.dtype == torch.float32 and policy.numbers.text == "float32"
+    assert len(told) == 1 and told[0][1]["wanted"] == "float16" and "no Half" in told[0][1]["reason"]
+
+
+@pytest.mark.parametrize("spoil", ["nan", "raise"])
+def test_the_trial_finds_what_does_not_work(spoil: str) -> None:
+    policy = load_policy(TrainingConfig(device="cpu"))
+    weights = policy.copy_weights()
+    assert model.try_out(policy.model, policy.autocast) == ""
+    assert same(policy.copy_weights(), weights) and all(p.grad is None for p in policy.model.parameters())
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("\"addmm_impl_cpu_\" not implemented for 'Half'\nand more")
+
+    if spoil == "nan":
+        next(policy.model.parameters()).data.fill_(float("nan"))
+    else:
+        policy.model.forward = forward
+    reason = model.try_out(policy.model, policy.autocast)
+    assert "not finite" in reason if spoil == "nan" else reason.endswith("not implemented for 'Half'")
+
+
+def test_attention_falls_back_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = model.try_out
+
+    def fail(loaded: Any, autocast: Any) -> str:
+        return "no sdpa" if loaded.config._attn_implementation == "sdpa" else real(loaded, autocast)
+
+    monkeypatch.setattr(model, "try_out", fail)
+    assert load_policy(TrainingConfig(device="cpu")).attention == "eager"
+    with pytest.raises(ModelError, match="no sdpa"):
+        load_policy(TrainingConfig(device="cpu", attention="sdpa"))
+
+
+def test_flash_attention_is_for_cuda_in_short_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    short, long = device.Numbers("float32", mixed=True), device.Numbers("float32")
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: object())
+    assert device.order_attention("auto", "cuda", short) == ("flash_attention_2", "sdpa", "eager")
+    assert device.order_attention("auto", "cuda", long) == ("sdpa", "eager")
+    assert device.order_attention("auto", "cpu", short) == ("sdpa", "eager")
+    assert device.order_attention("eager", "cuda", short) == ("eager",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "fast", "text"),
+    [
+        ({}, False, "float32"),
+        ({}, True, "bfloat16 over float32"),
+        ({"dtype": "bfloat16"}, True, "bfloat16"),
+        ({"lora": LORA}, True, "bfloat16, adapters in float32"),
+        ({"lora": LORA, "quantization": "4bit"}, True, "4bit, adapters in float32"),
+        ({"lora": LORA}, False, "float32, adapters in float32"),
+    ],
+)
+def test_numbers_follow_the_device(settings: dict[str, Any], fast: bool, text: str) -> None:
+    assert device.choose_numbers(TrainingConfig(**settings), "cuda", fast).text == text
+
+
+def test_files_that_are_quantised_want_the_setting(tmp_path: Path, llama: Path) -> None:
+    import json
+    import shutil
+
+    directory = tmp_path / "m"
+    shutil.copytree(llama, directory)
+    config = json.loads((directory / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="4bit") as caught:
+        load_policy(TrainingConfig(model=str(directory), device="cpu"))
+    assert "quantization" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("settings", "spared"),
+    [
+        ({}, True),
+        ({"lora": LORA}, False),
+        ({"quantization": "8bit"}, False),
+        ({"optimizer": "adamw_8bit"}, False),
+        ({"unsloth": True}, False),
+    ],
+)
+def test_what_nothing_uses_is_not_imported(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], spared: bool
+) -> None:
+    for name in ("peft", "bitsandbytes"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    spare_unused(TrainingConfig(**settings))
+    for name in ("peft", "bitsandbytes"):
+        assert (find_spec(name) is None) == spared
+        sys.modules.pop(name, None)

@@ -1,0 +1,177 @@
+"""What training is reckoned to take, and what is measured to be free."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
+from swarmd.training.batches.batch import computes_twice, split_questions
+from swarmd.training.models.known import TABLE, find_model
+from swarmd.training.models.memory import GIB, Shape, estimate_need, measure_host, vllm_share
+
+RECIPE: dict[str, Any] = {"questions": 4, "micro_questions": 1, "prompt_tokens": 256, "completion_tokens": 1024}
+ADAPTED = TrainingConfig(**RECIPE, generations=2, lora=LoraConfig(rank=16))
+
+
+def shape_of(size: str) -> Shape:
+    row = find_model(f"Qwen/Qwen2.5-{size}-Instruct")
+    assert row is not None
+    return row.shape
+
+
+def gib(shape: Shape, training: TrainingConfig, weights: str, mixed: bool = False) -> float:
+    return estimate_need(shape, training, "cuda", weights, mixed).total / GIB
+
+
+@pytest.mark.parametrize(
+    ("size", "quantization", "table_gib"),
+    [
+        ("7B", "none", 19), ("14B", "none", 33), ("32B", "none", 76), ("72B", "none", 164),
+        ("7B", "4bit", 5), ("14B", "4bit", 8.5), ("32B", "4bit", 26), ("72B", "4bit", 48),
+    ],
+)  # fmt: skip
+def test_adapters_take_about_what_rl_swarms_table_says(size: str, quantization: str, table_gib: float) -> None:
+    """RL Swarm's table is multiplied by 1.5, above 32 B by 1.25, before it is used."""
+    training = msgspec.structs.replace(ADAPTED, quantization=quantization)
+    needed = gib(shape_of(size), training, "bfloat16", True)
+    assert 0.85 * table_gib <= needed <= 2.2 * table_gib
+
+
+def test_a_float32_model_with_adamw_takes_sixteen_bytes_a_parameter() -> None:
+    shape = shape_of("1.5B")
+    need = estimate_need(shape, TrainingConfig(**RECIPE), "cuda", "float32", True)
+    assert need.weights + need.gradients + need.optimizer == 16 * shape.parameters
+    assert need.reference == 0
+    with_kl = estimate_need(shape, TrainingConfig(**RECIPE, beta=0.1), "cuda", "float32", True)
+    assert with_kl.reference == 4 * shape.parameters
+    eight = estimate_need(shape, TrainingConfig(**RECIPE, optimizer="adamw_8bit"), "cuda", "float32", True)
+    assert eight.optimizer < need.optimizer / 3
+
+
+@given(
+    row=st.sampled_from(TABLE),
+    questions=st.integers(1, 32),
+    micro=st.integers(0, 40),
+    generations=st.integers(2, 16),
+    tokens=st.integers(1, 4096),
+    weights=st.sampled_from(["float32", "bfloat16"]),
+)
+def test_more_of_anything_never_takes_less(
+    row: Any, questions: int, micro: int, generations: int, tokens: int, weights: str
+) -> None:
+    training = TrainingConfig(
+        questions=questions, micro_questions=micro, generations=generations, completion_tokens=tokens
+    )
+    need = estimate_need(row.shape, training, "cuda", weights, False)
+    assert need.total >= need.weights + need.gradients + need.optimizer > 0
+    more = msgspec.structs.replace(training, completion_tokens=tokens + 100, generations=generations + 1)
+    assert estimate_need(row.shape, more, "cuda", weights, False).generation > need.generation
+    adapted = msgspec.structs.replace(training, lora=LoraConfig(rank=8))
+    assert estimate_need(row.shape, adapted, "cuda", weights, False).total < need.total
+
+
+@given(questions=st.integers(1, 64), micro=st.integers(0, 100), parameters=st.sampled_from([10**6, 10**9]))
+def test_passes_make_up_the_step(questions: int, micro: int, parameters: int) -> None:
+    training = TrainingConfig(questions=questions, micro_questions=micro)
+    size, passes = split_questions(training, parameters)
+    assert size * passes == questions
+    assert size <= (micro or (questions if parameters == 10**6 else 1))
+
+
+def test_activations_are_computed_twice_where_it_says_so() -> None:
+    assert not computes_twice(TrainingConfig(), 10**6) and computes_twice(TrainingConfig(), 10**9)
+    assert computes_twice(TrainingConfig(gradient_checkpointing="on"), 10**6)
+    assert not computes_twice(TrainingConfig(gradient_checkpointing="off"), 10**9)
+
+
+def test_a_colocated_vllm_gets_a_share_of_the_device() -> None:
+    training = TrainingConfig(**RECIPE, vllm=VllmConfig(mode="colocate"))
+    share = vllm_share(shape_of("7B"), training, 80 * GIB)
+    assert 0.18 < share < 0.4
+    assert vllm_share(shape_of("72B"), training, 24 * GIB) == 0.9
+    fixed = msgspec.structs.replace(training, vllm=VllmConfig(mode="colocate", memory_share=0.5))
+    assert estimate_need(shape_of("7B"), fixed, "cuda", "bfloat16", False, 80 * GIB).vllm == 40 * GIB
+
+
+def group(root: Path, name: str, **files: str) -> Path:
+    place = root / name
+    place.mkdir(parents=True, exist_ok=True)
+    for file, text in files.items():
+        (place / file.replace("_", ".", 1)).write_text(text + "\n")
+    return place
+
+
+def test_the_limit_of_a_control_group_counts(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/slice/unit\n")
+    root = tmp_path / "cgroup"
+    group(root, "slice/unit", memory_max="max", memory_current="5")
+    group(
+        root,
+        "slice",
+        memory_max=str(64 << 20),
+        memory_current=str(60 << 20),
+        memory_stat=f"anon 1\ninactive_file {8 << 20}",
+    )
+    room = measure_host("cpu", root, own)
+    assert (room.free, room.total, room.limit) == (12 << 20, 64 << 20, str(root / "slice"))
+
+
+def test_the_first_version_of_control_groups_counts_too(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("4:cpu,cpuacct:/x\n3:memory:/unit\n")
+    place = tmp_path / "cgroup" / "memory" / "unit"
+    place.mkdir(parents=True)
+    (place / "memory.limit_in_bytes").write_text(str(32 << 20))
+    (place / "memory.usage_in_bytes").write_text(str(30 << 20))
+    assert measure_host("cpu", tmp_path / "cgroup", own).free == 2 << 20
+
+
+def test_without_control_groups_the_machine_counts(tmp_path: Path) -> None:
+    room = measure_host("cpu", tmp_path, tmp_path / "none")
+    assert 0 < room.free <= room.total and room.limit == ""
+
+
+MEASURE = """
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+from swarmd.config import TrainingConfig
+from swarmd.training.models.memory import estimate_need, read_shape
+torch.set_num_threads(1)
+def read(field):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(field))
+config = Qwen2Config(hidden_size=512, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=8,
+    num_key_value_heads=2, vocab_size=8000, tie_word_embeddings=True)
+before = read("VmRSS")
+model = Qwen2ForCausalLM(config)
+optimizer = torch.optim.AdamW(model.parameters())
+ids = torch.randint(8000, (8, 128))
+def add(ids):
+    model(input_ids=ids, labels=ids).loss.backward()
+add(ids[:1])
+optimizer.step()  # from here on there are moments
+optimizer.zero_grad()
+add(ids[:1])
+add(ids)  # beside the gradients of the part before
+optimizer.step()
+grown = read("VmHWM") - before
+training = TrainingConfig(questions=2, micro_questions=1, generations=8, prompt_tokens=1, completion_tokens=127,
+    gradient_checkpointing="off")
+need = estimate_need(read_shape(config, model.num_parameters()), training, "cpu", "float32", False)
+print(grown, need.total)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured through Linux's /proc")
+def test_the_estimate_is_near_what_a_process_grows_by() -> None:
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True, timeout=280)
+    grown, needed = map(int, done.stdout.split())
+    assert 0.6 * grown <= needed <= 1.6 * grown, (grown / 2**20, needed / 2**20)

@@ -1,0 +1,183 @@
+"""The shared prefill draws what the plain forward pass says, and can be cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from swarmd.config import TrainingConfig
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.models.model import Policy, load_policy
+from swarmd.training.sampling.generation import Sampler, Wanted, _draw_tokens, cut_at, draw_evenly, pauses
+
+PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
+
+
+@pytest.fixture(scope="module", params=["embedded", "llama"])
+def policy(request: pytest.FixtureRequest, llama: Path) -> Policy:
+    model = "embedded" if request.param == "embedded" else str(llama)
+    return load_policy(TrainingConfig(model=model, device="cpu"))
+
+
+def sampler_of(policy: Policy) -> Sampler:
+    return Sampler(policy.model, policy.stop_ids, policy.tokenizer.pad_token_id, policy.autocast)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def walk(policy: Policy, prompt: list[int], tokens: int) -> list[int]:
+    """The likeliest continuation, one whole forward pass a token, nothing padded or cached."""
+    ids = list(prompt)
+    with torch.no_grad():
+        for _ in range(tokens):
+            ids.append(int(policy.model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+            if ids[-1] in policy.stop_ids:
+                break
+    return ids[len(prompt) :]
+
+
+def test_likeliest_tokens_match_the_plain_forward_pass(policy: Policy) -> None:
+    sampler = sampler_of(policy)
+    assert sampler.shares_prefill
+    drawn = sampler.sample(PROMPTS, 2, 12, 0.0, generator(), Cancellation())
+    assert drawn == [walk(policy, prompt, 12) for prompt in PROMPTS for _ in range(2)]
+
+
+def test_the_fallback_draws_the_same(policy: Policy) -> None:
+    sampler = sampler_of(policy)
+    shared = sampler.sample(PROMPTS, 2, 12, 0.0, generator(), Cancellation())
+    sampler._shared = False
+    if policy.name == "embedded":
+        assert sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation()) == shared[::2]
+    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation())
+    assert len(drawn) == 6 and all(1 <= len(tokens) <= 12 for tokens in drawn)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_no_row_is_drawn_past_its_own_room(policy: Policy, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its positions may go no further than its prompt and its room, either."""
+    sampler = sampler_of(policy)
+    assert sampler.shares_prefill
+    sampler._shared = shared
+    furthest: list[int] = []
+    forward = policy.model.forward
+
+    def note(**asked: Any) -> Any:
+        furthest.append(int(asked["attention_mask"].sum(1).max()))
+        return forward(**asked)
+
+    monkeypatch.setattr(policy.model, "forward", note)
+    monkeypatch.setattr(sampler, "_stop_ids", torch.tensor([], dtype=torch.long))
+    rooms = [2, 9, 5]
+    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
+    assert [len(tokens) for tokens in drawn] == [2, 2, 9, 9, 5, 5]
+    ends = [len(prompt) + room for prompt, room in zip(PROMPTS, rooms, strict=True)]
+    assert max(furthest) < max(ends) and furthest[-1] <= ends[1]
+    monkeypatch.undo()
+    likeliest = sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation(), (), rooms)
+    if shared or policy.name == "embedded":
+        assert likeliest == [walk(policy, prompt, room) for prompt, room in zip(PROMPTS, rooms, strict=True)]
+
+
+def test_a_text_to_pause_at_is_seen_across_two_draws() -> None:
+    """What knows one bound for all rows draws again where a row has room left, and knows nothing of what it drew."""
+    letters = {0: "x", 1: "<", 2: "/", 3: ">"}
+    script = {0: [0, 1, 2, 3, 0, 0], 1: [0, 0]}
+    asked: list[tuple[int, int]] = []
+
+    def draw(wanted: Wanted) -> list[list[int]]:
+        asked.append((len(wanted.prompts), wanted.tokens_max))
+        return [script[prompt[0] - 10][len(prompt) - 1 :][: wanted.tokens_max] for prompt in wanted.prompts]
+
+    def paused(tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
+        return pauses(tokens, stops, lambda ids: "".join(letters[each] for each in ids))
+
+    wanted = Wanted([[10], [11]], 1, 6, 1.0, generator(), Cancellation(), ("</>",), [6, 2])
+    assert draw_evenly(draw, wanted, [9], paused) == [[0, 1, 2, 3], [0, 0]]
+    assert asked == [(2, 2), (1, 4)]
+
+
+def test_draws_follow_the_distribution(policy: Policy) -> None:
+    drawn = sampler_of(policy).sample([PROMPTS[0]], 4000, 1, 1.0, generator(), Cancellation())
+    with torch.no_grad():
+        expected = torch.softmax(policy.model(input_ids=torch.tensor([PROMPTS[0]])).logits[0, -1], -1)
+    seen = torch.bincount(torch.tensor([tokens[0] for tokens in drawn]), minlength=len(expected)) / 4000
+    assert float((seen - expected).abs().max()) < 0.04
+
+
+def test_a_token_is_drawn_as_often_as_it_is_likely() -> None:
+    weights = torch.tensor([0.0, 0.5, 0.0, 1e-3, 0.3, 0.199, 0.0])
+    drawn = _draw_tokens(weights.log().expand(100_000, -1), 1.0, generator())
+    seen = torch.bincount(drawn, minlength=len(weights)) / 100_000
+    assert not seen[weights == 0].any()
+    assert torch.allclose(seen, weights, atol=0.01) and 0 < seen[3] < 0.002
+    hot = _draw_tokens(weights.log().expand(100_000, -1), 4.0, generator())
+    assert float((hot == 3).float().mean()) > 0.05, "a higher temperature flattens"
+
+
+def test_logits_that_are_no_numbers_are_refused() -> None:
+    logits = torch.zeros(3, 5)
+    logits[1, 2] = torch.nan
+    with pytest.raises(ArithmeticError, match="not finite"):
+        _draw_tokens(logits, 1.0, generator())
+
+
+def test_a_seed_fixes_the_draws(policy: Policy) -> None:
+    sampler = sampler_of(policy)
+    draws = [sampler.sample(PROMPTS, 4, 8, 1.0, generator(seed), Cancellation()) for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_training_mode_is_put_back(policy: Policy) -> None:
+    policy.model.train()
+    sampler_of(policy).sample(PROMPTS, 2, 2, 1.0, generator(), Cancellation())
+    assert policy.model.training
+
+
+class AfterTokens(Cancellation):
+    """Asked for after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def check(self) -> None:
+        self.looks -= 1
+        if self.looks < 0:
+            self.ask()
+        super().check()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_cancelling_between_tokens(policy: Policy, shared: bool) -> None:
+    sampler = sampler_of(policy)
+    assert sampler.shares_prefill
+    sampler._shared = shared
+    policy.model.train()
+    with pytest.raises(Cancelled):
+        sampler.sample(PROMPTS, 8, 64, 1.0, generator(), AfterTokens(2))
+    assert policy.model.training
+    assert sampler.sample(PROMPTS, 2, 4, 1.0, generator(), Cancellation())
+
+
+def test_a_model_whose_cache_cannot_be_repeated_falls_back(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import DynamicCache
+
+    def refuse(*_: object) -> None:
+        raise AttributeError("this cache has no batch_repeat_interleave")
+
+    monkeypatch.setattr(DynamicCache, "batch_repeat_interleave", refuse)
+    sampler = sampler_of(policy)
+    assert not sampler.shares_prefill
+    assert len(sampler.sample(PROMPTS, 2, 4, 1.0, generator(), Cancellation())) == 6
+
+
+def test_cut_at_the_first_stop() -> None:
+    assert cut_at([4, 2, 9, 2, 1], [2]) == [4, 2]
+    assert cut_at([4, 5], [2]) == [4, 5]

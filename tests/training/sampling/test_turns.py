@@ -1,0 +1,110 @@
+"""Completions in turns: each within its own room, and given up as soon as the stage is cancelled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.swarms.code.plan import CodePlan
+from swarmd.swarms.digit_plan import DigitsPlan
+from swarmd.swarms.plan import NO_MATERIAL, Place, Question
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.models.model import Policy, load_policy
+from swarmd.training.sampling.turns import Limits, Turns
+
+PLACE = Place("a", 0, 0)
+PAUSED = "<program>\n```python\nimport signal\nsignal.pause()  # {}\n```\n</program>"
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(TrainingConfig(device="cpu"))
+
+
+class Asking(DigitsPlan):
+    """Pauses at a question mark, and answers with as many letters as the turn before had."""
+
+    stops = ("?",)
+
+    def __init__(self, react: Any) -> None:
+        super().__init__(SwarmConfig(id="test"))
+        self.react = react  # type: ignore[method-assign]
+
+
+class Texts:
+    """A sampler of texts as written, turn by turn, that notes how much room it was given."""
+
+    def __init__(self, policy: Policy, turns: Sequence[Sequence[str]]) -> None:
+        self._policy = policy
+        self._turns = iter(turns)
+        self.rooms: list[list[int]] = []
+
+    def sample(self, prompts: Any, group: int, tokens_max: int, *rest: Any) -> list[list[int]]:
+        self.rooms.append(list(rest[4]) or [tokens_max] * len(prompts) * group)
+        return [self._policy.encode_completion(text, True, 10_000) for text in next(self._turns)]
+
+
+def ask(plan: Any, policy: Policy, sampler: Any, texts: int, tokens_max: int, cancellation: Cancellation) -> list[Any]:
+    question: Question = next(plan.draw(PLACE, NO_MATERIAL))
+    turns = Turns(plan, policy, sampler, Limits(tokens_max, 1.0))
+    return turns.complete([question], [[1, 2]], texts, torch.Generator(), cancellation)
+
+
+def test_each_completion_is_drawn_within_its_own_room(policy: Policy) -> None:
+    sampler = Texts(policy, [["12?", "12345678?"], ["3?", "4"], ["5"]])
+    drawn = ask(Asking(lambda *_: "00"), policy, sampler, 2, 20, Cancellation())
+    lengths = [len(policy.encode_completion(text, True, 100)) for text in ("12?00", "12345678?00", "12?003?00")]
+    assert sampler.rooms == [[20, 20], [20 - lengths[0], 20 - lengths[1]], [20 - lengths[2]]]
+    assert [each.text for each in drawn] == ["12?003?005", "12345678?004"]
+
+
+def test_a_cancellation_waits_for_no_reaction(policy: Policy) -> None:
+    """Nor are those begun that were waiting for their turn."""
+    cancellation, going = Cancellation(), threading.Event()
+    begun: list[str] = []
+
+    def react(question: Question, text: str) -> str:
+        begun.append(text)
+        cancellation.ask()
+        going.wait(30)
+        return "00"
+
+    started = time.monotonic()
+    try:
+        with pytest.raises(Cancelled):
+            ask(Asking(react), policy, Texts(policy, [["1?"] * 16]), 16, 20, cancellation)
+        assert time.monotonic() - started < 10.0
+    finally:
+        going.set()
+    assert 1 <= len(begun) <= 2
+
+
+@pytest.fixture
+def plan() -> Iterator[CodePlan]:
+    made = CodePlan(
+        SwarmConfig(id="test", kind="code", tasks=(TaskConfig("digits_reverse"),), options={"limits": {"wall_s": 30.0}})
+    )
+    yield made
+    made.begin(lambda: True)  # so that a failing test leaves no program behind
+
+
+def test_sixteen_programs_that_sleep_hold_up_no_cancellation(policy: Policy, plan: CodePlan) -> None:
+    """They took 16 × `wall_s` / 2, and a trainer that has not stopped 30 s after it was asked to is killed."""
+    cancellation = Cancellation()
+    plan.begin(lambda: cancellation.is_asked)
+    texts = [PAUSED.format(number) for number in range(16)]
+    threading.Timer(1.0, cancellation.ask).start()
+    started = time.monotonic()
+    with pytest.raises(Cancelled):
+        ask(plan, policy, Texts(policy, [texts]), 16, 2000, cancellation)
+    assert time.monotonic() - started < 15.0
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("react")]
+    for thread in left:
+        thread.join(10.0)
+    assert not any(thread.is_alive() for thread in left), "the programs have been ended, too"
