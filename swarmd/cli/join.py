@@ -20,7 +20,7 @@ from swarmd.dht.members.admission import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
 from swarmd.manifest import Chain, Manifest, NodeChoice, config_of, node_text, read_manifest, recipe_digest, recipe_of
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
-from swarmd.swarms.hub_dataset import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.registry import check_kind, find_cuts_of, must_name_tasks
 
 if TYPE_CHECKING:

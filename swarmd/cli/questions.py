@@ -15,8 +15,8 @@ from typing import Any
 import typer
 
 from swarmd.errors import ManifestError, SwarmError
-from swarmd.swarms.dataset import SOURCE_KEYS, is_hub_id, keep_dataset, source_of
-from swarmd.swarms.hub_dataset import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.data.dataset import SOURCE_KEYS, is_hub_id, keep_dataset, source_of
+from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.jsonl import load_rows
 
 SUFFIX = ".jsonl"

@@ -44,8 +44,8 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 _OWN = (
-    Kind("digits", "Four tasks on digits that the embedded model learns in minutes.", 1, "digit_plan:DigitsPlan"),
-    Kind("reasoning-gym", "Any mixture of reasoning-gym's tasks.", 1, "reasoning_gym:ReasoningGymPlan"),
+    Kind("digits", "Four tasks on digits that the embedded model learns in minutes.", 1, "gym.digit_plan:DigitsPlan"),
+    Kind("reasoning-gym", "Any mixture of reasoning-gym's tasks.", 1, "gym.reasoning_gym:ReasoningGymPlan"),
     Kind("gsm8k", "School mathematics: answer, judge the answers of others, agree.", 3, "math.plan:Gsm8kPlan"),
     Kind("math-hard", "Competition mathematics, in the same three stages.", 3, "math.plan:MathHardPlan"),
     Kind(
@@ -57,7 +57,7 @@ _OWN = (
         2,
         "proposer.plan:ProposerSolverPlan",
     ),
-    Kind("file", "One's own questions and answers from a JSONL file, with named rewards.", 1, "file:FilePlan"),
+    Kind("file", "One's own questions and answers from a JSONL file, with named rewards.", 1, "data.file:FilePlan"),
 )
 _OPTIONS = {  # of swarmd's own kinds; they import little, so that options are checked without making a plan
     "digits": "options:NoOptions",
@@ -66,10 +66,10 @@ _OPTIONS = {  # of swarmd's own kinds; they import little, so that options are c
     "math-hard": "math.settings:MathOptions",
     "code": "code.settings:CodeOptions",
     "proposer-solver": "proposer.settings:ProposerOptions",
-    "file": "file:FileOptions",
+    "file": "data.file:FileOptions",
 }
 # Kinds whose own mixture a manifest has to spell out: what an empty list means has changed there and may change again.
-_MIXTURES = {"reasoning-gym": "reasoning_gym:MIXTURE"}
+_MIXTURES = {"reasoning-gym": "gym.reasoning_gym:MIXTURE"}
 BUILT_IN = {kind.name: msgspec.structs.replace(kind, target=f"swarmd.swarms.{kind.target}") for kind in _OWN}
 
 

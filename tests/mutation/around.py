@@ -324,14 +324,14 @@ WORTH = (
         "swarmd/swarms/rewards.py",
         "abs(one - other) <= Fraction(tolerance)",
         "abs(one - other) < Fraction(tolerance)",
-        ("tests/swarms/test_file.py",),
+        ("tests/swarms/data/test_file.py",),
     ),
     Mutant(
         "a text just over its length is worth nothing",
         "swarmd/swarms/rewards.py",
         "max(0.0, 2 - length / most)",
         "max(0.0, 1 - length / most)",
-        ("tests/swarms/test_file.py",),
+        ("tests/swarms/data/test_file.py",),
     ),
     Mutant(
         "a problem that nobody solves is worth most",
@@ -349,10 +349,10 @@ WORTH = (
     ),
     Mutant(
         "of a data set on the Hub, its author's word is all that counts",
-        "swarmd/swarms/hub_dataset.py",
+        "swarmd/swarms/data/hub_dataset.py",
         "if max(known, claimed) > bytes_max:",
         "if claimed > bytes_max:",
-        ("tests/swarms/test_hub_dataset.py",),
+        ("tests/swarms/data/test_hub_dataset.py",),
     ),
     Mutant(
         "a question counts as often as a peer sends it",

@@ -13,11 +13,11 @@ from reasoning_gym.factory import CURRICULA
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.curriculum import Ladder
-from swarmd.swarms.digits import register_digits
-from swarmd.swarms.gym_tasks import LEVELS_MAX, level_settings, make_levels
+from swarmd.swarms.gym.curriculum import Ladder
+from swarmd.swarms.gym.digits import register_digits
+from swarmd.swarms.gym.gym_tasks import LEVELS_MAX, level_settings, make_levels
+from swarmd.swarms.gym.reasoning_gym import MIXTURE, ReasoningGymPlan
 from swarmd.swarms.plan import NO_MATERIAL, Place, Question, Score, split_of
-from swarmd.swarms.reasoning_gym import MIXTURE, ReasoningGymPlan
 
 register_digits()
 HERE = Place("a", 0, 0)

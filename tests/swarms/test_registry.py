@@ -9,7 +9,7 @@ import pytest
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import ExitCode, SwarmError
-from swarmd.swarms.digits import TASK_NAMES
+from swarmd.swarms.gym.digits import TASK_NAMES
 from swarmd.swarms.registry import BUILT_IN, Kind, check_kind, find_kind, list_kinds, make_plan
 
 PLAN = '''

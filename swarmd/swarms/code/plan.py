@@ -21,11 +21,11 @@ from swarmd.swarms.code.execution import Executions
 from swarmd.swarms.code.prompts import make_system
 from swarmd.swarms.code.rewards import FIRST_WEIGHTS, LATER_WEIGHTS, compat_parts, count_programs, is_in_form
 from swarmd.swarms.code.settings import CodeOptions
-from swarmd.swarms.file import FilePlan
+from swarmd.swarms.data.file import FilePlan
+from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.options import decode_options
 from swarmd.swarms.own_limits import narrow, tell_cuts
 from swarmd.swarms.plan import Material, Place, Plan, Question, Score, Split, hash_number
-from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.rewards import find_answer
 from swarmd.swarms.rollouts import Reference
 from swarmd.swarms.text import CLOSING, OPENING

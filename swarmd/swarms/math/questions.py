@@ -17,9 +17,9 @@ import msgspec
 
 from swarmd.config import TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.digits import register_digits
-from swarmd.swarms.gym_tasks import Task, make_levels
-from swarmd.swarms.made import register_made
+from swarmd.swarms.gym.digits import register_digits
+from swarmd.swarms.gym.gym_tasks import Task, make_levels
+from swarmd.swarms.gym.made import register_made
 from swarmd.swarms.plan import Split, hash_number, split_of
 
 GENERATED_MAX = 4096  # items of one seed that are looked at

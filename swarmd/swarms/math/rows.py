@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from swarmd.errors import DatasetRefused, SwarmError
-from swarmd.swarms.hub_dataset import DOWNLOAD_BYTES_MAX, load_from_hub
+from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX, load_from_hub
 from swarmd.swarms.jsonl import check_digest, read_rows
 
 ROWS_MAX = 200_000

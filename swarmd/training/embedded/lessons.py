@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from swarmd.config import TaskConfig
-from swarmd.swarms.gym_tasks import make_levels
+from swarmd.swarms.gym.gym_tasks import make_levels
 from swarmd.swarms.math.prompts import TAGS
 from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Place, Plan, Question
 from swarmd.swarms.text import CLOSING, OPENING

@@ -12,7 +12,7 @@ import pytest
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.values import Backing, Judgement, RolloutsRef
 from swarmd.errors import NotFoundError, SwarmError
-from swarmd.swarms.digit_plan import DigitsPlan
+from swarmd.swarms.gym.digit_plan import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Outcome, Place, Plan, Question, Score
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.batches.groups import (

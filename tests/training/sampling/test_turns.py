@@ -12,7 +12,7 @@ import torch
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.swarms.code.plan import CodePlan
-from swarmd.swarms.digit_plan import DigitsPlan
+from swarmd.swarms.gym.digit_plan import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Place, Question
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy

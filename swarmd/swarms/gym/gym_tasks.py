@@ -14,9 +14,9 @@ from reasoning_gym.factory import CURRICULA, DATASETS, ProceduralDataset, create
 
 from swarmd.config import TaskConfig
 from swarmd.errors import SwarmError
-from swarmd.swarms.digits import KNOWN_NAMES, SOURCE
-from swarmd.swarms.made import MADE_NAMES
-from swarmd.swarms.made import SOURCE as MADE_SOURCE
+from swarmd.swarms.gym.digits import KNOWN_NAMES, SOURCE
+from swarmd.swarms.gym.made import MADE_NAMES
+from swarmd.swarms.gym.made import SOURCE as MADE_SOURCE
 from swarmd.swarms.plan import Message, hash_number
 
 DATASET_SIZE = 20_000  # fixed: some tasks draw from a table as long as the data set

@@ -7,7 +7,7 @@ import re
 import pytest
 import reasoning_gym
 
-from swarmd.swarms.made import MADE_NAMES, register_made
+from swarmd.swarms.gym.made import MADE_NAMES, register_made
 from swarmd.swarms.math.numbers import read_number
 from swarmd.swarms.plan import split_of
 

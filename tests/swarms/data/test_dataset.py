@@ -9,9 +9,10 @@ import pytest
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import DatasetRefused, SwarmError
-from swarmd.swarms import dataset, hub_dataset, jsonl
-from swarmd.swarms.dataset import Columns, Source, is_hub_id, keep_dataset
-from swarmd.swarms.file import FilePlan
+from swarmd.swarms import jsonl
+from swarmd.swarms.data import dataset, hub_dataset
+from swarmd.swarms.data.dataset import Columns, Source, is_hub_id, keep_dataset
+from swarmd.swarms.data.file import FilePlan
 from swarmd.swarms.jsonl import load_rows
 
 ROWS: list[dict[str, Any]] = [

@@ -17,10 +17,10 @@ from reasoning_gym.factory import DATASETS
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.answers import EVALUATED, PARSED, UNSAFE_TASKS, is_harmless
-from swarmd.swarms.digit_plan import DigitsPlan
-from swarmd.swarms.digits import TASK_NAMES
+from swarmd.swarms.gym.digit_plan import DigitsPlan
+from swarmd.swarms.gym.digits import TASK_NAMES
+from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.plan import NO_MATERIAL, Place, Question, split_of
-from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.registry import make_plan
 
 DIGITS = DigitsPlan(SwarmConfig(id="test"))

@@ -19,7 +19,7 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.dataset import Source, keep_dataset
+from swarmd.swarms.data.dataset import Source, keep_dataset
 from swarmd.swarms.jsonl import load_rows
 from swarmd.swarms.options import decode_options
 from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of

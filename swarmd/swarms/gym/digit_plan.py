@@ -1,4 +1,4 @@
-"""The digits swarm: the four tasks that the embedded model can learn, see `swarmd.swarms.digits`."""
+"""The digits swarm: the four tasks that the embedded model can learn, see `swarmd.swarms.gym.digits`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import SwarmError
-from swarmd.swarms.digits import KNOWN_NAMES, TASK_NAMES
-from swarmd.swarms.reasoning_gym import ReasoningGymPlan
+from swarmd.swarms.gym.digits import KNOWN_NAMES, TASK_NAMES
+from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
 
 
 class DigitsPlan(ReasoningGymPlan):

@@ -18,7 +18,7 @@ import msgspec
 from swarmd.config import Section
 from swarmd.errors import SwarmError
 from swarmd.swarms import jsonl
-from swarmd.swarms.hub_dataset import DOWNLOAD_BYTES_MAX, load_from_hub
+from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX, load_from_hub
 from swarmd.swarms.jsonl import check_digest
 
 KEPT_SUFFIX = ".jsonl"

@@ -19,10 +19,10 @@ from reasoning_gym.factory import ProceduralDataset
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless
-from swarmd.swarms.curriculum import load_ladders, make_ladder
-from swarmd.swarms.digits import register_digits
-from swarmd.swarms.gym_tasks import DATASET_SIZE, Task, make_levels
-from swarmd.swarms.made import register_made
+from swarmd.swarms.gym.curriculum import load_ladders, make_ladder
+from swarmd.swarms.gym.digits import register_digits
+from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, Task, make_levels
+from swarmd.swarms.gym.made import register_made
 from swarmd.swarms.options import NoOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of
 from swarmd.swarms.rollouts import Reference

@@ -1,0 +1,1 @@
+"""Questions from files and data sets."""

@@ -1,0 +1,1 @@
+"""Tasks of reasoning-gym, swarmd's own among them, with curricula."""
