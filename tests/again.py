@@ -21,7 +21,7 @@ STARTING_PROCESSES = (
     *(f"tests/training/test_{name}.py" for name in ("ranks", "sharded", "vllm", "worker")),
     *(f"tests/test_{name}.py" for name in ("api", "bench", "from_trl", "installed")),
     "tests/hostile/",
-    "tests/observe/test_otlp.py",
+    "tests/observe/telemetry/test_otlp.py",
 )
 MOST = 6  # of thousands; more failures than these are no accident
 LONGEST_S = 900.0

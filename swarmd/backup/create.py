@@ -32,7 +32,7 @@ from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
-from swarmd.observe.redaction import redact_text
+from swarmd.observe.logging.redaction import redact_text
 from swarmd.paths import DataPaths
 from swarmd.training.checkpoints.checkpoint_files import newest_whole
 

@@ -281,7 +281,7 @@ def tell_unexpected(error: Exception) -> int:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         tell_error(f"{os.fsdecode(error.filename)}: {error.strerror}")
         return ExitCode.CANNOT_CREATE
-    from swarmd.observe.redaction import redact_text
+    from swarmd.observe.logging.redaction import redact_text
 
     print(redact_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
     tell_error("swarmd met an error it does not know", "Please report it with the lines above")

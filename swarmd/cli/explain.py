@@ -15,7 +15,7 @@ from swarmd.paths import DataPaths
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from swarmd.observe.story import Story
+    from swarmd.observe.narrative.story import Story
 
 ANSWER_S = 2.0  # longest wait for a daemon
 
@@ -107,7 +107,7 @@ def tell_round(directory: Path, round_: int, now: float | None = None) -> list[S
     from swarmd.cli.replay import folded
     from swarmd.eventlog.fold import bases_where
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.story import Teller, reached
+    from swarmd.observe.narrative.story import Teller, reached
 
     log = find_log(directory)
     teller = Teller(round_)
@@ -126,7 +126,7 @@ def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
     """The last gap, if there is any, and the round that the node is at or trained last."""
     from swarmd.eventlog.fold import load
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.story import reached
+    from swarmd.observe.narrative.story import reached
 
     state, _ = load(find_log(directory))
     rounds = [state.skips[-1].first] if state.skips else []

@@ -31,8 +31,8 @@ def run(
     import structlog
 
     from swarmd.daemon.service import run_node
-    from swarmd.observe.logs import configure, tell_fatal
-    from swarmd.observe.slots import known_secrets
+    from swarmd.observe.logging.logs import configure, tell_fatal
+    from swarmd.observe.logging.secret_locations import known_secrets
     from swarmd.swarms.registry import check_kind
 
     file = config_of_node(directory, config)

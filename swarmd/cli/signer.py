@@ -59,7 +59,7 @@ def signer(
     from swarmd.chain.signer.service import Order, load_token, run_signer
     from swarmd.daemon.process import keep_memory_off_disk
     from swarmd.http_server import parse_listen
-    from swarmd.observe.logs import tell_fatal
+    from swarmd.observe.logging.logs import tell_fatal
 
     keep_memory_off_disk()
     base, data = _chain_of(config)
@@ -130,8 +130,8 @@ def _absolute(named: str) -> str:
 
 def _set_up_logs(order: Order) -> None:
     from swarmd.chain.endpoints.urls import read_urls
-    from swarmd.observe.logs import configure
-    from swarmd.observe.redaction import address_secrets
+    from swarmd.observe.logging.logs import configure
+    from swarmd.observe.logging.redaction import address_secrets
 
     urls = read_urls(order.chain.rpc, order.data.root)
     secrets = [secret for url in urls for secret in address_secrets(url)]

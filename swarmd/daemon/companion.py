@@ -16,9 +16,9 @@ import structlog
 from swarmd.config import Config, encode
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
-from swarmd.observe import otlp
-from swarmd.observe.folding import LineFolder
-from swarmd.observe.redaction import Cover
+from swarmd.observe.logging.dedupe import LineFolder
+from swarmd.observe.logging.redaction import Cover
+from swarmd.observe.telemetry import otlp
 
 PROGRAM = (sys.executable, "-m", "swarmd.web")
 RESTART_S = 1.0  # before the second start; doubled with every further one

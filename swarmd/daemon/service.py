@@ -45,11 +45,11 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.store import EventLog
 from swarmd.observe.live import Live
-from swarmd.observe.logs import EventLines
-from swarmd.observe.redaction import Cover
-from swarmd.observe.slots import known_secrets, withheld_from
+from swarmd.observe.logging.logs import EventLines
+from swarmd.observe.logging.redaction import Cover
+from swarmd.observe.logging.secret_locations import known_secrets, withheld_from
+from swarmd.observe.logging.terminal import progress_words
 from swarmd.observe.status import LogStatus, Status, headline, status_of
-from swarmd.observe.terminal import progress_words
 from swarmd.paths import DataPaths
 from swarmd.settings import settings_of
 from swarmd.shell.loop import Loop

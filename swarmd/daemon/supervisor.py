@@ -23,7 +23,7 @@ from swarmd.core.values import Worker
 from swarmd.daemon.process import Child
 from swarmd.daemon.worker_process import WorkerProcess
 from swarmd.observe.live import WorkerLive
-from swarmd.observe.redaction import Cover
+from swarmd.observe.logging.redaction import Cover
 from swarmd.shell.ports import FactSink
 from swarmd.shell.supervision import Action, Execute, Kill, Send, Supervision, Tell, Terminate
 from swarmd.worker.messages import FromWorker, Start

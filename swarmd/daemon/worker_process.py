@@ -15,9 +15,9 @@ from swarmd.core.values import Worker
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
 from swarmd.errors import FrameError
-from swarmd.observe.folding import LineFolder
 from swarmd.observe.live import WorkerLive
-from swarmd.observe.redaction import Cover
+from swarmd.observe.logging.dedupe import LineFolder
+from swarmd.observe.logging.redaction import Cover
 from swarmd.shell.supervision import DRAIN_S, MESSAGES_QUEUED_MAX
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import FromWorker, Observed, Perform, Progress, Start, ToWorker

@@ -17,7 +17,7 @@ from swarmd.doctor.waiting import in_thread
 from swarmd.errors import OtherSwarm, SwarmdError
 from swarmd.http_server import is_loopback, parse_listen
 from swarmd.manifest import Manifest, Recipe, read_manifest, recipe_of
-from swarmd.observe.slots import secret_values, slots_of
+from swarmd.observe.logging.secret_locations import secret_values, slots_of
 from swarmd.secret_files import CREDENTIAL
 from swarmd.swarms.registry import check_kind
 from swarmd.training.models.source import AUTO, locate_configured

@@ -14,8 +14,8 @@ from swarmd import __version__
 from swarmd.doctor.finding import Finding, Kind, Report, Skipped, sort_findings, well, worst_of
 from swarmd.doctor.subject import Subject
 from swarmd.errors import SwarmdError
-from swarmd.observe.redaction import REDACTED
-from swarmd.observe.slots import known_secrets
+from swarmd.observe.logging.redaction import REDACTED
+from swarmd.observe.logging.secret_locations import known_secrets
 
 CRASHED = Kind(
     "doctor.crashed",

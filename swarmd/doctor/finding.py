@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from swarmd.errors import ExitCode
-from swarmd.observe.redaction import redact_text
+from swarmd.observe.logging.redaction import redact_text
 
 Severity = Literal["ok", "note", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("ok", "note", "warning", "error")

@@ -74,7 +74,7 @@ def productive(
     """Whether it earns: it lives, trained a stage lately, and on a chain had a reward confirmed lately.
 
     Args:
-        progress: of the same node, as `swarmd.observe.metrics.Metrics.progress` has it.
+        progress: of the same node, as `swarmd.observe.telemetry.metrics.Metrics.progress` has it.
         now: POSIX seconds; without it the status counts as of now.
         deadlines: how many stage lengths "lately" is. A daemon that started lately is given as long.
     """

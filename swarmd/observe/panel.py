@@ -8,8 +8,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from swarmd.observe.aside import aside_counts_words
 from swarmd.observe.layers import Layer, WorkerStatus, first_line
+from swarmd.observe.narrative.aside import aside_counts_words
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import CoordinatorStatus, RoundStatus, Status, TrainingStatus
 from swarmd.observe.table import spark

@@ -16,8 +16,6 @@ from swarmd.core.node.restored import is_barred
 from swarmd.core.peers.claims import unbacked
 from swarmd.core.peers.conduct import verdict_of
 from swarmd.core.state import Coordination, StageReward, State
-from swarmd.observe.conduct import complaints_of
-from swarmd.observe.equivocations import coordinator_trouble, equivocation_notes
 from swarmd.observe.layers import (
     Layer,
     WorkerStatus,
@@ -29,6 +27,8 @@ from swarmd.observe.layers import (
     worker_status,
 )
 from swarmd.observe.live import Live
+from swarmd.observe.narrative.conduct import complaints_of
+from swarmd.observe.narrative.equivocations import coordinator_trouble, equivocation_notes
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 
 SKIPS_SHOWN = 5

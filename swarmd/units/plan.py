@@ -15,7 +15,7 @@ import msgspec
 
 from swarmd.config import Config, load_config
 from swarmd.errors import UnitError
-from swarmd.observe.slots import secret_values
+from swarmd.observe.logging.secret_locations import secret_values
 from swarmd.secret_files import CREDENTIAL
 from swarmd.units import writing
 from swarmd.units.files import Planned

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from swarmd.errors import SwarmdError
 from swarmd.observe.health import Health, live, productive, ready
+from swarmd.observe.narrative.story import Story
 from swarmd.observe.status import Status
-from swarmd.observe.story import Story
 from swarmd.web import upstream
 from swarmd.web.answers import JsonAnswer
 from swarmd.web.endpoints import SEQ_MAX, Endpoint, Parameter

@@ -21,9 +21,9 @@ import msgspec
 from swarmd.config import Config, NotifyConfig, decode
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.http_server import check_listen, load_token, parse_listen
-from swarmd.observe import otlp
-from swarmd.observe.metrics import Metrics, limits_of
-from swarmd.observe.slots import known_secrets
+from swarmd.observe.logging.secret_locations import known_secrets
+from swarmd.observe.telemetry import otlp
+from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.paths import DataPaths
 from swarmd.web.app import make_app
 from swarmd.web.background import Background, keep_up

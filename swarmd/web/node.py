@@ -22,8 +22,8 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Base
 from swarmd.eventlog.retention import log_bytes
 from swarmd.observe.control import NoDaemon, ask
-from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import LogStatus, Status, status_of
+from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.paths import DataPaths
 from swarmd.web.charts import charts_view
 from swarmd.web.gossip import GossipFeed

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from swarmd.config import NotifyConfig
 from swarmd.errors import NotifyFailed, SwarmdError
-from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status
+from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.paths import DataPaths
 from swarmd.web.notify_edges import Edges, Note
 from swarmd.web.notify_memory import Memory

@@ -19,7 +19,7 @@ import aiohttp
 
 from swarmd.config import NotifyConfig
 from swarmd.errors import ConfigError, NotifyFailed
-from swarmd.observe.redaction import address_secrets, redact_text
+from swarmd.observe.logging.redaction import address_secrets, redact_text
 from swarmd.secret_files import CREDENTIAL, Kind, locate_secret, read_secret
 from swarmd.web.notify_edges import Note
 
@@ -41,7 +41,7 @@ Pause = Callable[[float], Awaitable[None]]
 
 
 class Sender(Protocol):
-    """One way out; `name` is one of `swarmd.observe.labels.SENDERS`."""
+    """One way out; `name` is one of `swarmd.observe.telemetry.labels.SENDERS`."""
 
     name: str
 

@@ -51,7 +51,7 @@ from swarmd.dht.wire.leaderboard import Board
 from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.manifest import Manifest
-from swarmd.observe.equivocations import equivocation_notes
+from swarmd.observe.narrative.equivocations import equivocation_notes
 from swarmd.paths import DataPaths
 from swarmd.web.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
 from swarmd.web.gossip import GossipFeed

@@ -11,7 +11,7 @@ from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.core.events import Event
 from swarmd.eventlog.fold import Base
-from swarmd.observe.lines import line_of
+from swarmd.observe.narrative.lines import line_of
 from swarmd.web.shapes import OVERVIEW_BUCKETS_MAX, OVERVIEW_ROUNDS_MAX, Overview, RoundMark
 
 EVENTS_MAX = 1_000_000  # of a longer log the newest are shown; nine bytes each

@@ -14,8 +14,8 @@ import msgspec
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.http_server import Address, load_token
-from swarmd.observe.metrics import Metrics, limits_of
-from swarmd.observe.slots import known_secrets
+from swarmd.observe.logging.secret_locations import known_secrets
+from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.paths import DataPaths
 from swarmd.web.app import make_app
 from swarmd.web.guard import Doors

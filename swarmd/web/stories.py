@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 from msgspec.structs import replace
 
-from swarmd.observe.story import Story, Teller
+from swarmd.observe.narrative.story import Story, Teller
 from swarmd.web.history import History
 from swarmd.web.overview import Timeline
 from swarmd.web.stages import Stages

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from swarmd.core.coordinator.coordination import expected_of
 from swarmd.core.peers.evidence import barred_until
 from swarmd.core.state import Coordination, State
-from swarmd.observe.conduct import complaints_of
-from swarmd.observe.equivocations import equivocation_notes
+from swarmd.observe.narrative.conduct import complaints_of
+from swarmd.observe.narrative.equivocations import equivocation_notes
 from swarmd.web.ledger import Ledger, PeerAccount
 from swarmd.web.moments import number, shown_text
 from swarmd.web.shapes import ChainView, PeerRow, SwarmView

@@ -18,7 +18,7 @@ from swarmd.config import ChainConfig, Config, HubConfig, ResultsConfig, SwarmCo
 from swarmd.core.state import State
 from swarmd.errors import BundleError, BundleHoldsSecret, ExitCode
 from swarmd.eventlog.fold import load
-from swarmd.observe.slots import known_secrets, slots_of
+from swarmd.observe.logging.secret_locations import known_secrets, slots_of
 from swarmd.units.plan import find_place
 from tests.eventlog.making import follower_story, open_log, write_story
 

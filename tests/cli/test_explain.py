@@ -20,7 +20,7 @@ from swarmd.errors import ExitCode
 from swarmd.eventlog.fold import fold, oldest_base
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import EventLog
-from swarmd.observe.story import Teller, reached
+from swarmd.observe.narrative.story import Teller, reached
 from tests.core.story import Story, announced, settings
 from tests.dht.making import ALICE, BOB, REPORT
 from tests.golden.test_golden import LOGS

@@ -20,8 +20,8 @@ from swarmd.daemon import supervisor
 from swarmd.daemon.process import Child
 from swarmd.daemon.service import WORKER_PROGRAMS, run_node
 from swarmd.errors import SwarmdError
-from swarmd.observe.logs import configure, tell_fatal
-from swarmd.observe.slots import known_secrets
+from swarmd.observe.logging.logs import configure, tell_fatal
+from swarmd.observe.logging.secret_locations import known_secrets
 from swarmd.paths import DataPaths
 from tests.forked import Forked, order_fork
 

@@ -29,8 +29,8 @@ from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
 from swarmd.daemon.space import Bounds, SpaceGuard, bounds_of, check_space
 from swarmd.dht import clock_watch
 from swarmd.errors import ControlError, NoSpaceLeft, single_error
-from swarmd.observe.redaction import REDACTED, Cover
-from swarmd.observe.slots import PUSH_HEADERS, Part, withheld_from
+from swarmd.observe.logging.redaction import REDACTED, Cover
+from swarmd.observe.logging.secret_locations import PUSH_HEADERS, Part, withheld_from
 from swarmd.shell.supervision import describe_status
 
 # --- the clock ---

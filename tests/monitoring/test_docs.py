@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from swarmd.observe import labels
-from swarmd.observe.metrics import NOTIFICATIONS
-from swarmd.observe.outcomes import COUNTERS
-from swarmd.observe.readings import GAUGES
+from swarmd.observe.telemetry import labels
+from swarmd.observe.telemetry.metrics import NOTIFICATIONS
+from swarmd.observe.telemetry.outcomes import COUNTERS
+from swarmd.observe.telemetry.readings import GAUGES
 from tests.monitoring.tools import DOCS, alerts, families
 
 PAGE = DOCS.read_text(encoding="utf-8")

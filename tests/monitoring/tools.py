@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from swarmd.observe.metrics import Metrics
-from swarmd.observe.outcomes import COUNTERS
-from swarmd.observe.readings import GAUGES
+from swarmd.observe.telemetry.metrics import Metrics
+from swarmd.observe.telemetry.outcomes import COUNTERS
+from swarmd.observe.telemetry.readings import GAUGES
 from tests.programs import path_of
 
 ROOT = Path(__file__).resolve().parents[2]

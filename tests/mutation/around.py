@@ -108,17 +108,17 @@ WEB = (
 SECRETS = (
     Mutant(
         "what a field's name calls secret is logged",
-        "swarmd/observe/redaction.py",
+        "swarmd/observe/logging/redaction.py",
         "if depth > DEPTH_MAX or _SECRET_NAME.search(name):",
         "if depth > DEPTH_MAX:",
-        ("tests/observe/test_redaction.py",),
+        ("tests/observe/logging/test_redaction.py",),
     ),
     Mutant(
         "an address is logged with its password",
-        "swarmd/observe/redaction.py",
+        "swarmd/observe/logging/redaction.py",
         "shown = scheme + (REDACTED + at if user else at) + host",
         "shown = scheme + user + at + host",
-        ("tests/observe/test_redaction.py",),
+        ("tests/observe/logging/test_redaction.py",),
     ),
     Mutant(
         "a secret is written over what is there",
@@ -280,10 +280,10 @@ LOOKING = (
     ),
     Mutant(
         "a daemon that is down is shown as up",
-        "swarmd/observe/metrics.py",
+        "swarmd/observe/telemetry/metrics.py",
         'yield "daemon_up", (), 0.0',
         'yield "daemon_up", (), 1.0',
-        ("tests/observe/test_metrics.py",),
+        ("tests/observe/telemetry/test_metrics.py",),
     ),
     Mutant(
         "a peer's wrong clock is measured by ours",

@@ -26,12 +26,12 @@ from swarmd.core.state import (
     WorkerState,
 )
 from swarmd.core.values import CoordinatorSettings, Settings, Standing
-from swarmd.observe.aside import STAGES_COUNTED
-from swarmd.observe.causes import doing
-from swarmd.observe.lines import line_of
 from swarmd.observe.live import Live, WorkerLive
+from swarmd.observe.narrative.aside import STAGES_COUNTED
+from swarmd.observe.narrative.causes import doing
+from swarmd.observe.narrative.lines import line_of
+from swarmd.observe.narrative.phrases import sentences_of
 from swarmd.observe.panel import panel_of, size, span
-from swarmd.observe.phrases import sentences_of
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.worker.messages import Progress
 from tests.core.story import Story, announced, settings

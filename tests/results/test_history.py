@@ -28,7 +28,7 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Settings
 from swarmd.errors import NotFoundError
-from swarmd.observe.lines import line_of
+from swarmd.observe.narrative.lines import line_of
 from swarmd.results.card import HERE, HUB_DATA, TABLE_ROWS_MAX, Subject, data_of, escape, make_card, thin_out
 from swarmd.results.history import History, Round, Stage, make_history, read_history
 from swarmd.swarms.math.rows import DAPO, GSM8K

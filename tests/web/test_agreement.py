@@ -17,9 +17,9 @@ from swarmd.cli.leaderboard import read_boards
 from swarmd.cli.status import read_status
 from swarmd.core.state import State
 from swarmd.eventlog.fold import load
+from swarmd.observe.narrative.story import Story, reached
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import Status
-from swarmd.observe.story import Story, reached
 from swarmd.paths import DataPaths
 from swarmd.results.history import History, read_history
 from swarmd.web.moments import plain

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status
+from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.web.notify import Notifier
 from swarmd.web.notify_edges import Edges, Note
 from swarmd.web.notify_memory import Memory

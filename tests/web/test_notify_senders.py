@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from swarmd.config import NotifyConfig
 from swarmd.errors import ConfigError, NotifyFailed
-from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status
+from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.web.notify import QUEUED_MAX, Notifier, notifier_of
 from swarmd.web.notify_edges import Edges, Note
 from swarmd.web.notify_senders import Program, Telegram, Webhook, senders_of

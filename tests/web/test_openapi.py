@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from swarmd.core.events import Event
-from swarmd.observe.lines import _WORDS
+from swarmd.observe.narrative.lines import _WORDS
 from swarmd.web.overview import CALM, LANES, TYPES
 from tests.web.serving import CHAIN, Served, copy_of, served
 

@@ -10,7 +10,7 @@ from swarmd.cli.explain import tell_round
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
 from swarmd.eventlog.fold import Base
-from swarmd.observe.story import Story as Told
+from swarmd.observe.narrative.story import Story as Told
 from swarmd.web import stories as stories_module
 from swarmd.web.history import History
 from swarmd.web.overview import Timeline

@@ -22,8 +22,8 @@ from starlette.staticfiles import StaticFiles
 
 from swarmd.core.chart import load_charts
 from swarmd.eventlog.fold import load
+from swarmd.observe.narrative.story import Story
 from swarmd.observe.status import LogStatus, status_of
-from swarmd.observe.story import Story
 from swarmd.web import shapes
 
 STATIC = Path(shapes.__file__).parent / "static"

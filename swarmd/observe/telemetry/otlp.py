@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from swarmd import __version__
 from swarmd.errors import ConfigError
 from swarmd.installed import extra_command
-from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status
+from swarmd.observe.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData

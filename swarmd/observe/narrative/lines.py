@@ -61,11 +61,11 @@ from swarmd.core.ids import is_submission
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
-from swarmd.observe.aside import aside_words, is_marked
-from swarmd.observe.blocks import block_words
-from swarmd.observe.conduct import conduct_turn, is_trouble
-from swarmd.observe.equivocations import bars_nobody, equivocation_words
 from swarmd.observe.layers import hold_words, holding
+from swarmd.observe.narrative.aside import aside_words, is_marked
+from swarmd.observe.narrative.blocks import block_words
+from swarmd.observe.narrative.conduct import conduct_turn, is_trouble
+from swarmd.observe.narrative.equivocations import bars_nobody, equivocation_words
 
 TEXT_CHARACTERS_MAX = 2000  # of one field of a line
 

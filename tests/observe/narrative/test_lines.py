@@ -26,7 +26,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import Clock, State
 from swarmd.core.values import CoordinatorSettings, Judgement, RolloutsRef, Settings
-from swarmd.observe.lines import _WORDS, line_of
+from swarmd.observe.narrative.lines import _WORDS, line_of
 
 SETTINGS = Settings("me", "test", "coordinator", "me", coordination=CoordinatorSettings())
 REFERENCE = RolloutsRef("me", 1, 0, "d" * 64, 10, 1)

@@ -1,7 +1,7 @@
 """A node's metrics, for Prometheus and OpenMetrics: outcomes counted from its events, and readings of how it is now.
 
 Every name begins with `swarmd_` and stands in docs/MONITORING.md. No label has a value of a peer's, a provider's or a
-file's making (`swarmd.observe.labels`), so the number of series has a bound, and no secret gets in.
+file's making (`swarmd.observe.telemetry.labels`), so the number of series has a bound, and no secret gets in.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from swarmd.config import Config
 from swarmd.core.applied import Applied
 from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
-from swarmd.observe import labels, readings
 from swarmd.observe.disk import Disk, measure_disk
 from swarmd.observe.health import Progress, live, productive, ready
-from swarmd.observe.outcomes import Count, Outcomes, counter_of, progress_of
-from swarmd.observe.readings import Limits
 from swarmd.observe.status import Status
+from swarmd.observe.telemetry import labels, readings
+from swarmd.observe.telemetry.outcomes import Count, Outcomes, counter_of, progress_of
+from swarmd.observe.telemetry.readings import Limits
 from swarmd.paths import DataPaths
 
 DISK_LOOK_S = 15.0  # at most one look at the disk in so long, however often the figures are asked for
@@ -76,7 +76,7 @@ class Metrics:
         self._outcomes.apply(applied)
 
     def count_notification(self, sender: str, sent: bool) -> None:
-        """Note what came of a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""
+        """Note what came of a message; `sender` is one of `swarmd.observe.telemetry.labels.SENDERS`."""
         self._notifications.labels(sender, labels.OUTCOMES[not sent]).inc()
 
     def render(self, status: Status | None, accept: str = "") -> tuple[bytes, str]:

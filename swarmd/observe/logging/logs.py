@@ -16,10 +16,10 @@ import structlog
 
 from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
-from swarmd.observe.folding import LEVELS
-from swarmd.observe.lines import line_of
-from swarmd.observe.redaction import redacting
-from swarmd.observe.terminal import TerminalLines
+from swarmd.observe.logging.dedupe import LEVELS
+from swarmd.observe.logging.redaction import redacting
+from swarmd.observe.logging.terminal import TerminalLines
+from swarmd.observe.narrative.lines import line_of
 
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 FIRST = ("timestamp", "level", "message", "logger", "seq", "event", "round", "stage", "peer")

@@ -20,7 +20,7 @@ import msgspec
 
 from swarmd.config import Config
 from swarmd.errors import SwarmdError
-from swarmd.observe.redaction import SECRET_CHARACTERS_MIN, address_secrets
+from swarmd.observe.logging.redaction import SECRET_CHARACTERS_MIN, address_secrets
 from swarmd.secret_files import Kind, locate_secret
 
 SECRET_BYTES_MAX = 64 * 1024

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.core.events import LinkUp, ModelPushed, WorkerExited
-from swarmd.observe.logs import configure
-from swarmd.observe.redaction import REDACTED, Cover, address_secrets, redact_field, redact_text
+from swarmd.observe.logging.logs import configure
+from swarmd.observe.logging.redaction import REDACTED, Cover, address_secrets, redact_field, redact_text
 
 CANARY = "C4n4ryC4n4ryC4n4ryC4n4ry"
 

@@ -8,7 +8,7 @@ from typing import assert_never
 from swarmd.core.chart_types import RoundState
 from swarmd.core.events import StageTrained
 from swarmd.core.state import State
-from swarmd.observe.phrases import Sentence
+from swarmd.observe.narrative.phrases import Sentence
 
 HELD_UP, HELD_UP_S = 2.0, 2.0  # a stage that took so many times its work, and so many seconds more, was held up
 

@@ -10,9 +10,9 @@ import structlog
 from msgspec.structs import replace
 
 from swarmd.core.events import RoundsSkipped
-from swarmd.observe.logs import EventLines, configure
+from swarmd.observe.logging.logs import EventLines, configure
+from swarmd.observe.logging.terminal import progress_words
 from swarmd.observe.status import status_of
-from swarmd.observe.terminal import progress_words
 from swarmd.worker.messages import Progress
 from tests.core import story as core
 from tests.observe.test_status import LIVE, LOG, NOW, STATE

@@ -11,8 +11,8 @@ from swarmd.core.peers.conduct import LEFT_OUT_MIN
 from swarmd.core.peers.observed import StageAccount
 from swarmd.core.state import State
 from swarmd.core.values import Backing, Claim, Promised
-from swarmd.observe.lines import EventLine, line_of
-from swarmd.observe.phrases import Sentence, sentences_of
+from swarmd.observe.narrative.lines import EventLine, line_of
+from swarmd.observe.narrative.phrases import Sentence, sentences_of
 from swarmd.observe.status import LogStatus, Status, status_of
 from tests.core.story import Story, announced, gathered, settings, trained
 

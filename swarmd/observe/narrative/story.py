@@ -16,8 +16,8 @@ from swarmd.core.applied import Applied
 from swarmd.core.commands import PublishReport
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import State
-from swarmd.observe.causes import advice_on, doing, is_loading, reason_of
-from swarmd.observe.phrases import Sentence, sentences_of
+from swarmd.observe.narrative.causes import advice_on, doing, is_loading, reason_of
+from swarmd.observe.narrative.phrases import Sentence, sentences_of
 
 SENTENCES_MAX = 200  # of one story; what comes after is counted
 TROUBLES_KEPT = 8  # before the round

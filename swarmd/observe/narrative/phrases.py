@@ -37,11 +37,11 @@ from swarmd.core.events import (
 )
 from swarmd.core.ids import Timer, TimerName, timer_about
 from swarmd.core.node.workers import LEAVING
-from swarmd.observe.aside import aside_words, is_marked
-from swarmd.observe.conduct import conduct_turn, is_trouble
-from swarmd.observe.equivocations import equivocation_words
 from swarmd.observe.layers import first_line, holding
-from swarmd.observe.lines import hold_turn, line_of
+from swarmd.observe.narrative.aside import aside_words, is_marked
+from swarmd.observe.narrative.conduct import conduct_turn, is_trouble
+from swarmd.observe.narrative.equivocations import equivocation_words
+from swarmd.observe.narrative.lines import hold_turn, line_of
 
 WARNINGS = ("warning", "error", "critical")
 REASON_CHARACTERS_MAX = 300

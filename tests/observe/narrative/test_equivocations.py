@@ -9,11 +9,11 @@ from rich.console import Console
 from swarmd.core.applied import apply
 from swarmd.core.events import Envelope, Equivocated
 from swarmd.core.peers.evidence import BARRED_ROUNDS
-from swarmd.observe.lines import line_of
 from swarmd.observe.live import Live
-from swarmd.observe.outcomes import Outcomes
+from swarmd.observe.narrative.lines import line_of
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, status_of
+from swarmd.observe.telemetry.outcomes import Outcomes
 from tests.core.story import Story, announced, settings
 
 CLOCK = Equivocated("clock", "boss", 3, 0, b"1", b"2")

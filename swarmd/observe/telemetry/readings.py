@@ -10,12 +10,12 @@ import msgspec
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from swarmd import __version__
-from swarmd.observe import labels
 from swarmd.observe.disk import Disk
 from swarmd.observe.health import Health, Progress
 from swarmd.observe.layers import Layer, LayerName, WorkerStatus
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import Status
+from swarmd.observe.telemetry import labels
 
 Reading = tuple[str, tuple[str, ...], float]  # name without its prefix, label values, value
 

@@ -10,12 +10,12 @@ from swarmd.core.events import Envelope
 from swarmd.core.node.results import count_aside
 from swarmd.core.state import State
 from swarmd.core.values import SetAside
-from swarmd.observe.aside import REASONS, TOLD_MAX, aside_words
-from swarmd.observe.lines import line_of
-from swarmd.observe.phrases import sentences_of
+from swarmd.observe.narrative.aside import REASONS, TOLD_MAX, aside_words
+from swarmd.observe.narrative.lines import line_of
+from swarmd.observe.narrative.phrases import sentences_of
 from swarmd.web.stages import Stages
 from tests.core import story as core
-from tests.observe.test_metrics import JOINED, count
+from tests.observe.telemetry.test_metrics import JOINED, count
 
 HONEST = SetAside("anna", 100, 25, "so 7 <answer>7</answer>", "so 7")
 HOSTILE = SetAside("mallory", 200, 180, "!!<answer>7</answer>", "!!", "!!", 1.0, 0.0, 0.004)

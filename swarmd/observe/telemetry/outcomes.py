@@ -33,8 +33,8 @@ from swarmd.core.events import (
 )
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
-from swarmd.observe import labels
 from swarmd.observe.health import Progress
+from swarmd.observe.telemetry import labels
 
 PART_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)  # bounds of buckets
 # A part of a stage took what the node spent in the first state, where the second one followed.

@@ -1,0 +1,1 @@
+"""Events in words: log lines, and the stories that `swarmd explain` tells. Pure."""

@@ -1,0 +1,1 @@
+"""Figures: metrics counted from events, readings, and their export."""
