@@ -131,7 +131,7 @@ def test_a_module_of_the_core() -> None:
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        ("swarmd/web/stream.py", "tests/web/test_stream.py"),
+        ("swarmd/web/http/stream.py", "tests/web/http/test_stream.py"),
         ("swarmd/dht/store/validator.py", "tests/dht/store/test_validator.py"),
         ("swarmd/training/batches/peer_schedule.py", "tests/training/batches/test_peer_schedule.py"),
         ("swarmd/cli/status.py", "tests/cli/test_status.py"),

@@ -17,7 +17,7 @@ from swarmd.paths import DataPaths
 if TYPE_CHECKING:
     import socket
 
-    from swarmd.web.guard import Doors, Guard
+    from swarmd.web.http.guard import Doors, Guard
 
 LISTEN = "127.0.0.1:8800"
 PORT = 8800
@@ -170,7 +170,7 @@ def serve_observer(
     from swarmd.chain.endpoints.urls import read_urls
     from swarmd.manifest import read_manifest
     from swarmd.web.app import make_app
-    from swarmd.web.observer import DhtSwarm
+    from swarmd.web.observing.observer import DhtSwarm
 
     read = read_manifest(manifest)
     if rpc and read.chain is None:
@@ -188,8 +188,8 @@ def open_doors(
 ) -> tuple[Doors, socket.socket]:
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
     from swarmd.http_server import check_listen, load_token, parse_listen
-    from swarmd.web.guard import Doors
-    from swarmd.web.server import bind
+    from swarmd.web.http.guard import Doors
+    from swarmd.web.http.server import bind
 
     address = parse_listen(listen, PORT)
     secret = load_token(token, root)
@@ -199,7 +199,7 @@ def open_doors(
 
 def serve_page(app: Guard, endpoint: socket.socket, open_page: bool) -> None:
     """Tell the URL and serve until stopped."""
-    from swarmd.web.server import serve, url_of
+    from swarmd.web.http.server import serve, url_of
 
     url = url_of(endpoint)
 

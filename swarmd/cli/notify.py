@@ -16,8 +16,8 @@ from swarmd.config import Config, load_config
 from swarmd.errors import ConfigError, ExitCode, NotifyFailed
 
 if TYPE_CHECKING:
-    from swarmd.web.notify_edges import Note
-    from swarmd.web.notify_senders import Sender
+    from swarmd.web.notifications.health_changes import Note
+    from swarmd.web.notifications.senders import Sender
 
 WORDS_CHARACTERS_MAX = 200  # of what the service manager says
 
@@ -61,7 +61,7 @@ def notify(
 
     Exits with 1 when a message did not get out. Where it names nobody, a test fails; with --unit all is well.
     """
-    from swarmd.web.notify_senders import senders_of
+    from swarmd.web.notifications.senders import senders_of
 
     file = config_of_node(directory, config)
     loaded = load_config(file)
@@ -88,7 +88,7 @@ async def _send(senders: list[Sender], note: Note) -> bool:
 
 
 def _note(config: Config, words: str, well: bool) -> Note:
-    from swarmd.web.notify_edges import Note
+    from swarmd.web.notifications.health_changes import Note
 
     node = config.name or "node"
     return Note(

@@ -12,10 +12,9 @@ from swarmd.observe.health import Health, live, productive, ready
 from swarmd.observe.narrative.story import Story
 from swarmd.observe.status import Status
 from swarmd.web import upstream
-from swarmd.web.answers import JsonAnswer
-from swarmd.web.endpoints import SEQ_MAX, Endpoint, Parameter
-from swarmd.web.moments import plain
-from swarmd.web.node import LogNode
+from swarmd.web.http.answers import JsonAnswer
+from swarmd.web.http.endpoints import SEQ_MAX, Endpoint, Parameter
+from swarmd.web.http.stream import Stream
 from swarmd.web.shapes import (
     CURVES_MAX,
     EVENTS_PAGE_MAX,
@@ -33,7 +32,8 @@ from swarmd.web.shapes import (
     TrainingView,
 )
 from swarmd.web.sources import PEERS_ANSWERED_MAX, SwarmSource
-from swarmd.web.stream import Stream
+from swarmd.web.views.moments import plain
+from swarmd.web.views.node import LogNode
 
 TIME_MAX = 1e12
 EVENT_STREAM = "text/event-stream"

@@ -15,16 +15,16 @@ from starlette.routing import Route
 
 from swarmd.errors import SwarmdError
 from swarmd.web import api, pages
-from swarmd.web.answers import JsonAnswer, refusal, refusal_of
-from swarmd.web.background import Background, keep_up
-from swarmd.web.endpoints import Endpoint
-from swarmd.web.guard import Doors, Guard
-from swarmd.web.login import Login
-from swarmd.web.node import LogNode
-from swarmd.web.openapi import openapi
+from swarmd.web.http.answers import JsonAnswer, refusal, refusal_of
+from swarmd.web.http.background import Background, keep_up
+from swarmd.web.http.endpoints import Endpoint
+from swarmd.web.http.guard import Doors, Guard
+from swarmd.web.http.login import Login
+from swarmd.web.http.openapi import openapi
+from swarmd.web.http.stream import Stream
 from swarmd.web.shapes import Here
 from swarmd.web.sources import SwarmSource
-from swarmd.web.stream import Stream
+from swarmd.web.views.node import LogNode
 
 
 def endpoints_of(

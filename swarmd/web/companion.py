@@ -26,11 +26,11 @@ from swarmd.observe.telemetry import otlp
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.paths import DataPaths
 from swarmd.web.app import make_app
-from swarmd.web.background import Background, keep_up
-from swarmd.web.guard import Doors
-from swarmd.web.moments import cover_also
-from swarmd.web.node import LogNode, facts_of
-from swarmd.web.server import Server, bind, configure_logging, url_of
+from swarmd.web.http.background import Background, keep_up
+from swarmd.web.http.guard import Doors
+from swarmd.web.http.server import Server, bind, configure_logging, url_of
+from swarmd.web.views.moments import cover_also
+from swarmd.web.views.node import LogNode, facts_of
 
 ORDER_BYTES_MAX = 4 * 1024 * 1024
 PORT = 8800  # an example, for errors
@@ -91,7 +91,7 @@ def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...
     """What runs beside the server. Raises ConfigError for notifications; metrics that cannot be pushed are told of."""
     if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
-    from swarmd.web.notify import LOOK_S, notifier_of  # here: what sends messages takes memory
+    from swarmd.web.notifications.notify import LOOK_S, notifier_of  # here: what sends messages takes memory
 
     tasks: list[Background] = []
     notifier = notifier_of(config.notify, root, node.metrics)

@@ -8,7 +8,7 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from swarmd.web.answers import refusal
+from swarmd.web.http.answers import refusal
 
 STATIC = Path(__file__).parent / "static"
 PAGES = {"/node": "node.html", "/login": "login.html"}

@@ -18,10 +18,10 @@ from swarmd.observe.logging.secret_locations import known_secrets
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.paths import DataPaths
 from swarmd.web.app import make_app
-from swarmd.web.guard import Doors
-from swarmd.web.moments import cover_also
-from swarmd.web.node import LogNode, facts_of
-from swarmd.web.server import serve, url_of
+from swarmd.web.http.guard import Doors
+from swarmd.web.http.server import serve, url_of
+from swarmd.web.views.moments import cover_also
+from swarmd.web.views.node import LogNode, facts_of
 
 
 class Show(msgspec.Struct, frozen=True):

@@ -14,11 +14,11 @@ import msgspec
 from starlette.requests import Request
 
 from swarmd.errors import SwarmdError
-from swarmd.web.answers import BadRequest, JsonAnswer
-from swarmd.web.bodies import read_body
-from swarmd.web.ledger import PEERS_MAX
+from swarmd.web.http.answers import BadRequest, JsonAnswer
+from swarmd.web.http.bodies import read_body
 from swarmd.web.shapes import CURVES_MAX, Curve, Message, SwarmView
 from swarmd.web.sources import SwarmSource
+from swarmd.web.views.ledger import PEERS_MAX
 
 IDS_MAX = 1000
 BODY_BYTES_MAX = 100 * 1024

@@ -75,7 +75,7 @@ def mirrors(path: str, tests: Iterable[str]) -> list[str]:
 
 
 def namesakes(path: str, tests: Iterable[str]) -> set[str]:
-    """tests/web/test_stream.py for swarmd/web/stream.py, also test_streams.py and test_stream_limits.py."""
+    """tests/web/http/test_stream.py for swarmd/web/http/stream.py, also test_streams.py and test_stream_limits.py."""
     source = PurePosixPath(path)
     stem = source.stem.rstrip("s")
     begins = (f"test_{stem}_", f"test_{stem}s_")

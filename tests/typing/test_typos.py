@@ -100,14 +100,14 @@ TYPOS = (
         'status.round.state in ("waiting", "pause")',
     ),
     Typo(
-        "swarmd/web/notify_edges.py",
+        "swarmd/web/notifications/health_changes.py",
         'what = "the node" if layer == "process"',
         'what = "the node" if layer == "daemon"',
     ),
     Typo("swarmd/sim/waits.py", 'state.trainer.chart != "idle"', 'state.trainer.chart != "idle "'),
     Typo("swarmd/sim/waits.py", 'case "round.settling":', 'case "round.setling":', "assert_never(state.chart)"),
-    Typo("swarmd/web/stages.py", 'after.chart == "round.settling"', 'after.chart == "round.settled"'),
-    Typo("swarmd/web/moments.py", 'not in ("confirmed", "refused")', 'not in ("confirmed", "refusd")'),
+    Typo("swarmd/web/views/stages.py", 'after.chart == "round.settling"', 'after.chart == "round.settled"'),
+    Typo("swarmd/web/views/moments.py", 'not in ("confirmed", "refused")', 'not in ("confirmed", "refusd")'),
     Typo(
         "swarmd/observe/telemetry/outcomes.py",
         '("round.training", "round.publishing"): ',

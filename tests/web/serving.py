@@ -18,9 +18,9 @@ from swarmd.core.state import State
 from swarmd.http_server import Address
 from swarmd.paths import DataPaths
 from swarmd.web.app import make_app
-from swarmd.web.guard import Doors
-from swarmd.web.node import Facts, LogNode
-from swarmd.web.server import Server, bind
+from swarmd.web.http.guard import Doors
+from swarmd.web.http.server import Server, bind
+from swarmd.web.views.node import Facts, LogNode
 from tests.eventlog.making import open_log, write_story
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -22,7 +22,7 @@ from swarmd.observe.panel import panel_of
 from swarmd.observe.status import Status
 from swarmd.paths import DataPaths
 from swarmd.results.history import History, read_history
-from swarmd.web.moments import plain
+from swarmd.web.views.moments import plain
 from tests.daemon.node import fake_node
 from tests.golden.test_golden import LOGS
 from tests.web.serving import Served, copy_of, served, until

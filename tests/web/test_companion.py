@@ -22,7 +22,7 @@ from swarmd.daemon.companion import is_wanted
 from swarmd.errors import ExitCode
 from swarmd.http_server import Address
 from swarmd.web import companion
-from swarmd.web.server import bind
+from swarmd.web.http.server import bind
 from tests.daemon.node import FakeNode, fake_node, is_alive
 from tests.web.serving import FOLLOWER, copy_of, until
 

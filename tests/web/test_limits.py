@@ -13,10 +13,10 @@ import pytest
 
 from swarmd.core.applied import Applied
 from swarmd.errors import NotFoundError
-from swarmd.web import guard, protocol
+from swarmd.web.http import guard, protocol
+from swarmd.web.http.work import WAITING_OF_ONE_MAX
 from swarmd.web.shapes import Moment
 from swarmd.web.upstream import BODY_BYTES_MAX, IDS_MAX
-from swarmd.web.work import WAITING_OF_ONE_MAX
 from tests.web.serving import FOLLOWER, LONG_S, Served, copy_of, served, until
 
 HOST = b"Host: localhost\r\n"

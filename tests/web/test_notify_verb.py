@@ -9,7 +9,7 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.cli.notify import how_it_ended
 from swarmd.errors import ExitCode
-from tests.web.test_notify_senders import SECRET, receiving, script
+from tests.web.notifications.test_senders import SECRET, receiving, script
 
 HEAD = 'name = "alpha"\nrole = "coordinator"\n[swarm]\nid = "test"\n[notify]\n'
 

@@ -22,8 +22,8 @@ from swarmd.core.values import BlockRef
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.errors import AddressInUse, ExitCode
 from swarmd.manifest import Manifest, write_manifest
-from swarmd.web import contract, observer, sums
-from swarmd.web.observer import DhtSwarm
+from swarmd.web.observing import contract, observer, opening_balances
+from swarmd.web.observing.observer import DhtSwarm
 from swarmd.web.shapes import SwarmView
 from swarmd.web.upstream import Upstream
 from tests.anvil import running_anvil
@@ -31,7 +31,7 @@ from tests.chain.grounds import CHAIN_ID, Ground, error, middleman, result
 from tests.contracts.chain import INT_REWARD
 from tests.dht.driver import SWARM
 from tests.test_manifest import a_chain, signed, unsigned
-from tests.web.test_observer import LONG_S, WORDS, made, node, report, until
+from tests.web.observing.test_observer import LONG_S, WORDS, made, node, report, until
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits longer than it must."""
     monkeypatch.setattr(contract, "POLL_S", 0.05)
     monkeypatch.setattr(contract, "RETRY_S", 0.1)
-    monkeypatch.setattr(sums, "RETRY_S", 0.05)
+    monkeypatch.setattr(opening_balances, "RETRY_S", 0.05)
 
 
 @pytest.fixture

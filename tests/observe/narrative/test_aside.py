@@ -13,7 +13,7 @@ from swarmd.core.values import SetAside
 from swarmd.observe.narrative.aside import REASONS, TOLD_MAX, aside_words
 from swarmd.observe.narrative.lines import line_of
 from swarmd.observe.narrative.phrases import sentences_of
-from swarmd.web.stages import Stages
+from swarmd.web.views.stages import Stages
 from tests.core import story as core
 from tests.observe.telemetry.test_metrics import JOINED, count
 

@@ -25,7 +25,7 @@ from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.observe.telemetry.otlp import is_wanted, make_exporter, push_metrics, push_once
 from swarmd.paths import DataPaths
 from swarmd.web.companion import tasks_of
-from swarmd.web.node import LogNode
+from swarmd.web.views.node import LogNode
 from tests.core.story import announced, trained
 from tests.daemon.node import fake_node
 from tests.observe.counting import Samples, read, tell

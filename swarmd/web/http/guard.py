@@ -1,0 +1,201 @@
+"""Who may ask, and for what: the checks that every request passes before anything else, and headers of every answer.
+
+- The Host header must name this server, or a page of another name could read it through the browser (DNS rebinding).
+- What a browser sends from another site's page is refused.
+- With a token, `/api/`, `/metrics` and the health probes answer only to who has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from swarmd.http_server import Address, is_loopback
+from swarmd.web.http.answers import JsonAnswer, refusal
+from swarmd.web.http.login import admits
+from swarmd.web.http.origins import asker, origin_of
+from swarmd.web.http.protocol import RESERVED, cut
+
+TARGET_BYTES_MAX = 4096  # path and query
+REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none
+STREAM = "/api/v1/stream"
+PROBES = ("/livez", "/readyz", "/productivez")
+BUSY_S = 2  # told to those who come while all connections are taken
+METHODS = ("GET", "HEAD", "POST")
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+log = logging.getLogger("swarmd.web")
+
+
+class Doors(NamedTuple):
+    """Who is let in.
+
+    Attributes:
+        listen: where the server listens.
+        token: bearer token; empty: everybody who reaches the address.
+        hosts: further host names.
+    """
+
+    listen: Address
+    token: str = ""
+    hosts: tuple[str, ...] = ()
+
+
+class Guard:
+    """Wraps the application.
+
+    Attributes:
+        let_go: ends the streams, so that a server that stops need not wait for their clients.
+    """
+
+    def __init__(self, app: ASGIApp, doors: Doors, let_go: Callable[[], None] = lambda: None) -> None:
+        self.let_go = let_go
+        self._app = app
+        self._doors = doors
+        self._hosts = known_hosts(doors)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = _Answer(scope, send)
+        asker.set(origin_of((scope.get("client") or ("",))[0]))
+        denied = self._deny(scope, Headers(scope=scope))
+        try:
+            if scope["path"] == STREAM and denied is None:
+                await self._app(scope, receive, answer.send)
+                return
+            async with asyncio.timeout(REQUEST_S):
+                await (denied or self._app)(scope, receive, answer.send)
+        except TimeoutError:
+            status = 408 if scope["method"] == "POST" else 503
+            await answer.break_off(refusal(status, f"this took longer than {REQUEST_S:g} s", {"connection": "close"}))
+        except OSError:
+            await answer.break_off(None)  # the client is gone
+        except Exception:
+            log.exception("ERROR a request failed: %s %.200r", scope["method"], scope["path"])
+            await answer.break_off(None)
+
+    def _deny(self, scope: Scope, headers: Headers) -> JsonAnswer | None:
+        """A refusal, or None."""
+        path = scope["path"]
+        if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > TARGET_BYTES_MAX:
+            return refusal(414, f"the address is longer than {TARGET_BYTES_MAX} bytes", {"connection": "close"})
+        if scope.get("state", {}).get(RESERVED) and path not in PROBES:
+            again = {"retry-after": str(BUSY_S), "connection": "close"}
+            return refusal(503, "all connections are taken; those that are kept free are for health probes", again)
+        if not path.startswith("/"):
+            return refusal(400, "the address is no path of this server")
+        if not self._knows_host(headers, scope):
+            return refusal(
+                421, "this server does not go by that name; name it in web.hosts (--host) to reach it by that"
+            )
+        if scope["method"] not in METHODS:
+            return refusal(405, "only GET, HEAD and POST", {"allow": ", ".join(METHODS)})
+        if is_foreign(headers) or (fetched_elsewhere(headers) and not is_page_visit(scope, headers)):
+            return refusal(403, "the request comes from a page of another site")
+        if self._is_closed(path) and not admits(headers, self._doors.token):
+            return refusal(401, "a token is needed: Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"})
+        return None
+
+    def _is_closed(self, path: str) -> bool:
+        return path.startswith("/api/") or path in ("/metrics", "/api", *PROBES)
+
+    def _knows_host(self, headers: Headers, scope: Scope) -> bool:
+        named = headers.getlist("host")
+        if len(named) != 1:
+            return False
+        host = host_of(named[0])
+        local = scope.get("server")
+        return host in self._hosts or (local is not None and host == bracketed(str(local[0])))
+
+
+def known_hosts(doors: Doors) -> Collection[str]:
+    """Names that the server goes by, beside the address that a connection came in at."""
+    named = {bracketed(doors.listen.host), *(host_of(host) for host in doors.hosts)}
+    if is_loopback(doors.listen.host) or doors.listen.host in ("0.0.0.0", "::"):
+        named.update(LOOPBACK_NAMES)
+    return frozenset(named)
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands in a URL."""
+    return f"[{host}]".lower() if ":" in host and not host.startswith("[") else host.lower()
+
+
+def host_of(text: str) -> str:
+    """The host of HOST[:PORT], in lower case and without a final dot; empty for what is none."""
+    host, colon, port = text.strip().rpartition(":")
+    if not colon or text.rstrip().endswith("]"):
+        host, port = text.strip(), "0"
+    return host.lower().removesuffix(".") if port.isascii() and port.isdigit() else ""
+
+
+def is_foreign(headers: Headers) -> bool:
+    """Whether a page of another origin sent it; what is no browser sends no Origin."""
+    origins = headers.getlist("origin")
+    if not origins:
+        return False
+    try:
+        netloc = urlsplit(origins[0]).netloc.lower()
+    except ValueError:
+        return True
+    return len(origins) > 1 or not netloc or netloc != headers.get("host", "").lower()
+
+
+def fetched_elsewhere(headers: Headers) -> bool:
+    """Whether the browser says that another site asked for it."""
+    return headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
+
+
+def is_page_visit(scope: Scope, headers: Headers) -> bool:
+    """A link on another site may lead here, to a page."""
+    navigates = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return scope["method"] == "GET" and navigates and not scope["path"].startswith("/api/")
+
+
+class _Answer:
+    """Sends an answer with the headers that every one has."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope = scope
+        self._send = send
+        self._begun = self._ended = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._begun = True
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers.setdefault("cache-control", "no-store")
+        elif message["type"] == "http.response.body":
+            self._ended = not message.get("more_body", False)
+        await self._send(message)
+
+    async def break_off(self, instead: JsonAnswer | None) -> None:
+        """Answer otherwise; where the answer is half on its way, close the connection."""
+        if not self._begun and instead is not None:
+            await instead(self._scope, _nothing, self.send)
+        elif not self._ended:
+            await cut(self._scope)
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}

@@ -1,0 +1,272 @@
+"""Server-sent events: each client has its own small store, and one that does not read is let go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from swarmd.core.applied import Applied
+from swarmd.errors import SwarmdError
+from swarmd.web.http.answers import encode, refusal
+from swarmd.web.http.protocol import cut, narrow
+from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT, Message
+from swarmd.web.sources import SwarmSource
+from swarmd.web.views.moments import charts_of, event_row
+from swarmd.web.views.node import LogNode
+
+CLIENTS_MAX = 32
+EVENTS_WAITING_MAX = 4096  # of one client; one that lets more wait is let go, and may come again
+HEARTBEAT_S = 15.0
+SEND_S = 10.0  # longest wait for a client to take what was sent
+RETRY_MS = 2000  # told to clients: how long to wait before they come again
+STATUS_LEAST_S = 2.0  # charts and events are told at once
+STATUS_EVERY_S = 5.0
+SWARM_LEAST_S = 1.0
+SWARM_S_A_PEER = 0.002  # and so much more for each peer: a view of many is large, and changes all the time
+
+
+class Client:
+    """What waits for one client."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self._events: deque[tuple[int, bytes]] = deque()
+        self._latest: dict[str, bytes] = {}  # of charts, status and swarm only the newest counts
+        self._messages: deque[bytes] = deque(maxlen=GOSSIP_KEPT)
+        self._wake = asyncio.Event()
+
+    def put_event(self, seq: int, chunk: bytes) -> None:
+        """An event of the log. At the bound the client is lost."""
+        if len(self._events) >= EVENTS_WAITING_MAX:
+            self.lost = True
+        else:
+            self._events.append((seq, chunk))
+        self._wake.set()
+
+    def put_latest(self, kind: str, chunk: bytes) -> None:
+        """What takes the place of an earlier one of its kind."""
+        self._latest[kind] = chunk
+        self._wake.set()
+
+    def put_message(self, chunk: bytes) -> None:
+        """Gossip; at the bound the oldest goes."""
+        self._messages.append(chunk)
+        self._wake.set()
+
+    def end(self) -> None:
+        """The server stops."""
+        self.lost = True
+        self._wake.set()
+
+    async def take(self, after_seq: int) -> tuple[bytes, int]:
+        """All that waits, beyond an event, or a heartbeat; and the last event in it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEARTBEAT_S):
+                await self._wake.wait()
+        self._wake.clear()
+        events = [(seq, chunk) for seq, chunk in self._events if seq > after_seq]
+        self._events.clear()
+        parts = [chunk for _, chunk in events] + list(self._latest.values()) + list(self._messages)
+        self._latest.clear()
+        self._messages.clear()
+        return b"".join(parts) or b": \n\n", events[-1][0] if events else after_seq
+
+
+def chunk(kind: str, content: Any, seq: int | None = None) -> bytes:
+    """One server-sent event; JSON has no line breaks."""
+    return b"event: %s\n%sdata: %s\n\n" % (kind.encode(), b"" if seq is None else b"id: %d\n" % seq, encode(content))
+
+
+class Stream:
+    """Hands what happens to everybody who listens; does nothing while nobody does.
+
+    Args:
+        swarm: where views come from.
+        node: the node's log, where there is one.
+    """
+
+    def __init__(self, swarm: SwarmSource, node: LogNode | None) -> None:
+        self._swarm = swarm
+        self._node = node
+        self._clients: set[Client] = set()
+        self._somebody = asyncio.Event()
+        self._charts: dict[str, str] = {}
+        if node is not None:
+            node.told = self._tell_events
+
+    @property
+    def clients(self) -> int:
+        """How many listen."""
+        return len(self._clients)
+
+    async def run(self) -> None:
+        """Follow the sources until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._follow_swarm())
+                if self._node is not None:
+                    tasks.create_task(self._follow_status(self._node))
+                    tasks.create_task(self._follow_gossip(self._node))
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Let everybody go."""
+        for client in self._clients:
+            client.end()
+
+    # --- what happens ---
+
+    def _tell_events(self, batch: Sequence[Applied]) -> None:
+        if not self._clients:
+            return
+        for applied in batch:
+            told = chunk("event", event_row(applied), applied.seq)
+            for client in self._clients:
+                client.put_event(applied.seq, told)
+        charts = charts_of(batch[-1].after)
+        if charts != self._charts:
+            self._charts = charts
+            self._tell("charts", chunk("charts", charts))
+
+    def _tell(self, kind: str, told: bytes) -> None:
+        for client in self._clients:
+            client.put_latest(kind, told)
+
+    async def _follow_swarm(self) -> None:
+        """A view at most every `SWARM_LEAST_S`, when it changed."""
+        version, last, peers = -1, b"", 0
+        while True:
+            await self._somebody.wait()
+            version = await self._swarm.changes.beyond(version)
+            with contextlib.suppress(SwarmdError):
+                view = await self._swarm.view()
+                told, peers = chunk("swarm", view), len(view.peers)
+                if told != last:
+                    self._tell("swarm", last := told)
+            await asyncio.sleep(SWARM_LEAST_S + SWARM_S_A_PEER * peers)
+
+    async def _follow_status(self, node: LogNode) -> None:
+        version, told_at = -1, 0.0
+        while True:
+            await self._somebody.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(told_at + STATUS_EVERY_S - time.monotonic()):
+                    version = await node.changes.beyond(version)
+            with contextlib.suppress(SwarmdError):
+                self._tell("status", chunk("status", await node.shown_status()))
+            told_at = time.monotonic()
+            await asyncio.sleep(STATUS_LEAST_S)
+
+    async def _follow_gossip(self, node: LogNode) -> None:
+        version, count = -1, -1
+        while True:
+            await self._somebody.wait()
+            version = await node.changes.beyond(version)
+            fresh, count = await node.messages_since(count)
+            for message in fresh:
+                self._tell_message(message)
+            await asyncio.sleep(SWARM_LEAST_S)
+
+    def _tell_message(self, message: Message) -> None:
+        told = chunk("gossip", message)
+        for client in self._clients:
+            client.put_message(told)
+
+    # --- clients ---
+
+    async def open(self, request: Request) -> Response:
+        """GET /api/v1/stream."""
+        if len(self._clients) >= CLIENTS_MAX:
+            return refusal(503, f"{CLIENTS_MAX} clients listen already", {"retry-after": "10"})
+        return _Streaming(self, last_seq(request.headers.get("last-event-id", "")))
+
+    async def feed(self, after_seq: int | None) -> AsyncGenerator[bytes, None]:
+        """What one client gets, from now on or from an event on."""
+        client = Client()
+        self._clients.add(client)
+        self._somebody.set()
+        try:
+            yield b"retry: %d\n\n" % RETRY_MS
+            sent = -1
+            if self._node is not None:
+                sent = self._node.next_seq - 1
+                if after_seq is not None:
+                    yield await self._missed(self._node, after_seq, sent + 1)
+            for told in await self._beginning():
+                yield told
+            while not client.lost:
+                told, sent = await client.take(sent)
+                yield told
+        finally:
+            self._clients.discard(client)
+            if not self._clients:
+                self._somebody.clear()
+
+    async def _missed(self, node: LogNode, after_seq: int, end: int) -> bytes:
+        """The events since, at most the latest `EVENTS_PAGE_MAX`."""
+        rows = await node.rows_between(max(after_seq + 1, end - EVENTS_PAGE_MAX), end)
+        return b"".join(chunk("event", row, row.seq) for row in rows)
+
+    async def _beginning(self) -> Iterable[bytes]:
+        """How things are when a client comes."""
+        told = []
+        if self._node is not None:
+            told.append(chunk("charts", charts_of(self._node.state)))
+            with contextlib.suppress(SwarmdError):
+                told.append(chunk("status", await self._node.shown_status()))
+        with contextlib.suppress(SwarmdError):
+            told.append(chunk("swarm", await self._swarm.view()))
+        return told
+
+
+def last_seq(text: str) -> int | None:
+    """A Last-Event-ID that is one of ours."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+class _Streaming(Response):
+    """The answer that does not end."""
+
+    def __init__(self, stream: Stream, after_seq: int | None) -> None:
+        super().__init__(media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._stream = stream
+        self._after_seq = after_seq
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        if scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b""})
+            return
+        narrow(scope)
+        sending = asyncio.create_task(self._send_all(scope, send))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+        await cut(scope)  # at once: nobody may be there to take what is still to be written
+
+    async def _send_all(self, scope: Scope, send: Send) -> None:
+        feed = self._stream.feed(self._after_seq)
+        async with contextlib.aclosing(feed) as chunks:
+            async for told in chunks:
+                async with asyncio.timeout(SEND_S):
+                    await send({"type": "http.response.body", "body": told, "more_body": True})
+
+
+async def _left(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        continue

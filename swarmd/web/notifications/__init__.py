@@ -1,0 +1,1 @@
+"""Messages to a node's operator about changes of its health."""

@@ -1,0 +1,1 @@
+"""What a node's log says, followed through the fold: swarm, stages, history, stories."""

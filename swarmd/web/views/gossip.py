@@ -1,0 +1,190 @@
+"""What peers wrote, out of the rollouts that a node gathered: bodies in the blob store, which are hostile.
+
+Question, truth and reward come later, once this node's trainer has generated the questions again and scored them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from swarmd.core.applied import Applied
+from swarmd.core.events import OutputsMade, RolloutsGathered, StageTrained
+from swarmd.core.values import RolloutsRef
+from swarmd.errors import BlobError, NotFoundError, RecordRejected
+from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.fold import Base
+from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Rollouts, check_origin, decode_rollouts
+from swarmd.swarms.scored import ScoredGroup, decode_scored
+from swarmd.web.shapes import GOSSIP_CHARACTERS_MAX, GOSSIP_KEPT, Message
+from swarmd.web.views.ledger import Ledger
+from swarmd.web.views.moments import shown_text
+
+BODIES_WAITING_MAX = 64  # not looked at yet, and as many stages' scores; the oldest are forgotten
+PEERS_PER_STAGE = 20  # of those gathered at once, drawn by their digests
+MESSAGES_PER_BODY = 4
+ID_CHARACTERS = 32
+
+
+class Waiting(NamedTuple):
+    """A body that was named by the log and not looked at yet."""
+
+    ref: RolloutsRef
+    seq: int  # of the event that names it
+    at: float
+    swarm: str
+
+
+class Kept:
+    """A message, and by which key and completion scores find it."""
+
+    __slots__ = ("choice", "key", "message")
+
+    def __init__(self, message: Message, key: tuple[str, int, int, str, int, int], choice: int) -> None:
+        self.message, self.key, self.choice = message, key, choice
+
+
+class GossipFeed:
+    """Follows the fold; bodies are read when somebody asks.
+
+    Args:
+        blobs: the node's.
+        ledger: for names.
+    """
+
+    def __init__(self, blobs: Blobs, ledger: Ledger) -> None:
+        self._blobs = blobs
+        self._ledger = ledger
+        self._lock = threading.Lock()
+        self.begin(Base())
+
+    def begin(self, base: Base) -> None:
+        with self._lock:
+            self._waiting: deque[Waiting] = deque(maxlen=BODIES_WAITING_MAX)
+            self._kept: dict[str, Kept] = {}  # by the message's id, oldest first
+            self._news: deque[str] = deque(maxlen=GOSSIP_KEPT)  # ids of what came, or was scored, last
+            self._count = 0  # of all news ever
+            self._scores: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # digests not read yet
+            self._seen: deque[str] = deque(maxlen=4 * BODIES_WAITING_MAX)  # digests
+
+    def apply(self, applied: Applied) -> None:
+        event = applied.event
+        if isinstance(event, RolloutsGathered):
+            refs = sorted(event.rollouts, key=lambda ref: ref.digest)[:PEERS_PER_STAGE]
+        elif isinstance(event, StageTrained | OutputsMade):
+            refs = [event.rollouts]
+        else:
+            return
+        settings = applied.after.settings
+        for ref in refs:
+            if ref.digest not in self._seen:
+                self._seen.append(ref.digest)
+                self._waiting.append(Waiting(ref, applied.seq, applied.at, settings.swarm if settings else ""))
+        if isinstance(event, StageTrained) and event.scored:
+            self._scores.append(event.scored)
+
+    def has_beyond(self, count: int) -> bool:
+        """Whether `since` may have more than the first `count`."""
+        return bool(self._waiting or self._scores) or self._count != count
+
+    def since(self, count: int) -> tuple[list[Message], int]:
+        """What is new beyond the first `count` news, oldest first, as far as kept, and how many there were in all.
+
+        A message is news when it comes and once more when it was scored, with the same id. Of -1 nothing is new. Reads
+        files: not for an event loop.
+        """
+        with self._lock:
+            while self._waiting:
+                for kept in self._messages_of(self._waiting.popleft()):
+                    self._keep(kept)
+            while self._scores:
+                self._score(self._scores.popleft())
+            fresh = min(self._count - count, len(self._news)) if count >= 0 else 0
+            ids = dict.fromkeys(list(self._news)[len(self._news) - fresh :])
+            return [self._kept[each].message for each in ids if each in self._kept], self._count
+
+    def latest(self, since_round: int) -> tuple[Message, ...]:
+        """Newest first. Reads files."""
+        self.since(-1)
+        with self._lock:
+            messages = (kept.message for kept in reversed(self._kept.values()))
+            return tuple(message for message in messages if message.round >= since_round)
+
+    def _keep(self, kept: Kept) -> None:
+        if kept.message.id in self._kept:
+            return  # in mid-stage, and again at its end
+        self._kept[kept.message.id] = kept
+        if len(self._kept) > GOSSIP_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._tell(kept)
+
+    def _tell(self, kept: Kept) -> None:
+        self._news.append(kept.message.id)
+        self._count += 1
+
+    def _score(self, digest: str) -> None:
+        """Add what this node's trainer made of the messages."""
+        try:
+            scored = {group.key: group for group in decode_scored(self._blobs.get(digest))}
+        except (NotFoundError, BlobError, RecordRejected):
+            return  # pruned, or damaged: the rollouts themselves are shown all the same
+        for kept in self._kept.values():
+            group = scored.get(kept.key)
+            if group is not None:
+                kept.message = with_scores(kept.message, group, kept.choice)
+                self._tell(kept)
+
+    def _messages_of(self, waiting: Waiting) -> Iterator[Kept]:
+        ref = waiting.ref
+        try:
+            rollouts = self._body(ref)
+            check_origin(rollouts, ref, waiting.swarm)
+        except (NotFoundError, BlobError, RecordRejected):
+            return  # pruned, or what the node refused as well and counts among its rejections
+        account = self._ledger.accounts.get(ref.peer)
+        name = account.name if account else ""
+        for group in rollouts.groups[:MESSAGES_PER_BODY]:
+            choice = group.quoted.choice if group.quoted and group.quoted.choice < len(group.completions) else 0
+            key = (rollouts.peer, rollouts.round, rollouts.stage, group.task, group.seed, group.index)
+            yield Kept(_message(rollouts, group, choice, name, waiting), key, choice)
+
+    def _body(self, ref: RolloutsRef) -> Rollouts:
+        if ref.size_bytes > BODY_BYTES_MAX:
+            raise RecordRejected("oversize", f"rollouts of {ref.size_bytes} bytes")
+        return decode_rollouts(self._blobs.get(ref.digest))
+
+
+def with_scores(message: Message, group: ScoredGroup, choice: int) -> Message:
+    """The same with question, truth and rewards as this node has them."""
+    rewards = [reward for reward in group.rewards if math.isfinite(reward)]
+    return msgspec.structs.replace(
+        message,
+        question=shown_text(group.question, GOSSIP_CHARACTERS_MAX) or message.question,
+        truth=shown_text(group.truth, GOSSIP_CHARACTERS_MAX),
+        reward=group.rewards[choice] if choice < len(group.rewards) else None,
+        right=group.right[choice] if choice < len(group.right) else None,
+        mean_reward=sum(rewards) / len(rewards) if rewards else None,
+    )
+
+
+def _message(rollouts: Rollouts, group: Group, choice: int, name: str, waiting: Waiting) -> Message:
+    place = f"{rollouts.peer}_{rollouts.round}_{rollouts.stage}_{group.task}_{group.seed}_{group.index}"
+    return Message(
+        id=hashlib.blake2b(place.encode("utf-8", "replace")).hexdigest()[:ID_CHARACTERS],
+        peer=shown_text(rollouts.peer, 128),
+        name=name,
+        round=rollouts.round,
+        stage=rollouts.stage,
+        task=group.task,
+        question=group.quoted.question[:GOSSIP_CHARACTERS_MAX] if group.quoted else "",
+        text=group.completions[choice][:GOSSIP_CHARACTERS_MAX],
+        at=waiting.at,
+        seq=waiting.seq,
+        completions=len(group.completions),
+    )

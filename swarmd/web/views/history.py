@@ -1,0 +1,228 @@
+"""What is kept of a log's past, in bounded memory: states to fold from, so that any event can be shown at once."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import IO, NamedTuple, Protocol
+
+import msgspec
+
+from swarmd.core.applied import Applied, Projection
+from swarmd.core.state import State
+from swarmd.errors import NotFoundError
+from swarmd.eventlog.commit import Commit
+from swarmd.eventlog.fold import Base, fold
+from swarmd.eventlog.snapshot import encode_state
+from swarmd.web.views.log_cursor import Gone, Place, commits_at
+
+KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
+KEYFRAME_BYTES_MAX = 64 * 1024 * 1024  # of all of them, compressed, in a temporary file that nobody else sees
+WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
+WINDOWS_KEPT = 16
+
+
+class Follower(Projection, Protocol):
+    """A projection of a log that may be begun anew."""
+
+    def begin(self, base: Base) -> None:
+        """Forget everything: the fold begins at this state."""
+
+
+class Keyframe(NamedTuple):
+    """The state before event `seq`, where its commit begins, and where the state lies packed."""
+
+    seq: int
+    place: Place | None
+    offset: int
+    size_bytes: int
+
+
+class Keyframes:
+    """States to fold from, by number; packed in a temporary file, which is gone with the process.
+
+    Where that cannot be written no further ones are kept: folds begin further back, and take longer.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[Keyframe] = []
+        self.distance = KEYFRAME_EVENTS
+        self._file = scratch_file()
+        self._end = 0
+
+    def is_due(self, seq: int) -> bool:
+        """Whether the state before this event is worth keeping."""
+        return not self.kept or seq - self.kept[-1].seq >= self.distance
+
+    def keep(self, seq: int, place: Place | None, state: State) -> None:
+        """Pack a state; at the bound every second one goes, and the distance doubles."""
+        packed = zlib.compress(encode_state(state), 1)
+        if not self._write(packed):
+            self.distance *= 2
+            return
+        self.kept.append(Keyframe(seq, place, self._end - len(packed), len(packed)))
+        if self._end > KEYFRAME_BYTES_MAX and len(self.kept) > 2:
+            self.distance *= 2
+            self.replace(self.kept[::2])
+
+    def before(self, seq: int) -> Keyframe | None:
+        """The nearest one at or before an event."""
+        index = bisect_right(self.kept, seq, key=lambda keyframe: keyframe.seq) - 1
+        return self.kept[index] if index >= 0 else None
+
+    def unpack(self, keyframe: Keyframe) -> State:
+        """The state itself."""
+        packed = os.pread(self._file.fileno(), keyframe.size_bytes, keyframe.offset)
+        return msgspec.msgpack.decode(zlib.decompress(packed), type=State)
+
+    def begin_at(self, seq: int, state: State) -> None:
+        """Forget what lies before an event."""
+        later = [keyframe for keyframe in self.kept if keyframe.seq > seq]
+        packed = zlib.compress(encode_state(state), 1)
+        first = [Keyframe(seq, None, self._end - len(packed), len(packed))] if self._write(packed) else []
+        self.kept = first + later
+
+    def replace(self, kept: Sequence[Keyframe]) -> None:
+        """Keep only these, in a file of their own."""
+        before, self._file, self._end, self.kept = self._file, scratch_file(), 0, []
+        with before:
+            for keyframe in kept:
+                packed = os.pread(before.fileno(), keyframe.size_bytes, keyframe.offset)
+                if self._write(packed):
+                    self.kept.append(keyframe._replace(offset=self._end - len(packed)))
+
+    def _write(self, packed: bytes) -> bool:
+        try:
+            written = os.pwrite(self._file.fileno(), packed, self._end)
+        except OSError:
+            return False
+        if written == len(packed):
+            self._end += written
+        return written == len(packed)
+
+
+def scratch_file() -> IO[bytes]:
+    """A file without a name; in memory where nothing can be written."""
+    try:
+        return tempfile.TemporaryFile(prefix="swarmd-states-")
+    except OSError:
+        return os.fdopen(os.memfd_create("swarmd-states"), "w+b")
+
+
+class History:
+    """The fold so far, and the way back into it. One thread writes; any thread reads.
+
+    Attributes:
+        state: after the last event taken.
+        next_seq: of the event that comes next.
+        at: time of the last event, POSIX seconds; 0 before any.
+    """
+
+    def __init__(self, directory: Path, followers: Sequence[Follower] = ()) -> None:
+        self.directory = directory
+        self.lock = threading.RLock()
+        self.state = State()
+        self.next_seq = 0
+        self.at = 0.0
+        self._followers = tuple(followers)
+        self._place: Place | None = None
+        self._keyframes = Keyframes()
+        self._windows: list[list[Applied]] = []
+
+    @property
+    def place(self) -> Place | None:
+        """Behind the last commit taken."""
+        return self._place
+
+    def begin(self, base: Base) -> None:
+        """Start anew from a base."""
+        with self.lock:
+            self.state, self.next_seq, self.at, self._place = base.state, base.seq, 0.0, None
+            self._keyframes, self._windows = Keyframes(), []
+            self._keyframes.keep(base.seq, None, base.state)
+            for follower in self._followers:
+                follower.begin(base)
+
+    def take(self, commit: Commit, end: Place) -> list[Applied]:
+        """Fold the commit that follows; `end` is the place behind it."""
+        with self.lock:
+            if self._keyframes.is_due(self.next_seq):
+                self._keyframes.keep(self.next_seq, self._place, self.state)
+            done = list(fold([commit], self.state))
+            self.state, self.next_seq, self.at, self._place = done[-1].after, commit.end_seq, commit.at, end
+            for applied in done:
+                for follower in self._followers:
+                    follower.apply(applied)
+            return done
+
+    def drop_before(self, base: Base) -> None:
+        """The log begins at `base` now."""
+        with self.lock:
+            self._keyframes.begin_at(base.seq, base.state)
+            self._windows = [window for window in self._windows if window[0].seq >= base.seq]
+
+    # --- the way back ---
+
+    def fold_from(self, first: int, count: int) -> list[Applied]:
+        """Events `first` to `first + count - 1` with the states around them; fewer at the log's end.
+
+        Raises:
+            Gone: the log begins later.
+            LogDamaged: it cannot be read there.
+        """
+        found = self._in_windows(first, count)
+        if found is not None:
+            return found
+        with self.lock:
+            count = min(count, self.next_seq - first)
+            if count <= 0:
+                return []
+            keyframe = self._keyframes.before(first)
+            if keyframe is None:
+                raise Gone(f"the log begins at event {self.first}, event {first} was removed", "Choose a later one")
+            state = self._keyframes.unpack(keyframe)
+        commits = commits_at(self.directory, keyframe.place, keyframe.seq)
+        applied = fold((commit for commit, _ in _after(commits, keyframe.seq)), state)
+        return list(islice(applied, first - keyframe.seq, first - keyframe.seq + count))
+
+    def moment(self, seq: int) -> Applied:
+        """One event with the states around it; its neighbours are kept for the next question.
+
+        Raises:
+            NotFoundError: there is no such event (`Gone`: not any more).
+            LogDamaged: the log cannot be read there.
+        """
+        found = self._in_windows(seq, 1)
+        if found is None:
+            first = max(seq - WINDOW_EVENTS // 2, self.first)
+            window = self.fold_from(min(first, seq), WINDOW_EVENTS)
+            found = [applied for applied in window if applied.seq == seq]
+            with self.lock:
+                self._windows = [*self._windows[1 - WINDOWS_KEPT :], window] if window else self._windows
+        if not found:
+            raise NotFoundError(f"the log has no event {seq}: it ends before {self.next_seq}", "Choose an earlier one")
+        return found[0]
+
+    @property
+    def first(self) -> int:
+        """The first event that can be shown."""
+        with self.lock:
+            return self._keyframes.kept[0].seq if self._keyframes.kept else self.next_seq
+
+    def _in_windows(self, first: int, count: int) -> list[Applied] | None:
+        with self.lock:
+            for window in self._windows:
+                start = first - window[0].seq
+                if start >= 0 and start + count <= len(window):
+                    return window[start : start + count]
+        return None
+
+
+def _after(commits: Iterator[tuple[Commit, Place]], seq: int) -> Iterator[tuple[Commit, Place]]:
+    return (each for each in commits if each[0].end_seq > seq)

@@ -1,0 +1,286 @@
+"""What a node's log says of the swarm's peers: rewards, rounds, votes, when each was heard of; bounded."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+from collections.abc import Sequence
+
+from swarmd.animals import animal_name
+from swarmd.core.applied import Applied
+from swarmd.core.events import (
+    ChainBlock,
+    ChainReorged,
+    MemberLeft,
+    MemberSeen,
+    ReportSeen,
+    RewardLog,
+    RolloutsGathered,
+    StageTrained,
+    VoteLog,
+)
+from swarmd.core.state import State
+from swarmd.core.values import Standing
+from swarmd.eventlog.fold import Base
+from swarmd.web.shapes import CURVE_POINTS_MAX, Curve, Point
+from swarmd.web.views.moments import shown_text
+
+PEERS_MAX = 8192  # further ones are not counted
+POINTS_MAX = 98_304  # of all peers' curves together; beyond, each has fewer than CURVE_POINTS_MAX
+POINTS_LEAST = 16  # of one peer
+BLOCKS_OPEN = 4096  # newest rewards and votes on the chain that a reorganisation may take back
+VOTES_KEPT = 64
+TEXT_CHARACTERS_MAX = 128  # of an id or a name
+_PER_POINT = 4  # numbers: round, stage, reward, time
+
+
+class PeerAccount:
+    """What is known of one peer."""
+
+    __slots__ = (
+        "id",
+        "known",
+        "last_reward",
+        "left",
+        "name",
+        "place",
+        "points",
+        "reward",
+        "rounds",
+        "seen_at",
+        "votes",
+    )
+
+    def __init__(self, peer: str) -> None:
+        self.id = shown_text(peer, TEXT_CHARACTERS_MAX)
+        self.name = animal_name(peer)
+        self.reward = 0.0
+        self.known = False  # whether any reward of it is
+        self.rounds = 0
+        self.place = (-1, -1)  # last round and stage
+        self.last_reward: float | None = None  # that of `place`, where it is known
+        self.seen_at: float | None = None
+        self.left = False
+        self.votes = 0
+        self.points = array("d")
+
+    def credit(self, round_: int, stage: int, reward: float, at: float) -> None:
+        """Add the reward of a stage later than all so far."""
+        self.reward += reward
+        self.known = True
+        self.appear(round_, stage, at)
+        self.last_reward = reward
+        self.points.extend((round_, stage, reward, at))
+
+    def appear(self, round_: int, stage: int, at: float) -> None:
+        """It took part in a stage."""
+        if (round_, stage) > self.place:
+            self.rounds += round_ != self.place[0]
+            self._move((round_, stage))
+        self.seen_at = at
+
+    def _move(self, place: tuple[int, int]) -> None:
+        """Its last stage is a later one, of which no reward is known yet."""
+        self.place, self.last_reward = place, None
+
+    def settle(self, round_: int, reward: float, rounds: int, last_round: int, at: float) -> None:
+        """Take over its sum up to a round."""
+        later = [point for point in self.curve().points if point.round > round_]
+        self.reward = reward + sum(point.reward for point in later)
+        self.rounds = rounds + len({point.round for point in later})
+        if last_round > self.place[0]:
+            self._move((last_round, 0))
+        self.known = True
+        self.seen_at = self.seen_at or at
+
+    def thin(self, points_max: int) -> None:
+        """Of the older half of the curve, leave every second point."""
+        if len(self.points) > points_max * _PER_POINT:
+            count = len(self.points) // _PER_POINT
+            kept = [*range(0, count // 2, 2), *range(count // 2, count)]
+            points = self.points
+            self.points = array("d", (points[i * _PER_POINT + k] for i in kept for k in range(_PER_POINT)))
+
+    def curve(self) -> Curve:
+        """For an answer."""
+        rows = zip(*[iter(self.points)] * _PER_POINT, strict=True)
+        return Curve(self.id, self.name, tuple(Point(int(r), int(s), reward, at) for r, s, reward, at in rows))
+
+
+class Ledger:
+    """Follows the fold.
+
+    Where a contract keeps the rounds, rewards are those on the chain; else those in reports, and this node's own.
+
+    Attributes:
+        accounts: by peer id.
+        votes: latest votes on the chain: (block, voter's peer id, round, winners' peer ids).
+        turned_away: peers beyond `PEERS_MAX`.
+        settled_round: up to which the coordinator's sums were taken over, -1 for none.
+        version: changes with every change.
+    """
+
+    def __init__(self) -> None:
+        self.begin(Base())
+
+    def begin(self, base: Base) -> None:
+        self.accounts: dict[str, PeerAccount] = {}
+        self.votes: deque[tuple[int, str, int, tuple[str, ...]]] = deque(maxlen=VOTES_KEPT)
+        self.turned_away = 0
+        self.settled_round = -1
+        self.version = 0
+        self._on_chain: deque[tuple[int, str, int, int, float]] = deque(maxlen=BLOCKS_OPEN)
+        self._own = ""
+        self._seed(base.state)
+
+    def _seed(self, state: State) -> None:
+        """What a state knows of times before the log begins."""
+        if state.settings is not None:
+            self._own = state.settings.peer
+        if state.coordination is not None:
+            for member in state.coordination.members:
+                if account := self._account(member.peer):
+                    account.name = _name(member.name) or account.name
+                    account.reward, account.rounds, account.left = member.reward, member.rounds, member.left
+                    account.place, account.known = (member.last_round, 0), member.rounds > 0
+        elif state.rewards and state.chain is None and (account := self._account(self._own)):
+            account.reward, account.rounds, account.known = state.reward_total, state.rounds_joined, True
+            account.place = state.done
+
+    def apply(self, applied: Applied) -> None:
+        event, at, state = applied.event, applied.at, applied.after
+        if state.settings is not None and state.settings.peer != self._own:
+            self._own = state.settings.peer
+            self._meet(self._own, state.settings.name, at)
+        if isinstance(event, MemberSeen):
+            self._meet(event.peer, event.name, at)
+        elif isinstance(event, MemberLeft):
+            self._leave(event.peer)
+        elif isinstance(event, ReportSeen):
+            self._report(event.peer, event.round, event.stage, event.reward, at, state)
+        elif isinstance(event, StageTrained):
+            self._report(self._own, event.round, event.stage, event.reward, at, state)
+        elif isinstance(event, RolloutsGathered):
+            self._gather(event, at)
+        elif isinstance(event, ChainBlock):
+            self._block(event, state)
+        elif isinstance(event, ChainReorged):
+            self._reorganise(event.fork.number)
+        else:
+            return
+        self.version += 1
+
+    def settle(self, round_: int, standings: Sequence[Standing], at: float) -> None:
+        """Take over the coordinator's sums up to a round; what is known of later ones comes on top."""
+        for standing in standings:
+            account = self._account(standing.peer)
+            if account is not None and math.isfinite(standing.reward):
+                account.name = _name(standing.name) or account.name
+                account.settle(round_, standing.reward, standing.rounds, standing.last_round, at)
+        self.settled_round = round_
+        self.version += 1
+
+    def carry(self, peer: str, reward: float) -> None:
+        """Add what a peer had on the chain before the first block that is known."""
+        if account := self._account(peer):
+            account.reward += reward
+            account.known = account.known or reward != 0
+            self.version += 1
+
+    def reporters(self, round_: int, stage: int) -> tuple[str, ...]:
+        """Whose rewards for a stage are on the chain, among the newest `BLOCKS_OPEN`."""
+        place = (round_, stage)
+        return tuple({entry[1]: None for entry in self._on_chain if entry[2:4] == place})
+
+    # --- rules ---
+
+    def _account(self, peer: str) -> PeerAccount | None:
+        account = self.accounts.get(peer)
+        if account is None and peer:
+            if len(self.accounts) >= PEERS_MAX:
+                self.turned_away += 1
+                return None
+            account = self.accounts[peer] = PeerAccount(peer)
+        return account
+
+    def _meet(self, peer: str, name: str, at: float) -> None:
+        if account := self._account(peer):
+            account.name = _name(name) or account.name
+            account.seen_at, account.left = at, False
+
+    def _leave(self, peer: str) -> None:
+        if account := self._account(peer):
+            account.left = True
+
+    def _report(self, peer: str, round_: int, stage: int, reward: float, at: float, state: State) -> None:
+        account = self._account(peer)
+        if account is None or (account.known and (round_, stage) <= account.place):
+            return
+        if state.chain is not None:
+            account.appear(round_, stage, at)
+        else:
+            self._credit(account, round_, stage, reward, at)
+
+    def _credit(self, account: PeerAccount, round_: int, stage: int, reward: float, at: float) -> None:
+        if reward == reward and abs(reward) != float("inf"):
+            account.credit(round_, stage, reward, at)
+            account.thin(min(CURVE_POINTS_MAX, max(POINTS_LEAST, POINTS_MAX // len(self.accounts))))
+
+    def _gather(self, event: RolloutsGathered, at: float) -> None:
+        for ref in event.rollouts:
+            account = self._account(ref.peer)
+            if account is not None and not account.known:
+                account.appear(ref.round, ref.stage, at)
+            elif account is not None:
+                account.seen_at = at
+
+    # --- the chain ---
+
+    def _block(self, event: ChainBlock, state: State) -> None:
+        chain = state.settings.chain if state.settings else None
+        scale = chain.reward_scale if chain else 1000
+        block = event.block
+        for entry in event.logs:
+            if isinstance(entry, RewardLog) and (account := self._account(entry.peer)):
+                reward = _scaled(entry.reward, scale)
+                self._credit(account, entry.round, entry.stage, reward, block.at)
+                self._on_chain.append((block.number, entry.peer, entry.round, entry.stage, reward))
+            elif isinstance(entry, VoteLog):
+                self.votes.append((block.number, entry.peer, entry.round, entry.winners))
+                self._vote(entry.winners, 1)
+
+    def _vote(self, winners: tuple[str, ...], count: int) -> None:
+        for winner in winners:
+            if account := self._account(winner):
+                account.votes += count
+
+    def _reorganise(self, fork: int) -> None:
+        """Take back what lay above the fork."""
+        while self._on_chain and self._on_chain[-1][0] > fork:
+            _, peer, round_, _, reward = self._on_chain.pop()
+            account = self.accounts[peer]
+            account.reward -= reward
+            del account.points[-_PER_POINT:]
+            account.place, account.last_reward = _last_of(account.points)
+            account.rounds -= account.place[0] != round_
+        while self.votes and self.votes[-1][0] > fork:
+            self._vote(self.votes.pop()[3], -1)
+
+
+def _name(name: str) -> str:
+    return shown_text(name, TEXT_CHARACTERS_MAX)
+
+
+def _scaled(reward: str, scale: int) -> float:
+    """An int256 in decimal as a reward."""
+    try:
+        return int(reward) / scale
+    except (ValueError, OverflowError):
+        return float("nan")
+
+
+def _last_of(points: array[float]) -> tuple[tuple[int, int], float | None]:
+    if not points:
+        return (-1, -1), None
+    return (int(points[-4]), int(points[-3])), points[-2]

@@ -1,0 +1,343 @@
+"""A node's log as source: of the swarm as it knows it, and of all that the node did."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from swarmd import __version__
+from swarmd.config import Config
+from swarmd.core.applied import Applied
+from swarmd.core.state import State
+from swarmd.dht.wire.leaderboard import read_standings
+from swarmd.errors import ControlError, NotFoundError, SwarmdError
+from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.fold import Base
+from swarmd.eventlog.retention import log_bytes
+from swarmd.observe.control import NoDaemon, ask
+from swarmd.observe.status import LogStatus, Status, status_of
+from swarmd.observe.telemetry.metrics import Metrics
+from swarmd.paths import DataPaths
+from swarmd.web.http.work import Work
+from swarmd.web.shapes import (
+    CURVES_MAX,
+    ChartsView,
+    Curves,
+    EventPage,
+    EventRow,
+    Gossip,
+    Here,
+    Message,
+    Moment,
+    Overview,
+    RecipeView,
+    StagesView,
+    SwarmView,
+    TrainingView,
+)
+from swarmd.web.sources import PEERS_ANSWERED_MAX, Beacon, Unavailable
+from swarmd.web.views.charts import charts_view
+from swarmd.web.views.gossip import GossipFeed
+from swarmd.web.views.history import History
+from swarmd.web.views.ledger import Ledger
+from swarmd.web.views.moments import event_row, moment_of, plain
+from swarmd.web.views.overview import Timeline
+from swarmd.web.views.recipe import recipe_view
+from swarmd.web.views.stages import Stages
+from swarmd.web.views.stories import Stories
+from swarmd.web.views.swarm import Circumstances, peer_rows, swarm_view
+from swarmd.web.views.tail import LogTail
+from swarmd.web.views.trained import Trained
+
+FOLDING_THREADS = 2  # for questions about the log's past
+THREADS = 2  # for all others that take time
+CURVES_SHOWN = 10  # where none are asked for
+STATUS_FRESH_S = 0.4  # a status so young is given again
+ASK_S = 2.0  # longest wait for the daemon
+
+
+class Facts(NamedTuple):
+    """What the log does not know of its swarm."""
+
+    kind: str = ""
+    explorer: str = ""
+    config: Config | None = None
+
+
+def facts_of(config: Config | None) -> Facts:
+    """What a configuration adds, where there is one."""
+    return Facts(config.swarm.kind, config.web.explorer, config) if config is not None else Facts()
+
+
+class _Counting:
+    """Hands the fold to the metrics, which count from a daemon's start on."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def begin(self, base: Base) -> None:
+        self._metrics.begin(base.state)
+
+    def apply(self, applied: Applied) -> None:
+        self._metrics.apply(applied)
+
+
+class LogNode:
+    """Follows the log of one node.
+
+    Args:
+        paths: its data directory; the daemon may be up or down.
+        facts: what a configuration adds.
+        metrics: counts along.
+        archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
+
+    Attributes:
+        told: called in the event loop with each batch of new events.
+    """
+
+    def __init__(
+        self, paths: DataPaths, facts: Facts | None = None, metrics: Metrics | None = None, archive: Path | None = None
+    ) -> None:
+        self.paths = paths
+        self.metrics = metrics or Metrics(paths)
+        self.told: Callable[[Sequence[Applied]], None] | None = None
+        self._facts = facts or Facts()
+        self._live = archive is None
+        self._directory = archive or paths.events
+        self._ledger, self._stages, self._timeline = Ledger(), Stages(), Timeline()
+        self._feed = GossipFeed(Blobs(paths.blobs), self._ledger)
+        self._trained = Trained()
+        followers = (self._ledger, self._stages, self._timeline, self._feed, self._trained, _Counting(self.metrics))
+        self._history = History(self._directory, followers)
+        self._stories = Stories(self._history, self._stages, self._timeline)
+        self._tail = LogTail(self._history, self._tell, grows=self._live)
+        self._folds = Work("folds", FOLDING_THREADS)
+        self._answers = Work("answers", THREADS)
+        self._watch = Work("watch", 1, bounded=False)  # so that health is told whatever else is asked
+        self._standings_stamp = 0
+        self._status: Status | None = None
+        self._status_lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop
+        self.changes: Beacon
+
+    async def start(self) -> None:
+        """Begin to read; returns at once."""
+        self._loop = asyncio.get_running_loop()
+        self.changes = Beacon()
+        self._tail.start()
+
+    async def stop(self) -> None:
+        """End the reading thread."""
+        await asyncio.to_thread(self._tail.stop)
+        for work in (self._folds, self._answers, self._watch):
+            work.stop()
+
+    def _tell(self, batch: list[Applied]) -> None:
+        """In the tail's thread."""
+        self._loop.call_soon_threadsafe(self._ring, batch)
+
+    def _ring(self, batch: list[Applied]) -> None:
+        if batch and self.told is not None:
+            self.told(batch)
+        self.changes.ring()
+
+    # --- the swarm ---
+
+    async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
+        return await self._answers.do(self._view, peers_max)
+
+    def _view(self, peers_max: int) -> SwarmView:
+        self._settle()
+        with self._history.lock:
+            state, at = self._history.state, self._history.at
+            around = Circumstances(self._facts.kind, self._facts.explorer, at, self._history.first, self._notes())
+            return swarm_view(state, self._ledger, around, peers_max)
+
+    def _settle(self) -> None:
+        """Take over the coordinator's sums where the network worker has read newer ones."""
+        settings = self.state.settings
+        if not self._live or settings is None or settings.role != "follower" or not self._tail.caught_up.is_set():
+            return
+        with contextlib.suppress(OSError):
+            stamp = self.paths.standings.stat().st_mtime_ns
+            if stamp == self._standings_stamp and self._ledger.settled_round >= 0:
+                return
+            self._standings_stamp = stamp
+            kept = read_standings(self.paths.standings, settings.swarm)
+            if kept is not None:
+                with self._history.lock:
+                    self._ledger.settle(kept.round, kept.standings, stamp / 1e9)
+
+    def _notes(self) -> tuple[str, ...]:
+        trouble, share = self._tail.trouble, self._tail.share_read
+        notes = (f"The log cannot be read to its end: {trouble}.",) if trouble else ()
+        return notes + ((f"The log is being read: {share:.0%} so far.",) if share < 1 else ())
+
+    async def curves(self, peers: Sequence[str]) -> Curves:
+        return await self._answers.do(self._curves, tuple(peers))
+
+    def _curves(self, peers: Sequence[str]) -> Curves:
+        self._settle()
+        with self._history.lock:
+            accounts = self._ledger.accounts
+            if not peers:
+                rows = peer_rows(self._history.state, self._ledger)
+                peers = [row.id for row in rows if row.known][:CURVES_SHOWN]
+            return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
+
+    async def gossip(self, since_round: int = -1) -> Gossip:
+        return Gossip(await self._answers.do(self._feed.latest, since_round))
+
+    async def messages_since(self, count: int) -> tuple[list[Message], int]:
+        """What was shared beyond the first `count` messages, oldest first, and how many there are; nothing for -1."""
+        return await self._answers.do(self._feed.since, count) if self._feed.has_beyond(count) else ([], count)
+
+    # --- the node ---
+
+    @property
+    def state(self) -> State:
+        """After the last event read."""
+        return self._history.state
+
+    @property
+    def next_seq(self) -> int:
+        """Of the event that comes next."""
+        return self._history.next_seq
+
+    def here(self) -> Here:
+        """What this is."""
+        settings = self.state.settings
+        return Here(
+            version=__version__,
+            node=True,
+            swarm=True,
+            live=self._live,
+            peer=settings.peer if settings else "",
+            name=settings.name if settings else "",
+            swarm_id=settings.swarm if settings else "",
+            data=self.paths.root.resolve().name,
+            trouble=str(self._tail.trouble or ""),
+            read=self._tail.share_read,
+        )
+
+    async def events(self, first: int, count: int) -> EventPage:
+        """Events from `first` on; a negative one counts from the end. Raises NotFoundError, LogDamaged."""
+        return await self._folds.do(self._events, first, count)
+
+    def _events(self, first: int, count: int) -> EventPage:
+        begin, end = self._history.first, self._history.next_seq
+        start = max(begin, end + first) if first < 0 else max(begin, first)
+        rows = tuple(map(event_row, self._history.fold_from(start, min(count, max(0, end - start)))))
+        return EventPage(begin, end, rows)
+
+    async def rows_between(self, first: int, end: int) -> tuple[EventRow, ...]:
+        """Events `first` to `end - 1`, as far as the log has them."""
+        return (await self.events(first, end - first)).events if first < end else ()
+
+    async def moment(self, seq: int) -> Moment:
+        """An event and all that came of it. Raises NotFoundError, LogDamaged."""
+        return await self._folds.do(self._moment, seq)
+
+    def _moment(self, seq: int) -> Moment:
+        return moment_of(self._history.moment(seq))
+
+    def charts(self) -> ChartsView:
+        """The charts and where they are."""
+        return charts_view(self.state)
+
+    def stages(self) -> StagesView:
+        """What was done of each stage."""
+        with self._history.lock:
+            return self._stages.view()
+
+    def training(self) -> TrainingView:
+        """What each trained stage gave."""
+        with self._history.lock:
+            return self._trained.view()
+
+    def recipe(self) -> RecipeView:
+        """What is trained, and how."""
+        return recipe_view(self.state, self._trained.trainer, self._facts.config)
+
+    async def story(self, round_: int) -> dict[str, Any]:
+        """What became of a round, as `swarmd explain` tells it. Raises NotFoundError, LogDamaged."""
+        status = await self.status()
+        now = time.time() if status.source == "daemon" or status.process.state == "mute" else None
+        shown = plain(await self._folds.do(self._stories.story, round_, now))
+        assert isinstance(shown, dict)
+        return shown
+
+    async def overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
+        """The log in time."""
+        return await self._answers.do(self._overview, since, until, buckets)
+
+    def _overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
+        with self._history.lock:
+            return self._timeline.overview(since, until, buckets, self._history.first)
+
+    async def render_metrics(self, accept: str) -> tuple[bytes, str]:
+        """Body and content type of the metrics."""
+        return await self._answers.do(self._render_metrics, accept)
+
+    def _render_metrics(self, accept: str) -> tuple[bytes, str]:
+        status: Status | None = None
+        with contextlib.suppress(SwarmdError):
+            status = self._fresh_status()
+        return self.metrics.render(status, accept)
+
+    @property
+    def latest_status(self) -> Status | None:
+        """The status that was asked for last; `keep_status` keeps it young."""
+        return self._status
+
+    async def keep_status(self, every_s: float) -> None:
+        """Ask for the status again and again until cancelled."""
+        while True:
+            with contextlib.suppress(SwarmdError):
+                await self.status()
+            await asyncio.sleep(every_s)
+
+    async def status(self) -> Status:
+        """How the node is: from its daemon, or from its log. Raises Unavailable where neither says anything."""
+        return await self._watch.do(self._fresh_status)
+
+    async def shown_status(self) -> dict[str, Any]:
+        """The status as anybody may see it: without what looks like a secret."""
+        shown = plain(await self.status())
+        assert isinstance(shown, dict)
+        return shown
+
+    def _fresh_status(self) -> Status:
+        with self._status_lock:
+            if self._status is None or not 0 <= time.time() - self._status.at < STATUS_FRESH_S:
+                self._status = self._ask()
+            return self._status
+
+    def _ask(self) -> Status:
+        if not self._live:
+            return self._status_of_log("")
+        try:
+            return msgspec.json.decode(ask(self.paths.control, "status", ASK_S), type=Status)
+        except NoDaemon:
+            return self._status_of_log("")
+        except ControlError as error:
+            return self._status_of_log(error.message)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return self._status_of_log(f"the daemon's answer is not understood: {error}")
+
+    def _status_of_log(self, mute: str) -> Status:
+        if not self._tail.caught_up.is_set():
+            raise Unavailable("no daemon answers, and the log is still being read", "Ask again in a moment")
+        try:
+            size_bytes = log_bytes(self._directory)
+        except (NotFoundError, OSError) as error:
+            raise Unavailable(f"neither daemon nor log can be read: {error}") from error
+        log = LogStatus(str(self._directory), self.next_seq, size_bytes)
+        return status_of(self.state, time.time(), log, mute=mute)

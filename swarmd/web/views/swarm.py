@@ -1,0 +1,163 @@
+"""The swarm as one node's log knows it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from swarmd.core.coordinator.coordination import expected_of
+from swarmd.core.peers.evidence import barred_until
+from swarmd.core.state import Coordination, State
+from swarmd.observe.narrative.conduct import complaints_of
+from swarmd.observe.narrative.equivocations import equivocation_notes
+from swarmd.web.shapes import ChainView, PeerRow, SwarmView
+from swarmd.web.views.ledger import Ledger, PeerAccount
+from swarmd.web.views.moments import number, shown_text
+
+SUBMISSIONS_SHOWN = 32
+TEXT_CHARACTERS_MAX = 128  # of an id
+
+
+class Circumstances(NamedTuple):
+    """What a view needs beside the state and the ledger."""
+
+    kind: str
+    explorer: str
+    at: float
+    begin: int  # first event that the log still has
+    notes: tuple[str, ...]
+
+
+def swarm_view(state: State, ledger: Ledger, around: Circumstances, peers_max: int) -> SwarmView:
+    """Where the swarm is and who takes part, the first `peers_max` by rank."""
+    settings, clock = state.settings, state.clock
+    rows = peer_rows(state, ledger)
+    coordination = state.coordination
+    return SwarmView(
+        swarm=settings.swarm if settings else "",
+        kind=around.kind,
+        source="log",
+        at=around.at,
+        round=clock.round if clock else -1,
+        stage=clock.stage if clock else -1,
+        stages=(state.chain.stages if state.chain else 0) or (settings.stages if settings else 1),
+        opened_at=number(clock.opened_at) if clock else None,
+        deadline_at=number(clock.deadline_at) if clock else None,
+        final=clock.final if clock else False,
+        coordinator=_coordinator(state),
+        reports=_reports(state, ledger),
+        expected=len(expected_of(coordination)) if coordination else None,
+        peers=tuple(rows[:peers_max]),
+        total=len(rows),
+        chain=_chain(state, ledger, around.explorer) if state.chain else None,
+        notes=(*around.notes, *_notes(state, ledger, around.begin)),
+    )
+
+
+def _coordinator(state: State) -> str:
+    settings = state.settings
+    if settings is None or settings.chain is not None:
+        return ""
+    return settings.coordinator or (settings.peer if settings.role == "coordinator" else "")
+
+
+def _reports(state: State, ledger: Ledger) -> int:
+    """Reports of the open stage that this node knows of."""
+    if state.coordination is not None:
+        return len(state.coordination.reports)
+    if state.chain is not None:
+        return len(state.chain.reporters)
+    place = (state.clock.round, state.clock.stage) if state.clock else None
+    return sum(account.known and account.place == place for account in ledger.accounts.values())
+
+
+def peer_rows(state: State, ledger: Ledger) -> list[PeerRow]:
+    """Everybody, by rank: highest reward first, ties by peer id; those of whom no reward is known come last."""
+    sums = _sums(state.coordination) if state.coordination else {}
+    ranked = sorted(
+        ((peer, account, *sums.get(peer, (account.reward, account.rounds))) for peer, account in _entries(ledger)),
+        key=lambda row: (not row[1].known, -row[2], row[0]),
+    )
+    chained, barred = state.chain is not None, barred_until(state)
+    return [
+        PeerRow(
+            id=account.id,
+            name=account.name,
+            rank=rank,
+            reward=reward,
+            rounds=rounds,
+            last_round=account.place[0],
+            last_stage=account.place[1],
+            last_reward=account.last_reward,
+            seen_at=account.seen_at,
+            present=not account.left,
+            votes=account.votes if chained else None,
+            known=account.known,
+            barred_until=barred.get(peer),
+        )
+        for rank, (peer, account, reward, rounds) in enumerate(ranked, 1)
+    ]
+
+
+def _entries(ledger: Ledger) -> list[tuple[str, PeerAccount]]:
+    return list(ledger.accounts.items())
+
+
+def _sums(coordination: Coordination) -> dict[str, tuple[float, int]]:
+    """The coordinator's own accounts, with what the open stage will add: it counts reports in time, and no others."""
+    open_ = {report.peer: report.reward for report in coordination.reports}
+    round_ = coordination.round
+    return {
+        member.peer: (
+            member.reward + open_.get(member.peer, 0.0),
+            member.rounds + (member.peer in open_ and member.last_round != round_),
+        )
+        for member in coordination.members
+    }
+
+
+def _chain(state: State, ledger: Ledger, explorer: str) -> ChainView:
+    chain = state.chain
+    assert chain is not None
+    return ChainView(
+        chain_id=chain.chain_id,
+        contract=shown_text(chain.contract, TEXT_CHARACTERS_MAX),
+        round=chain.round,
+        stage=chain.stage,
+        head=chain.recent[-1].number if chain.recent else -1,
+        account=chain.account,
+        explorer=explorer,
+        votes=tuple((voter, round_, winners) for _, voter, round_, winners in reversed(ledger.votes)),
+        submissions=tuple((own.id, own.chart, own.hash) for own in reversed(state.submissions[-SUBMISSIONS_SHOWN:])),
+    )
+
+
+def isolated_words(who: str, why: str) -> str:
+    """That somebody who tells of a swarm does not hear it."""
+    return f"{who} is isolated: {why}. What is shown may be old."
+
+
+def _notes(state: State, ledger: Ledger, begin: int) -> tuple[str, ...]:
+    notes = []
+    settings = state.settings
+    if settings is None:
+        return ("The log is empty: the node has not started yet.",)
+    if settings.role == "follower" and settings.chain is None:
+        notes.append(_others_rewards(ledger.settled_round))
+    notes += [f"Of what this node has seen: {complaint}." for complaint in complaints_of(state)]
+    if begin > 0:
+        notes.append(f"The log begins at event {begin}; of what came before it has sums only.")
+    notes += equivocation_notes(state)
+    if ledger.turned_away:
+        notes.append("There are more peers than this server keeps count of.")
+    if state.link.isolated:
+        notes.append(isolated_words("This node", state.link.isolated))
+    if state.chain is not None and state.chain.chart != "up":
+        notes.append("The chain cannot be read at present; what is shown of it may be old.")
+    return tuple(notes)
+
+
+def _others_rewards(settled_round: int) -> str:
+    """What a follower knows of them."""
+    if settled_round < 0:
+        return "This is a follower's log: of other peers it has what they shared, not their rewards."
+    return f"Rewards of other peers are those of the coordinator's leaderboard after round {settled_round}."

@@ -1,0 +1,190 @@
+"""A thread that follows a log: folds what is there, then what is appended, and says so; costs little while idle."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from swarmd.core.applied import Applied
+from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
+from swarmd.eventlog.fold import oldest_base
+from swarmd.eventlog.frame import HEAD, judge_tail
+from swarmd.eventlog.segment import list_segments, read_header
+from swarmd.web.views.history import History
+from swarmd.web.views.log_cursor import Gone, begin_of, commits_at
+
+POLL_S = 0.15  # between two looks at the log's end; what waking up costs is most of what following costs
+SUSPECT_POLLS = 40  # bytes that are no whole frame for so many looks are judged: an append in progress, or damage
+AGAIN_S = 5.0  # after trouble, before the log is looked at again
+BATCH_EVENTS = 64  # told at once while there is much to read
+ALMOST = 0.999  # the share told at most before the log's end was reached
+
+log = logging.getLogger("swarmd.web")
+
+Told = Callable[[list[Applied]], None]
+
+
+class LogTail:
+    """Keeps a `History` at its log's end.
+
+    Args:
+        history: to be fed.
+        told: called in the tail's thread with the events of each commit once the log's end was reached, with nothing
+            when trouble came or went.
+        grows: False for an archive: it is read once.
+
+    Attributes:
+        caught_up: set when the log's end was reached, or trouble met, for the first time.
+        trouble: why the log cannot be read (further), empty while it can.
+    """
+
+    def __init__(self, history: History, told: Told, grows: bool = True) -> None:
+        self.caught_up = threading.Event()
+        self.trouble: SwarmdError | None = None
+        self._history = history
+        self._told = told
+        self._grows = grows
+        self._stop = threading.Event()
+        self._directory_stamp = -1
+        self._suspect = 0
+        self._thread = threading.Thread(target=self._run, name="log-tail", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; waits for the commit it is at."""
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def share_read(self) -> float:
+        """How much of the log's bytes has been read, 0 to 1; 1 once its end was reached."""
+        if self.caught_up.is_set():
+            return 1.0
+        try:
+            segments = list_segments(self._history.directory)
+            sizes = {path: path.stat().st_size for path in segments}
+        except (OSError, NotFoundError):
+            return 0.0
+        place = self._history.place
+        done = sum(size for path, size in sizes.items() if place is not None and path < place.path)
+        # What was read last may not have been taken by everybody yet.
+        return min(ALMOST, (done + (place.offset if place else 0)) / max(1, sum(sizes.values())))
+
+    def _run(self) -> None:
+        started = False
+        while not self._stop.is_set():
+            try:
+                if not started:
+                    self._history.begin(oldest_base(self._history.directory))
+                    started = True
+                self._follow()
+                return
+            except Exception as error:  # no log yet, segments gone, damage, a disk that does not read, a fault of ours
+                trouble = trouble_of(error, self._history.directory)
+                if trouble is not error and str(trouble) != str(self.trouble):
+                    log.warning("WARNING the event log is not read on", exc_info=error)
+                self._note(trouble)
+                started = started and not isinstance(error, Gone)  # what comes next is gone: begin where the log does
+                if not self._grows:
+                    return
+                self._stop.wait(POLL_S if isinstance(error, Gone) else AGAIN_S)
+
+    def _follow(self) -> None:
+        """Read until stopped, or to the end of a log that does not grow."""
+        while not self._stop.is_set():
+            if self._has_more():
+                self._read()
+            if not self._grows:
+                self._judge()
+            if self.trouble is not None:
+                self._note(None)
+            self.caught_up.set()
+            if not self._grows:
+                return
+            self._stop.wait(POLL_S)
+
+    def _read(self) -> None:
+        history = self._history
+        batch: list[Applied] = []
+        for commit, end in commits_at(history.directory, history.place, history.next_seq):
+            if commit.end_seq <= history.next_seq:
+                continue
+            batch += history.take(commit, end)
+            self._suspect = 0
+            if len(batch) >= BATCH_EVENTS:
+                self._tell(batch)
+                batch = []
+            if self._stop.is_set():
+                return
+        self._tell(batch)
+
+    def _tell(self, batch: list[Applied]) -> None:
+        if batch and self.caught_up.is_set():
+            self._told(batch)
+
+    def _note(self, error: SwarmdError | None) -> None:
+        if str(error) != str(self.trouble):
+            if error is not None and not isinstance(error, Gone):
+                log.warning("WARNING the event log cannot be read: %s", error)
+            self.trouble = error
+            self._told([])
+        if error is not None:
+            self.caught_up.set()
+
+    # --- is there more? ---
+
+    def _has_more(self) -> bool:
+        """Whether there is something behind the place that was reached, or segments came or went."""
+        directory = self._history.directory
+        stamp = directory.stat().st_mtime_ns if directory.is_dir() else 0
+        if stamp != self._directory_stamp:
+            self._directory_stamp = stamp
+            self._heed_removal(directory)
+            return True
+        place = self._history.place
+        if place is None:
+            return True
+        try:
+            with place.path.open("rb", buffering=0) as file:
+                head = os.pread(file.fileno(), HEAD.size, place.offset)
+        except FileNotFoundError:
+            return True
+        if not head.strip(b"\0"):
+            return False
+        self._suspect += 1
+        if self._suspect == SUSPECT_POLLS:
+            self._judge()
+        return True
+
+    def _judge(self) -> None:
+        """Raise LogDamaged where what lies behind the place that was reached is no append in progress."""
+        place = self._history.place
+        self._suspect = 0
+        if place is None or not place.path.exists():
+            return
+        with place.path.open("rb", buffering=0) as file:
+            opening = read_header(file, place.path)
+            if judge_tail(file, place.offset, opening.seed).verdict == "damaged":
+                raise LogDamaged(f"{place.path} is damaged at byte {place.offset}", "See `swarmd log verify`")
+
+    def _heed_removal(self, directory: Path) -> None:
+        """Forget what was removed at the log's front."""
+        begin = begin_of(directory)
+        if begin > self._history.first:
+            base = oldest_base(directory)
+            if self._history.first < base.seq <= self._history.next_seq:
+                self._history.drop_before(base)
+
+
+def trouble_of(error: Exception, directory: Path) -> SwarmdError:
+    """An error as the page tells it."""
+    if isinstance(error, SwarmdError):
+        return error
+    if isinstance(error, OSError):
+        return SwarmdError(f"{error.filename or directory}: {error.strerror or error}", "Look at the disk")
+    return SwarmdError(f"{directory} cannot be folded: {type(error).__name__}", "See `swarmd replay --verify`")

@@ -1,0 +1,64 @@
+"""What each trained stage gave: followed through the fold, in bounded memory."""
+
+from __future__ import annotations
+
+from swarmd.core.applied import Applied
+from swarmd.core.events import StageTrained, TrainerReady
+from swarmd.eventlog.fold import Base
+from swarmd.web.shapes import TrainedStage, TrainingView
+from swarmd.web.views.moments import number
+
+STAGES_MAX = 1024  # kept; beyond, of the older half every second one goes
+
+
+class Trained:
+    """Follows the fold.
+
+    Attributes:
+        trainer: the last one that was ready, be it down now.
+    """
+
+    def __init__(self) -> None:
+        self.begin(Base())
+
+    def begin(self, base: Base) -> None:
+        self._stages: dict[tuple[int, int], TrainedStage] = {}
+        self._total = 0
+        self.trainer = base.state.trainer
+        self._before: float | None = None
+
+    def apply(self, applied: Applied) -> None:
+        event = applied.event
+        if isinstance(event, TrainerReady):
+            self.trainer = applied.after.trainer
+        if not isinstance(event, StageTrained):
+            return
+        if event.held_out_before is not None:
+            self._before = number(event.held_out_before)
+        place = (event.round, event.stage)
+        self._total += place not in self._stages
+        self._stages[place] = TrainedStage(
+            event.round,
+            event.stage,
+            applied.seq,
+            number(applied.at) or 0.0,
+            number(event.reward),
+            None if event.held_out is None else number(event.held_out),
+            event.steps,
+            event.tokens,
+            number(event.seconds) or 0.0,
+            event.peer_groups,
+            sum(count for _, count in event.rejected),
+        )
+        if len(self._stages) > STAGES_MAX:
+            self._thin()
+
+    def _thin(self) -> None:
+        rows = list(self._stages.values())
+        half = len(rows) // 2
+        self._stages = {(row.round, row.stage): row for row in (*rows[:half:2], *rows[half:])}
+
+    def view(self) -> TrainingView:
+        """For an answer."""
+        rows = sorted(self._stages.values(), key=lambda row: (row.round, row.stage))
+        return TrainingView(tuple(rows), self._total, self._before)

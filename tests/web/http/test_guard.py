@@ -1,0 +1,288 @@
+"""Who is let in: host names, other sites' pages, tokens, methods; and what every answer carries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from swarmd.errors import ConfigError
+from swarmd.http_server import Address
+from swarmd.web.http.guard import Doors, host_of, known_hosts
+from swarmd.web.http.login import ADDRESSES_MAX, COOKIE, FAILURES_MAX, Login, safe_path
+from swarmd.web.http.origins import origin_of
+from tests.web.serving import FOLLOWER, LOCAL, Served, copy_of, served
+
+TOKEN = "correct-horse-battery-staple"
+OPEN = ("/", "/node", "/login", "/static/swarm.js")
+CLOSED = (
+    "/api/healthz",
+    "/api/gossip",
+    "/api/v1/here",
+    "/api/v1/node/events",
+    "/api/v1/stream",
+    "/api/openapi.json",
+    "/api/nothing",
+    "/metrics",
+    "/livez",
+    "/readyz",
+)
+
+
+@pytest.fixture(scope="module")
+def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Without a token."""
+    with served(copy_of(FOLLOWER, tmp_path_factory.mktemp("open")), Doors(LOCAL, hosts=("dash.example",))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def closed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """With a token."""
+    with served(copy_of(FOLLOWER, tmp_path_factory.mktemp("closed")), Doors(LOCAL, TOKEN)) as server:
+        yield server
+
+
+# --- host names ---
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:1234", 200),
+        ("127.0.0.1:18800", 200),
+        ("[::1]:8800", 200),
+        ("dash.example", 200),
+        ("dash.example.:443", 200),
+        ("evil.example", 421),
+        ("evil.example:8800", 421),
+        ("localhost.evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("192.0.2.7", 421),
+        ("localhost:80:80", 421),
+        ("localhost:x", 421),
+        ("localhost@evil.example", 421),
+        ("", 421),
+    ],
+)
+def test_only_names_of_this_server_are_answered(open_server: Served, host: str, status: int) -> None:
+    for path in ("/", "/api/v1/here", "/metrics"):
+        answer = open_server.get(path, headers={"Host": host})
+        assert answer.status_code == status
+        if status != 200:
+            assert answer.json()["detail"] == "misdirected"
+
+
+def test_a_request_without_a_host_or_with_two_is_refused(open_server: Served) -> None:
+    for head in (b"GET / HTTP/1.0\r\n\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n"):
+        with open_server.socket() as connection:
+            connection.sendall(head)
+            assert connection.recv(65536).split()[1] in (b"421", b"400")
+
+
+def test_a_server_of_all_addresses_goes_by_loopback_names_and_the_address_it_was_reached_at() -> None:
+    everywhere = known_hosts(Doors(Address("0.0.0.0", 8800), TOKEN))
+    assert {"localhost", "127.0.0.1", "[::1]"} <= set(everywhere)
+    elsewhere = known_hosts(Doors(Address("192.0.2.7", 8800), TOKEN, ("Node.Example:443",)))
+    assert set(elsewhere) == {"192.0.2.7", "node.example"}
+    assert host_of("[fe80::1]:80") == "[fe80::1]" and host_of("[fe80::1]") == "[fe80::1]"
+
+
+# --- other sites' pages ---
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:1", "http://[", "file://"])
+def test_what_a_page_of_another_origin_sends_is_refused(open_server: Served, origin: str) -> None:
+    for path in ("/", "/api/v1/here"):
+        assert open_server.get(path, headers={"Origin": origin}).status_code == 403
+    assert open_server.client.post("/api/id-to-name", json=[], headers={"Origin": origin}).status_code == 403
+    assert open_server.client.post("/login", data={"next": "/"}, headers={"Origin": origin}).status_code == 403
+
+
+def test_the_own_page_may_ask(open_server: Served) -> None:
+    own = {"Origin": open_server.url, "Sec-Fetch-Site": "same-origin"}
+    assert open_server.client.post("/api/id-to-name", json=[], headers=own).status_code == 200
+    proxied = {"Origin": "https://dash.example", "Host": "dash.example"}
+    assert open_server.client.post("/api/id-to-name", json=[], headers=proxied).status_code == 200
+
+
+def test_a_link_may_lead_here_and_nothing_else_of_another_site(open_server: Served) -> None:
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert open_server.get("/", headers=link).status_code == 200
+    assert open_server.get("/api/v1/here", headers=link).status_code == 403
+    image = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+    assert open_server.get("/api/v1/here", headers=image).status_code == 403
+    assert open_server.get("/", headers=link | {"Sec-Fetch-Dest": "iframe"}).status_code == 403
+
+
+# --- methods and headers ---
+
+
+def test_nothing_but_get_head_and_post_is_there(open_server: Served) -> None:
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"):
+        answer = open_server.client.request(method, "/api/v1/here")
+        assert answer.status_code == 405 and "GET" in answer.headers["allow"]
+    for path in ("/", "/api/v1/here", "/metrics", "/api/gossip", "/static/swarm.js"):
+        assert open_server.client.post(path, json=[]).status_code == 405
+    assert open_server.get("/api/id-to-name").status_code == 405
+
+
+def test_asking_changes_nothing_of_the_node(tmp_path: Path) -> None:
+    """Every address, by GET: not a byte of the data directory is another one afterwards."""
+
+    def contents() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    copy_of(FOLLOWER, tmp_path)
+    before = contents()
+    with served(tmp_path) as server:
+        for path in server.json("/api/openapi.json")["paths"]:
+            if path != "/api/v1/stream":
+                server.get(path.replace("{seq}", "3"))
+    assert contents() == before
+
+
+def test_every_answer_has_the_headers_that_keep_a_browser_safe(open_server: Served, closed_server: Served) -> None:
+    answers = [open_server.get(path) for path in ("/", "/api/v1/here", "/static/swarm.js", "/api/nothing", "/metrics")]
+    answers += [open_server.get("/", headers={"Host": "evil"}), closed_server.get("/api/v1/here")]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        for rule in ("default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "form-action 'self'"):
+            assert rule in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert "server" not in answer.headers and "date" in answer.headers
+    assert open_server.get("/api/v1/here").headers["cache-control"] == "no-store"
+
+
+def test_a_file_is_sent_again_only_when_it_changed(open_server: Served) -> None:
+    first = open_server.get("/static/swarm.js")
+    again = open_server.get("/static/swarm.js", headers={"If-None-Match": first.headers["etag"]})
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+    assert first.headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize(
+    "name", ["../shapes.py", "..%2fshapes.py", "%2e%2e/shapes.py", "nothing.js", "", "/etc/passwd"]
+)
+def test_no_other_file_can_be_reached(open_server: Served, name: str) -> None:
+    with open_server.socket() as connection:
+        connection.sendall(f"GET /static/{name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        assert connection.recv(65536).split()[1] == b"404"
+
+
+# --- tokens ---
+
+
+@pytest.mark.parametrize("path", CLOSED)
+def test_without_the_token_nothing_of_the_node_is_told(closed_server: Served, path: str) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}, {"Cookie": f"{COOKIE}={TOKEN}"}):
+        answer = closed_server.get(path, headers=headers)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+    assert closed_server.get(f"{path}?token={TOKEN}").status_code == 401
+
+
+def test_with_the_token_everything_is(closed_server: Served) -> None:
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    for path in CLOSED:
+        if path != "/api/v1/stream":
+            assert closed_server.get(path, headers=bearer).status_code in (200, 404, 503)
+    assert closed_server.get("/api/v1/here", headers=bearer).json()["node"] is True
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_pages_are_served_to_anybody(closed_server: Served, path: str) -> None:
+    assert closed_server.get(path).status_code == 200
+
+
+def test_a_browser_comes_in_by_the_form(tmp_path: Path) -> None:
+    with served(copy_of(FOLLOWER, tmp_path), Doors(LOCAL, TOKEN)) as server:
+        wrong = server.client.post("/login", data={"token": "wrong", "next": "/node"})
+        assert (wrong.status_code, wrong.headers["location"]) == (303, "/login?failed=1&next=%2Fnode")
+        assert "set-cookie" not in wrong.headers
+        right = server.client.post("/login", data={"token": TOKEN, "next": "/node"}, headers={"Origin": server.url})
+        assert (right.status_code, right.headers["location"]) == (303, "/node")
+        cookie = right.headers["set-cookie"].lower()
+        assert "httponly" in cookie and "samesite=strict" in cookie and TOKEN not in cookie
+        assert server.get("/api/v1/here").status_code == 200  # the client keeps the cookie
+
+
+def test_wrong_tokens_are_counted_and_the_right_one_comes_in_all_the_same(tmp_path: Path) -> None:
+    with served(copy_of(FOLLOWER, tmp_path), Doors(LOCAL, TOKEN)) as server:
+        for _ in range(FAILURES_MAX):
+            assert server.client.post("/login", data={"token": "wrong"}).status_code == 303
+        answer = server.client.post("/login", data={"token": "wrong"})
+        assert answer.status_code == 429 and "retry-after" in answer.headers
+        right = server.client.post("/login", data={"token": TOKEN, "next": "/node"})
+        assert (right.status_code, right.headers["location"]) == (303, "/node")
+        assert server.get("/api/v1/here").status_code == 200
+
+
+def test_wrong_tokens_of_one_address_are_no_matter_of_another(tmp_path: Path) -> None:
+    with served(copy_of(FOLLOWER, tmp_path), Doors(LOCAL, TOKEN)) as server:
+        for _ in range(FAILURES_MAX + 1):
+            answer = server.client.post("/login", data={"token": "wrong"})
+        assert answer.status_code == 429
+        elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
+        with httpx.Client(base_url=server.url, transport=elsewhere, trust_env=False) as other:
+            assert other.post("/login", data={"token": "wrong"}).status_code == 303
+
+
+def test_addresses_whose_wrong_tokens_are_counted_have_a_bound() -> None:
+    login = Login(TOKEN)
+    for number in range(3 * ADDRESSES_MAX):
+        assert not login._fails_often(f"address {number}", float(number))
+    assert len(login._failures) == ADDRESSES_MAX
+
+
+@pytest.mark.parametrize(
+    ("host", "origin"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("a socket", "a socket"),
+        ("", "?"),
+    ],
+)
+def test_addresses_of_one_network_count_together(host: str, origin: str) -> None:
+    assert origin_of(host) == origin
+
+
+@pytest.mark.parametrize(
+    "given", ["//evil.example", "/\\evil.example", "https://evil.example", "/a\r\nb", "", "x", "/" + "a" * 600, "/é"]
+)
+def test_after_the_form_one_stays_on_this_server(given: str) -> None:
+    assert safe_path(given) == "/"
+    assert safe_path("/node?seq=3#x") == "/node?seq=3#x"
+
+
+@pytest.mark.parametrize(
+    "body", [b"token=%ff%fe&next=/", b"&" * 4000, b"a=" * 3000, b"\x00" * 4096, b"token=" + b"x" * 4000]
+)
+def test_any_form_is_answered(closed_server: Served, body: bytes) -> None:
+    answer = closed_server.client.post("/login", content=body)
+    assert answer.status_code in (303, 400, 413, 429)
+
+
+def test_an_address_of_others_needs_a_token(tmp_path: Path) -> None:
+    from swarmd.cli.dashboard import serve_log
+
+    copy_of(FOLLOWER, tmp_path)
+    with pytest.raises(ConfigError, match="asks for no token"):
+        serve_log(tmp_path, "0.0.0.0:0")
+    weak = tmp_path / "token"
+    weak.write_text("short")
+    weak.chmod(0o600)
+    with pytest.raises(ConfigError, match="no token"):
+        serve_log(tmp_path, "0.0.0.0:0", str(weak))
+    weak.write_text(TOKEN)
+    weak.chmod(0o644)
+    with pytest.raises(ConfigError):
+        serve_log(tmp_path, "0.0.0.0:0", str(weak))

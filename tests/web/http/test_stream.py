@@ -1,0 +1,189 @@
+"""Server-sent events: soon after the commit, once each, again for who comes back, and never more than a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swarmd.core.events import MemberSeen
+from swarmd.core.state import State
+from swarmd.observe.status import Status
+from swarmd.web import shapes
+from swarmd.web.http import stream
+from swarmd.web.http.stream import CLIENTS_MAX, Client, last_seq
+from tests.core.story import Story, coordinator_settings
+from tests.eventlog.making import follower_story, open_log, write_story
+from tests.web.serving import FOLLOWER, Listener, Served, copy_of, served, until
+
+
+def test_each_event_comes_when_it_is_written_and_in_order(tmp_path: Path) -> None:
+    """`python -m bench dashboard` measures how soon."""
+    events = follower_story(6)
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, events[:5], State(), group=1)
+        with served(tmp_path) as server:
+            listener = Listener(server)
+            for event in events[5:]:
+                seq = log.next_seq
+                state = write_story(log, [event], state, group=1)
+                until(lambda seq=seq: [each for each in listener.of("event") if each[1] == str(seq)])
+            rows = [msgspec.json.decode(body, type=shapes.EventRow) for _, _, body in listener.of("event")]
+            assert [row.seq for row in rows] == list(range(5, len(events)))
+            listener.close()
+
+
+def test_who_comes_back_gets_what_it_missed(tmp_path: Path) -> None:
+    with served(copy_of(FOLLOWER, tmp_path)) as server:
+        end = server.json("/api/v1/node/events")["end"]
+        listener = Listener(server, after=end - 6)
+        assert [int(seq) for _, seq, _ in listener.of("event")] == list(range(end - 5, end))
+        listener.close()
+    assert [last_seq(text) for text in ("12", "x", "-1", "9" * 40, "")] == [12, None, None, None, None]
+
+
+def test_nothing_is_lost_or_doubled_between_what_was_missed_and_what_comes(tmp_path: Path) -> None:
+    events = follower_story(30)
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, events[:20], State(), group=1)
+        with served(tmp_path) as server:
+            listeners = []
+            for event in events[20:]:
+                if log.next_seq % 10 == 0:
+                    listeners.append(Listener(server, after=9))
+                state = write_story(log, [event], state, group=1)
+            wanted = list(range(10, len(events)))
+            for listener in listeners:
+                assert until(lambda one=listener: [int(seq) for _, seq, _ in one.of("event")] == wanted)
+                listener.close()
+            assert len(listeners) > 3
+
+
+def test_a_client_is_told_first_how_things_are(tmp_path: Path) -> None:
+    with served(copy_of(FOLLOWER, tmp_path)) as server:
+        listener = Listener(server)
+        until(lambda: listener.of("swarm"))
+        assert json.loads(listener.of("charts")[0][2])["round"] == "stopped"
+        assert msgspec.json.decode(listener.of("status")[0][2], type=Status).name == "node-2"
+        assert msgspec.json.decode(listener.of("swarm")[0][2], type=shapes.SwarmView).source == "log"
+        listener.close()
+
+
+def test_views_come_when_they_change_and_not_for_every_event(tmp_path: Path) -> None:
+    story = Story(coordinator_settings(min_peers=400))
+    story.join()
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, story.recorded, State(), group=1)
+        with served(tmp_path) as server:
+            listener = Listener(server)
+            until(lambda: listener.of("swarm"))
+            before = len(listener.of("swarm"))
+            began = time.monotonic()
+            write_story(log, [MemberSeen(f"peer{number}") for number in range(300)], state, group=4)
+            until(lambda: json.loads(listener.of("swarm")[-1][2])["total"] == 301)
+            assert len(listener.of("swarm")) - before <= (time.monotonic() - began) / stream.SWARM_LEAST_S + 2
+            until(lambda: len(listener.of("event")) == 300)
+            listener.close()
+
+
+def test_clients_have_a_bound_and_leaving_frees_a_place(tmp_path: Path) -> None:
+    with served(copy_of(FOLLOWER, tmp_path)) as server:
+        head = b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        connections = [server.socket() for _ in range(CLIENTS_MAX)]
+        for connection in connections:
+            connection.sendall(head)
+            assert b"200" in connection.recv(12)
+            until(lambda one=connection: one.recv(4096))
+        with server.socket() as connection:
+            connection.sendall(head)
+            answer = connection.recv(4096).lower()
+        assert answer.split()[1] == b"503" and b"retry-after" in answer
+        connections[0].close()
+
+        def comes_in() -> bool:
+            with server.socket() as connection:
+                connection.sendall(head)
+                return b"200" in connection.recv(12)
+
+        assert until(comes_in)
+        for connection in connections[1:]:
+            connection.close()
+
+
+def test_a_client_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "SEND_S", 0.3)
+    story = Story(coordinator_settings(min_peers=2000))
+    story.join()
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, story.recorded, State(), group=1)
+        with served(tmp_path) as server:
+            mute = server.socket()
+            mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            mute.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            until(lambda: clients(server) == 1)
+            again = MemberSeen("p" * 200, "n" * 200)
+            write_story(log, [again] * 12_000, state, group=500)
+            until(lambda: clients(server) == 0)
+            assert server.json("/api/healthz")["message"] == "OK"
+            mute.close()
+
+
+def test_a_client_that_reads_nothing_is_noticed_though_little_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel would take megabytes before anybody had to wait."""
+    monkeypatch.setattr(stream, "SEND_S", 0.3)
+    story = Story(coordinator_settings(min_peers=2000))
+    story.join()
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, story.recorded, State(), group=1)
+        with served(tmp_path) as server:
+            mute = server.socket()
+            mute.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            until(lambda: clients(server) == 1)
+            for _ in range(8):  # somewhat above a megabyte, most of which the client's own kernel takes
+                state = write_story(log, [MemberSeen("p" * 200, "n" * 200)] * 250, state, group=250)
+            until(lambda: clients(server) == 0)
+            assert server.json("/api/healthz")["message"] == "OK"
+            mute.close()
+
+
+def clients(server: Served) -> int:
+    told = server.node.told
+    assert told is not None
+    return int(told.__self__.clients)  # type: ignore[attr-defined]
+
+
+def test_what_waits_for_a_client_has_a_bound() -> None:
+    async def check() -> None:
+        client = Client()
+        for seq in range(stream.EVENTS_WAITING_MAX):
+            client.put_event(seq, b"x")
+        assert not client.lost
+        client.put_event(stream.EVENTS_WAITING_MAX, b"x")
+        assert client.lost
+
+    asyncio.run(check())
+
+
+def test_views_that_wait_take_the_place_of_older_ones() -> None:
+    async def check() -> None:
+        client = Client()
+        for number in range(1000):
+            client.put_latest("swarm", b"view %d" % number)
+            client.put_message(b"m")
+        told, _ = await client.take(-1)
+        assert told.startswith(b"view 999") and told.count(b"m") == shapes.GOSSIP_KEPT
+
+    asyncio.run(check())
+
+
+def test_a_stream_ends_with_its_server(tmp_path: Path) -> None:
+    with served(copy_of(FOLLOWER, tmp_path)) as server:
+        listener = Listener(server)
+    assert listener.ended.wait(5)

@@ -1,0 +1,168 @@
+"""A change of health is told once, with its reason; whatever flaps is told once too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from swarmd.core.state import State
+from swarmd.observe.status import Status, status_of
+from swarmd.web.notifications.health_changes import START_S, Edges, Note, span
+from tests.observe.test_onchain import STATE as ON_CHAIN
+from tests.observe.test_onchain import paying, told
+from tests.observe.test_status import LIVE, LOG, NOW, STATE
+
+AFTER_S, QUIET_S, STEP_S = 60.0, 900.0, 5.0
+WELL = status_of(STATE, NOW, LOG, LIVE, "1.0")
+DEAD = status_of(STATE, NOW, LOG)
+STOPPED = status_of(replace(STATE, chart="stopped", stop_reason="the operator asked for it"), NOW, LOG)
+FAILED = status_of(replace(STATE, chart="failed", stop_reason="no space", exit_code=73), NOW, LOG)
+MUTE = status_of(STATE, NOW, LOG, mute="the daemon does not answer")
+ILL = replace(WELL, network=replace(WELL.network, healthy=False, reason="no peer\nand more"))
+BOTH = replace(ILL, training=replace(WELL.training, healthy=False, reason="loading the model"))
+
+
+def watch(history: Iterable[tuple[float, Status]], edges: Edges | None = None) -> list[tuple[float, Note]]:
+    """Live through the history, (seconds, how it is meanwhile) after one another; what was told, and when."""
+    edges, now, told = edges or Edges(AFTER_S, QUIET_S), 0.0, []
+    for lasts_s, status in history:
+        end = now + lasts_s
+        while now < end:
+            told += [(now, note) for note in edges.look(status, now)]
+            now += STEP_S
+    return told
+
+
+def said(told: list[tuple[float, Note]]) -> list[tuple[str, bool]]:
+    return [(note.layer, note.well) for _, note in told]
+
+
+def test_a_node_that_is_well_causes_no_message() -> None:
+    assert watch([(5000, WELL)]) == []
+
+
+def test_a_short_trouble_causes_no_message() -> None:
+    assert watch([(300, WELL), (55, ILL), (5000, WELL)]) == []
+
+
+def test_a_lasting_trouble_is_told_once_with_its_reason_and_its_end_once() -> None:
+    told = watch([(300, WELL), (2000, ILL), (2000, WELL)])
+    assert said(told) == [("network", False), ("network", True)]
+    (at, ill), (well_at, well) = told
+    assert at == 360 and well_at == 2360
+    assert ill.text == "alpha: network has not been well for 60 s: no peer"
+    assert well.text == "alpha: network is well again after 33 min; it was: no peer"
+    assert (ill.node, ill.peer, ill.swarm, ill.at) == ("alpha", "peer-me", "test", NOW)
+
+
+def test_each_layer_is_told_of_its_own() -> None:
+    assert said(watch([(100, WELL), (200, BOTH)])) == [("network", False), ("training", False)]
+
+
+def test_the_end_of_a_trouble_waits_for_the_quiet_time() -> None:
+    told = watch([(120, ILL), (3000, WELL)])
+    assert [at for at, _ in told] == [60, 960]
+
+
+@pytest.mark.parametrize(("ill_s", "well_s"), [(10, 10), (5, 50), (120, 120), (55, 200), (400, 400)])
+def test_a_flapping_layer_causes_one_message(ill_s: float, well_s: float) -> None:
+    flapping = [(ill_s, ILL), (well_s, WELL)] * 40
+    told = watch(flapping)
+    if ill_s < AFTER_S <= well_s:
+        assert told == [], "each trouble is short, and is over before the next"
+        return
+    assert said(told) == [("network", False)]
+    calm = watch([*flapping, (2000, WELL)])
+    assert said(calm) == [("network", False), ("network", True)]
+    assert calm[1][1].changes >= 20, "and what came and went is summed up"
+    assert "it came and went" in calm[1][1].text
+
+
+def test_what_came_and_went_in_the_quiet_time_is_summed_up() -> None:
+    told = watch([(1200, ILL), (100, WELL), (200, ILL), (3000, WELL)])
+    assert said(told) == [("network", False), ("network", True), ("network", True)]
+    last = told[-1][1]
+    assert last.lasted_s == 200 and last.reason == "no peer"
+
+
+def test_a_daemon_that_died_is_told_and_only_that() -> None:
+    told = watch([(300, WELL), (3000, DEAD)])
+    assert said(told) == [("process", False)], "its other layers are not well either, of course"
+    assert "it was killed or crashed" in told[0][1].text
+
+
+def test_an_orderly_stop_is_told_once() -> None:
+    told = watch([(300, WELL), (90_000, STOPPED)])
+    assert said(told) == [("process", False)]
+    assert "stopped in order, exit code 0: the operator asked for it" in told[0][1].reason
+    assert "exit code 73: no space" in watch([(300, FAILED)])[0][1].reason
+
+
+def test_a_daemon_that_hangs_is_told() -> None:
+    told = watch([(300, WELL), (100, MUTE)])
+    assert said(told) == [("process", False)] and "does not answer" in told[0][1].text
+
+
+def test_an_upgrade_causes_no_message() -> None:
+    upgraded = replace(WELL, process=replace(WELL.process, run="r2"))
+    assert watch([(300, WELL), (30, STOPPED), (3000, upgraded)]) == []
+
+
+def test_a_crash_loop_is_told_even_when_every_look_finds_a_daemon() -> None:
+    lives = [replace(WELL, process=replace(WELL.process, run=f"r{life}", age_s=5.0)) for life in range(40)]
+    told = watch([(20, life) for life in lives])
+    assert said(told) == [("process", False)] and "started anew" in told[0][1].text
+
+
+def test_a_starting_node_is_not_judged_by_its_layers() -> None:
+    young = replace(BOTH, process=replace(BOTH.process, age_s=START_S - 1))
+    assert watch([(500, young)]) == []
+
+
+def test_a_reason_is_short_and_without_secrets() -> None:
+    secret = replace(ILL, network=replace(ILL.network, reason="token=hunter2hunter2 " + "x" * 5000))
+    note = watch([(100, secret)])[0][1]
+    assert "hunter2" not in note.text and len(note.reason) < 500
+
+
+def test_nothing_known_yet_is_a_node_that_never_ran() -> None:
+    told = watch([(100, status_of(State(), NOW, LOG))])
+    assert "it has never run here" in told[0][1].text
+
+
+def test_times_are_told_in_whole_units() -> None:
+    assert [span(seconds) for seconds in (-1, 0, 119, 120, 7199, 7200, 90_000)] == [
+        "0 s", "0 s", "119 s", "2 min", "120 min", "2 h", "25 h",
+    ]  # fmt: skip
+
+
+spells = st.lists(st.tuples(st.sampled_from([5, 20, 55, 60, 100, 300, 850, 905, 1500]), st.booleans()), max_size=16)
+
+
+@settings(max_examples=40, deadline=None)
+@example([(1500, False), (60, True), (100, False), (1500, True)])
+@example([(905, False), (60, True)] * 10)
+@given(spells)
+def test_no_sequence_gives_more_than_is_promised(told_spells: list[tuple[float, bool]]) -> None:
+    history = [(lasts_s, WELL if well else ILL) for lasts_s, well in told_spells]
+    told = watch(history)
+    times = [at for at, _ in told]
+    assert all(later - earlier >= QUIET_S for earlier, later in pairwise(times))
+    for (_, earlier), (_, later) in pairwise(told):
+        assert later.well or earlier.well, "of two notes in a row that it is ill, one would be too much"
+    calm = watch([*history, (3 * QUIET_S, WELL)])
+    assert not calm or calm[-1][1].well, "in the end everybody knows that it is well"
+    ill = watch([*history, (3 * QUIET_S, ILL)])
+    assert ill and not ill[-1][1].well, "or that it is not"
+
+
+def test_an_account_that_will_soon_be_unable_to_pay_is_told_of() -> None:
+    able, poor = (replace(WELL, chain=told(ON_CHAIN, paying(rounds)).chain) for rounds in (40.0, 3.0))
+    notes = watch([(300, able), (600, poor), (2000, able)])
+    assert said(notes) == [("account", False), ("account", True)]
+    assert "the account pays for about 3 more rounds: send coins to" in notes[0][1].text

@@ -1,0 +1,303 @@
+"""The way back into a log: from anywhere, in bounded memory, while it grows, is pruned, or is damaged."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swarmd.core.events import MemberSeen
+from swarmd.core.state import State
+from swarmd.errors import ChartError, LogDamaged, NotFoundError
+from swarmd.eventlog.fold import commits_from, fold, oldest_base
+from swarmd.eventlog.segment import first_seq_of, list_segments
+from swarmd.web.shapes import EventPage, Moment
+from swarmd.web.views import history as history_module
+from swarmd.web.views import tail as tail_module
+from swarmd.web.views.history import History
+from swarmd.web.views.log_cursor import Gone, Place, begin_of, commits_at
+from swarmd.web.views.tail import LogTail
+from tests.core.story import Story, coordinator_settings
+from tests.eventlog.making import follower_story, open_log, write_story
+from tests.observe.counting import samples_of
+from tests.web.serving import CHAIN, COORDINATOR, copy_of, served, until
+
+
+def filled(events: Path) -> History:
+    """A history that has read a log."""
+    history = History(events)
+    history.begin(oldest_base(events))
+    for commit, end in commits_at(events, None, history.next_seq):
+        if commit.end_seq > history.next_seq:
+            history.take(commit, end)
+    return history
+
+
+def long_story(members: int = 900) -> Story:
+    """A coordinator that meets many."""
+    story = Story(coordinator_settings(min_peers=members + 1))
+    story.join()
+    story.tell(*[MemberSeen(f"peer{number:04d}", f"name {number}") for number in range(members)])
+    return story
+
+
+@pytest.mark.parametrize("distance", [1, 7, 64, 10_000])
+def test_any_event_is_folded_from_the_nearest_keyframe(distance: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", distance)
+    events = CHAIN / "events"
+    history = filled(events)
+    wanted = list(fold(commits_from(events, oldest_base(events))))
+    for seq in (0, 1, 26, 100, 183, 184, len(wanted) - 1):
+        assert history.fold_from(seq, 3) == wanted[seq : seq + 3]
+        assert history.moment(seq) == wanted[seq]
+    assert history.state == wanted[-1].after
+    assert history.fold_from(len(wanted), 5) == []
+
+
+def test_a_log_counts_as_read_only_when_all_has_been_told() -> None:
+    history = filled(CHAIN / "events")
+    tail = LogTail(history, lambda batch: None, grows=False)
+    assert 0.9 < tail.share_read < 1
+    tail.start()
+    assert tail.caught_up.wait(20.0) and tail.share_read == 1
+
+
+def test_an_event_that_is_not_there_is_named() -> None:
+    history = filled(COORDINATOR / "events")
+    for seq in (history.next_seq, 10**9):
+        with pytest.raises(NotFoundError, match=f"no event {seq}"):
+            history.moment(seq)
+
+
+def test_keyframes_stay_within_their_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 8)
+    monkeypatch.setattr(history_module, "KEYFRAME_BYTES_MAX", 40_000)
+    story = long_story()
+    with open_log(tmp_path / "events") as log:
+        write_story(log, story.recorded, State(), group=8)
+    history = filled(tmp_path / "events")
+    assert sum(keyframe.size_bytes for keyframe in history._keyframes.kept) <= 40_000
+    assert history._keyframes.distance > 8
+    wanted = list(fold(commits_from(tmp_path / "events", oldest_base(tmp_path / "events"))))
+    for seq in range(0, len(wanted), 97):
+        assert history.moment(seq) == wanted[seq]
+
+
+def test_without_room_for_keyframes_folds_begin_further_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 8)
+    write = history_module.Keyframes._write
+    written: list[bytes] = []
+
+    def once(self: history_module.Keyframes, packed: bytes) -> bool:
+        written.append(packed)
+        return len(written) == 1 and write(self, packed)
+
+    monkeypatch.setattr(history_module.Keyframes, "_write", once)
+    history = filled(CHAIN / "events")
+    wanted = list(fold(commits_from(CHAIN / "events", oldest_base(CHAIN / "events"))))
+    assert [keyframe.seq for keyframe in history._keyframes.kept] == [0] and len(written) > 2
+    assert history.moment(150) == wanted[150]
+
+
+def test_a_place_that_is_gone_is_found_again_by_number(tmp_path: Path) -> None:
+    events = CHAIN / "events"
+    commits = list(commits_at(events, None, 0))
+    nowhere = Place(100, tmp_path / "none.seg", 12)
+    found = [commit for commit, _ in commits_at(events, nowhere, 100) if commit.end_seq > 100]
+    assert found == [commit for commit, _ in commits if commit.end_seq > 100]
+
+
+# --- a log that changes under the server ---
+
+
+def test_what_is_appended_is_shown_and_new_segments_are_followed(tmp_path: Path) -> None:
+    events = follower_story(4)
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, events[:6], State(), group=1)
+        with served(tmp_path) as server:
+            assert server.json("/api/v1/node/events")["end"] == 6
+            state = write_story(log, events[6:12], state, group=2)
+            until(lambda: server.json("/api/v1/node/events")["end"] == 12)
+            log.close()
+            with open_log(tmp_path / "events", "another life") as later:
+                write_story(later, events[12:], state, group=1)
+                until(lambda: server.json("/api/v1/node/events")["end"] == len(events))
+    assert len(list_segments(tmp_path / "events")) == 2
+
+
+def test_a_log_that_is_empty_at_first_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    with served(tmp_path) as server:
+        assert server.json("/api/v1/here")["trouble"] == ""
+        with open_log(tmp_path / "events") as log:
+            write_story(log, follower_story(1), State())
+            assert until(lambda: server.json("/api/v1/swarm")["round"] == 0)
+
+
+def pruned_log(directory: Path) -> list[int]:
+    """A log of several segments with snapshots; the first event of each segment."""
+    story = follower_story(100)
+    with open_log(directory / "events", segment_bytes=4096) as log:
+        write_story(log, story, State(), group=4)
+    return [first_seq_of(path) for path in list_segments(directory / "events")]
+
+
+def test_a_log_that_begins_late_is_shown_from_there(tmp_path: Path) -> None:
+    firsts = pruned_log(tmp_path)
+    base = _prune(tmp_path / "events", keep=3)
+    assert firsts[0] == 0 < base
+    with served(tmp_path) as server:
+        page = msgspec.json.decode(server.get("/api/v1/node/events?first=0&count=3").content, type=EventPage)
+        assert page.begin == base and page.events[0].seq == base
+        assert server.json(f"/api/v1/node/moments/{base - 1}", 404)["message"].startswith(
+            f"the log begins at {'event'}"
+        )
+        assert f"begins at event {base}" in " ".join(server.json("/api/v1/swarm")["notes"])
+        assert server.json("/api/v1/node/overview")["begin"] == base
+
+
+def test_a_log_that_is_pruned_under_the_server_is_shown_from_its_new_beginning(tmp_path: Path) -> None:
+    pruned_log(tmp_path)
+    with served(tmp_path) as server:
+        assert server.json("/api/v1/node/events?first=0")["begin"] == 0
+        end = server.json("/api/v1/node/events")["end"]
+        base = _prune(tmp_path / "events", keep=3)
+        assert until(lambda: server.get("/api/v1/node/events?first=0").json().get("begin") == base)
+        for seq in (base, base + 1, end - 1):
+            moment = msgspec.json.decode(server.get(f"/api/v1/node/moments/{seq}").content, type=Moment)
+            assert moment.event.seq == seq
+        assert server.get(f"/api/v1/node/moments/{base - 5}").status_code == 404
+        assert server.json("/api/v1/node/overview")["begin"] == base
+        assert 0 < begin_of(tmp_path / "events") <= base
+
+
+def test_figures_of_a_life_whose_start_has_left_the_log_go_on_from_what_is_known(tmp_path: Path) -> None:
+    pruned_log(tmp_path)
+    _prune(tmp_path / "events", keep=3)
+    state = oldest_base(tmp_path / "events").state
+    with served(tmp_path) as server:
+        until(lambda: server.json("/api/v1/here")["read"] == 1.0)
+        figures = samples_of(server.get("/metrics").text)
+        assert figures[("swarmd_start_time_seconds",)] == state.started_at > 0
+        progress = server.node.metrics.progress
+        assert progress.trained_at >= state.since and not progress.submits
+
+
+def _prune(events: Path, keep: int) -> int:
+    """Remove the oldest segments that a snapshot stands in for; the log's new beginning."""
+    from swarmd.core.step import RULES
+    from swarmd.eventlog.retention import retain
+    from tests.eventlog.making import NODE
+
+    sizes = [path.stat().st_size for path in list_segments(events)[-keep:]]
+    assert retain(events, NODE, RULES, sum(sizes))
+    return oldest_base(events).seq
+
+
+# --- damage ---
+
+
+def damaged(directory: Path, at_end: bool = False) -> Path:
+    """A log with a broken byte in its middle."""
+    copy_of(COORDINATOR, directory)
+    segment = list_segments(directory / "events")[0]
+    content = bytearray(segment.read_bytes())
+    content[len(content.rstrip(b"\0")) // 2] ^= 0xFF
+    segment.write_bytes(content)
+    return directory
+
+
+def test_a_damaged_log_is_shown_up_to_the_damage_and_the_damage_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_module, "SUSPECT_POLLS", 2)
+    with served(damaged(tmp_path)) as server:
+        until(lambda: server.json("/api/v1/here")["trouble"])
+        here = server.json("/api/v1/here")
+        assert "damaged" in here["trouble"] and ".seg" in here["trouble"]
+        view = server.json("/api/v1/swarm")
+        assert any("cannot be read to its end" in note for note in view["notes"])
+        end = server.json("/api/v1/node/events?first=0")["end"]
+        assert 0 < end < 100
+        assert server.get(f"/api/v1/node/moments/{end - 1}").status_code == 200
+        assert server.get("/api/v1/node/status").status_code == 200
+
+
+def test_a_damaged_archive_too(tmp_path: Path) -> None:
+    damaged(tmp_path)
+    with served(tmp_path, archive=tmp_path / "events") as server:
+        assert server.json("/api/v1/here")["trouble"]
+        assert server.json("/api/v1/here")["live"] is False
+
+
+def test_a_log_whose_header_is_broken_is_told_and_nothing_crashes(tmp_path: Path) -> None:
+    copy_of(COORDINATOR, tmp_path)
+    list_segments(tmp_path / "events")[0].write_bytes(b"not a segment at all" * 10)
+    with served(tmp_path) as server:
+        until(lambda: server.json("/api/v1/here")["trouble"])
+        for path in server.json("/api/openapi.json")["paths"]:
+            if path != "/api/v1/stream":
+                unwell = path in ("/livez", "/readyz", "/productivez")
+                assert server.get(path.replace("{seq}", "0")).status_code < 500 or unwell
+
+
+def test_a_segment_that_is_missing_in_the_middle_is_damage(tmp_path: Path) -> None:
+    copy_of(CHAIN, tmp_path)
+    list_segments(tmp_path / "events")[2].unlink()
+    with served(tmp_path) as server:
+        assert "is expected" in until(lambda: server.json("/api/v1/here")["trouble"])
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.EIO, "Input/output error"), ChartError("no such move"), KeyError("x")])
+def test_whatever_keeps_the_log_from_being_read_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    monkeypatch.setattr(tail_module, "AGAIN_S", 0.05)
+    broken = threading.Event()
+    broken.set()
+    begin = tail_module.begin_of
+
+    def faulty(directory: Path) -> int:
+        if broken.is_set():
+            raise fault
+        return begin(directory)
+
+    monkeypatch.setattr(tail_module, "begin_of", faulty)
+    with served(copy_of(COORDINATOR, tmp_path)) as server:
+        assert until(lambda: server.json("/api/v1/here")["trouble"])
+        broken.clear()
+        until(lambda: server.json("/api/v1/here")["trouble"] == "" and server.json("/api/v1/swarm")["round"] >= 0)
+
+
+def test_a_directory_that_goes_away_is_told(tmp_path: Path) -> None:
+    copy_of(COORDINATOR, tmp_path)
+    with served(tmp_path) as server:
+        shutil.rmtree(tmp_path / "events")
+        assert until(lambda: server.json("/api/v1/here")["trouble"])
+        assert server.json("/api/v1/node/status", 503)["detail"] == "unavailable"
+        assert server.get("/api/v1/node/moments/3").status_code in (404, 503)
+
+
+def test_a_log_of_a_newer_swarmd_is_refused_and_named(tmp_path: Path) -> None:
+    from swarmd.eventlog.segment import FORMAT, MAGIC, PREFIX
+
+    copy_of(COORDINATOR, tmp_path)
+    segment = list_segments(tmp_path / "events")[0]
+    content = bytearray(segment.read_bytes())
+    PREFIX.pack_into(content, 0, MAGIC, FORMAT + 1, 10, 0)
+    segment.write_bytes(content)
+    with pytest.raises(LogDamaged):
+        list(commits_at(tmp_path / "events", None, 0))
+    with served(tmp_path) as server:
+        assert "newer" in until(lambda: server.json("/api/v1/here")["trouble"])
+
+
+def test_gone_is_a_kind_of_not_found(tmp_path: Path) -> None:
+    pruned_log(tmp_path)
+    _prune(tmp_path / "events", keep=1)
+    with pytest.raises(Gone):
+        list(commits_at(tmp_path / "events", None, 0))

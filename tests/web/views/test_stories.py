@@ -1,0 +1,101 @@
+"""A round's story on the page, where more events belong to it than are read for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli.explain import tell_round
+from swarmd.core.events import Event, MemberSeen
+from swarmd.core.state import State
+from swarmd.eventlog.fold import Base
+from swarmd.observe.narrative.story import Story as Told
+from swarmd.web.views import stories as stories_module
+from swarmd.web.views.history import History
+from swarmd.web.views.log_cursor import commits_at
+from swarmd.web.views.overview import Timeline
+from swarmd.web.views.stages import Stages
+from swarmd.web.views.stories import Stories
+from tests.core.story import Story, announced, gathered, settings, trained
+from tests.eventlog.making import open_log, write_story
+
+LONG = 23_000  # events
+
+
+class Reader:
+    """The page's books on a log."""
+
+    def __init__(self, directory: Path) -> None:
+        stages, timeline = Stages(), Timeline()
+        self._events = directory / "events"
+        self._history = History(self._events, (stages, timeline))
+        self._history.begin(Base())
+        self._stories = Stories(self._history, stages, timeline)
+        self.read()
+
+    def read(self) -> None:
+        for commit, end in commits_at(self._events, self._history.place, self._history.next_seq):
+            self._history.take(commit, end)
+
+    def tell(self, round_: int) -> Told:
+        return self._stories.story(round_, 1e6)
+
+
+def crowd(count: int) -> list[Event]:
+    """So many members are seen."""
+    return [MemberSeen(f"peer-{number % 50}", "name") for number in range(count)]
+
+
+def node() -> Story:
+    made = Story(settings())
+    made.join()
+    return made
+
+
+def test_a_round_of_more_events_than_are_read_says_so_and_claims_no_outcome(tmp_path: Path) -> None:
+    story = node()
+    story.tell(announced(0), gathered(0))
+    opened = story.seq
+    story.tell(*crowd(LONG))
+    story.tell(trained(0), announced(1))
+    reader = Reader(written(tmp_path, story))
+    shown = reader.tell(0)
+    assert tell_round(tmp_path, 0, 1e6)[0].outcome == "trained"
+    assert (shown.outcome, shown.verdict) == ("unknown", "Round 0 is too long to be told whole here.")
+    assert shown.unread.startswith("It goes on beyond event 200") and "`swarmd explain DIR 0`" in shown.unread
+    assert opened < 20 and shown.sentences
+    assert reader.tell(1).unread == ""
+
+
+def test_what_was_long_before_a_missed_round_is_said_not_to_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stories_module, "EVENTS_MAX", 40)
+    story = node()
+    story.tell(announced(0), gathered(0), *crowd(60), announced(3), trained(0))
+    story.tell(announced(4), *crowd(5))
+    reader = Reader(written(tmp_path, story))
+    shown, whole = reader.tell(1), tell_round(tmp_path, 1, 1e6)[0]
+    assert shown.outcome == whole.outcome == "skipped"
+    assert shown.unread.startswith("What was before event ") and "may be the cause" in shown.unread
+
+
+def test_a_round_that_was_ahead_is_told_anew_when_it_is_reached(tmp_path: Path) -> None:
+    story = node()
+    story.tell(announced(0))
+    begun = len(story.recorded)
+    story.tell(gathered(0), trained(0), announced(1))
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, story.recorded[:begun], State())
+        reader = Reader(tmp_path)
+        assert reader.tell(1).outcome == "ahead"
+        write_story(log, story.recorded[begun:], state)
+        reader.read()
+        assert (reader.tell(1).outcome, reader.tell(1).unread) == ("open", "")
+
+
+def written(directory: Path, story: Story) -> Path:
+    with open_log(directory / "events") as log:
+        write_story(log, story.recorded, State(), group=500)
+    return directory
