@@ -144,7 +144,7 @@ def _found(answers: Answers, asker: Asker) -> None:
 def choose_model(answers: Answers, kind: str, asker: Asker) -> Weighing:
     """Weigh what is shipped for the kind, and take what fits. Raises ConfigError."""
     from swarmd.cli.init_profiles import SMALL, Weighing, line_of, list_profiles, pick, weigh_profiles, with_device
-    from swarmd.doctor.probe import Question, ask_torch
+    from swarmd.doctor.machine.probe import Question, ask_torch
 
     profiles = list_profiles(kind)
     wanted = answers.model or ("" if asker.asks else SMALL)

@@ -10,28 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from swarmd.doctor import (
-    announce,
-    bootstrap,
-    bytecode,
-    clock,
-    configuration,
-    device,
-    disk,
-    endpoints,
-    examination,
-    history,
-    hub,
-    keys,
-    machine,
-    onchain,
-    ports,
-    running,
-    sandboxed,
-    service,
-)
+from swarmd.doctor import examination
 from swarmd.doctor.examination import Check
 from swarmd.doctor.finding import Kind
+from swarmd.doctor.machine import bytecode, clock, device, disk, hub, sandboxed, system
+from swarmd.doctor.network import announce, bootstrap, ports
+from swarmd.doctor.node import configuration, history, keys, running, service
+from swarmd.doctor.onchain import contract, endpoints
 from swarmd.errors import ConfigError
 
 TORCH_S = 120.0  # to load torch and its libraries on a busy machine
@@ -41,15 +26,15 @@ LOG_S = 60.0
 BEGIN, END = "<!-- findings: python -m swarmd.doctor.catalogue docs/DOCTOR.md -->", "<!-- end of the findings -->"
 
 CHECKS = (
-    Check("python", "Python", machine.check_python, "machine"),
-    Check("packages", "Packages", machine.check_packages, "machine"),
-    Check("extras", "Optional packages", machine.check_extras),
+    Check("python", "Python", system.check_python, "machine"),
+    Check("packages", "Packages", system.check_packages, "machine"),
+    Check("extras", "Optional packages", system.check_extras),
     Check("bytecode", "Compiled packages", bytecode.check_bytecode, "machine"),
     Check("device", "Device", device.check_device, "machine", TORCH_S),
     Check("memory", "Memory", device.check_memory, "config", TORCH_S),
     Check("model", "Model", hub.check_model),
-    Check("limits", "Limits", machine.check_limits, "machine"),
-    Check("proxies", "Proxies", machine.check_proxies, "machine"),
+    Check("limits", "Limits", system.check_limits, "machine"),
+    Check("proxies", "Proxies", system.check_proxies, "machine"),
     Check("programs", "Programs", disk.check_programs, "machine"),
     Check("sandbox", "Sandbox", sandboxed.check_sandbox, "config", NETWORK_S),
     Check("config", "Configuration", configuration.check_config, "machine"),
@@ -66,11 +51,11 @@ CHECKS = (
     Check("bootstrap", "Bootstrap nodes", bootstrap.check_bootstrap, "network", NETWORK_S),
     Check("clock", "Clock", clock.check_clock, "machine", NETWORK_S),
     Check("rpc", "Endpoints", endpoints.check_rpc, "chain", CHAIN_S),
-    Check("contract", "Contract", onchain.check_contract, "chain", CHAIN_S),
-    Check("account", "Account", onchain.check_account, "account", CHAIN_S),
+    Check("contract", "Contract", contract.check_contract, "chain", CHAIN_S),
+    Check("account", "Account", contract.check_account, "account", CHAIN_S),
 )
 MODULES: tuple[ModuleType, ...] = (
-    machine,
+    system,
     bytecode,
     device,
     hub,
@@ -86,7 +71,7 @@ MODULES: tuple[ModuleType, ...] = (
     bootstrap,
     clock,
     endpoints,
-    onchain,
+    contract,
     examination,
 )
 KINDS = tuple(kind for module in MODULES for kind in vars(module).values() if isinstance(kind, Kind))
@@ -106,7 +91,7 @@ def choose_checks(only: Sequence[str]) -> tuple[Check, ...]:
 def render_tables() -> str:
     """All kinds of findings as Markdown, a table for each check."""
     parts = []
-    for check in (*CHECKS, Check("doctor", "The examination itself", machine.check_python)):
+    for check in (*CHECKS, Check("doctor", "The examination itself", system.check_python)):
         kinds = [kind for kind in KINDS if kind.check == check.name]
         if kinds:
             rows = [_row(kind) for kind in kinds]

@@ -10,9 +10,9 @@ import msgspec
 from swarmd.config import Config, TrainingConfig, load_config
 from swarmd.core.state import State
 from swarmd.daemon.control import NoDaemon, ask
-from swarmd.doctor.dial import Dialled
-from swarmd.doctor.probe import Answer, Question, ask_torch
-from swarmd.doctor.seen import Seen, look_at
+from swarmd.doctor.machine.probe import Answer, Question, ask_torch
+from swarmd.doctor.network.dial import Dialled
+from swarmd.doctor.onchain.seen import Seen, look_at
 from swarmd.doctor.waiting import ChildFailed, Once, ask_child, in_thread
 from swarmd.errors import ControlError, SwarmdError
 from swarmd.eventlog.fold import load
@@ -21,7 +21,7 @@ from swarmd.observe.status import Status
 from swarmd.paths import DataPaths
 from swarmd.training.models.source import AUTO
 
-DIALLER = "swarmd.doctor.dial"
+DIALLER = "swarmd.doctor.network.dial"
 KEPT_MODEL = "model.json"  # what `auto` settled on, as swarmd.training.models.pool writes it
 
 

@@ -19,7 +19,7 @@ from swarmd.dht.identity.identity import create_identity
 from swarmd.doctor.catalogue import CHECKS, choose_checks
 from swarmd.doctor.examination import examine
 from swarmd.doctor.finding import Finding, Report
-from swarmd.doctor.probe import Answer, Weighed
+from swarmd.doctor.machine.probe import Answer, Weighed
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import Once
 from swarmd.eventlog.digest import digest_commands

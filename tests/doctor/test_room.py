@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.config import StorageConfig
-from swarmd.doctor import disk
+from swarmd.doctor.machine import disk
 from swarmd.paths import DataPaths
 
 STORAGE = StorageConfig()

@@ -289,14 +289,14 @@ LOOKING = (
     ),
     Mutant(
         "a peer's wrong clock is measured by ours",
-        "swarmd/doctor/clock.py",
+        "swarmd/doctor/machine/clock.py",
         "if abs(skew_s - middle) > SKEW_MAX_S",
         "if abs(skew_s) > SKEW_MAX_S",
-        ("tests/doctor/test_network.py",),
+        ("tests/doctor/network/test_network.py",),
     ),
     Mutant(
         "what the node has on disk counts twice against the room",
-        "swarmd/doctor/disk.py",
+        "swarmd/doctor/machine/disk.py",
         "max(0, bounds - _used(data))",
         "max(0, bounds)",
         ("tests/doctor/test_room.py",),

@@ -16,8 +16,8 @@ from swarmd.config import ChainConfig
 from swarmd.core.state import Chain
 from swarmd.core.values import day_of
 from swarmd.doctor.finding import Finding, Kind, well
-from swarmd.doctor.keys import read_key
-from swarmd.doctor.seen import CALL_S
+from swarmd.doctor.node.keys import read_key
+from swarmd.doctor.onchain.seen import CALL_S
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import (

@@ -12,7 +12,7 @@ import psutil
 from swarmd.config import Config
 from swarmd.dht.p2p.multiaddrs import is_loopback, tcp_place
 from swarmd.doctor.finding import Finding, Kind, well
-from swarmd.doctor.ports import port_of
+from swarmd.doctor.network.ports import port_of
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 

@@ -1,4 +1,5 @@
-"""Dials nodes as a passing client, in a process of its own: `python -m swarmd.doctor.dial` < addresses > outcomes.
+"""Dials nodes as a passing client, in a process of its own: `python -m swarmd.doctor.network.dial` < addresses >
+outcomes.
 
 A p2pd of its own with a throw-away identity, that listens nowhere: nothing is registered, no record is written, and the
 node's own identity is not touched. What it asks is hivemind's ping, whose answer tells the peer's clock.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swarmd.config import Dtype, TrainingConfig
 from swarmd.doctor.finding import Finding, Kind, well
-from swarmd.doctor.probe import Answer, Weighed
+from swarmd.doctor.machine.probe import Answer, Weighed
 from swarmd.doctor.subject import Subject
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.training.distributed.parallelism import find_spread

@@ -21,8 +21,8 @@ from swarmd.cli import run_command
 from swarmd.core.events import ChainUp, SubmissionPrepared, WorkerStarted
 from swarmd.core.values import BlockRef, ChainSettings, Prepared
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.doctor.endpoints import judge_endpoints
-from swarmd.doctor.seen import Seen
+from swarmd.doctor.onchain.endpoints import judge_endpoints
+from swarmd.doctor.onchain.seen import Seen
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, OwnChain, Shell
 from tests.doctor.making import Made, ids

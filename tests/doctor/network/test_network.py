@@ -15,10 +15,11 @@ import pytest
 from swarmd.core.events import RoundAnnounced
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.doctor import announce, clock
 from swarmd.doctor.catalogue import choose_checks
-from swarmd.doctor.clock import judge_peers
 from swarmd.doctor.examination import examine
+from swarmd.doctor.machine import clock
+from swarmd.doctor.machine.clock import judge_peers
+from swarmd.doctor.network import announce
 from swarmd.doctor.subject import Life
 from swarmd.doctor.waiting import Once
 from tests.doctor.making import Made, nodes, quoted

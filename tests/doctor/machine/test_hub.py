@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import constants
 
 from swarmd.config import TrainingConfig
-from swarmd.doctor import hub
+from swarmd.doctor.machine import hub
 from tests.doctor.making import Made
 
 THERE = "someone/model-1B"

@@ -18,7 +18,7 @@ from swarmd.daemon.notes import Moved, write_note
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.identity.backup_notes import note_backup
 from swarmd.dht.identity.identity import create_identity, generate_identity
-from swarmd.doctor import service
+from swarmd.doctor.node import service
 from swarmd.units.plan import Place, plan
 from swarmd.units.reading import drift
 from tests.daemon.node import FakeNode

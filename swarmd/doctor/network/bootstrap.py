@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swarmd.doctor.dial import Dialled
 from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.network.dial import Dialled
 from swarmd.doctor.subject import Subject
 
 BOOTSTRAP_SILENT = Kind(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.doctor import bytecode
 from swarmd.doctor.finding import Finding
+from swarmd.doctor.machine import bytecode
 from swarmd.installed import compile_command
 from tests.doctor.making import Made
 

@@ -1,4 +1,5 @@
-"""Asks torch about this machine, in a process of its own: `python -m swarmd.doctor.probe` < questions > answers.
+"""Asks torch about this machine, in a process of its own: `python -m swarmd.doctor.machine.probe` < questions >
+answers.
 
 torch takes seconds and hundreds of megabytes to load, and a broken driver may end the process that loads it.
 """
@@ -134,7 +135,7 @@ def _is_here(name: str, revision: str) -> bool:
 
 async def ask_torch(questions: Sequence[Question]) -> list[Answer]:
     """The answers of a process of its own, in order. Raises ChildFailed."""
-    said = await ask_child("swarmd.doctor.probe", msgspec.msgpack.encode(list(questions)))
+    said = await ask_child("swarmd.doctor.machine.probe", msgspec.msgpack.encode(list(questions)))
     try:
         return msgspec.json.decode(said, type=list[Answer])
     except msgspec.DecodeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from swarmd import __version__
 from swarmd.daemon.leftovers import find_leftovers, node_tag
 from swarmd.doctor.finding import Finding, Kind, well
-from swarmd.doctor.keys import read_key
+from swarmd.doctor.node.keys import read_key
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.observe.layers import Layer

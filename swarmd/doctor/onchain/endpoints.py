@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from swarmd.doctor.finding import Finding, Kind, well
-from swarmd.doctor.seen import Seen
+from swarmd.doctor.onchain.seen import Seen
 from swarmd.doctor.subject import Subject
 from swarmd.errors import ConfigError
 from swarmd.http_server import is_loopback

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from swarmd.config import TrainingConfig
-from swarmd.doctor import device, disk, machine
 from swarmd.doctor.finding import Finding
-from swarmd.doctor.probe import Answer, Question, Weighed, ask_torch
+from swarmd.doctor.machine import device, disk, system
+from swarmd.doctor.machine.probe import Answer, Question, Weighed, ask_torch
 from swarmd.doctor.waiting import ChildFailed, Once, ask_child
 from tests.doctor.making import CPU, GIB, Made
 from tests.programs import path_of
@@ -35,8 +35,8 @@ def severities(made: Made, name: str, probe: Answer = CPU) -> dict[str, str]:
 
 def installed(monkeypatch: pytest.MonkeyPatch, *requirements: str, python: str = ">=3.11") -> None:
     """Have the distribution ask for this."""
-    monkeypatch.setattr(machine, "requires", lambda name: list(requirements))
-    monkeypatch.setattr(machine, "metadata", lambda name: {"Requires-Python": python})
+    monkeypatch.setattr(system, "requires", lambda name: list(requirements))
+    monkeypatch.setattr(system, "metadata", lambda name: {"Requires-Python": python})
 
 
 def test_this_environment_has_what_swarmd_asks_for(made: Made) -> None:
@@ -63,7 +63,7 @@ def test_sources_that_nobody_installed(made: Made, monkeypatch: pytest.MonkeyPat
     def missing(name: str) -> list[str]:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(machine, "requires", missing)
+    monkeypatch.setattr(system, "requires", missing)
     assert severities(made, "packages") == {"packages.unknown": "note"}
 
 
@@ -181,7 +181,7 @@ def test_how_several_gpus_share_a_model(made: Made, tmp_path: Path, monkeypatch:
     for name, expected in {"fsdp": {"device": "ok"}, "zero3": {"device": "ok"}}.items():
         made.write(f"{text}\naccelerate = '{name}'")
         assert severities(made, "device", probe) == expected
-    monkeypatch.setattr(machine, "version", raise_missing)
+    monkeypatch.setattr(system, "version", raise_missing)
     assert "pip install 'deepspeed" in made.find("extras")["extras.missing"].fix
     made.write(f"{text}\naccelerate = '{tmp_path / 'none.yaml'}'")
     found = made.find("device", probe=probe)["device.accelerate"]
@@ -214,7 +214,7 @@ EXAMINE_ALL = """
 import asyncio, sys
 from pathlib import Path
 import msgspec
-from swarmd.doctor import disk
+from swarmd.doctor.machine import disk
 from tests.doctor.making import Made
 places = [Made.of(Path(place) / "config.toml", Path(place) / "data") for place in sys.argv[1:]]
 found = [asyncio.run(disk.check_disk(made.subject())) for made in places]
@@ -306,4 +306,4 @@ def test_a_kind_that_runs_programs(made: Made, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_child_that_fails_is_told_with_its_last_words() -> None:
     with pytest.raises(ChildFailed, match=r"swarmd\.doctor\.probe ended with 1: .*Decode"):
-        asyncio.run(ask_child("swarmd.doctor.probe", b""))
+        asyncio.run(ask_child("swarmd.doctor.machine.probe", b""))

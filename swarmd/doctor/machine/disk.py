@@ -10,8 +10,8 @@ import psutil
 
 from swarmd.config import StorageConfig
 from swarmd.daemon.space import free_bytes
-from swarmd.doctor.device import chosen_of
 from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.machine.device import chosen_of
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError

@@ -1,0 +1,1 @@
+"""Checks of the way to others: what is announced, bootstrap nodes, ports."""

@@ -1,0 +1,1 @@
+"""Checks of the node itself: configuration, identity, event log, unit, and the daemon that runs."""

@@ -1,0 +1,1 @@
+"""Checks of the chain: endpoints, the contract, and the account that pays."""
