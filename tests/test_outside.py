@@ -104,7 +104,7 @@ def decoded_types() -> set[str]:
     package, found = Path(swarmd.__file__).parent, set()
     for file in package.rglob("*.py"):
         text = file.read_text(encoding="utf-8")
-        if "msgspec" in text and file.parent.name != "sim":
+        if "msgspec" in text and "sim" not in file.relative_to(package).parts:
             calls = (call for call in ast.walk(ast.parse(text)) if isinstance(call, ast.Call))
             found |= {ast.unparse(kind) for call in calls if (kind := _type_of(call)) is not None}
     return found

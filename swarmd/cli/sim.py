@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from swarmd.errors import ConfigError, ExitCode
-from swarmd.sim.checks import InvariantBroken
+from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.profile import HOSTILE, Profile, kinds_of
 from swarmd.sim.world import Summary, run
 

@@ -12,7 +12,7 @@ from swarmd.core.values import KnownEvidence
 from swarmd.dht.rounds.record_comparison import Compared
 from swarmd.dht.wire.evidence import Evidence, contradiction
 from swarmd.dht.wire.records import ReportRecord, Signed
-from swarmd.sim.dht import Report
+from swarmd.sim.ports.dht import Report
 
 
 class EvidenceFinder:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from swarmd.core.events import StopRequested
-from swarmd.sim.chain import CALL_WEI, FEE, Chain, sign
-from swarmd.sim.contract import Call, Kind
-from swarmd.sim.disk import LOW_BYTES, ROOM_BYTES, WANTED_BYTES
-from swarmd.sim.network import NetworkWorker
 from swarmd.sim.node import CRASH_POINTS, Node
+from swarmd.sim.ports.chain import CALL_WEI, FEE, Chain, sign
+from swarmd.sim.ports.contract import Call, Kind
+from swarmd.sim.ports.disk import LOW_BYTES, ROOM_BYTES, WANTED_BYTES
+from swarmd.sim.ports.network import NetworkWorker
 
 if TYPE_CHECKING:
     from swarmd.sim.world import World

@@ -24,9 +24,9 @@ from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import fold_commit
 from swarmd.shell.loop import INBOX_FACTS_MAX, Loop
-from swarmd.sim.disk import WANTED_BYTES, Disk
-from swarmd.sim.supervisor import Supervisor
-from swarmd.sim.worker import SimWorker
+from swarmd.sim.ports.disk import WANTED_BYTES, Disk
+from swarmd.sim.ports.supervisor import Supervisor
+from swarmd.sim.ports.worker import SimWorker
 
 if TYPE_CHECKING:
     from swarmd.sim.world import World

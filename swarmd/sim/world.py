@@ -16,17 +16,17 @@ from swarmd.core.chart import GAPS
 from swarmd.core.commands import Submit
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Promised, Settings
 from swarmd.eventlog.commit import Commit
-from swarmd.sim.chain import CALL_WEI, Chain, Receipt, Tx
-from swarmd.sim.chain_worker import ChainWorker
-from swarmd.sim.checks import Checks, InvariantBroken
-from swarmd.sim.contract import Contract, Rules
 from swarmd.sim.coroutines import loud_errors
-from swarmd.sim.dht import Dht, Report
 from swarmd.sim.faults import Faults
-from swarmd.sim.hostile import Hostile
+from swarmd.sim.invariants.checks import Checks, InvariantBroken
 from swarmd.sim.node import Node
+from swarmd.sim.ports.chain import CALL_WEI, Chain, Receipt, Tx
+from swarmd.sim.ports.chain_worker import ChainWorker
+from swarmd.sim.ports.contract import Contract, Rules
+from swarmd.sim.ports.dht import Dht, Report
 from swarmd.sim.profile import NONE, Profile, draw_profile
-from swarmd.sim.rooms import GuardedDht
+from swarmd.sim.strangers.hostile import Hostile
+from swarmd.sim.strangers.stored_records import GuardedDht
 
 BEGIN = 1_800_000_000.0  # POSIX seconds; any will do
 FAULTS_FULL = 30.0  # faults per node and hour from which on workers misbehave at the full chance below

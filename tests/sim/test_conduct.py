@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from swarmd.core.events import ReportSeen
 from swarmd.core.peers.conduct import verdict_of
-from swarmd.sim.checks import InvariantBroken
-from swarmd.sim.network import NetworkWorker
+from swarmd.sim.invariants.checks import InvariantBroken
+from swarmd.sim.ports.network import NetworkWorker
 from swarmd.sim.profile import draw_profile
 from swarmd.sim.world import World, run
 
@@ -29,7 +29,7 @@ QUIET = SPAN | CALM | {"nodes": 4, "stages": 1, "quorum": 1.0, "stage_s": 120.0,
 
 
 def test_an_honest_coordinator_is_never_accused_however_ill_it_fares(seeds: range) -> None:
-    """`swarmd.sim.checks` ends a run at the first accusation; "slow" is none."""
+    """`swarmd.sim.invariants.checks` ends a run at the first accusation; "slow" is none."""
     runs = [run(seed, **SPAN | {"faults": 120.0, "nodes": 5}) for seed in seeds]
     assert sum(summary.crashes for summary in runs) > 20
 

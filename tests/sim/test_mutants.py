@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from swarmd.sim.checks import InvariantBroken
+from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.profile import ROUGH
 from swarmd.sim.world import run
 from tests.sim.mutants import CHAIN_MUTANTS, MUTANTS

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core.state import State
-from swarmd.sim.checks import InvariantBroken
+from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.profile import CALM, ROUGH, draw_profile
 from swarmd.sim.world import World, run
 

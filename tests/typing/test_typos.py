@@ -74,7 +74,11 @@ TYPOS = (
     ),
     Typo("swarmd/core/peers/evidence.py", 'command_id("evidence", ', 'command_id("evidnce", '),
     Typo("swarmd/core/contract/votes.py", 'submission_id("winners", ', 'submission_id("winner", '),
-    Typo("swarmd/sim/accounts.py", 'is_command(event.command, "train")', 'is_command(event.command, "training")'),
+    Typo(
+        "swarmd/sim/invariants/accounts.py",
+        'is_command(event.command, "train")',
+        'is_command(event.command, "training")',
+    ),
     Typo("swarmd/observe/narrative/phrases.py", '"clock": ("no announcement', '"clok": ("no announcement'),
     Typo(
         "swarmd/observe/narrative/lines.py",
@@ -104,8 +108,10 @@ TYPOS = (
         'what = "the node" if layer == "process"',
         'what = "the node" if layer == "daemon"',
     ),
-    Typo("swarmd/sim/waits.py", 'state.trainer.chart != "idle"', 'state.trainer.chart != "idle "'),
-    Typo("swarmd/sim/waits.py", 'case "round.settling":', 'case "round.setling":', "assert_never(state.chart)"),
+    Typo("swarmd/sim/invariants/waits.py", 'state.trainer.chart != "idle"', 'state.trainer.chart != "idle "'),
+    Typo(
+        "swarmd/sim/invariants/waits.py", 'case "round.settling":', 'case "round.setling":', "assert_never(state.chart)"
+    ),
     Typo("swarmd/web/views/stages.py", 'after.chart == "round.settling"', 'after.chart == "round.settled"'),
     Typo("swarmd/web/views/moments.py", 'not in ("confirmed", "refused")', 'not in ("confirmed", "refusd")'),
     Typo(

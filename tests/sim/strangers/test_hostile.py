@@ -18,13 +18,14 @@ from swarmd.dht.members.presence import Presences
 from swarmd.dht.store.key_capacity import KeyRoom
 from swarmd.dht.store.seniority import Rank
 from swarmd.errors import ConfigError
-from swarmd.sim import actors, chair, guarded
-from swarmd.sim.checks import InvariantBroken
-from swarmd.sim.dht import Report
 from swarmd.sim.evidence import EvidenceFinder, signed_of
-from swarmd.sim.guarded import GuardedNetworkWorker
-from swarmd.sim.hostile import is_hostile
+from swarmd.sim.invariants import coordinator_model
+from swarmd.sim.invariants.checks import InvariantBroken
+from swarmd.sim.ports.dht import Report
 from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
+from swarmd.sim.strangers import actors, guarded
+from swarmd.sim.strangers.guarded import GuardedNetworkWorker
+from swarmd.sim.strangers.hostile import is_hostile
 from swarmd.sim.world import World, run
 from tests.sim.test_sim_command import app
 
@@ -95,7 +96,7 @@ def test_a_crowd_that_reports_at_once_leaves_honest_nodes_behind_only_where_stag
     profile = replace(QUICK, hostile="freerider", quorum=0.5, nodes=5)
     if not own_pace:
         monkeypatch.setattr(coordination, "awaits_own", lambda turn: False)
-        monkeypatch.setattr(chair.Chair, "_awaits_own", lambda *_: False)
+        monkeypatch.setattr(coordinator_model.Chair, "_awaits_own", lambda *_: False)
     world = World(4, profile)
     world.play()
     state = world.nodes[0].state.coordination

@@ -13,11 +13,11 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.wire.records import GROUPS_MAX, ROUNDS_AHEAD, check_payload
 from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX
 from swarmd.errors import RecordRejected
-from swarmd.sim.actor import GROUPS, RENEW_S, Actor, Insider
-from swarmd.sim.rooms import BARE_BYTES, GuardedStore, Place
+from swarmd.sim.strangers.actor import GROUPS, RENEW_S, Actor, Insider
+from swarmd.sim.strangers.stored_records import BARE_BYTES, GuardedStore, Place
 
 if TYPE_CHECKING:
-    from swarmd.sim.hostile import Hostile
+    from swarmd.sim.strangers.hostile import Hostile
 
 SIGNATURE_BYTES = 64
 FRESH = 8  # identities that a flooder makes for each of its visits

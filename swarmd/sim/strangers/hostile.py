@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from swarmd.sim.actors import ACTORS
-from swarmd.sim.guarded import GuardedNetworkWorker
 from swarmd.sim.profile import kinds_of
+from swarmd.sim.strangers.actors import ACTORS
+from swarmd.sim.strangers.guarded import GuardedNetworkWorker
 
 if TYPE_CHECKING:
     from swarmd.sim.world import World

@@ -7,8 +7,8 @@ import math
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import CommandFailed, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.core.values import RolloutsRef
-from swarmd.sim.disk import Checkpoint
-from swarmd.sim.worker import SimWorker
+from swarmd.sim.ports.disk import Checkpoint
+from swarmd.sim.ports.worker import SimWorker
 
 ORPHAN_S = 0.5  # a trainer whose daemon was killed notices within this, and may save a checkpoint meanwhile
 LOAD_S = (0.5, 4.0)

@@ -34,8 +34,8 @@ from swarmd.core.events import (
 )
 from swarmd.dht.rounds.credit_check import CreditCheck
 from swarmd.dht.wire.records import PAST_S, TTL_MAX_S
-from swarmd.sim.dht import Report, announcement_of, is_newer, member_fact, report_of, reporters_of
-from swarmd.sim.worker import SimWorker
+from swarmd.sim.ports.dht import Report, announcement_of, is_newer, member_fact, report_of, reporters_of
+from swarmd.sim.ports.worker import SimWorker
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node

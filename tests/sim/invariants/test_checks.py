@@ -10,10 +10,10 @@ from swarmd.core.commands import Announce, PublishReport, Train
 from swarmd.core.events import Envelope, RoundsSkipped, StopRequested
 from swarmd.core.state import Clock, Deadline, State, Trainer, WorkerState
 from swarmd.core.values import RolloutsRef
-from swarmd.sim.chair import is_awaited
-from swarmd.sim.checks import InvariantBroken
+from swarmd.sim.invariants.checks import InvariantBroken
+from swarmd.sim.invariants.coordinator_model import is_awaited
+from swarmd.sim.invariants.waits import HUNG, find_stall
 from swarmd.sim.profile import Profile
-from swarmd.sim.waits import HUNG, find_stall
 from swarmd.sim.world import World
 
 RUNNING = State(chart="waiting", network=WorkerState(pid=1), training=WorkerState(pid=2))

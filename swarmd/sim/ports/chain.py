@@ -10,7 +10,7 @@ import msgspec
 from swarmd.chain.watching.logs import Entry
 from swarmd.core.events import AnyChainLog
 from swarmd.core.values import BlockRef
-from swarmd.sim.contract import Call, Contract, Undo, View
+from swarmd.sim.ports.contract import Call, Contract, Undo, View
 
 if TYPE_CHECKING:
     from swarmd.sim.world import World

@@ -13,18 +13,18 @@ from swarmd.core.commands import Command
 from swarmd.core.peers.conduct import verdict_of, words_of
 from swarmd.core.state import State
 from swarmd.errors import SwarmdError
-from swarmd.sim.accounts import Accounts
-from swarmd.sim.chain import Receipt
-from swarmd.sim.chair import Chair
-from swarmd.sim.claims import Claims
-from swarmd.sim.dht import Report
-from swarmd.sim.honest import Honest
-from swarmd.sim.orders import Orders
+from swarmd.sim.invariants.accounts import Accounts
+from swarmd.sim.invariants.claims import Claims
+from swarmd.sim.invariants.coordinator_model import Chair
+from swarmd.sim.invariants.honest import Honest
+from swarmd.sim.invariants.orders import Orders
+from swarmd.sim.invariants.progress import Progress
+from swarmd.sim.invariants.recovery import Recovery
+from swarmd.sim.invariants.waits import find_stall
+from swarmd.sim.ports.chain import Receipt
+from swarmd.sim.ports.dht import Report
 from swarmd.sim.profile import Profile, draw_profile
-from swarmd.sim.progress import Progress
-from swarmd.sim.recovery import Recovery
-from swarmd.sim.signed import SignedRecords
-from swarmd.sim.waits import find_stall
+from swarmd.sim.strangers.signed import SignedRecords
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied

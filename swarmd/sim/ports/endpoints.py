@@ -1,7 +1,8 @@
 """The chain as one simulated node's endpoints show it: late, now and then not at all, and never twice from one instant.
 
-These are the ports of `swarmd.chain.ports` over `swarmd.sim.chain`. Each call takes its time on the simulated clock and
-then says what the chain has in that instant, so a block, a reorganisation or a death may fall between any two calls.
+These are the ports of `swarmd.chain.ports` over `swarmd.sim.ports.chain`. Each call takes its time on the simulated
+clock and then says what the chain has in that instant, so a block, a reorganisation or a death may fall between any
+two calls.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from swarmd.chain.ports import Block, MinedTransaction, NotThere, Policy, Span
 from swarmd.chain.watching.logs import Entry
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed, RpcRefused
-from swarmd.sim.chain import GAS, GAS_IDLE, Chain
-from swarmd.sim.contract import View
 from swarmd.sim.coroutines import Answer, Later, VirtualRuntime
-from swarmd.sim.signatory import CONTRACT, call_in, tx_in
+from swarmd.sim.ports.chain import GAS, GAS_IDLE, Chain
+from swarmd.sim.ports.contract import View
+from swarmd.sim.ports.signatory import CONTRACT, call_in, tx_in
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node

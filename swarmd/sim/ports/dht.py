@@ -11,7 +11,7 @@ from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen, RoundA
 from swarmd.core.values import RolloutsRef
 
 if TYPE_CHECKING:
-    from swarmd.sim.network import NetworkWorker
+    from swarmd.sim.ports.network import NetworkWorker
     from swarmd.sim.world import World
 
 ROUNDS_KEPT = 3  # records of earlier rounds have expired

@@ -4,7 +4,7 @@ from random import Random
 
 from swarmd.core.events import StopRequested
 from swarmd.eventlog.commit import Commit
-from swarmd.sim.disk import DiskLog, recover
+from swarmd.sim.ports.disk import DiskLog, recover
 
 
 def commit(seq: int, events: int = 1) -> Commit:

@@ -23,11 +23,11 @@ from swarmd.core.commands import Command, Submit
 from swarmd.core.events import AnyChainLog, Event, SubmissionRefused
 from swarmd.errors import ChainMismatch, ConfigError
 from swarmd.gas import COIN_WEI
-from swarmd.sim.chain import FEE, Spoken
 from swarmd.sim.coroutines import VirtualRuntime
-from swarmd.sim.endpoints import Line, SimAccounts, SimBlocks, SimContract, SimEndpoints, SimHeads
-from swarmd.sim.signatory import CONTRACT, SimSignatory
-from swarmd.sim.worker import SimWorker
+from swarmd.sim.ports.chain import FEE, Spoken
+from swarmd.sim.ports.endpoints import Line, SimAccounts, SimBlocks, SimContract, SimEndpoints, SimHeads
+from swarmd.sim.ports.signatory import CONTRACT, SimSignatory
+from swarmd.sim.ports.worker import SimWorker
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node

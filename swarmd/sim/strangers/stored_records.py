@@ -11,7 +11,7 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyRoom
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.wire.records import PAST_S, ROUNDS_AHEAD, ROUNDS_BEHIND
-from swarmd.sim.dht import Dht, Report, Reports, Store
+from swarmd.sim.ports.dht import Dht, Report, Reports, Store
 
 if TYPE_CHECKING:
     from swarmd.sim.world import World

@@ -11,11 +11,19 @@ import msgspec
 from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.sim.dht import Report
-from swarmd.sim.rooms import BARE_BYTES, MEMBER_BYTES, RECORD_S, REPORT_BYTES, GuardedDht, GuardedStore, Place
+from swarmd.sim.ports.dht import Report
+from swarmd.sim.strangers.stored_records import (
+    BARE_BYTES,
+    MEMBER_BYTES,
+    RECORD_S,
+    REPORT_BYTES,
+    GuardedDht,
+    GuardedStore,
+    Place,
+)
 
 if TYPE_CHECKING:
-    from swarmd.sim.hostile import Hostile
+    from swarmd.sim.strangers.hostile import Hostile
 
 RENEW_S = RECORD_S / 3
 GROUPS = 16

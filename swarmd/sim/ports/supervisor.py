@@ -23,12 +23,12 @@ from swarmd.shell.supervision import (
     Tell,
     Terminate,
 )
-from swarmd.sim.chain_worker import ChainWorker
-from swarmd.sim.guarded import GuardedNetworkWorker
-from swarmd.sim.network import NetworkWorker
-from swarmd.sim.orders import PORTS
-from swarmd.sim.trainer import TrainerWorker
-from swarmd.sim.worker import SimWorker
+from swarmd.sim.invariants.orders import PORTS
+from swarmd.sim.ports.chain_worker import ChainWorker
+from swarmd.sim.ports.network import NetworkWorker
+from swarmd.sim.ports.trainer import TrainerWorker
+from swarmd.sim.ports.worker import SimWorker
+from swarmd.sim.strangers.guarded import GuardedNetworkWorker
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Stop, ToWorker
 
 if TYPE_CHECKING:

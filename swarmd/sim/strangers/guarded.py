@@ -17,10 +17,10 @@ from swarmd.dht.p2p.search_peers import choose_guides
 from swarmd.dht.rounds.sources import Sources
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.errors import RecordRejected
-from swarmd.sim.dht import Report, is_newer
 from swarmd.sim.evidence import EvidenceFinder
-from swarmd.sim.network import NetworkWorker
-from swarmd.sim.rooms import MEMBERS, GuardedDht, GuardedStore
+from swarmd.sim.ports.dht import Report, is_newer
+from swarmd.sim.ports.network import NetworkWorker
+from swarmd.sim.strangers.stored_records import MEMBERS, GuardedDht, GuardedStore
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node

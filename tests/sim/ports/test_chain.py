@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from swarmd.sim.chain import FEE, REORG_DEPTH_MAX, Chain, Tx, sign
-from swarmd.sim.contract import Call
+from swarmd.sim.ports.chain import FEE, REORG_DEPTH_MAX, Chain, Tx, sign
+from swarmd.sim.ports.contract import Call
 from swarmd.sim.profile import CALM
 from swarmd.sim.world import World
 

@@ -13,10 +13,10 @@ from swarmd.core.state import MEMBERS_MAX, Coordination
 from swarmd.dht.limits.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
 from swarmd.dht.limits.reporters import CHANGES_MAX, IDLE_MAX
 from swarmd.dht.members.presence import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
-from swarmd.sim.guarded import GuardedNetworkWorker
-from swarmd.sim.hostile import is_hostile
-from swarmd.sim.network import POLL_S
-from swarmd.sim.recovery import PACE_MARGIN, SETTLE_S
+from swarmd.sim.invariants.recovery import PACE_MARGIN, SETTLE_S
+from swarmd.sim.ports.network import POLL_S
+from swarmd.sim.strangers.guarded import GuardedNetworkWorker
+from swarmd.sim.strangers.hostile import is_hostile
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied

@@ -11,8 +11,8 @@ from swarmd.chain.ports import Signed
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared
 from swarmd.errors import ChainError
-from swarmd.sim.chain import Tx, sign
-from swarmd.sim.contract import Call
+from swarmd.sim.ports.chain import Tx, sign
+from swarmd.sim.ports.contract import Call
 
 if TYPE_CHECKING:
     from swarmd.sim.node import Node

@@ -1,0 +1,1 @@
+"""The simulated ports: chain, DHT, disk, workers."""

@@ -1,0 +1,1 @@
+"""Hostile actors in simulated swarms, and the shipped rules that hold against them."""
