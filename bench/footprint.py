@@ -17,8 +17,8 @@ from bench.measure import Sample, cpu_of, memory_of, process_tree, program_of, s
 from bench.nodes import READY_S, swarm_of
 from bench.stage import bare_side
 from bench.table import Row
-from swarmd.cli.daemons import Daemon
-from swarmd.cli.swarm import LocalSwarm
+from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.config import Config, load_config
 
 ROUNDS = 2

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from bench.place import Unavailable
-from swarmd.cli.daemons import Daemon
-from swarmd.cli.swarm import LocalSwarm
+from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.core.events import Envelope
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.reader import read_commits

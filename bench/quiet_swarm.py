@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.cli.daemons import Daemon
-from swarmd.cli.swarm import LocalSwarm
+from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.dht.p2p.sockets import socket_place
 
 FAST = {

@@ -19,8 +19,8 @@ from bench.measure import Sample
 from bench.nodes import QUICK, READY_S, wait_for
 from bench.recording import Recorder, write_log
 from bench.table import Row
-from swarmd.cli.daemons import Daemon, stop_all
-from swarmd.cli.layout import NodePlace, lay_out, node_places, peer_of
+from swarmd.cli.local_swarm.daemons import Daemon, stop_all
+from swarmd.cli.local_swarm.layout import NodePlace, lay_out, node_places, peer_of
 from swarmd.config import load_config
 from swarmd.settings import settings_of
 

@@ -29,13 +29,13 @@ from tests.durations import UNKNOWN_S, Duration
 WHOLE_NODES = (
     "tests/e2e/",
     "tests/soak/",
-    "tests/cli/test_local.py",
+    "tests/cli/local_swarm/test_command.py",
     "tests/monitoring/test_node.py",
     "tests/training/distributed/test_ranks.py",
     "tests/training/distributed/test_sharded.py",
     "tests/units/test_real.py",
 )
-TEST_BY_TEST = ("tests/e2e/test_", "tests/cli/test_local.py")
+TEST_BY_TEST = ("tests/e2e/test_", "tests/cli/local_swarm/test_command.py")
 
 
 class Lane(IntEnum):

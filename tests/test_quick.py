@@ -134,7 +134,7 @@ def test_a_module_of_the_core() -> None:
         ("swarmd/web/http/stream.py", "tests/web/http/test_stream.py"),
         ("swarmd/dht/store/validator.py", "tests/dht/store/test_validator.py"),
         ("swarmd/training/batches/peer_schedule.py", "tests/training/batches/test_peer_schedule.py"),
-        ("swarmd/cli/status.py", "tests/cli/test_status.py"),
+        ("swarmd/cli/inspect/status.py", "tests/cli/inspect/test_status.py"),
         ("tests/chain/signer/test_ledger.py", "tests/chain/signer/test_ledger.py"),
         ("tests/anvil.py", "tests/chain/test_worker.py"),
         ("tests/dht/conftest.py", "tests/dht/wire/test_bodies.py"),

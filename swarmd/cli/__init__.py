@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from swarmd import __version__
 from swarmd.cli.completion import attach
-from swarmd.cli.renamed import renew
+from swarmd.cli.renamed_options import renew
 from swarmd.errors import ExitCode, SwarmdError
 
 KEY = re.compile(r"[0-9a-fA-F]{64}")  # hex digits of a private key
@@ -38,24 +38,26 @@ class Verb(NamedTuple):
 GROUPS = {
     "Run, make and join": {
         "local": Verb(
-            "swarmd.cli.local",
+            "swarmd.cli.local_swarm.command",
             "local",
             "Run a small swarm of real nodes on this machine.",
             "swarmd local --rounds 4 --nodes 3",
         ),
-        "init": Verb("swarmd.cli.init", "init", "Ask what a node is to be, and make it.", "swarmd init --dir my-node"),
+        "init": Verb(
+            "swarmd.cli.init.command", "init", "Ask what a node is to be, and make it.", "swarmd init --dir my-node"
+        ),
         "swarm": Verb(
-            "swarmd.cli.own_swarm",
+            "swarmd.cli.swarm.command",
             "app",
             "Make a swarm of one's own, and see to it.",
             'swarmd swarm new "my swarm" --dir my-node',
         ),
         "join": Verb(
-            "swarmd.cli.join", "join", "Join a swarm by its manifest.", "swarmd join swarm.toml --dir my-node"
+            "swarmd.cli.swarm.join", "join", "Join a swarm by its manifest.", "swarmd join swarm.toml --dir my-node"
         ),
-        "run": Verb("swarmd.cli.run", "run", "Run a node.", "swarmd run --config my-node/config.toml"),
+        "run": Verb("swarmd.cli.node.run", "run", "Run a node.", "swarmd run --config my-node/config.toml"),
         "service": Verb(
-            "swarmd.cli.service",
+            "swarmd.cli.node.service",
             "app",
             "Make a node a service of systemd, or take it away again.",
             "sudo swarmd service install --config my-node/config.toml",
@@ -63,43 +65,43 @@ GROUPS = {
     },
     "Look at a node": {
         "status": Verb(
-            "swarmd.cli.status",
+            "swarmd.cli.inspect.status",
             "status",
             "Say how a node is: process, network, training, round.",
             "swarmd status my-node --watch",
         ),
         "explain": Verb(
-            "swarmd.cli.explain",
+            "swarmd.cli.inspect.explain",
             "explain",
             "Tell what became of a round, or of a gap, and why.",
             "swarmd explain my-node 12",
         ),
         "doctor": Verb(
-            "swarmd.cli.doctor",
+            "swarmd.cli.inspect.doctor",
             "doctor",
             "Say what is wrong with a node or its machine, and how to mend it.",
             "swarmd doctor my-node",
         ),
         "dashboard": Verb(
-            "swarmd.cli.dashboard",
+            "swarmd.cli.inspect.dashboard",
             "dashboard",
             "Show a node and its swarm in a browser.",
             "swarmd dashboard my-node --open",
         ),
         "report": Verb(
-            "swarmd.cli.report",
+            "swarmd.cli.inspect.report",
             "report",
             "Draw what training gave: reward and accuracy by round.",
             "swarmd report my-node --out report.png",
         ),
         "leaderboard": Verb(
-            "swarmd.cli.leaderboard",
+            "swarmd.cli.inspect.leaderboard",
             "leaderboard",
             "Add up a swarm's standings again, from its contract or its signed reports.",
             "swarmd leaderboard my-node --top 10",
         ),
         "notify": Verb(
-            "swarmd.cli.notify",
+            "swarmd.cli.inspect.notify",
             "notify",
             "Send a test message to whom the node tells how it is.",
             "swarmd notify --config my-node/config.toml",
@@ -107,24 +109,24 @@ GROUPS = {
     },
     "Event log": {
         "replay": Verb(
-            "swarmd.cli.replay",
+            "swarmd.cli.inspect.replay",
             "replay",
             "Replay a node's event log: show, step, verify, compare charts.",
             "swarmd replay my-node --verify",
         ),
         "log": Verb(
-            "swarmd.cli.log",
+            "swarmd.cli.inspect.log",
             "app",
             "Print, follow, verify, export or compact an event log.",
             "swarmd log tail my-node -f",
         ),
         "bundle": Verb(
-            "swarmd.cli.bundle",
+            "swarmd.cli.inspect.bundle",
             "bundle",
             "Make a support archive without secrets, or open one and replay it.",
             "swarmd bundle my-node --out bundle.tar.gz",
         ),
-        "chart": Verb("swarmd.cli.chart", "chart", "List the statecharts or draw one.", "swarmd chart round"),
+        "chart": Verb("swarmd.cli.inspect.chart", "chart", "List the statecharts or draw one.", "swarmd chart round"),
         "sim": Verb(
             "swarmd.cli.sim", "sim", "Simulate swarms with faults, and check every commit.", "swarmd sim --seeds 20"
         ),
@@ -146,19 +148,19 @@ GROUPS = {
     },
     "Keys and accounts": {
         "identity": Verb(
-            "swarmd.cli.identity",
+            "swarmd.cli.node.identity",
             "app",
             "Make, show, back up, restore, check or import a node's identity.",
             "swarmd identity show my-node/identity.key",
         ),
         "account": Verb(
-            "swarmd.cli.account",
+            "swarmd.cli.node.account",
             "app",
             "Make the account that submits to a chain, show or import one.",
             "swarmd account new my-node/account.json",
         ),
         "signer": Verb(
-            "swarmd.cli.signer",
+            "swarmd.cli.node.signer",
             "signer",
             "Submit for many nodes with one account, over HTTP.",
             "swarmd signer --config my-node/config.toml",
@@ -166,19 +168,19 @@ GROUPS = {
     },
     "Backup and return": {
         "backup": Verb(
-            "swarmd.cli.backup",
+            "swarmd.cli.node.backup",
             "app",
             "Back up a node: log, checkpoint, keys; or check a backup.",
             "swarmd backup make my-node my-node.tar.gz",
         ),
         "restore": Verb(
-            "swarmd.cli.restore",
+            "swarmd.cli.node.restore",
             "restore",
             "Make a node's data directory of a backup.",
             "swarmd restore my-node.tar.gz new-node",
         ),
         "rollback": Verb(
-            "swarmd.cli.restore",
+            "swarmd.cli.node.restore",
             "rollback",
             "Undo an upgrade: put back what it changed on disk.",
             "swarmd rollback my-node",

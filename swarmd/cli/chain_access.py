@@ -18,7 +18,7 @@ from swarmd.chain.keystore import load_account
 from swarmd.chain.onchain_standings import chain_id_of
 from swarmd.chain.operator.transactions import Journal, Orders
 from swarmd.chain.watching.blocks import Blocks
-from swarmd.cli.own_node import CONFIG, open_keystore
+from swarmd.cli.node.directory import CONFIG, open_keystore
 from swarmd.config import Config, FeesConfig, load_config
 from swarmd.errors import ChainMismatch, ConfigError
 from swarmd.manifest import Chain, Manifest, read_manifest

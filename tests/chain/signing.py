@@ -30,7 +30,12 @@ RICH_WEI = 10**21
 START_S = 60.0
 STOP_S = 60.0
 WORK = 2**10
-IMPORTED = ("swarmd.cli.signer", "swarmd.chain.signer.service", "swarmd.observe.logging.logs", "swarmd.daemon.process")
+IMPORTED = (
+    "swarmd.cli.node.signer",
+    "swarmd.chain.signer.service",
+    "swarmd.observe.logging.logs",
+    "swarmd.daemon.process",
+)
 
 
 def fund(ground: Ground) -> None:

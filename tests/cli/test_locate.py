@@ -10,7 +10,7 @@ import pytest
 from swarmd.cli import locate
 from swarmd.errors import ConfigError, ExitCode, NeverStarted, NotFoundError
 from tests.cli.owning import Shell
-from tests.cli.test_one_swarm import begin_log
+from tests.cli.swarm.test_one_swarm import begin_log
 
 APART = """
 role = "coordinator"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swarmd.cli import VERBS, completion, load_verb, run_command
-from swarmd.cli.renamed import OLD_NAMES, renew
+from swarmd.cli.renamed_options import OLD_NAMES, renew
 from swarmd.doctor import catalogue
 from tests.cli.test_exit_codes import VERB_LEAVES
 from tests.cli.test_exit_codes import leaves as leaves_of

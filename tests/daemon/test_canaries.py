@@ -216,7 +216,7 @@ def test_a_bundle_is_made_and_holds_none(outside: Scene, tmp_path: Path) -> None
 def test_no_bundle_is_made_where_one_stands_in_the_log(
     outside: Scene, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarmd.cli.bundle._findings", lambda place, config: b"{}")  # they take seconds
+    monkeypatch.setattr("swarmd.cli.inspect.bundle._findings", lambda place, config: b"{}")  # they take seconds
     told(tmp_path / "data", [LinkDegraded(f"refused {outside.canaries.all['pass']}")])
     config, out = shutil.copy(outside.node.config, tmp_path), tmp_path / "bundle.tar.gz"
     call = ["bundle", "--config", str(config), "--out", str(out), "--unit", ""]

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from swarmd.cli.swarm import LocalSwarm
+from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.core.events import Equivocated, Event, NodeStarted, ReportSeen, RoundAnnounced, RoundsSkipped, StageTrained
 from swarmd.eventlog.reader import read_commits
 

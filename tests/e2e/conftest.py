@@ -18,9 +18,9 @@ from typing import TypeVar
 
 import pytest
 
-from swarmd.cli.daemons import Daemon
-from swarmd.cli.layout import NodePlace
-from swarmd.cli.swarm import LocalSwarm
+from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.layout import NodePlace
+from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.daemon.leftovers import find_leftovers
 from swarmd.observe.status import Status
 from tests.daemon.node import RUNNER

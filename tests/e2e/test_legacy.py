@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from swarmd.cli.layout import LOOPBACK, NodePlace, Source, choose_port, write_config
+from swarmd.cli.local_swarm.layout import LOOPBACK, NodePlace, Source, choose_port, write_config
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.dht.identity.rsa import create_rsa_identity

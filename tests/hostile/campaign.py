@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from swarmd.cli.daemons import Daemon
+from swarmd.cli.local_swarm.daemons import Daemon
 from swarmd.core.events import Event, MemberSeen, RecordsRejected, ReportSeen, RoundAnnounced, RoundPublished
 from swarmd.dht.identity.rsa import RsaIdentity
 from swarmd.dht.wire import names

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.cli.daemons import Daemon
-from swarmd.cli.layout import NodePlace
-from swarmd.cli.swarm import LocalSwarm
+from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.layout import NodePlace
+from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.core.events import RoundsSkipped, StopRequested, WorkerExited
 from swarmd.dht.p2p.sockets import socket_place
 from swarmd.eventlog.fold import fold

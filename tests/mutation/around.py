@@ -66,7 +66,7 @@ WEB = (
         "swarmd/http_server.py",
         "if len(token) < TOKEN_CHARS_MIN or not re.fullmatch",
         "if not re.fullmatch",
-        ("tests/cli/test_signer.py",),
+        ("tests/cli/node/test_signer.py",),
     ),
     Mutant(
         "any number of clients listen",
@@ -196,10 +196,10 @@ CARE = (
     ),
     Mutant(
         "a local swarm is laid out over another",
-        "swarmd/cli/layout.py",
+        "swarmd/cli/local_swarm/layout.py",
         "        refuse_other_swarm(place.paths, asked, fix)\n",
         "        continue\n",
-        ("tests/cli/test_one_swarm.py::test_local_does_not_mix_two_kinds",),
+        ("tests/cli/swarm/test_one_swarm.py::test_local_does_not_mix_two_kinds",),
     ),
     Mutant(
         "a member of a backup leads out of the directory",
@@ -308,7 +308,7 @@ LOOKING = (
         '{"error": ExitCode.UNFIT}',
         (
             "tests/doctor/test_examination.py",
-            "tests/cli/test_doctor.py",
+            "tests/cli/inspect/test_doctor.py",
         ),
     ),
     Mutant(

@@ -12,9 +12,9 @@ ITSELF, NAMESAKE, DIRECT, MIRRORED = 0, 1, 1, 2
 HOUSE = ("tests/test_tidy.py", "tests/test_layers.py")  # read the sources of all Python
 FOLDERS = {  # tests that read everything under a folder, and those that start what is in it
     "contracts/": ("tests/contracts/", "tests/chain/"),
-    "statecharts/": ("tests/core/", "tests/cli/test_chart.py"),
+    "statecharts/": ("tests/core/", "tests/cli/inspect/test_chart.py"),
     "swarmd/web/static/": ("tests/web/page/",),
-    "swarmd/cli/scaffolds/": ("tests/cli/test_scaffold.py",),
+    "swarmd/cli/scaffolds/": ("tests/cli/swarm/test_scaffold.py",),
     "configs/monitoring/": ("tests/monitoring/",),
     "packaging/": ("tests/packaging/",),
     "docs/": ("tests/test_docs.py",),

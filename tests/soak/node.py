@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.cli.daemons import Daemon
-from swarmd.cli.layout import LOOPBACK, lay_out, node_places, peer_of
+from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.layout import LOOPBACK, lay_out, node_places, peer_of
 from swarmd.config import load_config
 from swarmd.core.events import Event
 from swarmd.core.state import State

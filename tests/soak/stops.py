@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from swarmd.cli.daemons import Daemon
+from swarmd.cli.local_swarm.daemons import Daemon
 from swarmd.core.events import (
     Event,
     LinkUp,

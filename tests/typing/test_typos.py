@@ -99,7 +99,7 @@ TYPOS = (
         "layers: tuple[tuple[LayerName",
     ),
     Typo(
-        "swarmd/cli/swarm.py",
+        "swarmd/cli/local_swarm/nodes.py",
         'status.round.state in ("waiting", "paused")',
         'status.round.state in ("waiting", "pause")',
     ),
@@ -121,7 +121,7 @@ TYPOS = (
     ),
     Typo("swarmd/observe/narrative/causes.py", 'case "skipping":', 'case "skiping":', "assert_never(chart)"),
     Typo(
-        "swarmd/cli/replay.py",
+        "swarmd/cli/inspect/replay.py",
         "chart = applied.after.chart",
         'chart = applied.after.chart if applied.after.chart != "stoped" else ""',
     ),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from swarmd.cli.service import app
+from swarmd.cli.node.service import app
 from swarmd.config import load_config
 from swarmd.daemon.notes import refuse_moved
 from swarmd.errors import IdentityInUse, LogInUse, UnitError

@@ -189,6 +189,7 @@ def test_it_says_who_starts_it(tmp_path: Path) -> None:
 
 def test_neither_the_page_nor_its_process_loads_what_is_heavy(tmp_path: Path) -> None:
     heavy = ("torch", "hivemind", "transformers", "web3", "pydantic", "aiohttp", "numpy", "matplotlib", "eth_account")
-    program = f"import sys, swarmd.web.companion, swarmd.cli.dashboard; print([m for m in {heavy} if m in sys.modules])"
+    modules = "swarmd.web.companion, swarmd.cli.inspect.dashboard"
+    program = f"import sys, {modules}; print([m for m in {heavy} if m in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.strip() == "[]"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from swarmd.cli.identity import app
+from swarmd.cli.node.identity import app
 from swarmd.dht.identity.identity import (
     create_identity,
     generate_identity,

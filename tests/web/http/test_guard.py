@@ -272,7 +272,7 @@ def test_any_form_is_answered(closed_server: Served, body: bytes) -> None:
 
 
 def test_an_address_of_others_needs_a_token(tmp_path: Path) -> None:
-    from swarmd.cli.dashboard import serve_log
+    from swarmd.cli.inspect.dashboard import serve_log
 
     copy_of(FOLLOWER, tmp_path)
     with pytest.raises(ConfigError, match="asks for no token"):

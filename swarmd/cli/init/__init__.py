@@ -1,0 +1,1 @@
+"""`swarmd init`: a node made by answering questions."""

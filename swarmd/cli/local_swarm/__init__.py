@@ -1,0 +1,1 @@
+"""`swarmd local`: a swarm of real nodes on this machine."""

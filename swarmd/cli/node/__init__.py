@@ -1,0 +1,1 @@
+"""The verbs that make, run and keep a node."""

@@ -1,0 +1,299 @@
+"""`swarmd init` at a terminal and without one: every question is a flag and a variable, nothing is overwritten."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli import run_command
+from swarmd.cli.init import answers as init_answers
+from swarmd.cli.init.profiles import SMALL, base_text, list_profiles, pick, stage_seconds, weigh_profiles
+from swarmd.config import load_config, parse_config
+from swarmd.doctor.machine.probe import Answer, Weighed
+from swarmd.errors import ConfigError, ExitCode
+from tests.cli.owning import Shell, files
+
+TOKEN = "hf_canarycanarycanary"
+GIB = 2**30
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    for name in [name for name in os.environ if name.startswith("SWARMD_INIT_")] + ["HF_TOKEN"]:
+        monkeypatch.delenv(name, raising=False)
+    return Shell(capsys, tmp_path)
+
+
+def init(shell: Shell, *options: object) -> str:
+    return shell.well("init", "--dir", shell.root / "node", "--yes", "--no-examine", *options)
+
+
+# --- without a terminal ---
+
+
+def test_defaults_make_a_swarm_of_ones_own(shell: Shell) -> None:
+    shown = init(shell)
+    path = shell.root / "node" / "config.toml"
+    config = load_config(path)
+    assert (config.role, config.swarm.kind, config.training.model) == ("coordinator", "digits", "embedded")
+    assert config.results.hub.repo == config.web.listen == ""
+    assert f"swarmd run --config {path}" in shown and f"swarmd service install --config {path}" in shown
+    assert {stat.S_IMODE((path.parent / name).stat().st_mode) for name in ("config.toml", "identity.key")} == {0o600}
+
+
+def test_nothing_is_overwritten(shell: Shell) -> None:
+    init(shell)
+    before = files(shell.root / "node")
+    assert "nothing was changed" in init(shell, "--name", "else", "--kind", "code")
+    assert files(shell.root / "node") == before
+
+
+def test_flags_answer_every_question(shell: Shell, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN + "\n")
+    token.chmod(0o600)
+    shown = init(
+        shell,
+        *("--swarm", "School", "--kind", "gsm8k", "--model", "embedded", "--announce", "/ip4/192.0.2.7/tcp/38331"),
+        *("--name", "ann", "--device", "cpu", "--hub-repo", "ann/", "--hub-token-file", token),
+        *("--web", "127.0.0.1:8800"),
+    )
+    root = shell.root / "node"
+    config = load_config(root / "config.toml")
+    assert (config.name, config.swarm.kind, config.swarm.stages) == ("ann", "gsm8k", 3)
+    assert config.dht.announce == ("/ip4/192.0.2.7/tcp/38331",)
+    assert (config.training.device, config.web.listen) == ("cpu", "127.0.0.1:8800")
+    assert (config.results.hub.repo, config.results.hub.token) == ("ann/", "hub.token")
+    assert (root / "hub.token").read_text() == TOKEN + "\n"
+    assert stat.S_IMODE((root / "hub.token").stat().st_mode) == 0o600
+    assert TOKEN not in shown and TOKEN not in (root / "config.toml").read_text()
+    assert '"School"' in shown
+
+
+def test_variables_answer_as_well(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"DIR": str(shell.root / "node"), "YES": "1", "SWARM": "Env", "NAME": "bob", "HUB_REPO": "bob/model"}
+    for name, value in answers.items():
+        monkeypatch.setenv(f"SWARMD_INIT_{name}", value)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    shell.well("init", "--no-examine")
+    config = load_config(shell.root / "node" / "config.toml")
+    assert (config.name, config.results.hub.repo) == ("bob", "bob/model")
+    assert (shell.root / "node" / "hub.token").read_text().strip() == TOKEN
+
+
+def test_every_question_has_a_flag_and_a_variable(shell: Shell) -> None:
+    shown = shell.well("init", "--help")
+    asked = set(re.findall(r'"(--[a-z-]+)"', Path(init_answers.__file__).read_text("utf-8")))
+    assert asked >= {"--kind", "--name", "--device", "--hub-repo", "--announce", "--rpc", "--swarm"}
+    assert [flag for flag in asked if flag not in shown and flag != "--yes"] == []
+    assert "SWARMD_INIT_KIND" in shown
+
+
+def test_joining_by_a_manifest(shell: Shell) -> None:
+    shell.well("swarm", "new", "Digits", "--dir", shell.root / "a")
+    init(shell, "--manifest", shell.root / "a" / "swarm.toml", "--name", "bob", "--device", "cpu")
+    config = load_config(shell.root / "node" / "config.toml")
+    assert (config.role, config.name, config.training.device) == ("follower", "bob", "cpu")
+    assert config.swarm.id == shell.manifest("a").id
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        (["--manifest", "gone.toml"], ExitCode.NO_INPUT, "there is no manifest gone.toml"),
+        (["--manifest", "x", "--swarm", "y"], ExitCode.BAD_CONFIG, "both --manifest and --swarm"),
+        (["--kind", "digit"], ExitCode.BAD_CONFIG, "Did you mean 'digits'"),
+        (["--device", "gpu"], ExitCode.BAD_CONFIG, "there is no device 'gpu'"),
+        (["--announce", "here"], ExitCode.BAD_CONFIG, "'here' is no address"),
+        (["--hub-repo", "name"], ExitCode.BAD_CONFIG, "'name' is no repository"),
+        (["--hub-repo", "u/n"], ExitCode.BAD_CONFIG, "--hub-token-file is not given"),
+        (["--hub-repo", "u/n", "--hub-token-file", "TOKEN"], ExitCode.BAD_CONFIG, "no token of the Hub"),
+    ],
+)
+def test_wrong_answers_make_nothing(shell: Shell, options: list[str], code: int, told: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("two words\n")
+    token.chmod(0o600)
+    given = [str(token) if option == "TOKEN" else option for option in options]
+    assert told in shell.fails(code, "init", "--dir", shell.root / "node", "--yes", "--no-examine", *given)
+    assert not (shell.root / "node").exists()
+
+
+def test_a_token_that_others_may_read_is_refused(shell: Shell, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o644)
+    options = ("--hub-repo", "u/n", "--hub-token-file", token)
+    told = shell.fails(ExitCode.NO_PERMISSION, "init", "--dir", shell.root / "node", "--yes", *options)
+    assert "others may read it" in told and TOKEN not in told
+
+
+def test_without_a_terminal_and_without_yes_nothing_is_asked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path(os.devnull).open() as nobody:
+        monkeypatch.setattr("sys.stdin", nobody)
+        told = shell.fails(ExitCode.BAD_CONFIG, "init", "--dir", shell.root / "node")
+    assert "there is no terminal to ask at" in told and "Add --yes" in told
+
+
+def test_the_node_is_examined_at_the_end(shell: Shell) -> None:
+    """The whole doctor, torch included, on a node that was just made: nothing is worse than a note."""
+    shell.well("swarm", "new", "Digits", "--dir", shell.root / "a", "--listen", "/ip4/127.0.0.1/tcp/38331")
+    options = ("--manifest", shell.root / "a" / "swarm.toml", "--dir", shell.root / "b")
+    said = shell("init", *options, "--yes")
+    assert said.code == 0
+    found = re.findall(r"^(error|warning) +(.*)$", said.out, re.M)
+    assert [each for each in found if "disk" not in each[1]] == []
+    assert "(identity.backup)" in said.out and "bootstrap" not in said.out, "offline"
+
+
+# --- at a terminal ---
+
+
+SILENT = ("--model", "embedded", "--announce", "", "--device", "cpu", "--hub-repo", "", "--no-examine")
+
+
+class Terminal:
+    """A person at a terminal of their own."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.pid, self.descriptor = pty.fork()
+        if self.pid == 0:
+            command = [sys.executable, "-m", "swarmd", *map(str, arguments)]
+            os.execve(sys.executable, command, os.environ | {"TERM": "dumb"})
+        self.seen = ""
+        self._read_to = 0
+
+    def answer(self, question: str, answer: str) -> None:
+        """Wait for a question, then type."""
+        until = time.monotonic() + 120.0
+        while question not in self.seen[self._read_to :]:
+            assert time.monotonic() < until and self._read(), f"{question!r} was not asked:\n{self.seen}"
+        self._read_to = len(self.seen)
+        os.write(self.descriptor, f"{answer}\n".encode())
+
+    def _read(self) -> bool:
+        if not select.select([self.descriptor], [], [], 1.0)[0]:
+            return True
+        try:
+            chunk = os.read(self.descriptor, 65536)
+        except OSError:  # the other end is closed
+            return False
+        self.seen += chunk.decode("utf-8", "replace")
+        return bool(chunk)
+
+    def end(self) -> int:
+        """Read to the end; the exit code."""
+        while self._read():
+            continue
+        os.close(self.descriptor)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_a_person_is_asked_and_the_token_is_not_shown(shell: Shell) -> None:
+    root = shell.root / "asked"
+    terminal = Terminal("init", "--model", "embedded", "--no-examine")
+    terminal.answer("Directory of the node", str(root))
+    terminal.answer("A swarm of your own, or join one", "perhaps")
+    terminal.answer("'perhaps' is none of them", "new")
+    terminal.answer("Name of your swarm", "Evening")
+    terminal.answer("What is to be trained", "")
+    terminal.answer("Address that other machines", "")
+    terminal.answer("Endpoint of a chain", "")
+    terminal.answer("Name on the leaderboard", "carol")
+    terminal.answer("Device to train on", "cpu")
+    terminal.answer("Push the model to the Hugging Face Hub", "carol/digits")
+    terminal.answer("Token of the Hub", TOKEN)
+    assert terminal.end() == 0, terminal.seen
+    assert TOKEN not in terminal.seen and '"Evening"' in terminal.seen
+    config = load_config(root / "config.toml")
+    assert (config.name, config.swarm.kind, config.training.device) == ("carol", "digits", "cpu")
+    assert (root / "hub.token").read_text().strip() == TOKEN
+
+
+def test_what_a_person_leaves_empty_is_what_was_shown(shell: Shell) -> None:
+    root = shell.root / "asked"
+    terminal = Terminal("init", "--dir", str(root), "--swarm", "Evening", "--kind", "gsm8k", *SILENT)
+    terminal.answer("Endpoint of a chain", "")
+    terminal.answer("Name on the leaderboard [creator]", "")
+    assert terminal.end() == 0, terminal.seen
+    assert load_config(root / "config.toml").name == "creator"
+
+
+def test_a_person_joins(shell: Shell) -> None:
+    shell.well("swarm", "new", "Digits", "--dir", shell.root / "a")
+    terminal = Terminal("init", "--dir", shell.root / "b", "--no-examine", "--hub-repo", "", "--device", "auto")
+    terminal.answer("A swarm of your own, or join one", "join")
+    terminal.answer("Its manifest", str(shell.root / "a" / "swarm.toml"))
+    terminal.answer("Name on the leaderboard (empty: none)", "")
+    assert terminal.end() == 0, terminal.seen
+    assert load_config(shell.root / "b" / "config.toml").name == ""
+    assert load_config(shell.root / "b" / "config.toml").swarm.id == shell.manifest("a").id
+
+
+def test_who_goes_away_makes_nothing(shell: Shell) -> None:
+    terminal = Terminal("init", "--dir", shell.root / "b")
+    terminal.answer("A swarm of your own, or join one", "\x03")
+    assert terminal.end() == ExitCode.INTERRUPTED
+    assert not (shell.root / "b").exists()
+
+
+# --- the models of a kind ---
+
+
+def answer(*models: tuple[str, int, bool]) -> Answer:
+    weighed = tuple(Weighed(name, need * GIB, 0, fits, "" if fits else "too large") for name, need, fits in models)
+    return Answer("2", "", device="cpu", weighed=weighed)
+
+
+def test_the_largest_model_that_fits_is_taken() -> None:
+    profiles = list_profiles("gsm8k")
+    assert [each.name for each in profiles][:2] == [SMALL, "cpu-0.5b"]
+    answers = [
+        answer((each.model, int(float(each.size or 0) * 10), each.size in ("", "0.5", "1.5"))) for each in profiles
+    ]
+    weighed = weigh_profiles(profiles, answers)
+    assert pick("auto", weighed).profile.name == "cuda-1.5b"
+    assert pick("0.5", weighed).profile.name == "cpu-0.5b"
+    assert pick("cuda-0.5b", weighed).profile.name == "cuda-0.5b"
+    with pytest.raises(ConfigError, match="cannot be trained here: too large"):
+        pick("7", weighed)
+    with pytest.raises(ConfigError, match="there is no model '3'"):
+        pick("3", weighed)
+
+
+def test_where_nothing_fits_the_embedded_model_is_taken() -> None:
+    profiles = list_profiles("gsm8k")
+    assert pick("auto", weigh_profiles(profiles, [answer(("x", 1, False))] * len(profiles))).profile.name == SMALL
+
+
+@pytest.mark.parametrize("kind", ["digits", "reasoning-gym", "gsm8k", "math-hard", "code", "proposer-solver"])
+def test_every_profile_makes_a_coordinators_configuration_with_one_model(kind: str) -> None:
+    profiles = list_profiles(kind)
+    for weighing in weigh_profiles(profiles, [answer(("user/model-1B", 1, True))] * len(profiles)):
+        config = parse_config(base_text(kind, weighing, device="cpu"), weighing.profile.name)
+        assert (config.role, config.swarm.kind, config.swarm.coordinator) == ("coordinator", kind, "")
+        assert (config.training.model, config.training.pool) == ("user/model-1B", ())
+        assert config.name == "", "the profile's name is another node's"
+        assert config.dht.bootstrap == () and config.training.device == "cpu"
+        assert stage_seconds(config) >= 300
+
+
+def test_a_swarm_with_a_model_of_the_hub(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def say(questions: list[object]) -> list[Answer]:
+        return [answer(("Gensyn/Qwen2.5-0.5B-Instruct", 2, True))] * len(questions)
+
+    monkeypatch.setattr("swarmd.doctor.machine.probe.ask_torch", say)
+    init(shell, "--kind", "gsm8k", "--model", "0.5", "--device", "cpu")
+    config = load_config(shell.root / "node" / "config.toml")
+    assert (config.training.model, config.training.prompt_tokens) == ("Gensyn/Qwen2.5-0.5B-Instruct", 3072)
+    assert shell.manifest("node").recipe.model == config.training.model
+    assert config.coordinator.stage_s > 300
+    assert run_command(["config", "check", "--elsewhere", str(shell.root / "node" / "config.toml")]) == 0

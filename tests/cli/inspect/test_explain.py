@@ -1,0 +1,148 @@
+"""`swarmd explain`: from the command line."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from swarmd.cli import run_command
+from swarmd.cli.inspect.explain import tell_round
+from swarmd.core.applied import Applied
+from swarmd.core.events import Equivocated, Event
+from swarmd.dht.wire.evidence import open_evidence, pair_of
+from swarmd.dht.wire.records import sign
+from swarmd.errors import ExitCode
+from swarmd.eventlog.fold import fold, oldest_base
+from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.store import EventLog
+from swarmd.observe.narrative.story import Teller, reached
+from tests.core.story import Story, announced, settings
+from tests.dht.making import ALICE, BOB, REPORT
+from tests.golden.test_golden import LOGS
+
+GOLDEN = Path(__file__).parent.parent.parent / "golden"
+LATE = str(GOLDEN / "rules-1" / "late-joiner" / "node-3")
+
+
+def output_of(capsys: pytest.CaptureFixture[str], *args: str, code: int = ExitCode.OK) -> str:
+    assert run_command(["explain", *args]) == code
+    captured = capsys.readouterr()
+    return captured.out + captured.err
+
+
+def test_without_a_round_the_last_gap_and_the_last_round_are_told(capsys) -> None:
+    text = output_of(capsys, LATE)
+    assert "Rounds 0 to 2 were skipped, cause late" in text and "Round 4 was trained by this node" in text
+
+
+@pytest.mark.parametrize("args", [(LATE, "1"), ("1", LATE)])
+def test_a_round_is_told_wherever_it_stands(args: tuple[str, str], capsys) -> None:
+    assert "Rounds 0 to 2 were skipped" in output_of(capsys, *args)
+
+
+def test_json_has_the_same(capsys) -> None:
+    (story,) = json.loads(output_of(capsys, LATE, "3", "--json"))
+    assert story["outcome"] == "trained" and story["round"] == 3
+    assert [each["seq"] for each in story["sentences"]] == sorted(each["seq"] for each in story["sentences"])
+
+
+def test_chain_submissions_belong_to_their_round(capsys) -> None:
+    text = output_of(capsys, str(GOLDEN / "rules-2" / "chain-kills" / "node-1"), "4")
+    assert "reward/4/0: confirmed" in text and "reward/5/0" not in text
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("1", "2"), ExitCode.BAD_CONFIG, "one round at most is explained, not 1 and 2"),
+        (("nowhere",), ExitCode.NO_INPUT, "nowhere"),
+        ((".", "abc"), ExitCode.BAD_CONFIG, "'abc' is no round"),
+    ],
+)
+def test_bad_arguments_are_one_clear_error(args: tuple[str, ...], code: int, said: str, capsys) -> None:
+    assert said in output_of(capsys, *args, code=code)
+
+
+def log_with(directory: Path, *events: Event) -> Path:
+    """A follower's log that holds these."""
+    node = Story(settings())
+    node.join()
+    node.tell(announced(3), *events)
+    with EventLog.open(directory / "events", "me", "run") as store:
+        store.append(1.7e9, node.recorded, b"d" * 16)
+    return directory
+
+
+def test_evidence_is_shown_and_checked_offline(tmp_path: Path, capsys) -> None:
+    now = time.time()
+    pair = pair_of(sign(ALICE, REPORT, now), sign(ALICE, replace(REPORT, reward=0.25), now + 1))
+    told = Equivocated("report", ALICE.peer_id, 3, 0, pair.first.encode(), pair.second.encode())
+    directory = log_with(tmp_path, told)
+    text = output_of(capsys, str(directory), "--evidence")
+    assert "both signatures are genuine" in text and "reward 0.5" in text and "reward 0.25" in text
+    (exhibit,) = json.loads(output_of(capsys, str(directory), "--evidence", "--json"))
+    records = [base64.b64decode(each) for each in exhibit["signed"]]
+    assert open_evidence(*records)[1].peer == exhibit["peer"] == ALICE.peer_id
+    story = " ".join(output_of(capsys, str(directory), "3").split())
+    assert "signed two different reports of round 3 stage 0: nothing of it counts until round 67" in story
+
+
+def test_evidence_that_proves_nothing_is_named(tmp_path: Path, capsys) -> None:
+    now = time.time()
+    pair = pair_of(sign(ALICE, REPORT, now), sign(ALICE, replace(REPORT, reward=0.25), now + 1))
+    accusations = (
+        Equivocated("report", ALICE.peer_id, 3, 0, pair.first.encode(), pair.first.encode()),
+        Equivocated("report", BOB.peer_id, 3, 0, pair.first.encode(), pair.second.encode()),
+    )
+    text = output_of(capsys, str(log_with(tmp_path, *accusations)), "--evidence", code=ExitCode.FAILURE)
+    assert "no-evidence" in text and "the records show something else" in text
+
+
+def test_a_log_without_evidence_says_so(capsys) -> None:
+    assert "no evidence" in output_of(capsys, LATE, "--evidence")
+
+
+@pytest.mark.parametrize("node", LOGS, ids=lambda node: "/".join(node.parts[-3:]))
+def test_a_story_that_begins_at_a_snapshot_is_the_same(node: Path, tmp_path: Path) -> None:
+    """All that is read less of the log than the whole is what came after the node was through with the round."""
+    log = node / "events"
+    if oldest_base(log).seq:
+        pytest.skip("the log has lost its beginning")
+    heard = with_snapshots(log, tmp_path / "events")
+    for round_ in range(reached(heard[-1].after) + 2):
+        whole = Teller(round_)
+        for applied in heard:
+            whole.apply(applied)
+        story, (told,) = whole.story(), tell_round(tmp_path, round_)
+        assert told.sentences == story.sentences[: len(told.sentences)]
+        assert all(each.settles or each.round is None for each in story.sentences[len(told.sentences) :])
+        assert replace(told, sentences=()) == replace(story, sentences=())
+
+
+def with_snapshots(log: Path, copy: Path) -> list[Applied]:
+    """Write a log anew with a snapshot after every tenth commit; what its events came to."""
+    heard: list[Applied] = []
+    with EventLog.open(copy, "node", "run", segment_bytes=2000) as event_log:
+        for number, commit in enumerate(read_commits(log), 1):
+            event_log.append(commit.at, commit.events, commit.commands_digest, commit.rules)
+            heard += fold([commit], heard[-1].after if heard else None)
+            if number % 10 == 0:
+                event_log.write_snapshot(heard[-1].after)
+    return heard
+
+
+def test_a_round_late_in_a_long_log_is_told_without_reading_what_came_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = with_snapshots(GOLDEN / "rules-1" / "kills" / "node-2" / "events", tmp_path / "events")
+    begins: list[int] = []
+    monkeypatch.setattr(
+        "swarmd.eventlog.fold.commits_from", lambda log, base: begins.append(base.seq) or read_commits(log, base.seq)
+    )
+    tell_round(tmp_path, reached(heard[-1].after))
+    assert begins and min(begins) > 0

@@ -1,0 +1,307 @@
+"""`swarmd leaderboard` adds the standings up again and tells when they are not what the reports or the contract say."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli import run_command
+from swarmd.core.events import (
+    ChainBlock,
+    ChainReorged,
+    ChainUp,
+    Event,
+    LinkUp,
+    MemberSeen,
+    NodeStarted,
+    RegistrationLog,
+    ReportSeen,
+    RewardLog,
+    RoundPublished,
+    VoteLog,
+    WorkerStarted,
+)
+from swarmd.core.state import State
+from swarmd.core.step import RULES
+from swarmd.core.values import BlockRef, ChainSettings
+from swarmd.dht.identity.identity import create_identity
+from swarmd.dht.wire.records import ReportRecord, sign
+from swarmd.errors import ExitCode
+from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.store import EventLog
+from swarmd.shell.loop import plan
+from tests.anvil import running_anvil
+from tests.contracts.chain import Swarm, connect, deploy, deploy_swarm
+from tests.core.story import coordinator_settings, settings
+from tests.eventlog.making import write_groups
+
+DIGEST = "a" * 64
+
+
+def write_log(directory: Path, claimed: tuple[float, ...]) -> Path:
+    """A coordinator's log whose only member signed a reward of 0.5 in each round; the events claim these rewards."""
+    identity = create_identity(directory / "member.key")
+    member = identity.peer_id
+    events: list[Event] = [
+        NodeStarted(coordinator_settings(min_peers=1), "run"),
+        WorkerStarted("network", 1, 1),
+        LinkUp(1),
+        MemberSeen(member, "Mel"),
+    ]
+    for round, reward in enumerate(claimed):
+        signed = sign(identity, ReportRecord("test", round, 0, 0.5, DIGEST, 10, 1), 1e10).encode()
+        events.append(RoundPublished(f"announce/{round}/0/{round + 1}", round, 0))
+        events.append(ReportSeen(member, round, 0, reward, DIGEST, signed))
+    state, data = State(), directory / "data"
+    with EventLog.open(data / "events", "me", "run") as log:
+        for at, event in enumerate(events):
+            planned = plan(state, log.next_seq, float(at), [event])
+            log.append(float(at), planned.events, digest_commands(planned.commands), RULES)
+            state = planned.state
+    return data
+
+
+def test_standings_that_the_reports_add_up_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_log(tmp_path, (0.5, 0.5, 0.5))
+    assert run_command(["leaderboard", str(data)]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "leaderboard after round 2" in shown
+    assert "1.500" in shown
+    assert "3 signed reports of 3 rounds add up to these standings" in shown
+
+
+def test_standings_that_nobody_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_log(tmp_path, (0.5, 9.5))
+    assert run_command(["leaderboard", str(data), "--json"]) == ExitCode.DIFFERENCE
+    told = json.loads(capsys.readouterr().out)
+    assert told["round"] == 1
+    (problem,) = told["problems"]
+    assert "is given 10 in 2 rounds, the reports add up to 1 in 2" in problem
+
+
+def test_a_log_without_a_closed_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_log(tmp_path, ())
+    assert run_command(["leaderboard", str(data)]) == ExitCode.NO_INPUT
+    assert "closes no round" in capsys.readouterr().err
+
+
+def test_peer_ids_are_shown_whole_however_narrow_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    data = write_log(tmp_path, (0.5,))
+    assert run_command(["leaderboard", str(data)]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    run_command(["leaderboard", str(data), "--json"])
+    (standing,) = json.loads(capsys.readouterr().out)["standings"]
+    assert len(standing["peer"]) > 40 and standing["peer"] in shown and "…" not in shown
+
+
+@pytest.mark.parametrize("log", ["rules-1/kills/node-1", "rules-2/chain-kills/node-2"])
+def test_a_narrow_terminal_has_lines_that_fit_and_nothing_is_cut(log: str) -> None:
+    """In a real terminal of 80 columns."""
+    root = Path(__file__).parents[3]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(root)
+        os.environ.update(COLUMNS="80", TERM="dumb")
+        os.execv(sys.executable, [sys.executable, "-m", "swarmd", "leaderboard", f"tests/golden/{log}"])
+    shown = b""
+    with suppress(OSError):  # the terminal is gone with the process
+        while chunk := os.read(terminal, 65536):
+            shown += chunk
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    lines = shown.decode().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(bool(re.search(r"\b12D3KooW\w{44}\b", line)) for line in lines) >= 3
+
+
+# --- a swarm with a chain ---
+
+CONTRACT = "0x" + "Ab" * 20
+PEER = "12D3KooW" + "x" * 44
+HASH = "0x" + "ab" * 32
+
+
+def block(number: int, *logs: RegistrationLog | RewardLog | VoteLog, hash: str = "") -> ChainBlock:
+    return ChainBlock(BlockRef(number, hash or hex(number)), logs)
+
+
+def up(head: int) -> ChainUp:
+    return ChainUp(31337, CONTRACT, HASH, BlockRef(head, hex(head)), 1, 0, 0, 0.0)
+
+
+def reward(peer: str, amount: int, round: int = 0, index: int = 0) -> RewardLog:
+    return RewardLog(index, HASH, "0xA" if peer == PEER else "0xB", peer, round, 0, str(amount))
+
+
+STORY: tuple[Event, ...] = (
+    NodeStarted(settings(chain=ChainSettings()), "run"),
+    block(5, RegistrationLog(0, HASH, "0xA", PEER), RegistrationLog(1, HASH, "0xB", "\x1b[2Jodd[red]")),
+    block(6, reward(PEER, 2**200), reward("\x1b[2Jodd[red]", 7, index=1)),
+    block(7, reward("\x1b[2Jodd[red]", 10**9, 1)),
+    up(8),
+    ChainReorged(BlockRef(6, "0x6"), 2),
+    block(
+        7, reward("\x1b[2Jodd[red]", 5, 1), VoteLog(1, HASH, "0xB", "\x1b[2Jodd[red]", 0, (PEER, "third")), hash="0x77"
+    ),
+    block(9),
+)
+
+
+def write_story(directory: Path) -> Path:
+    write_groups(directory / "data" / "events", [[event] for event in STORY])
+    return directory / "data"
+
+
+def test_a_node_of_a_chain_counts_what_its_log_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_story(tmp_path)
+    assert run_command(["leaderboard", str(data), "--json"]) == ExitCode.OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["contract"], told["chain_id"], told["block"], told["confirmed_block"]) == (CONTRACT, 31337, 9, 7)
+    rows = [
+        (r["place"], r["peer"], r["account"], r["reward"], r["rounds"], r["wins"], r["votes"])
+        for r in told["standings"]
+    ]
+    assert rows == [
+        (1, PEER, "0xA", str(2**200), 1, 1, 0),
+        (2, "\x1b[2Jodd[red]", "0xB", "12", 2, 0, 1),
+        (3, "third", "", "0", 0, 1, 0),
+    ]
+    assert told["notes"] == told["problems"] == []
+
+
+def test_what_is_not_confirmed_yet_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_story(tmp_path)
+    assert run_command(["leaderboard", str(data), "--depth", "3", "--json"]) == ExitCode.OK
+    odd = json.loads(capsys.readouterr().out)["standings"][1]
+    assert (odd["reward"], odd["confirmed"]["reward"], odd["confirmed"]["votes"]) == ("12", "7", 0)
+    assert run_command(["leaderboard", str(data), "--depth", "3"]) == ExitCode.OK
+    assert "unconfirmed" in capsys.readouterr().out
+    assert run_command(["leaderboard", str(data)]) == ExitCode.OK
+    assert "unconfirmed" not in capsys.readouterr().out
+
+
+def test_odd_peer_ids_are_shown_whole_and_harmless(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_command(["leaderboard", str(write_story(tmp_path))]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "\x1b[2J" not in shown and "\\x1b[2Jodd[red]" in shown
+    assert PEER in shown and str(2**200) in shown and "…" not in shown
+
+
+@pytest.mark.parametrize(
+    ("order", "first"), [("reward", PEER), ("wins", PEER), ("votes", "\x1b[2Jodd[red]"), ("rounds", "\x1b[2Jodd[red]")]
+)
+def test_orders_and_top(tmp_path: Path, capsys: pytest.CaptureFixture[str], order: str, first: str) -> None:
+    data = write_story(tmp_path)
+    assert run_command(["leaderboard", str(data), "--sort", order, "--top", "1", "--json"]) == ExitCode.OK
+    (row,) = json.loads(capsys.readouterr().out)["standings"]
+    assert row["peer"] == first
+
+
+def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    groups = [[event] for event in STORY[:2]] + [[MemberSeen("x" * 2000)]] * 40 + [[event] for event in STORY[2:]]
+    write_groups(tmp_path / "events", groups, segment_bytes=4096)
+    segments = sorted((tmp_path / "events").glob("*.seg"))
+    assert len(segments) > 5
+    for path in segments[:4]:
+        path.unlink()
+    assert run_command(["leaderboard", str(tmp_path)]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "counted from block 6 on" in shown
+    assert f"swarmd leaderboard --rpc URL --contract {CONTRACT}" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rpc", "http://127.0.0.1:1"], "Give --contract with it"),
+        (["DIR", "--rpc", "http://127.0.0.1:1", "--contract", CONTRACT], "not a directory"),
+        (["--rpc", "http://127.0.0.1:1", "--contract", "0x12"], "is no address"),
+        (["--rpc", "nonsense", "--contract", CONTRACT], "is no URL of a node"),
+        (["DIR", "--sort", "beauty"], "Choose one of reward, wins, votes, rounds"),
+    ],
+)
+def test_a_command_that_makes_no_sense(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    data = str(write_story(tmp_path))
+    told = [data if argument == "DIR" else argument for argument in arguments]
+    assert run_command(["leaderboard", *told]) == ExitCode.BAD_CONFIG
+    assert words in capsys.readouterr().err
+
+
+def test_a_node_that_has_not_reached_its_chain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_groups(tmp_path / "events", [[STORY[0]]])
+    assert run_command(["leaderboard", str(tmp_path)]) == ExitCode.NO_INPUT
+    assert "holds nothing of the chain yet" in capsys.readouterr().err
+
+
+def test_votes_are_no_order_without_a_chain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["leaderboard", str(write_log(tmp_path, (0.5,))), "--sort", "wins"]) == ExitCode.BAD_CONFIG
+    assert "has no votes" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_anvil() as url:
+        yield url
+
+
+@pytest.fixture
+def swarm(url: str) -> Swarm:
+    w3 = connect(url)
+    played = deploy_swarm(w3, 1, deploy(w3, "LockedSwarmCoordinator-1"))
+    played.register(played.alice, PEER)
+    played.send(played.alice, "submitReward(uint256,uint256,int256,string)", 0, 0, 412, PEER)
+    played.send(played.alice, "submitWinners", 0, [PEER], PEER)
+    return played
+
+
+def test_the_chain_is_read_and_compared(url: str, swarm: Swarm, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["leaderboard", "--rpc", url, "--contract", swarm.contract.address, "--depth", "0"]
+    assert run_command([*asked, "--json"]) == ExitCode.OK
+    (row,) = json.loads(capsys.readouterr().out)["standings"]
+    confirmed = {"peer": PEER, "account": swarm.alice, "reward": "412", "rounds": 1, "stages": 1, "wins": 1, "votes": 1}
+    assert row == {"place": 1, **confirmed, "confirmed": confirmed}
+    assert run_command(asked) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert PEER in shown and swarm.alice in shown and "the contract's own sums say the same" in shown
+
+
+def test_sums_that_differ_end_with_a_code_of_their_own(
+    url: str, swarm: Swarm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarmd.chain.onchain_standings._nothing_before", _yes)
+    late = str(swarm.w3.eth.block_number)
+    asked = ["leaderboard", "--rpc", url, "--contract", swarm.contract.address, "--from-block", late]
+    assert run_command(asked) == ExitCode.DIFFERENCE
+    assert f"wrong: {PEER} has 412 in the contract, its events add up to 0" in capsys.readouterr().out
+
+
+async def _yes(*_: object) -> bool:
+    return True
+
+
+def test_a_wrong_address_is_told(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["leaderboard", "--rpc", url, "--contract", CONTRACT]) == ExitCode.CHAIN_CONFLICT
+    assert "there is no contract at" in capsys.readouterr().err
+
+
+def test_a_first_block_that_does_not_exist_yet_is_told(
+    url: str, swarm: Swarm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["leaderboard", "--rpc", url, "--contract", swarm.contract.address, "--from-block", "99999999"]
+    assert run_command(asked) == ExitCode.BAD_CONFIG
+    assert "99999999 does not exist yet" in capsys.readouterr().err

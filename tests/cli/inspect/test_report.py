@@ -1,0 +1,162 @@
+"""`swarmd report`: pictures, JSON and the card, from logs alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from swarmd.cli import app
+from swarmd.core.values import SkipCause
+from swarmd.errors import ConfigError, LogDamaged, NotFoundError, PathUnusable
+from swarmd.results.history import History, Restart, Skip, Stage
+from swarmd.results.picture import NODES_MAX, draw, labels_of, make_figure
+
+GOLDEN = Path(__file__).parent.parent.parent / "golden"
+SWARM = GOLDEN / "rules-1" / "late-joiner"
+NODE = SWARM / "node-3"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def size_of(png: Path) -> tuple[int, int]:
+    content = png.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", content[16:24])
+    return int(width), int(height)
+
+
+def test_a_swarms_directory_is_one_picture_of_all_its_nodes(tmp_path: Path) -> None:
+    result = run(SWARM, "--out", tmp_path / "swarm.png", "--svg")
+    assert result.exit_code == 0
+    width, height = size_of(tmp_path / "swarm.png")
+    assert width == 1500 and height > 900
+    assert "node-3: 2 rounds trained, 3 skipped, 0 restarts; reward 0.292 in round 4" in result.output
+    svg = (tmp_path / "swarm.svg").read_text()
+    assert svg.startswith("<?xml") and [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_same_log_gives_the_same_picture(tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg", "a.png", "b.png"):
+        assert run(NODE, "--out", tmp_path / name).exit_code == 0
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_the_picture_goes_where_one_stands_when_no_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(NODE).exit_code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["report.png"]
+
+
+def test_json_holds_the_figures_and_writes_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(NODE, "--json")
+    (node,) = json.loads(result.stdout)["nodes"]
+    assert [row["round"] for row in node["rounds"]] == [3, 4]
+    assert node["held_out_before"] == 0.125 and node["rounds"][-1]["held_out"] == 0.25
+    assert node["skips"][0]["cause"] == "late" and list(tmp_path.iterdir()) == []
+
+
+def test_json_beside_a_picture_stays_json(tmp_path: Path) -> None:
+    result = run(NODE, "--json", "--out", tmp_path / "x.png")
+    assert json.loads(result.stdout)["nodes"] and (tmp_path / "x.png").exists()
+
+
+def test_the_card_of_one_node_is_printed() -> None:
+    result = run(NODE, "--card")
+    assert result.output.startswith("---\nlibrary_name: transformers\n") and "# node-3" in result.output
+
+
+def test_an_unfinished_append_is_no_obstacle(tmp_path: Path) -> None:
+    shutil.copytree(NODE / "events", tmp_path / "events")
+    segment = sorted((tmp_path / "events").glob("*.seg"))[-1]
+    segment.write_bytes(segment.read_bytes()[:-5])
+    assert run(tmp_path, "--json").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["nowhere"], NotFoundError),
+        (["empty"], NotFoundError),
+        ([NODE, NODE], ConfigError),
+        ([SWARM, NODE], ConfigError),
+        ([SWARM, "--card"], ConfigError),
+        ([NODE, "--json", "--card"], ConfigError),
+        ([NODE, "--out", "picture.gif"], ConfigError),
+        ([NODE, "--out", "picture"], ConfigError),
+        ([NODE, "--out", "nowhere/picture.png"], PathUnusable),
+        (["damaged"], LogDamaged),
+        (["untrained"], NotFoundError),
+    ],
+)
+def test_what_cannot_be_drawn_is_a_typed_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object], error: type[Exception]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for name in ("damaged", "untrained"):
+        shutil.copytree(NODE / "events", tmp_path / name / "events")
+    segment = sorted((tmp_path / "damaged" / "events").glob("*.seg"))[0]
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    segment.write_bytes(bytes(content))
+    first = sorted((tmp_path / "untrained" / "events").glob("*.seg"))[0]
+    first.write_bytes(first.read_bytes()[:2000])
+    for other in sorted((tmp_path / "untrained" / "events").iterdir()):
+        if other != first:
+            other.unlink()
+    result = run(*arguments)
+    assert isinstance(result.exception, error), result.output
+
+
+def history(place: int, rounds: int = 3, cause: SkipCause = "fault", name: str = "") -> History:
+    stages = tuple(Stage(r, 0, 0.0, float("nan") if r == 1 else 0.5, None, 1, 1, 1.0, 0, 0) for r in range(rounds))
+    skips = (Skip(rounds, 10**9, cause, 0.0),)
+    return History(f"peer-{place}", name, "test", stages=stages, skips=skips, restarts=(Restart(1, 0.0),))
+
+
+def test_any_names_rounds_and_figures_can_be_drawn(tmp_path: Path) -> None:
+    odd = ["$\\frac{", "_hidden", "名前", "a\nb", "x" * 500, ""]
+    histories = [history(place, rounds=place, name=name) for place, name in enumerate(odd)]
+    draw(histories, tmp_path / "odd.png")
+    assert size_of(tmp_path / "odd.png")[0] == 1500
+    assert all(len(label) < 100 and "\n" not in label for label in labels_of(histories))
+
+
+def test_nodes_of_one_name_are_told_apart() -> None:
+    labels = labels_of([history(0, name="same"), history(1, name="same"), history(2, name="other")])
+    assert len(set(labels)) == 3 and labels[0].startswith("same (") and labels[2] == "other"
+
+
+def test_of_very_many_nodes_the_first_are_drawn() -> None:
+    figure = make_figure([history(place) for place in range(NODES_MAX + 3)])
+    assert len(figure.axes[2].get_yticks()) == NODES_MAX
+
+
+def test_a_picture_marks_every_skip_with_its_cause_and_every_restart() -> None:
+    one = msgspec.structs.replace(history(0), skips=(Skip(3, 5, "late", 0.0), Skip(6, 6, "slow", 0.0)))
+    lane = make_figure([one]).axes[2]
+    marks = {line.get_marker(): list(line.get_xdata()) for line in lane.lines}
+    assert marks[">"] == [4.0] and marks["d"] == [6.0] and marks[7] == [1]
+
+
+def test_a_node_that_came_late_to_an_old_swarm_is_shown_where_it_trained() -> None:
+    late = msgspec.structs.replace(
+        history(0),
+        stages=(Stage(100_000, 0, 0.0, 0.5, 0.5, 1, 1, 1.0, 0, 0),),
+        skips=(Skip(0, 99_999, "late", 0.0), Skip(100_001, 10**9, "slow", 0.0)),
+        restarts=(),
+    )
+    low, high = make_figure([late]).axes[2].get_xlim()
+    assert 99_990 < low < 100_000 < high < 100_010

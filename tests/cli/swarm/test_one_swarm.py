@@ -1,0 +1,173 @@
+"""Every verb that starts, lays out or moves a node leaves a directory of another swarm alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli.local_swarm.layout import lay_out, node_places, peer_of
+from swarmd.config import load_config
+from swarmd.core.events import NodeStarted
+from swarmd.core.state import State
+from swarmd.core.step import RULES
+from swarmd.dht.identity.identity import create_identity, load_identity
+from swarmd.errors import ExitCode, OtherSwarm
+from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.store import EventLog
+from swarmd.settings import settings_of
+from swarmd.shell.loop import plan
+from swarmd.units import Place
+from swarmd.units.transfer import refuse_other_log
+from tests.cli.owning import Shell
+from tests.daemon.test_swarm_check import contents
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
+    return Shell(capsys, tmp_path)
+
+
+def begin_log(config: Path) -> None:
+    """What the first start of a node leaves in its log."""
+    loaded = load_config(config)
+    data = config.parent / loaded.data
+    peer = load_identity(data / "identity.key").peer_id
+    with EventLog.open(data / "events", peer, "run") as log:
+        planned = plan(State(), 0, 1.0, [NodeStarted(settings_of(loaded, peer), "run")])
+        log.append(1.0, planned.events, digest_commands(planned.commands), RULES)
+
+
+@pytest.fixture
+def ran(shell: Shell) -> Path:
+    """A node of a swarm of its own, with a log."""
+    shell.well("swarm", "new", "Digits", "--dir", shell.root / "a")
+    begin_log(shell.root / "a" / "config.toml")
+    return shell.root / "a"
+
+
+@pytest.fixture
+def other(shell: Shell) -> Path:
+    """The manifest of another swarm."""
+    shell.well("swarm", "new", "Other", "--dir", shell.root / "other")
+    return shell.root / "other" / "swarm.toml"
+
+
+def refused(shell: Shell, place: Path, *arguments: object) -> str:
+    """What a verb says that must refuse, and change nothing in the place."""
+    before = contents(place)
+    said = shell.fails(ExitCode.BAD_CONFIG, *arguments)
+    assert contents(place) == before
+    return said
+
+
+def test_local_does_not_mix_two_kinds(tmp_path: Path) -> None:
+    places = node_places(tmp_path / "here", 2)
+    lay_out(places, rounds=1)
+    begin_log(places[1].config)
+    before = contents(tmp_path / "here")
+    with pytest.raises(OtherSwarm, match=r"swarm local .*swarm school ") as caught:
+        lay_out(node_places(tmp_path / "here", 3), rounds=1, swarm="gsm8k")
+    assert f"--dir {tmp_path / 'here-school'}" in caught.value.fix
+    assert contents(tmp_path / "here") == before and not (tmp_path / "here" / "node-3").exists()
+    assert lay_out(places, rounds=1) == 1, "the same swarm goes on"
+
+
+def test_local_takes_a_directory_that_never_ran(tmp_path: Path) -> None:
+    places = node_places(tmp_path, 1)
+    lay_out(places, rounds=1)
+    peer = peer_of(places[0])
+    lay_out(places, rounds=1, swarm="gsm8k")
+    assert load_config(places[0].config).swarm.kind == "gsm8k" and peer_of(places[0]) == peer
+
+
+def test_join_needs_a_directory_of_its_own(shell: Shell, ran: Path, other: Path) -> None:
+    said = refused(shell, ran, "join", other, "--dir", ran)
+    assert shell.manifest("a").id in said and "--identity" in said
+
+
+def test_join_looks_at_the_log_where_the_configuration_is_gone(shell: Shell, ran: Path, other: Path) -> None:
+    (ran / "config.toml").unlink()
+    said = refused(shell, ran, "join", other, "--dir", ran)
+    assert f"--identity {ran / 'identity.key'}" in said
+    (shell.root / "home").mkdir()
+    moved = ran.rename(shell.root / "home" / "data")
+    refused(shell, shell.root / "home", "join", other, "--dir", shell.root / "home", "--data", "data")
+    shell.well("join", other, "--dir", shell.root / "new", "--identity", moved / "identity.key")
+
+
+def test_joining_ones_own_swarm_again_is_nothing_new(shell: Shell, ran: Path) -> None:
+    assert "kept as it is" in shell.well("join", ran / "swarm.toml", "--dir", ran)
+
+
+def test_a_new_swarm_needs_a_directory_of_its_own(shell: Shell, ran: Path, other: Path) -> None:
+    shell.well("swarm", "new", "Digits", "--dir", ran)
+    assert "swarm.toml is of the swarm digits-" in refused(shell, ran, "swarm", "new", "Second", "--dir", ran)
+    (ran / "swarm.toml").unlink()
+    refused(shell, ran, "swarm", "new", "Second", "--dir", ran)
+    (ran / "config.toml").unlink()
+    refused(shell, ran, "swarm", "new", "Second", "--dir", ran)
+    (ran / "identity.key").unlink()
+    refused(shell, ran, "swarm", "new", "Digits", "--dir", ran)
+
+
+def test_init_does_not_take_a_node_for_another(shell: Shell, ran: Path, other: Path) -> None:
+    swarm = shell.manifest("a").id
+    assert swarm in refused(shell, ran, "init", "--dir", ran, "--yes", "--no-examine", "--manifest", other)
+    assert swarm in refused(shell, ran, "init", "--dir", ran, "--yes", "--no-examine", "--swarm", "Second")
+    shell.well("init", "--dir", ran, "--yes", "--no-examine", "--swarm", "Digits")
+    (ran / "config.toml").unlink()
+    refused(shell, ran, "init", "--dir", ran, "--yes", "--no-examine", "--manifest", other)
+
+
+def test_a_service_keeps_to_its_swarm(shell: Shell, ran: Path, other: Path) -> None:
+    place = Place(state=shell.root / "lib")
+    mine = ran / "config.toml"
+    refuse_other_log(mine, load_config(mine), place)
+    place.data.parent.mkdir(parents=True)
+    ran.rename(place.data)
+    theirs = other.with_name("config.toml")
+    with pytest.raises(OtherSwarm, match="swarm digits-"):
+        refuse_other_log(theirs, load_config(theirs), place)
+
+
+def test_a_mixed_backup_says_so_when_it_is_restored(shell: Shell, ran: Path) -> None:
+    secret = shell.root / "secret"
+    secret.write_text("a long passphrase\n")
+    secret.chmod(0o600)
+    there = (shell.root / "out.tar.gz", "--passphrase-file", secret)
+    shell.well("backup", ran, *there)
+    assert "no node starts" not in shell("restore", there[0], shell.root / "back", *there[1:]).err
+    text = (ran / "config.toml").read_text().replace(shell.manifest("a").id, "another")
+    (ran / "config.toml").write_text(text)
+    there[0].unlink()
+    shell.well("backup", ran, *there)
+    said = shell("restore", there[0], shell.root / "again", *there[1:])
+    assert said.code == ExitCode.OK and "no node starts with this configuration" in said.err
+
+
+def test_a_directory_of_another_swarm_can_still_be_looked_at(shell: Shell, ran: Path) -> None:
+    text = (ran / "config.toml").read_text().replace(shell.manifest("a").id, "another")
+    (ran / "config.toml").write_text(text)
+    assert shell("status", ran).code == ExitCode.FAILURE, "its daemon is down"
+    shell.well("explain", ran)
+    said = shell("doctor", ran, "--offline", "--only", "directory")
+    assert said.code == ExitCode.UNFIT and "directory.swarm" in said.out and "directory.recipe" in said.out
+
+
+def test_the_doctor_compares_with_the_manifest(shell: Shell, ran: Path) -> None:
+    command = ("doctor", ran, "--offline", "--only", "directory")
+    shell.well(*command)
+    config = ran / "config.toml"
+    config.write_text(config.read_text().replace("\ngenerations = 8", "\ngenerations = 6"))
+    said = shell(*command)
+    assert said.code == ExitCode.FAILURE and "differ in training.generations" in said.out
+    (ran / "swarm.toml").write_text("nonsense")
+    assert "cannot be compared" in shell(*command).out
+
+
+def test_an_identity_goes_along_into_another_swarm(shell: Shell, other: Path) -> None:
+    key = shell.root / "old.key"
+    peer = create_identity(key).peer_id
+    shell.well("join", other, "--dir", shell.root / "new", "--identity", key)
+    assert load_config(shell.root / "new" / "config.toml").dht.peer == peer

@@ -1,0 +1,181 @@
+"""A file of questions goes from the creator's configuration to whoever joins, and nobody trains on another one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from swarmd.cli.swarm.questions import find_questions, sealed
+from swarmd.config import load_config
+from swarmd.errors import ExitCode, SwarmdError
+from swarmd.swarms.data import dataset
+from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.jsonl import digest_rows
+from swarmd.swarms.registry import make_plan
+from tests.cli.owning import Shell
+
+ROWS = [{"prompt": f"{number} + 1?", "answer": str(number + 1)} for number in range(20)]
+CONFIG = """\
+role = "coordinator"
+data = "here"
+[swarm]
+id = "x"
+kind = "file"
+[swarm.options]
+data = "deep/sums.jsonl"
+system = "Add one.\\nBe quick."
+rewards = [{name = "numeric"}, {name = "length", weight = 0.1, max = 60}]
+"""
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
+    return Shell(capsys, tmp_path)
+
+
+def write_rows(path: Path, rows: list[dict[str, str]] = ROWS) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def manifest(shell: Shell) -> Path:
+    write_rows(shell.root / "here" / "deep" / "sums.jsonl")
+    (shell.root / "base.toml").write_text(CONFIG, encoding="utf-8")
+    shown = shell.well("swarm", "new", "Sums", "--dir", shell.root / "a", "--config", shell.root / "base.toml")
+    assert f"swarm.toml and {shell.root / 'a' / 'sums.jsonl'}" in shown
+    return shell.root / "a" / "swarm.toml"
+
+
+def test_the_manifest_has_the_digest_and_the_first_node_the_file(shell: Shell, manifest: Path) -> None:
+    options = shell.manifest("a").recipe.options
+    assert (options["data"], options["digest"]) == ("sums.jsonl", digest_rows(ROWS))
+    config = load_config(shell.root / "a" / "config.toml")
+    assert config.swarm.options == options
+    assert make_plan(config.swarm, config.training, shell.root / "a").tasks == ("questions",)
+
+
+def test_a_joiner_takes_the_file_from_beside_the_manifest(shell: Shell, manifest: Path) -> None:
+    shell.well("join", manifest, "--dir", shell.root / "b")
+    config = load_config(shell.root / "b" / "config.toml")
+    assert make_plan(config.swarm, config.training, shell.root / "b").tasks == ("questions",)
+    assert "kept as it is" in shell.well("join", manifest, "--dir", shell.root / "b")
+
+
+def test_a_joiner_without_the_file_or_with_another_is_refused(shell: Shell, manifest: Path) -> None:
+    alone = shell.root / "alone" / "swarm.toml"
+    alone.parent.mkdir()
+    alone.write_bytes(manifest.read_bytes())
+    told = shell.fails(ExitCode.BAD_DATA, "join", alone, "--dir", shell.root / "b")
+    assert "trains on sums.jsonl, which is not beside" in told and "Get sums.jsonl from whoever" in told
+    write_rows(alone.parent / "sums.jsonl", ROWS[1:])
+    told = shell.fails(ExitCode.BAD_CONFIG, "join", alone, "--dir", shell.root / "b")
+    assert "is not the swarm's" in told
+    assert not (shell.root / "b").exists()
+    write_rows(alone.parent / "sums.jsonl")
+    shell.well("join", alone, "--dir", shell.root / "b")
+
+
+def test_a_file_that_is_there_already_is_never_written_over(shell: Shell, manifest: Path) -> None:
+    kept = write_rows(shell.root / "c" / "sums.jsonl", ROWS[:3])
+    told = shell.fails(ExitCode.BAD_CONFIG, "join", manifest, "--dir", shell.root / "c")
+    assert "is not the swarm's" in told
+    assert kept.read_text().count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"data": "../sums.jsonl", "digest": "0" * 64},
+        {"data": "/etc/x.jsonl", "digest": "0" * 64},
+        {"data": ".jsonl", "digest": "0" * 64},
+        {"data": "sums.jsonl"},
+        {"data": "/srv/notes.json"},
+        {"data": "../copy-of-gsm8k"},
+        {"data": "~/copy"},
+    ],
+)
+def test_a_manifest_names_no_file_elsewhere_and_always_the_digest(tmp_path: Path, options: dict[str, str]) -> None:
+    write_rows(tmp_path / "sums.jsonl")
+    with pytest.raises(SwarmdError, match=r"recipe\.options"):
+        find_questions(options, tmp_path / "swarm.toml", tmp_path)
+
+
+def test_other_options_are_left_alone(tmp_path: Path) -> None:
+    assert sealed({"data": "hub", "mode": "compat"}, tmp_path) == {"data": "hub", "mode": "compat"}
+    assert find_questions({"data": "hub"}, tmp_path / "swarm.toml", tmp_path) is None
+
+
+def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -> None:
+    rows = [{"question": f"{number} + 1?", "answer": f"one more #### {number + 1}"} for number in range(40)]
+    write_rows(shell.root / "math.jsonl", rows)
+    text = 'role = "coordinator"\ndata = "."\n[swarm]\nid = "x"\nkind = "gsm8k"\n[swarm.options]\ndata = "math.jsonl"\n'
+    (shell.root / "base.toml").write_text(text)
+    shell.well("swarm", "new", "Sums", "--dir", shell.root / "a", "--config", shell.root / "base.toml")
+    shell.well("join", shell.root / "a" / "swarm.toml", "--dir", shell.root / "b")
+    config = load_config(shell.root / "b" / "config.toml")
+    assert make_plan(config.swarm, config.training, shell.root / "b").stages == 3
+    write_rows(shell.root / "b" / "math.jsonl", rows[1:])
+    with pytest.raises(SwarmdError, match="is not the swarm's"):
+        make_plan(config.swarm, config.training, shell.root / "b")
+
+
+def test_the_creator_keeps_a_sandbox_of_its_own_and_hands_none_out(shell: Shell) -> None:
+    text = 'role = "coordinator"\n[swarm]\nid = "x"\nkind = "code"\n[swarm.options]\nsandbox = "bubblewrap"\n'
+    (shell.root / "base.toml").write_text(text + 'prompt = "one-shot"\n', encoding="utf-8")
+    shell.well("swarm", "new", "Programs", "--dir", shell.root / "a", "--config", shell.root / "base.toml")
+    assert shell.manifest("a").recipe.options == {"prompt": "one-shot"}
+    own = load_config(shell.root / "a" / "config.toml").swarm.options
+    assert own == {"prompt": "one-shot", "sandbox": "bubblewrap"}
+
+
+def test_a_joiner_has_the_file_made_from_the_hub_and_of_nothing_else(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    served = [{"ask": row["prompt"], "say": row["answer"]} for row in ROWS]
+    asked: list[tuple[str, int]] = []
+
+    def load(name: str, subset: str, split: str, revision: str, bytes_max: int) -> datasets.Dataset:
+        asked.append((name, bytes_max))
+        return datasets.Dataset.from_list(served)
+
+    monkeypatch.setattr(dataset, "load_from_hub", load)
+    table = 'dataset = "org/sums"\ncolumns = {prompt = "ask", answer = "say"}\nreward_funcs = ["mine:f"]\n'
+    table += "download_bytes = 5000\n"
+    text = f'role = "coordinator"\n[swarm]\nid = "x"\nkind = "file"\n[swarm.options]\ndata = "sums.jsonl"\n{table}'
+    (shell.root / "base.toml").write_text(text, encoding="utf-8")
+    shell.well("swarm", "new", "Sums", "--dir", shell.root / "a", "--config", shell.root / "base.toml")
+    options = shell.manifest("a").recipe.options
+    assert (options["dataset"], options["digest"]) == ("org/sums", digest_rows(ROWS))
+    assert "reward_funcs" not in options and "download_bytes" not in options
+    assert load_config(shell.root / "a" / "config.toml").swarm.options["reward_funcs"] == ["mine:f"]
+    alone = shell.root / "alone" / "swarm.toml"
+    alone.parent.mkdir()
+    alone.write_bytes((shell.root / "a" / "swarm.toml").read_bytes())
+    shell.well("join", alone, "--dir", shell.root / "b")
+    assert asked == [("org/sums", 5000), ("org/sums", DOWNLOAD_BYTES_MAX)], "each by its own bound"
+    assert (shell.root / "b" / "sums.jsonl").read_bytes() == (shell.root / "a" / "sums.jsonl").read_bytes()
+    served.pop()
+    told = shell.fails(ExitCode.BAD_CONFIG, "join", alone, "--dir", shell.root / "c", "--download-bytes", "77")
+    assert asked[-1] == ("org/sums", 77)
+    assert "is not the swarm's" in told
+    assert not (shell.root / "c").exists()
+
+
+def test_of_a_data_set_on_this_machine_a_manifest_tells_nothing(tmp_path: Path) -> None:
+    write_rows(tmp_path / "sums.jsonl")
+    options = {"data": "sums.jsonl", "dataset": "../private/copy", "split": "test", "columns": {"prompt": "ask"}}
+    assert sealed(options, tmp_path) == {"data": "sums.jsonl", "digest": digest_rows(ROWS)}
+
+
+@pytest.mark.parametrize("dataset", ["../copy", "/srv/copy", "~/copy", 3, "here"])
+def test_a_manifest_names_no_data_set_on_this_machine(tmp_path: Path, dataset: object) -> None:
+    (tmp_path / "here").mkdir()
+    options = {"data": "sums.jsonl", "digest": "0" * 64, "dataset": dataset}
+    with pytest.raises(SwarmdError, match="no name of the Hub"):
+        find_questions(options, tmp_path / "x" / "swarm.toml", tmp_path)

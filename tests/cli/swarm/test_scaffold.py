@@ -1,0 +1,173 @@
+"""What `swarmd swarm scaffold` writes can be checked, trained and invited to as it is."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmd.cli.local_swarm.layout import lay_out, node_places
+from swarmd.cli.swarm.scaffold import QUESTIONS, example_questions
+from swarmd.config import Config, load_config
+from swarmd.core.commands import Train
+from swarmd.core.events import StageTrained
+from swarmd.errors import ExitCode
+from swarmd.paths import DataPaths
+from swarmd.swarms.registry import find_kind, make_plan
+from swarmd.training.embedded.kinds import find_recipe
+from tests.cli.owning import Shell
+
+ROOT = Path(__file__).resolve().parents[3]
+MADE = find_recipe("embedded")
+SMALL: dict[str, Any] = {
+    "steps": 2,
+    "questions": 4,
+    "generations": 4,
+    "peer_questions": 1,
+    "held_out_questions": 4,
+    "device": "cpu",
+    "threads": 1,
+}
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
+    return Shell(capsys, tmp_path)
+
+
+def train(config: Config, home: Path) -> StageTrained:
+    """One small stage on the configuration as it was written."""
+    from swarmd.training.cancellation import Cancellation
+    from swarmd.training.engine import Engine
+
+    small = msgspec.structs.replace(config, training=msgspec.structs.replace(config.training, **SMALL))
+    engine = Engine(small, DataPaths(home), "a", make_plan(small.swarm, small.training, home))
+    trained = engine.train(Train("train/0/0", 0, 0, ()), Cancellation())
+    assert isinstance(trained, StageTrained)
+    return trained
+
+
+def install(source: Path, site: Path) -> None:
+    """As pip leaves it: the modules, and the entry points that pyproject.toml names, beside them."""
+    project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
+    metadata = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    points = [
+        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in named.items())
+        for group, named in project["entry-points"].items()
+    ]
+    (metadata / "entry_points.txt").write_text("\n".join(points))
+    for module in source.glob("*.py"):
+        (site / module.name).write_text(module.read_text())
+
+
+def test_a_swarm_from_a_file_trains(shell: Shell) -> None:
+    made = shell.root / "made"
+    shown = shell.well("swarm", "scaffold", "sums-and-more", "--dir", made)
+    assert f"swarmd local --kind {made / 'config.toml'}" in shown
+    assert {path.name for path in made.iterdir()} == {"README.md", "config.toml", "questions.jsonl"}
+    assert "kind file" in shell.well("config", "check", made / "config.toml")
+    trained = train(load_config(made / "config.toml"), made)
+    assert trained.steps == 2 and trained.reward > 0
+    assert trained.held_out is not None
+
+
+def test_the_questions_of_the_shipped_file_are_made_here_and_new_to_the_embedded_model() -> None:
+    lines = (ROOT / "configs" / "file" / "data" / QUESTIONS).read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert rows == example_questions(400)
+    shown = {lesson.question.messages[-1].content for lesson in itertools.islice(MADE.teach(MADE.make_plan(), 0), 9000)}
+    assert not shown & {row["prompt"] for row in rows}
+
+
+def test_a_swarm_from_a_file_is_handed_on(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = shell.root / "made"
+    shell.well("swarm", "scaffold", "sums", "--dir", made)
+    monkeypatch.chdir(made)
+    shell.well("swarm", "new", "sums", "--config", "config.toml", "--dir", "first")
+    for name in ("swarm.toml", "questions.jsonl"):
+        (shell.root / name).write_bytes((made / "first" / name).read_bytes())
+    shell.well("join", shell.root / "swarm.toml", "--dir", shell.root / "mine")
+    config = load_config(shell.root / "mine" / "config.toml")
+    assert make_plan(config.swarm, config.training, shell.root / "mine").tasks == ("largest", "reverse")
+
+
+def test_a_local_swarm_is_laid_out_from_it(shell: Shell) -> None:
+    made = shell.root / "made"
+    shell.well("swarm", "scaffold", "sums", "--dir", made)
+    places = node_places(shell.root / "nodes", 2)
+    lay_out(places, 1, swarm=str(made / "config.toml"))
+    first, second = (load_config(place.config) for place in places)
+    assert (first.role, second.role) == ("coordinator", "follower")
+    assert second.dht.bootstrap[0].startswith(first.dht.listen[0])
+    assert first.coordinator.min_peers == 2
+    for place in places:
+        assert (place.root / "questions.jsonl").read_bytes() == (made / "questions.jsonl").read_bytes()
+
+
+def test_a_plan_is_installed_found_and_trained(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, site = shell.root / "made", shell.root / "site"
+    shell.well("swarm", "scaffold", "two-sums", "--kind", "plan", "--dir", made)
+    names = {path.name for path in made.iterdir()}
+    assert names == {"README.md", "config.toml", "pyproject.toml", "two_sums.py", "test_two_sums.py"}
+    assert "is unknown" in shell.fails(ExitCode.BAD_CONFIG, "config", "check", made / "config.toml")
+    install(made, site)
+    monkeypatch.syspath_prepend(str(site))
+    assert find_kind("two-sums").stages == 1
+    assert "two-sums         1 stage   Sums of two numbers. (from two-sums 0.1.0)" in shell.well("swarm", "list")
+    assert "kind two-sums" in shell.well("config", "check", made / "config.toml")
+    assert train(load_config(made / "config.toml"), made).steps == 2
+    del sys.modules["two_sums"]
+
+
+def test_the_plan_keeps_to_its_own_test_and_to_the_house(shell: Shell) -> None:
+    made = shell.root / "made"
+    shell.well("swarm", "scaffold", "sums", "--kind", "plan", "--dir", made)
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-c", "pyproject.toml", "-p", "no:cacheprovider"],
+        cwd=made,
+        env={"PYTHONPATH": f"{ROOT}:{made}", "PATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert tested.returncode == 0 and "4 passed" in tested.stdout, tested.stdout
+    for tool in (("ruff", "check", "--isolated"), ("ruff", "format", "--check", "--isolated")):
+        command = [Path(sys.executable).parent / tool[0], *tool[1:], "--line-length", "120", made]
+        checked = subprocess.run(command, capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("My Swarm",), ExitCode.BAD_CONFIG, "is no name of a swarm"),
+        (("x" * 41,), ExitCode.BAD_CONFIG, "is no name of a swarm"),
+        (("../up",), ExitCode.BAD_CONFIG, "is no name of a swarm"),
+        (("gsm8k", "--kind", "plan"), ExitCode.BAD_CONFIG, "swarmd has a kind 'gsm8k' itself"),
+        (("class", "--kind", "plan"), ExitCode.BAD_CONFIG, "a word of Python"),
+        (("random", "--kind", "plan"), ExitCode.BAD_CONFIG, "'random' would never be found"),
+        (("rlcompleter", "--kind", "plan"), ExitCode.BAD_CONFIG, "would never be found"),
+        (("swarmd", "--kind", "plan"), ExitCode.BAD_CONFIG, "would never be found"),
+        (("a", "--kind", "other"), ExitCode.USAGE, "other"),
+    ],
+)
+def test_what_cannot_be_is_told(shell: Shell, arguments: tuple[str, ...], code: int, told: str) -> None:
+    assert told in shell.fails(code, "swarm", "scaffold", *arguments, "--dir", shell.root / "made")
+    assert not (shell.root / "made").exists()
+
+
+def test_nothing_is_written_over(shell: Shell) -> None:
+    (shell.root / "mine.txt").write_text("kept")
+    told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", "scaffold", "sums", "--dir", shell.root)
+    assert "never written over" in told
+    assert [path.name for path in shell.root.iterdir()] == ["mine.txt"]
