@@ -17,7 +17,7 @@ from bench.measure import Sample, cpu_of, memory_of, process_tree, program_of, s
 from bench.nodes import READY_S, swarm_of
 from bench.stage import bare_side
 from bench.table import Row
-from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.config import Config, load_config
 
@@ -58,7 +58,7 @@ def watch_training(swarm: LocalSwarm) -> list[Memory]:
     return seen
 
 
-def memory_by_part(daemon: Daemon) -> Memory:
+def memory_by_part(daemon: DaemonProcess) -> Memory:
     """A node's memory now."""
     parts: Memory = {}
     for pid in process_tree(daemon.pid):
@@ -124,7 +124,7 @@ def _watch(pid: int, over: threading.Event, seen: list[float]) -> None:
         seen.append(memory_of(pid)["Pss"])
 
 
-def watch_idle(daemons: Iterable[Daemon]) -> dict[str, list[float]]:
+def watch_idle(daemons: Iterable[DaemonProcess]) -> dict[str, list[float]]:
     """Percent of a core that each part takes over some time in which nothing is trained, one value a node."""
     pids = [(part_of(pid), pid) for daemon in daemons for pid in process_tree(daemon.pid)]
     before, began = {pid: cpu_of(pid) for _, pid in pids}, time.monotonic()

@@ -21,7 +21,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.library_logging import quieten
 
 ROUNDS = 8
@@ -56,7 +56,7 @@ def learn(directory: Path, swarm: str, size: int, rounds: int) -> list[float]:
         training = TrainingConfig(device="cpu", threads=1, checkpoints_kept=1)
         config = Config(SwarmConfig(id=swarm), training=training, storage=StorageConfig(free_bytes_min=0))
         paths = DataPaths(directory / f"node-{place}")
-        engine = Engine(config, paths, f"node-{place}", make_plan(config.swarm, training))
+        engine = TrainingEngine(config, paths, f"node-{place}", make_plan(config.swarm, training))
         nodes.append((engine, Blobs(paths.blobs)))
     accuracies: list[float] = []
     published: tuple[RolloutsRef, ...] = ()

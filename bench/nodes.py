@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from bench.place import Unavailable
-from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.core.events import Envelope
 from swarmd.errors import SwarmdError
@@ -85,7 +85,7 @@ def event_lines(output: Path) -> list[Line]:
     return lines
 
 
-def wait_for(daemon: Daemon, wanted: Callable[[Line], bool], within_s: float = READY_S) -> Line:
+def wait_for(daemon: DaemonProcess, wanted: Callable[[Line], bool], within_s: float = READY_S) -> Line:
     """The first line of a daemon's log that is wanted. Raises Unavailable when none comes."""
     until, never = time.monotonic() + within_s, threading.Event()
     while daemon.running and time.monotonic() < until:

@@ -31,7 +31,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.library_logging import quieten
 
 ROUNDS = 50
@@ -93,7 +93,7 @@ class Node:
         training = TrainingConfig(**{**COMMON, **ARMS[arm]})
         paths = DataPaths(directory)
         config = Config(swarm, training=training, storage=StorageConfig(free_bytes_min=0))
-        self.engine = Engine(config, paths, "honest", make_plan(swarm, training, directory))
+        self.engine = TrainingEngine(config, paths, "honest", make_plan(swarm, training, directory))
         self.plan = make_plan(swarm, training, directory)
         self.groups = self.tokens = self.round = 0
         self.cpu_s = 0.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.dht.p2p.sockets import socket_place
 
@@ -41,7 +41,7 @@ class Quiet(msgspec.Struct, frozen=True):
     rounds_minute: float
 
 
-class ScriptedDaemon(Daemon):
+class ScriptedDaemon(DaemonProcess):
     """A node whose trainer has no model."""
 
     @property

@@ -19,7 +19,7 @@ from bench.measure import Sample
 from bench.nodes import QUICK, READY_S, wait_for
 from bench.recording import Recorder, write_log
 from bench.table import Row
-from swarmd.cli.local_swarm.daemons import Daemon, stop_all
+from swarmd.cli.local_swarm.daemons import DaemonProcess, stop_all
 from swarmd.cli.local_swarm.layout import NodePlace, lay_out, node_places, peer_of
 from swarmd.config import load_config
 from swarmd.settings import settings_of
@@ -37,7 +37,7 @@ def run(directory: Path) -> Iterable[Row]:
     round = prepare(places)
     kept = directory / "kept"
     shutil.copytree(places[1].root, kept)
-    coordinator = Daemon(places[0])
+    coordinator = DaemonProcess(places[0])
     try:
         coordinator.start()
         wait_for(coordinator, lambda line: line.event == "stage_trained")
@@ -71,7 +71,7 @@ def start(place: NodePlace, kept: Path, round: int) -> tuple[float, float, float
     """Seconds from exec until READY, until the link is up, and until the swarm's round is entered."""
     shutil.rmtree(place.root)
     shutil.copytree(kept, place.root)
-    daemon = Daemon(place)
+    daemon = DaemonProcess(place)
     with notify_socket() as ready:
         began = time.time()
         daemon.start()

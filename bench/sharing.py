@@ -1,9 +1,9 @@
 """Does a swarm beat a loner? Specialists learn each other's skills by exchanging groups, or do not.
 
 Four nodes, each a specialist of one of four skills (`bench.specialists`), are asked all four. Every node is a real
-`Engine` with its own data directory; between rounds what each published is put into the others' blob stores, which is
-all that the network would do. All arms generate the same number of completions, except `filtered`, which generates up
-to four times as many to find informative ones: what filtering alone brings.
+`TrainingEngine` with its own data directory; between rounds what each published is put into the others' blob stores,
+which is all that the network would do. All arms generate the same number of completions, except `filtered`, which
+generates up to four times as many to find informative ones: what filtering alone brings.
 
 The figure is the reward of all rounds and nodes (cumulative), against the loner's on the same specialists. It is
 transfer of skills between nodes that complement each other, not better reinforcement learning: a loner never sees a
@@ -32,7 +32,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.swarms.gym.digit_plan import DigitsPlan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 
 ROUNDS = 30
 STEPS = 8  # in a round
@@ -168,7 +168,7 @@ class Swarm:
             training = TrainingConfig(**{**settings, "model": str(model)})
             config = Config(self._swarm, training=training, storage=StorageConfig(free_bytes_min=0))
             paths = DataPaths(directory / f"node-{place}")
-            engine = Engine(config, paths, f"node-{place}", DigitsPlan(self._swarm, training))
+            engine = TrainingEngine(config, paths, f"node-{place}", DigitsPlan(self._swarm, training))
             self._nodes.append((engine, Blobs(paths.blobs)))
         self._published: tuple[RolloutsRef, ...] = ()
         self.peer_groups = 0
@@ -211,7 +211,7 @@ def deliver(published: Sequence[RolloutsRef], stores: Sequence[Blobs]) -> None:
                 other.put(body)
 
 
-def measure(engine: Engine, swarm: SwarmConfig, tokens: int = ANSWER_TOKENS) -> list[float]:
+def measure(engine: TrainingEngine, swarm: SwarmConfig, tokens: int = ANSWER_TOKENS) -> list[float]:
     """Accuracy of a node's model on held-out questions of each skill, one sampled completion each."""
     plan = DigitsPlan(swarm)
     questions = {skill: plan.hold_out(skill, HELD_OUT) for skill in SKILLS}

@@ -15,7 +15,7 @@ CHUNK_BYTES = 1 << 20
 Connect = Callable[[float], http.client.HTTPConnection]  # with a time limit in seconds
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """What is asked for."""
 
     method: str
@@ -30,7 +30,7 @@ def connect_to(scheme: str, host: str, port: int | None) -> Connect:
     return lambda timeout_s: kind(host, port, timeout=timeout_s)
 
 
-def ask(connect: Connect, request: Request, deadline: float, answer_bytes_max: int) -> tuple[int, bytes]:
+def ask(connect: Connect, request: HttpRequest, deadline: float, answer_bytes_max: int) -> tuple[int, bytes]:
     """The status and the body of the answer.
 
     Args:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from swarmd.errors import AddressInUse, ConfigError, ExitCode
-from swarmd.secret_files import Kind, locate_secret, read_secret
+from swarmd.secret_files import SecretKind, locate_secret, read_secret
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SILENT_S = 10.0  # a connection without a whole request's head is closed after this
 CONNECTIONS_MAX = 256
 TOKEN_CHARS_MIN = 16
-TOKEN = Kind("token file", ConfigError, 4096, "Write a random token into it: `openssl rand -hex 32`, mode 0600")
+TOKEN = SecretKind("token file", ConfigError, 4096, "Write a random token into it: `openssl rand -hex 32`, mode 0600")
 
 
 class Address(NamedTuple):
@@ -72,7 +72,7 @@ def is_address(host: str) -> bool:
     return True
 
 
-def load_token(named: str, root: Path, kind: Kind = TOKEN) -> str:
+def load_token(named: str, root: Path, kind: SecretKind = TOKEN) -> str:
     """The bearer token in a file or a credential; empty where none is named.
 
     Args:

@@ -20,7 +20,7 @@ SCRYPT_COST = 17  # log2 of scrypt's n for what is written: 128 MiB and some ten
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 
 
-class Kind(NamedTuple):
+class SecretKind(NamedTuple):
     """What a file is, for the errors about it."""
 
     noun: str
@@ -36,7 +36,7 @@ class Secret(NamedTuple):
     guarded: bool = False  # the service manager chose owner and mode, and keeps others out by the directory
 
 
-def locate_secret(named: str, root: Path, kind: Kind) -> Secret:
+def locate_secret(named: str, root: Path, kind: SecretKind) -> Secret:
     """The file that a configuration names: `credential:NAME`, or a path relative to `root`.
 
     Raises:
@@ -56,7 +56,7 @@ def locate_secret(named: str, root: Path, kind: Kind) -> Secret:
     return Secret(Path(directory) / name, guarded=True)
 
 
-def read_secret(secret: Secret, kind: Kind) -> bytes:
+def read_secret(secret: Secret, kind: SecretKind) -> bytes:
     """The contents of a file that its owner alone may read.
 
     Raises:
@@ -82,7 +82,7 @@ def read_secret(secret: Secret, kind: Kind) -> bytes:
     return content
 
 
-def _check(secret: Secret, status: os.stat_result, kind: Kind) -> None:
+def _check(secret: Secret, status: os.stat_result, kind: SecretKind) -> None:
     path, mode = secret.path, stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode):
         raise _shut(kind, f"the {kind.noun} {path} is not a regular file")
@@ -96,11 +96,11 @@ def _check(secret: Secret, status: os.stat_result, kind: Kind) -> None:
         raise _shut(kind, f"the {kind.noun} {path} has mode {mode:04o}: others may read it", fix)
 
 
-def _shut(kind: Kind, message: str, fix: str = "") -> SwarmdError:
+def _shut(kind: SecretKind, message: str, fix: str = "") -> SwarmdError:
     return kind.error(message, fix).ending(ExitCode.NO_PERMISSION)
 
 
-def write_secret(path: Path, content: bytes, kind: Kind) -> None:
+def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
     """Make a file with mode 0600, durably.
 
     Raises:

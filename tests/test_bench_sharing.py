@@ -17,7 +17,7 @@ from bench.specialists import FIRST, SECOND, SKILLS, Goal, draw_lessons, make_pl
 from swarmd.config import TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.training.embedded.recipe import build_tokenizer, list_questions, make_policy
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.library_logging import quieten
 
 quieten()
@@ -105,13 +105,13 @@ def test_learning_measures_before_the_first_step_and_after_each_round(
     small = {"steps": 1, "questions": 4, "generations": 4, "peer_questions": 2, "held_out_questions": 8}
     monkeypatch.setattr(learning, "TrainingConfig", functools.partial(TrainingConfig, **small))
     told: list[StageTrained] = []
-    train = Engine.train
+    train = TrainingEngine.train
 
-    def note(engine: Engine, *arguments: Any) -> StageTrained:
+    def note(engine: TrainingEngine, *arguments: Any) -> StageTrained:
         told.append(train(engine, *arguments))
         return told[-1]
 
-    monkeypatch.setattr(Engine, "train", note)
+    monkeypatch.setattr(TrainingEngine, "train", note)
     accuracies = learning.learn(tmp_path / "nodes", "learning-test", 2, 2)
     before = [event.held_out_before for event in told[:2]]
     after = [event.held_out for event in told]

@@ -9,26 +9,26 @@ import anyio
 import pytest
 
 from swarmd.chain.operator.transactions import Attempt, Journal
-from swarmd.chain.signer.audit import AuditLog, Line
+from swarmd.chain.signer.audit import AuditLine, AuditLog
 from swarmd.daemon.notes import Moved, write_note
-from swarmd.dht.store.own_records import Shelf, ShelfFile
+from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
 from swarmd.errors import IdentityError
-from swarmd.secret_files import Kind, write_secret
+from swarmd.secret_files import SecretKind, write_secret
 from tests.dht.making import CLOCK, SWARM
 from tests.durability import recording
 
-KEY = Kind("key", IdentityError, 1000)
+KEY = SecretKind("key", IdentityError, 1000)
 
 
 def write_own_records(path: Path) -> None:
-    shelf = Shelf(ShelfFile(path), SWARM)
+    shelf = OwnRecordStore(ShelfFile(path), SWARM)
     shelf.keep(CLOCK, 7.0)
     anyio.run(shelf.save)
 
 
 def write_audit_lines(path: Path) -> None:
     """Two files: the second begins with what the first left open."""
-    line = Line("2026-01-01T00:00:00Z", "signed", "reward/1/0/me")
+    line = AuditLine("2026-01-01T00:00:00Z", "signed", "reward/1/0/me")
     log = AuditLog(path, lambda: [line])
     log._limit = 1
     log.append(line)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from swarmd.http_client import Request, ask, connect_to
+from swarmd.http_client import HttpRequest, ask, connect_to
 
 CALL_S = 30.0
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -45,7 +45,7 @@ def server(talk: Talk) -> Iterator[int]:
 
 def fetch(talk: Talk, within_s: float = CALL_S, bytes_max: int = 1000) -> tuple[int, bytes]:
     with server(talk) as port:
-        request = Request("GET", "/")
+        request = HttpRequest("GET", "/")
         return ask(connect_to("http", "127.0.0.1", port), request, time.monotonic() + within_s, bytes_max)
 
 
@@ -95,7 +95,7 @@ def test_what_is_late_is_told_as_late(talk: Talk) -> None:
 
 def test_a_deadline_that_is_past_asks_nobody() -> None:
     with pytest.raises(TimeoutError, match="in time"):
-        ask(connect_to("http", "127.0.0.1", 9), Request("GET", "/"), time.monotonic() - 1, 1)
+        ask(connect_to("http", "127.0.0.1", 9), HttpRequest("GET", "/"), time.monotonic() - 1, 1)
 
 
 def test_it_is_light() -> None:

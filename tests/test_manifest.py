@@ -17,10 +17,10 @@ from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.errors import ConfigError, ExitCode, ManifestError, NotFoundError
 from swarmd.manifest import (
     MANIFEST_BYTES_MAX,
-    Chain,
     Manifest,
+    ManifestChain,
+    ManifestRecipe,
     NodeChoice,
-    Recipe,
     Rounds,
     Signature,
     config_of,
@@ -86,7 +86,7 @@ rounds = st.builds(
     rounds_max=st.integers(0, 1000),
 )
 chains = st.builds(
-    Chain,
+    ManifestChain,
     chain_id=st.integers(1, 2**40),
     contract=st.just(CONTRACT),
     from_block=st.integers(0, 2**40),
@@ -117,8 +117,10 @@ def unsigned(**changes: Any) -> Manifest:
     return Manifest(**values | changes)
 
 
-def a_chain(**changes: Any) -> Chain:
-    return msgspec.structs.replace(Chain(31337, CONTRACT, 5, ("http://127.0.0.1:8545",), 2, 0, 300, 1000, 1), **changes)
+def a_chain(**changes: Any) -> ManifestChain:
+    return msgspec.structs.replace(
+        ManifestChain(31337, CONTRACT, 5, ("http://127.0.0.1:8545",), 2, 0, 300, 1000, 1), **changes
+    )
 
 
 def signed(identity: Identity = CREATOR, **changes: Any) -> Manifest:
@@ -399,14 +401,14 @@ def test_the_canonical_form_is_what_any_msgpack_writes() -> None:
 
 def test_the_recipe_is_all_of_training_that_is_not_a_nodes_own() -> None:
     """A new key of [training] must be put on one side or the other."""
-    assert set(TrainingConfig.__struct_fields__) - NODE_LOCAL == set(Recipe.__struct_fields__) - {
+    assert set(TrainingConfig.__struct_fields__) - NODE_LOCAL == set(ManifestRecipe.__struct_fields__) - {
         "kind",
         "stages",
         "tasks",
         "options",
         "digest",
     }
-    ours, theirs = (get_type_hints(kind, include_extras=True) for kind in (Recipe, TrainingConfig))
+    ours, theirs = (get_type_hints(kind, include_extras=True) for kind in (ManifestRecipe, TrainingConfig))
     assert {k: ours[k] for k in ours if k in theirs and k != "model"} == {
         k: theirs[k] for k in ours if k in theirs and k != "model"
     }

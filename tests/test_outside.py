@@ -16,8 +16,8 @@ from swarmd.chain.signer.http import RegisterBody, RewardBody, WinnerBody
 from swarmd.dht.members.admission import Invitation
 from swarmd.dht.pubsub.evidence_gossip import Message, decode_message
 from swarmd.dht.pubsub.hints import Hint
-from swarmd.dht.wire.leaderboard import Board, decode_board
-from swarmd.dht.wire.records import Payload, Signed, check_payload, decode_signed
+from swarmd.dht.wire.leaderboard import LeaderboardBody, decode_board
+from swarmd.dht.wire.records import Payload, SignedRecord, check_payload, decode_signed
 from swarmd.errors import FrameError, RecordRejected
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts
 from swarmd.training.reference.frame import MAGIC, PREFIX, VERSION, JobHeader, ResultHeader, _split
@@ -49,10 +49,10 @@ def frame_of(kind: Any) -> Outside:
 
 OUTSIDE = [
     Outside(Payload, check_payload, greatest={"work": 2**63 - 1}),
-    Outside(Signed, decode_signed),
+    Outside(SignedRecord, decode_signed),
     *(Outside(kind, msgspec.msgpack.Decoder(kind).decode) for kind in (Hint, Invitation)),
     Outside(Message, decode_message),
-    Outside(Board, decode_board),
+    Outside(LeaderboardBody, decode_board),
     Outside(Rollouts, decode_rollouts),
     *(json_of(kind) for kind in (RegisterBody, RewardBody, WinnerBody)),
     *(frame_of(kind) for kind in (JobHeader, ResultHeader)),
@@ -64,36 +64,109 @@ REFUSED = (RecordRejected, FrameError, msgspec.DecodeError)
 # What everything that is decoded into a type is, by the type's name where it is decoded. Read from outside: `OUTSIDE`
 # above, or held in bounds by what reads it (block numbers are texts of 16 hex digits, which `swarmd.chain` looks at one
 # by one). All else is a file of this node, its operator's, or what its own processes tell each other.
-FROM_OUTSIDE = {"Payload", "Signed", "Hint", "Invitation", "Message", "Board", "Rollouts", "_Version", "kind"}
-CHECKED = {"Header", "Entry", "Answer", "Notice", "_Head", "Outcome", "str", "list[str | None]", "list[str]"}
+FROM_OUTSIDE = {
+    "Payload",
+    "SignedRecord",
+    "SignedTransaction",
+    "Hint",
+    "Invitation",
+    "WorkerMessage",
+    "Message",
+    "LeaderboardBody",
+    "Rollouts",
+    "_Version",
+    "kind",
+}
+CHECKED = {
+    "BlockHeader",
+    "BoundedTarHeader",
+    "SegmentHeader",
+    "OwnRecord",
+    "LogEntry",
+    "SignedEntry",
+    "RpcMessage",
+    "ProbeAnswer",
+    "Answer",
+    "Notice",
+    "_Head",
+    "PushOutcome",
+    "StepOutcome",
+    "Outcome",
+    "str",
+    "list[str | None]",
+    "list[str]",
+}
 OWN = {
-    *("Manifest", "Backup", "Artefact", "Keystore", "Scrypt", "Pbkdf2", "Record", "Line", "ChainConfig", "Config"),
     *(
-        "Profile",
+        "BackupManifest",
+        "BundleManifest",
+        "Manifest",
+        "Backup",
+        "Artefact",
+        "Keystore",
+        "Scrypt",
+        "Pbkdf2",
+        "JournalEntry",
+        "Record",
+        "AuditLine",
+        "OutputLine",
+        "UnitLine",
+        "Line",
+        "ChainConfig",
+        "Config",
+    ),
+    *(
+        "InitProfile",
+        "SimProfile",
         "Status",
-        "Request",
+        "ControlRequest",
+        "HttpRequest",
         "Copied",
-        "Layout",
+        "DataLayout",
+        "SandboxLayout",
         "KeptStandings",
         "KeptWithdrawals",
-        "Saved",
-        "list[Entry]",
+        "BackupNote",
+        "list[OwnRecord]",
+        "list[LogEntry]",
+        "list[SignedEntry]",
+        "list[ProbeQuestion]",
         "list[Question]",
     ),
-    *("list[Answer]", "list[Dialled]", "Commit", "Snapshot", "State", "Recipe", "Order", "Remembered", "Source"),
+    *(
+        "list[RpcMessage]",
+        "list[ProbeAnswer]",
+        "list[Answer]",
+        "list[DialResult]",
+        "Commit",
+        "Snapshot",
+        "State",
+        "EmbeddedRecipe",
+        "ManifestRecipe",
+        "CommandBase",
+        "SignerSetup",
+        "ReferenceServerSetup",
+        "CompanionSetup",
+        "PushOrder",
+        "LevelState",
+        "LadderState",
+        "DatasetSource",
+        "ConfigSource",
+        "Source",
+    ),
     *(
         "TrainingConfig",
-        "Called",
+        "ForeignName",
         "Groups",
         "Meta",
-        "Listed",
-        "Parts",
-        "Choice",
-        "Past",
+        "CheckpointListing",
+        "MicroBatchSize",
+        "ModelChoice",
+        "NodeState",
         "Show",
         "int",
         "tuple[str, ...]",
-        "tuple[Made, ...]",
+        "tuple[IssuedInvitation, ...]",
     ),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, object]"),
 }

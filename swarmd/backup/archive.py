@@ -1,7 +1,7 @@
 """A backup's file: a tar archive whose last member says what the others are.
 
-`backup.json` (`Manifest`) comes last, with the size and SHA-256 of every other member, so an archive that was cut off
-has none and is refused. Nothing in it is trusted: names, sizes and digests are checked member by member.
+`backup.json` (`BackupManifest`) comes last, with the size and SHA-256 of every other member, so an archive that was
+cut off has none and is refused. Nothing in it is trusted: names, sizes and digests are checked member by member.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from swarmd.backup.tar_headers import Header, each_member
+from swarmd.backup.tar_headers import BoundedTarHeader, each_member
 from swarmd.daemon.notes import Restored
-from swarmd.dht.identity.backup import Marks
+from swarmd.dht.identity.backup import BackupMarks
 from swarmd.errors import BackupError, NotFoundError
 
 FORMAT = 1
@@ -43,7 +43,7 @@ _NAME = re.compile(rf"(events|events/snapshots|blobs/[0-9a-f]{{2}}|checkpoints/{
 _QUESTIONS = re.compile(rf"(?:{_ANY}{{1,128}}/){{0,8}}{_ANY}{{1,122}}\.jsonl")
 
 
-class Member(msgspec.Struct, frozen=True):
+class ArchiveMember(msgspec.Struct, frozen=True):
     """One file of a backup."""
 
     name: str  # relative to the data directory
@@ -51,7 +51,7 @@ class Member(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class BackupManifest(msgspec.Struct, frozen=True):
     """What a backup is.
 
     Attributes:
@@ -73,12 +73,12 @@ class Manifest(msgspec.Struct, frozen=True):
     swarm: str
     from_seq: int
     next_seq: int
-    marks: Marks
+    marks: BackupMarks
     checkpoint: str
     sealed: bool
     for_move: bool
     missing: tuple[str, ...]
-    members: tuple[Member, ...]
+    members: tuple[ArchiveMember, ...]
     restored: Restored | None = None
 
 
@@ -98,18 +98,18 @@ class ArchiveWriter:
             self._tar = tarfile.open(fileobj=file, mode="w:gz", compresslevel=1)  # noqa: SIM115
         else:
             self._tar = tarfile.open(fileobj=file, mode="w")  # noqa: SIM115
-        self.members: list[Member] = []
+        self.members: list[ArchiveMember] = []
 
     def add(self, name: str, source: BinaryIO, size_bytes: int) -> None:
         """Add so many bytes of a file. Raises BackupError when it has fewer."""
         reader = _Hashing(source, size_bytes)
         self._tar.addfile(_info(name, size_bytes), reader)
-        self.members.append(Member(name, size_bytes, reader.digest.hexdigest()))
+        self.members.append(ArchiveMember(name, size_bytes, reader.digest.hexdigest()))
 
     def add_bytes(self, name: str, content: bytes) -> None:
         self.add(name, io.BytesIO(content), len(content))
 
-    def finish(self, manifest: Manifest) -> None:
+    def finish(self, manifest: BackupManifest) -> None:
         """Add the manifest and end the archive."""
         encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         self._tar.addfile(_info(MANIFEST, len(encoded)), io.BytesIO(encoded))
@@ -164,7 +164,7 @@ def _opened(path: Path) -> tarfile.TarFile:
     """With gzip or plain, as `ArchiveWriter` writes: what else there is takes more memory to unpack."""
     with path.open("rb") as file:
         zipped = file.read(len(GZIP)) == GZIP
-    return tarfile.open(path, mode="r|gz" if zipped else "r|", tarinfo=Header)
+    return tarfile.open(path, mode="r|gz" if zipped else "r|", tarinfo=BoundedTarHeader)
 
 
 def read_chunk(content: BinaryIO, size_bytes: int = CHUNK_BYTES) -> bytes:
@@ -187,13 +187,13 @@ def is_questions(name: str) -> bool:
     return _QUESTIONS.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
 
 
-def decode_manifest(raw: bytes, path: Path) -> Manifest:
+def decode_manifest(raw: bytes, path: Path) -> BackupManifest:
     """Raises BackupError."""
     try:
         version = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["format"]
         if msgspec.json.decode(version, type=int) != FORMAT:
             problem = f"{path} is a backup of format {bytes(version).decode()}, this swarmd reads format {FORMAT}"
             raise BackupError(problem, "Use the newer swarmd that wrote it")
-        return msgspec.json.decode(raw, type=Manifest)
+        return msgspec.json.decode(raw, type=BackupManifest)
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
         raise BackupError(f"the manifest of {path} cannot be read: {error}", AGAIN) from error

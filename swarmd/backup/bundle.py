@@ -1,7 +1,7 @@
 """Support bundles: what somebody else needs to see what a node did, without its secrets.
 
-One ``.tar.gz`` of `bundle.json` (`Manifest`) and the files that it names. The slice of the event log in it folds to the
-very state that the manifest has the SHA-256 of, on any machine.
+One ``.tar.gz`` of `bundle.json` (`BundleManifest`) and the files that it names. The slice of the event log in it folds
+to the very state that the manifest has the SHA-256 of, on any machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd import __version__
-from swarmd.backup.tar_headers import Header, each_member
+from swarmd.backup.tar_headers import BoundedTarHeader, each_member
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import BundleError, BundleHoldsSecret, BundleUnwritable, NotFoundError
@@ -40,7 +40,7 @@ CHUNK_BYTES = 1024 * 1024
 Report = Callable[[str], None]
 
 
-class Member(msgspec.Struct, frozen=True):
+class BundleMember(msgspec.Struct, frozen=True):
     """One file of a bundle."""
 
     name: str
@@ -48,7 +48,7 @@ class Member(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class BundleManifest(msgspec.Struct, frozen=True):
     """What a bundle is.
 
     Attributes:
@@ -69,7 +69,7 @@ class Manifest(msgspec.Struct, frozen=True):
     first_seq: int
     next_seq: int
     state_sha256: str
-    members: tuple[Member, ...]
+    members: tuple[BundleMember, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -88,7 +88,7 @@ def write_bundle(
     log_bytes_max: int,
     notes: tuple[str, ...] = (),
     report: Report = lambda _: None,
-) -> Manifest:
+) -> BundleManifest:
     """Make a bundle of a log, whose daemon may be running.
 
     Args:
@@ -127,7 +127,7 @@ def write_bundle(
     return manifest
 
 
-def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> Manifest:
+def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> BundleManifest:
     """Unpack a bundle into a new directory, check every digest, fold its log and compare the state.
 
     Raises:
@@ -157,9 +157,9 @@ def _clear(into: Path, there: bool) -> None:
             path.unlink(missing_ok=True)
 
 
-def _open_into(file: Path, into: Path, report: Report) -> Manifest:
+def _open_into(file: Path, into: Path, report: Report) -> BundleManifest:
     try:
-        with tarfile.open(file, "r:gz", tarinfo=Header) as archive:
+        with tarfile.open(file, "r:gz", tarinfo=BoundedTarHeader) as archive:
             into.mkdir(parents=True, exist_ok=True)
             _unpack(archive, file, into)
     except FileNotFoundError:
@@ -215,11 +215,11 @@ def refuse_secrets(root: Path, secrets: Iterable[str]) -> None:
             )
 
 
-def read_manifest(path: Path, file: Path) -> Manifest:
+def read_manifest(path: Path, file: Path) -> BundleManifest:
     """The manifest of an unpacked bundle. Raises BundleError."""
     try:
         with path.open("rb") as opened:
-            manifest = msgspec.json.decode(opened.read(MANIFEST_BYTES_MAX), type=Manifest)
+            manifest = msgspec.json.decode(opened.read(MANIFEST_BYTES_MAX), type=BundleManifest)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BundleError(f"{file} is no bundle: {MANIFEST} cannot be read: {error}") from error
     if manifest.format > FORMAT:
@@ -249,9 +249,9 @@ def _copy(part: Slice, to: Path) -> None:
         raise BundleError(f"{error.filename} was removed while the log was copied", "Try again") from error
 
 
-def _manifest_of(root: Path, state: State, next_seq: int, first_seq: int, notes: tuple[str, ...]) -> Manifest:
+def _manifest_of(root: Path, state: State, next_seq: int, first_seq: int, notes: tuple[str, ...]) -> BundleManifest:
     settings = state.settings
-    return Manifest(
+    return BundleManifest(
         format=FORMAT,
         made_at=time.time(),
         version=__version__,
@@ -272,8 +272,8 @@ def _files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file())
 
 
-def _member(path: Path, root: Path) -> Member:
-    return Member(path.relative_to(root).as_posix(), path.stat().st_size, _sha256(path))
+def _member(path: Path, root: Path) -> BundleMember:
+    return BundleMember(path.relative_to(root).as_posix(), path.stat().st_size, _sha256(path))
 
 
 def _sha256(path: Path) -> str:
@@ -332,7 +332,7 @@ def _unpack(archive: tarfile.TarFile, file: Path, into: Path) -> None:
         archive.extract(entry, into, filter="data")
 
 
-def _check_members(manifest: Manifest, root: Path, file: Path) -> None:
+def _check_members(manifest: BundleManifest, root: Path, file: Path) -> None:
     named = {member.name: member for member in manifest.members}
     there = {path.relative_to(root).as_posix() for path in _files(root)} - {MANIFEST}
     if odd := sorted(set(named) ^ there):

@@ -13,7 +13,17 @@ from typing import BinaryIO
 import msgspec
 
 from swarmd import __version__
-from swarmd.backup.archive import CONFIG, FORMAT, INVITATIONS, PEERS, PUBLIC, SEALED, ArchiveWriter, Manifest, mode_of
+from swarmd.backup.archive import (
+    CONFIG,
+    FORMAT,
+    INVITATIONS,
+    PEERS,
+    PUBLIC,
+    SEALED,
+    ArchiveWriter,
+    BackupManifest,
+    mode_of,
+)
 from swarmd.backup.questions import find_questions
 from swarmd.backup.sealed import SEALED_BYTES_MAX, seal
 from swarmd.core.state import State
@@ -38,11 +48,16 @@ from swarmd.training.checkpoints.checkpoint_files import newest_whole
 
 SWARM = "swarm.toml"
 TRIES = 5  # a running node may remove a file that was just listed
-LEFT_OUT = ("records.bin", "peers.json", "moved.json", "restored.json")  # of older layouts; and notes, see `Manifest`
+LEFT_OUT = (
+    "records.bin",
+    "peers.json",
+    "moved.json",
+    "restored.json",
+)  # of older layouts; and notes, see `BackupManifest`
 PRIVATE_BYTES_MAX = SEALED_BYTES_MAX // 2  # of all that is sealed
 
 
-class Plan(msgspec.Struct, frozen=True):
+class BackupPlan(msgspec.Struct, frozen=True):
     """What to put into a backup.
 
     Attributes:
@@ -58,7 +73,7 @@ class Plan(msgspec.Struct, frozen=True):
     for_move: bool = False
 
 
-class Part(msgspec.Struct, frozen=True):
+class OpenPart(msgspec.Struct, frozen=True):
     """A file that is open, so that nothing takes it away, and how much of it goes along."""
 
     name: str
@@ -66,7 +81,7 @@ class Part(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-def make_backup(data: DataPaths, out: Path, plan: Plan) -> Manifest:
+def make_backup(data: DataPaths, out: Path, plan: BackupPlan) -> BackupManifest:
     """Write a backup of the node in `data`.
 
     Raises:
@@ -98,7 +113,7 @@ def _leaving(data: DataPaths) -> Iterator[None]:
         os.close(lock)
 
 
-def _write(data: DataPaths, out: Path, mode: str, plan: Plan) -> Manifest:
+def _write(data: DataPaths, out: Path, mode: str, plan: BackupPlan) -> BackupManifest:
     unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -132,7 +147,7 @@ def _closing(data: DataPaths, moved: Moved) -> Iterator[None]:
         raise
 
 
-def _fill(data: DataPaths, archive: ArchiveWriter, plan: Plan) -> Manifest:
+def _fill(data: DataPaths, archive: ArchiveWriter, plan: BackupPlan) -> BackupManifest:
     restored = read_restored(data)  # before the log: a start writes it there first, then removes it
     with contextlib.ExitStack() as stack:
         parts, next_seq = _open_log(data.events, stack)
@@ -143,7 +158,7 @@ def _fill(data: DataPaths, archive: ArchiveWriter, plan: Plan) -> Manifest:
             archive.add(part.name, part.file, part.size_bytes)
     _add_files(data, archive, plan)
     there = {part.name.rpartition("/")[2] for part in rollouts}
-    return Manifest(
+    return BackupManifest(
         format=FORMAT,
         made_at=time.time(),
         version=__version__,
@@ -163,7 +178,7 @@ def _fill(data: DataPaths, archive: ArchiveWriter, plan: Plan) -> Manifest:
     )
 
 
-def _open_log(events: Path, stack: contextlib.ExitStack) -> tuple[list[Part], int]:
+def _open_log(events: Path, stack: contextlib.ExitStack) -> tuple[list[OpenPart], int]:
     """Segments and snapshots, up to the last whole commit; and the seq that follows it."""
     for _ in range(TRIES):
         try:
@@ -173,24 +188,24 @@ def _open_log(events: Path, stack: contextlib.ExitStack) -> tuple[list[Part], in
     raise BackupError(f"the log in {events} changes too fast to be copied", "Try again, or stop the node first")
 
 
-def _open_listed(events: Path, stack: contextlib.ExitStack) -> tuple[list[Part], int]:
-    parts: list[Part] = []
+def _open_listed(events: Path, stack: contextlib.ExitStack) -> tuple[list[OpenPart], int]:
+    parts: list[OpenPart] = []
     segments = list_segments(events)
     for path in segments[:-1]:
         parts.append(_open(f"events/{path.name}", path, stack))
     last = stack.enter_context(segments[-1].open("rb", buffering=0))
     end, next_seq = _whole_part(last, segments[-1])
     last.seek(0)
-    parts.append(Part(f"events/{segments[-1].name}", last, end))
+    parts.append(OpenPart(f"events/{segments[-1].name}", last, end))
     for path in list_snapshots(events):
         if snapshot_seq(path) <= next_seq:
             parts.append(_open(f"events/snapshots/{path.name}", path, stack))
     return parts, next_seq
 
 
-def _open(name: str, path: Path, stack: contextlib.ExitStack) -> Part:
+def _open(name: str, path: Path, stack: contextlib.ExitStack) -> OpenPart:
     file = stack.enter_context(path.open("rb"))
-    return Part(name, file, os.fstat(file.fileno()).st_size)
+    return OpenPart(name, file, os.fstat(file.fileno()).st_size)
 
 
 def _whole_part(file: FileIO, path: Path) -> tuple[int, int]:
@@ -213,7 +228,7 @@ def _state_at(events: Path, next_seq: int) -> State:
     return fold.state
 
 
-def _open_blobs(blobs: Blobs, digests: frozenset[str], stack: contextlib.ExitStack) -> list[Part]:
+def _open_blobs(blobs: Blobs, digests: frozenset[str], stack: contextlib.ExitStack) -> list[OpenPart]:
     parts = []
     for digest in sorted(digests):
         with contextlib.suppress(FileNotFoundError):  # never fetched, or let go since
@@ -221,7 +236,7 @@ def _open_blobs(blobs: Blobs, digests: frozenset[str], stack: contextlib.ExitSta
     return parts
 
 
-def _open_checkpoint(data: DataPaths, stack: contextlib.ExitStack) -> tuple[str, list[Part]]:
+def _open_checkpoint(data: DataPaths, stack: contextlib.ExitStack) -> tuple[str, list[OpenPart]]:
     """The newest checkpoint that is whole."""
     for _ in range(TRIES):
         found = newest_whole(data.checkpoints)
@@ -233,7 +248,7 @@ def _open_checkpoint(data: DataPaths, stack: contextlib.ExitStack) -> tuple[str,
     raise BackupError(f"the checkpoints in {data.checkpoints} change too fast to be copied", "Try again")
 
 
-def _add_files(data: DataPaths, archive: ArchiveWriter, plan: Plan) -> None:
+def _add_files(data: DataPaths, archive: ArchiveWriter, plan: BackupPlan) -> None:
     """What lies in the directory itself: open if it is known to be no secret, else sealed or not at all."""
     files = {path.name: path for path in sorted(data.root.iterdir()) if path.is_file() and not path.is_symlink()}
     if plan.config is not None:

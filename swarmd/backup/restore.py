@@ -21,8 +21,8 @@ from swarmd.backup.archive import (
     MANIFEST,
     MANIFEST_BYTES_MAX,
     SEALED,
-    Manifest,
-    Member,
+    ArchiveMember,
+    BackupManifest,
     decode_manifest,
     read_chunk,
     read_members,
@@ -40,10 +40,10 @@ from swarmd.paths import DataPaths
 MOVED_S_MAX = 24 * 3600.0  # the backup of a move that is older is taken for an ordinary one
 IDENTITY = "identity.key"
 
-Sink = Callable[[str, BinaryIO, int], Member]
+Sink = Callable[[str, BinaryIO, int], ArchiveMember]
 
 
-def check_backup(path: Path, passphrase: str | None = None) -> Manifest:
+def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
     """Read a backup from end to end and compare everything with its manifest; with a passphrase also what is sealed.
 
     Raises:
@@ -53,7 +53,7 @@ def check_backup(path: Path, passphrase: str | None = None) -> Manifest:
     """
     sealed = bytearray()
 
-    def look(name: str, content: BinaryIO, size_bytes: int) -> Member:
+    def look(name: str, content: BinaryIO, size_bytes: int) -> ArchiveMember:
         keep = sealed.extend if name == SEALED and size_bytes <= SEALED_BYTES_MAX else None
         return _drain(name, content, size_bytes, keep)
 
@@ -63,10 +63,10 @@ def check_backup(path: Path, passphrase: str | None = None) -> Manifest:
     return manifest
 
 
-def _read_all(path: Path, sink: Sink) -> Manifest:
+def _read_all(path: Path, sink: Sink) -> BackupManifest:
     """Give every member to `sink`, and compare what it found with the manifest. Raises BackupError."""
-    found: dict[str, Member] = {}
-    manifest: Manifest | None = None
+    found: dict[str, ArchiveMember] = {}
+    manifest: BackupManifest | None = None
     for name, size_bytes, content in read_members(path):
         if manifest is not None or name in found:
             raise BackupError(f"{path} has {name} after its end, or twice", AGAIN)
@@ -86,19 +86,19 @@ def _read_all(path: Path, sink: Sink) -> Manifest:
     return manifest
 
 
-def _drain(name: str, content: BinaryIO, size_bytes: int, keep: Callable[[bytes], object] | None) -> Member:
+def _drain(name: str, content: BinaryIO, size_bytes: int, keep: Callable[[bytes], object] | None) -> ArchiveMember:
     """Read a member to its end. Returns what it is."""
     digest = hashlib.sha256()
     while chunk := read_chunk(content):
         digest.update(chunk)
         if keep is not None:
             keep(chunk)
-    return Member(name, size_bytes, digest.hexdigest())
+    return ArchiveMember(name, size_bytes, digest.hexdigest())
 
 
 def restore_backup(
     path: Path, root: Path, passphrase: str | None, moved: bool = False, from_round: int = 0
-) -> tuple[Manifest, Verified]:
+) -> tuple[BackupManifest, Verified]:
     """Make the data directory `root` of a backup. It appears whole, after its log was replayed, or not at all.
 
     In a directory that is there already, which may be a mount point, it lies in `.restoring` until then, and no node
@@ -133,7 +133,7 @@ def _write_failure(error: OSError, root: Path) -> SwarmdError:
     return BackupUnwritable(f"{root} cannot be made: {error}", "See that this user may write there, or name another")
 
 
-def _mark(making: DataPaths, manifest: Manifest, moved: bool, from_round: int) -> None:
+def _mark(making: DataPaths, manifest: BackupManifest, moved: bool, from_round: int) -> None:
     """The note for the next start: of this restore, or of an earlier one that the node had not yet started after."""
     earlier = manifest.restored
     if moved:
@@ -145,7 +145,7 @@ def _mark(making: DataPaths, manifest: Manifest, moved: bool, from_round: int) -
     write_note(making.restored, Restored(time.time(), made_at, first))
 
 
-def _extract(root: Path, name: str, content: BinaryIO, size_bytes: int) -> Member:
+def _extract(root: Path, name: str, content: BinaryIO, size_bytes: int) -> ArchiveMember:
     """Write a member to disk, synced."""
     if shutil.disk_usage(root).free < size_bytes:
         raise NoSpaceLeft(f"no space left for {name} of the backup ({size_bytes} bytes)", "Free some space there")
@@ -158,7 +158,7 @@ def _extract(root: Path, name: str, content: BinaryIO, size_bytes: int) -> Membe
     return member
 
 
-def _check_move(path: Path, manifest: Manifest, moved: bool) -> None:
+def _check_move(path: Path, manifest: BackupManifest, moved: bool) -> None:
     """Whether the node may go on as if nothing had happened. Raises BackupError."""
     if moved and not manifest.for_move:
         fix = "Restore it without --moved; or stop the node and use `swarmd backup --for-move`"
@@ -168,7 +168,7 @@ def _check_move(path: Path, manifest: Manifest, moved: bool) -> None:
         raise BackupError(f"{path} is older than a day; a node may have run on it already", fix)
 
 
-def _check_log(making: DataPaths, manifest: Manifest) -> Verified:
+def _check_log(making: DataPaths, manifest: BackupManifest) -> Verified:
     """Replay the log, and see that it is the one that the manifest speaks of."""
     if manifest.layout > LAYOUT:
         problem = f"the backup has layout {manifest.layout}, this swarmd knows layouts up to {LAYOUT}"
@@ -181,7 +181,7 @@ def _check_log(making: DataPaths, manifest: Manifest) -> Verified:
     return verified
 
 
-def _open_sealed(making: DataPaths, manifest: Manifest, passphrase: str | None) -> None:
+def _open_sealed(making: DataPaths, manifest: BackupManifest, passphrase: str | None) -> None:
     """Put keys and configuration in place, mode 0600."""
     sealed = making.root / SEALED
     if manifest.sealed and passphrase is not None:
@@ -194,7 +194,7 @@ def _open_sealed(making: DataPaths, manifest: Manifest, passphrase: str | None) 
     sealed.unlink(missing_ok=True)
 
 
-def _check_keys(files: dict[str, bytes], manifest: Manifest) -> None:
+def _check_keys(files: dict[str, bytes], manifest: BackupManifest) -> None:
     """The sealed files are plain names, and the key in them is the node's. Raises BackupError or IdentityError."""
     if any(Path(name).name != name or name in ("", ".", "..") for name in files):
         raise BackupError("the sealed part holds a file with a path for a name", AGAIN)

@@ -17,7 +17,7 @@ _EXTENDED = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE
 _REFUSED = (tarfile.XGLTYPE, tarfile.GNUTYPE_SPARSE)  # swarmd writes none; they would add up, or be read without end
 
 
-class Header(tarfile.TarInfo):
+class BoundedTarHeader(tarfile.TarInfo):
     """A header that is refused, with `tarfile.ReadError`, where reading what belongs to it could take much memory."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> Any:

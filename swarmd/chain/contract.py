@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from swarmd.chain.decoding import Content, Malformed, values_of
+from swarmd.chain.decoding import AbiReader, MalformedAbi, values_of
 from swarmd.chain.watching.logs import decode_log
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 
@@ -110,7 +110,7 @@ def decode_result(types: Sequence[str], data: bytes) -> tuple[Any, ...]:
     """The values of a call's result; arrays are tuples. Raises ChainError when it holds none such."""
     try:
         if len(data) > RESULT_BYTES_MAX:
-            raise Malformed("too long")
+            raise MalformedAbi("too long")
         return values_of(types, data)
     except ValueError as error:
         raise ChainError(f"the contract's answer holds no ({', '.join(types)}): {error}") from None
@@ -180,8 +180,8 @@ def _words_of(data: str) -> str:
         return ""
     padded = bytes.fromhex(encoded[: len(encoded) // 2 * 2])
     try:
-        length = Content(padded).unsigned(32)
-    except Malformed:
+        length = AbiReader(padded).unsigned(32)
+    except MalformedAbi:
         return ""
     text = padded[64 : 64 + min(length, 4 * TEXT_CHARS_MAX)].decode("utf-8", "replace")[:TEXT_CHARS_MAX]
     return "".join(character if character.isprintable() else " " for character in text)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarmd.chain.contract import check_code, read_call
-from swarmd.chain.endpoints.rpc import Caller
+from swarmd.chain.endpoints.rpc import RpcCaller
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.ports import Policy
+from swarmd.chain.ports import RoundPolicy
 from swarmd.chain.watching.blocks import Blocks
 from swarmd.chain.watching.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry, seconds_of
 from swarmd.core.events import StageLog
@@ -36,7 +36,7 @@ class Coordinator:
         range_blocks: most blocks whose logs are asked for at once.
     """
 
-    def __init__(self, caller: Caller, contract: str, from_block: int = 0, range_blocks: int = 2000) -> None:
+    def __init__(self, caller: RpcCaller, contract: str, from_block: int = 0, range_blocks: int = 2000) -> None:
         self._chain = Ethereum(caller)
         self._from_block = from_block
         self.blocks = Blocks(caller, contract, range_blocks)
@@ -65,10 +65,10 @@ class Coordinator:
             self._extensions = min(found[0], PLACE_MAX) if found else 0
         return self._extensions
 
-    async def policy(self, block: str = "latest") -> Policy:
+    async def policy(self, block: str = "latest") -> RoundPolicy:
         """The round policy, off where the contract has none."""
         found = await self._optional("roundPolicy()", ["uint256", "uint256"], block=block)
-        return Policy(*(min(each, NUMBER_MAX) for each in found)) if found else Policy()
+        return RoundPolicy(*(min(each, NUMBER_MAX) for each in found)) if found else RoundPolicy()
 
     async def can_advance(self, block: str = "latest") -> bool:
         """Whether anybody may move the swarm on now."""

@@ -17,11 +17,11 @@ TEXT_BYTES_MAX = 1 << 20
 ITEMS_MAX = 100_000
 
 
-class Malformed(ValueError):
+class MalformedAbi(ValueError):
     """The bytes do not hold what was looked for; the message says in two words why."""
 
 
-class Content:
+class AbiReader:
     """ABI-encoded values; places are counted in bytes from its beginning."""
 
     def __init__(self, encoded: bytes) -> None:
@@ -31,7 +31,7 @@ class Content:
     def unsigned(self, at: int) -> int:
         """An unsigned integer of 256 bits."""
         if at < 0 or at + WORD > len(self._encoded):
-            raise Malformed("too short")
+            raise MalformedAbi("too short")
         return int.from_bytes(self._encoded[at : at + WORD], "big")
 
     def signed(self, at: int) -> int:
@@ -47,12 +47,12 @@ class Content:
         """Bytes after their length, of which there may be `most`."""
         length = self.unsigned(at)
         if length > most:
-            raise Malformed("too long")
+            raise MalformedAbi("too long")
         if at + WORD + length > len(self._encoded):
-            raise Malformed("too short")
+            raise MalformedAbi("too short")
         self._budget -= length
         if self._budget < 0:
-            raise Malformed("overlapping")
+            raise MalformedAbi("overlapping")
         return self._encoded[at + WORD : at + WORD + length]
 
     def text(self, at: int, most: int = TEXT_BYTES_MAX) -> str:
@@ -63,9 +63,9 @@ class Content:
         """How many items an array has, `most` at most."""
         count = self.unsigned(at)
         if count > most:
-            raise Malformed("too many")
+            raise MalformedAbi("too many")
         if at + WORD + count * WORD > len(self._encoded):
-            raise Malformed("too short")
+            raise MalformedAbi("too short")
         return count
 
     def offset(self, base: int, at: int) -> int:
@@ -73,13 +73,13 @@ class Content:
         return base + min(self.unsigned(at), len(self._encoded))
 
 
-Taker = Callable[[Content, int], Any]
+Taker = Callable[[AbiReader, int], Any]
 STATIC: dict[str, Taker] = {
-    "address": Content.address,
+    "address": AbiReader.address,
     "bool": lambda content, at: content.unsigned(at) != 0,
     "bytes32": lambda content, at: content.unsigned(at).to_bytes(WORD, "big"),
 }
-DYNAMIC: dict[str, Taker] = {"string": Content.text, "bytes": Content.content}
+DYNAMIC: dict[str, Taker] = {"string": AbiReader.text, "bytes": AbiReader.content}
 
 
 def values_of(types: Sequence[str], encoded: bytes) -> tuple[Any, ...]:
@@ -88,21 +88,21 @@ def values_of(types: Sequence[str], encoded: bytes) -> tuple[Any, ...]:
     Raises:
         Malformed: the bytes do not hold them.
     """
-    content = Content(encoded)
+    content = AbiReader(encoded)
     return tuple(_value(content, kind, 0, place * WORD) for place, kind in enumerate(types))
 
 
-def _value(content: Content, kind: str, base: int, at: int) -> Any:
+def _value(content: AbiReader, kind: str, base: int, at: int) -> Any:
     if kind.endswith("[]"):
         return _array(content, kind[:-2], content.offset(base, at))
     if kind in DYNAMIC:
         return DYNAMIC[kind](content, content.offset(base, at))
     if kind.startswith("int"):
         return content.signed(at)
-    return STATIC.get(kind, Content.unsigned)(content, at)
+    return STATIC.get(kind, AbiReader.unsigned)(content, at)
 
 
-def _array(content: Content, kind: str, at: int) -> tuple[Any, ...]:
+def _array(content: AbiReader, kind: str, at: int) -> tuple[Any, ...]:
     first = at + WORD
     return tuple(_value(content, kind, first, first + place * WORD) for place in range(content.count(at)))
 

@@ -1,7 +1,7 @@
 """A chain's accounts, transactions and calls, asked through web3.py over the endpoints of the configuration.
 
 web3.py knows what each JSON-RPC method takes and gives. Its own providers are not used: `EndpointsProvider` has it ask
-a `Caller`, which bounds every answer and goes on to the next endpoint where one fails (docs/adr/0025).
+a `RpcCaller`, which bounds every answer and goes on to the next endpoint where one fails (docs/adr/0025).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from web3.exceptions import TransactionNotFound, Web3Exception
 from web3.providers.async_base import AsyncBaseProvider
 from web3.types import BlockIdentifier, RPCEndpoint, RPCResponse, TxParams
 
-from swarmd.chain.endpoints.rpc import Caller
+from swarmd.chain.endpoints.rpc import RpcCaller
 from swarmd.chain.ports import Block, MinedTransaction
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed
@@ -31,13 +31,13 @@ T = TypeVar("T")
 
 
 class EndpointsProvider(AsyncBaseProvider):
-    """Has web3.py ask a `Caller`. What it raises (EndpointFailed, RpcRefused, ChainMismatch) passes through web3.py.
+    """Has web3.py ask a `RpcCaller`. What it raises (EndpointFailed, RpcRefused, ChainMismatch) passes through web3.py.
 
     Args:
         caller: of the chain.
     """
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: RpcCaller) -> None:
         super().__init__()
         self._caller = caller
 
@@ -59,7 +59,7 @@ class Ethereum:
         caller: of the chain.
     """
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: RpcCaller) -> None:
         # Without its middleware, which would ask for chain id and prices by itself and look names up in ENS.
         self._eth = AsyncWeb3(EndpointsProvider(caller), middleware=[], ens=None).eth
 

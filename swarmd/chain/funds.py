@@ -24,7 +24,7 @@ KEPT_S = 600.0  # what was seen is told for so long when later looks are in vain
 log = logging.getLogger(__name__)
 
 
-class Seen(NamedTuple):
+class FundsSeen(NamedTuple):
     """What an account had."""
 
     balance_wei: int
@@ -51,7 +51,7 @@ class Funds:
         self._chain = chain
         self._account = account
         self._clock = clock
-        self._seen: Seen | None = None
+        self._seen: FundsSeen | None = None
 
     async def run(self) -> None:
         """Look, for ever."""
@@ -67,7 +67,7 @@ class Funds:
         except SwarmdError as error:  # another chain too: that is for the watcher to judge
             log.debug("what the account has is not known: %s", error.message)
         else:
-            self._seen = Seen(balance_wei, rounds, self._clock())
+            self._seen = FundsSeen(balance_wei, rounds, self._clock())
 
     async def _price_wei(self) -> int:
         """Of a unit of gas; where it is above the bound, the bound, for nothing dearer is ever signed."""

@@ -20,7 +20,7 @@ from swarmd import secret_files
 from swarmd.config import ChainConfig
 from swarmd.errors import ExitCode, KeystoreDamaged, KeystoreError
 from swarmd.paths import DataPaths
-from swarmd.secret_files import Kind, Secret, locate_secret, read_secret, write_secret
+from swarmd.secret_files import Secret, SecretKind, locate_secret, read_secret, write_secret
 
 SCRYPT_WORK_MAX = 1 << 23  # n * r: 1 GiB of memory
 SCRYPT_P_MAX = 16
@@ -30,8 +30,10 @@ PASSPHRASE_BYTES_MAX = 4096
 PASSPHRASE_RANDOM_BYTES = 32
 REASON_CHARS_MAX = 200  # of what is wrong with a file
 
-KEYSTORE = Kind("keystore", KeystoreError, 64 * 1024, "Make one with `swarmd account new FILE`")
-PASSPHRASE = Kind("passphrase file", KeystoreError, PASSPHRASE_BYTES_MAX, "Write the passphrase into it, mode 0600")
+KEYSTORE = SecretKind("keystore", KeystoreError, 64 * 1024, "Make one with `swarmd account new FILE`")
+PASSPHRASE = SecretKind(
+    "passphrase file", KeystoreError, PASSPHRASE_BYTES_MAX, "Write the passphrase into it, mode 0600"
+)
 
 Salt = Annotated[str, msgspec.Meta(pattern=r"^(0x)?([0-9a-fA-F]{2}){0,128}$")]
 Word = Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{64}$")]

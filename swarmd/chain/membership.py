@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from swarmd.chain.ports import BlockReader, ContractReader, NotThere
-from swarmd.chain.watching.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, OPEN_TOPIC, PEERS_MAX, Entry, decode_peers
+from swarmd.chain.watching.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, OPEN_TOPIC, PEERS_MAX, LogEntry, decode_peers
 from swarmd.core.events import Event, MembershipRead
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused
 from swarmd.worker.runtime import LOOP, Runtime
@@ -19,7 +19,7 @@ CHANGES_MAX = 4096  # blocks with changes that are remembered one by one; of mor
 log = logging.getLogger(__name__)
 
 
-class Membership:
+class MembershipReader:
     """Observes the allow-list: at the start, and whenever a change is confirmed.
 
     The list is read only once the swarm is closed, for until then nobody asks for it.
@@ -104,7 +104,7 @@ class Membership:
                 self._apply(entry)
             self._read_to = span.last
 
-    def _apply(self, entry: Entry) -> None:
+    def _apply(self, entry: LogEntry) -> None:
         try:
             if entry.topics[0] == ALLOWED_TOPIC:
                 self._allowed.update(decode_peers(entry))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from swarmd.chain.endpoints.rpc import Caller
+from swarmd.chain.endpoints.rpc import RpcCaller
 from swarmd.chain.fees import quantity
 
 
-class Numbering:
+class NonceCaller:
     """A Caller that names no nonce for the next transaction that another one in flight has.
 
     An endpoint may not have, or may have dropped, what another endpoint took.
@@ -19,12 +19,12 @@ class Numbering:
         held: the nonces in flight.
     """
 
-    def __init__(self, caller: Caller, held: Callable[[], set[int]]) -> None:
+    def __init__(self, caller: RpcCaller, held: Callable[[], set[int]]) -> None:
         self._caller = caller
         self._held = held
 
     async def request(self, method: str, params: Sequence[Any]) -> Any:
-        """See `Caller`."""
+        """See `RpcCaller`."""
         result = await self._caller.request(method, params)
         if method != "eth_getTransactionCount" or params[-1] != "pending":
             return result

@@ -14,7 +14,7 @@ from swarmd.chain.endpoints.endpoint import endpoint_of
 from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.ports import NotThere
-from swarmd.chain.standings import PeerStanding, Standings
+from swarmd.chain.standings import ChainStandings, PeerStanding
 from swarmd.chain.watching.blocks import Blocks
 from swarmd.chain.watching.facts import by_block
 from swarmd.chain.watching.logs import decode_entry
@@ -29,18 +29,18 @@ PEERS_A_CALL = 64
 NOT_UTF8 = re.compile(r"\\x[0-9a-f]{2}")  # how bytes that are no text are shown; such a peer cannot be asked for
 
 
-class Readout(msgspec.Struct, frozen=True):
+class OnchainStandings(msgspec.Struct, frozen=True):
     """What was read up to a block."""
 
     chain_id: int
     head: BlockRef
-    standings: Standings
+    standings: ChainStandings
     whole: bool  # nothing that the contract said before the first block read is missing
     rejected: dict[str, int]  # entries that were left out, by reason
     differences: tuple[str, ...] | None  # from the contract's own sums, a sentence each; None where it keeps none
 
 
-async def read_out(urls: Sequence[str], contract: str, from_block: int) -> Readout:
+async def read_out(urls: Sequence[str], contract: str, from_block: int) -> OnchainStandings:
     """Read what the contract said since a block.
 
     Raises:
@@ -70,10 +70,10 @@ async def chain_id_of(url: str) -> int:
         await endpoint.close()
 
 
-async def _read(rpc: Rpc, contract: str, from_block: int) -> Readout:
+async def _read(rpc: Rpc, contract: str, from_block: int) -> OnchainStandings:
     blocks = Blocks(rpc, contract, RANGE_BLOCKS)
     head = await blocks.head()
-    standings, rejected = Standings(), Counter[str]()
+    standings, rejected = ChainStandings(), Counter[str]()
     async for span in blocks.spans(from_block, head.number):
         for number, entries in by_block(span.entries):
             logs = [log for entry in entries if (log := decode_entry(entry, rejected)) is not None]
@@ -83,7 +83,7 @@ async def _read(rpc: Rpc, contract: str, from_block: int) -> Readout:
     if (await blocks.at(head.number)).hash != head.hash:
         raise NotThere(f"block {head.number} changed while the chain was read")
     chain_id = int(await rpc.ask("eth_chainId", [], str), 16)
-    return Readout(chain_id, head, standings, whole, dict(rejected), differences)
+    return OnchainStandings(chain_id, head, standings, whole, dict(rejected), differences)
 
 
 async def _nothing_before(chain: Ethereum, contract: str, from_block: int) -> bool:
@@ -96,7 +96,7 @@ async def _nothing_before(chain: Ethereum, contract: str, from_block: int) -> bo
         return True
 
 
-async def compare(chain: Ethereum, contract: str, standings: Standings, block: int) -> tuple[str, ...] | None:
+async def compare(chain: Ethereum, contract: str, standings: ChainStandings, block: int) -> tuple[str, ...] | None:
     """Where the contract's own sums at a block are others, a sentence each; None where it keeps none."""
     counted = standings.standings()
     peers = sorted(peer for peer in counted if not NOT_UTF8.search(peer))

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
 from swarmd.chain.fees import Price
-from swarmd.chain.watching.logs import Entry
+from swarmd.chain.watching.logs import LogEntry
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Prepared, Value
 from swarmd.errors import ChainError
@@ -34,10 +34,10 @@ class Span(NamedTuple):
 
     first: int
     last: int
-    entries: list[Entry]
+    entries: list[LogEntry]
 
 
-class Policy(NamedTuple):
+class RoundPolicy(NamedTuple):
     """When anybody may move the swarm on; 0 turns a condition off."""
 
     min_submissions: int = 0
@@ -55,7 +55,7 @@ class MinedTransaction(NamedTuple):
     to: str = ""  # whom it called, checksummed; empty for nobody, or where the endpoint does not say it
 
 
-class Signed(Value, frozen=True):
+class SignedTransaction(Value, frozen=True):
     """What a transaction says, apart from its signature."""
 
     nonce: int
@@ -77,7 +77,7 @@ class BlockReader(Protocol):
     async def all_at(self, numbers: Sequence[int]) -> list[BlockRef]:
         """Blocks by their numbers, asked for at once. Raises NotThere."""
 
-    async def logs_of_all(self, blocks: Sequence[BlockRef]) -> list[list[Entry]]:
+    async def logs_of_all(self, blocks: Sequence[BlockRef]) -> list[list[LogEntry]]:
         """The entries of each of these blocks, asked for at once. Raises NotThere when one is not known."""
 
     def spans(
@@ -112,7 +112,7 @@ class ContractReader(Protocol):
     async def extensions(self) -> int:
         """0 for a contract without round policy and membership."""
 
-    async def policy(self, block: str = "latest") -> Policy:
+    async def policy(self, block: str = "latest") -> RoundPolicy:
         """The round policy, off where the contract has none."""
 
     async def opened_at(self, block: str = "latest") -> float:
@@ -172,10 +172,10 @@ class Signatory(Protocol):
     def content_of(self, command: Submit, peer: str) -> bytes:
         """The contract's call that brings a submission about. Raises ChainError where this node makes no such call."""
 
-    def sign(self, said: Signed) -> Prepared:
+    def sign(self, said: SignedTransaction) -> Prepared:
         """Sign a transaction that carries no value."""
 
-    def read(self, prepared: Prepared) -> Signed:
+    def read(self, prepared: Prepared) -> SignedTransaction:
         """What a logged attempt says. Raises ChainError when it is no transaction that `sign` makes."""
 
 

@@ -9,7 +9,7 @@ from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ChainMismatch, ConfigError
 
 
-class Terms:
+class ChainRequirements:
     """One node's expectations of a chain and a contract.
 
     Args:

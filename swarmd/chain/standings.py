@@ -56,7 +56,7 @@ class _Count:
 _Counts = dict[str, _Count]
 
 
-class Standings:
+class ChainStandings:
     """The fold of `ChainBlock` and `ChainReorged`.
 
     Attributes:

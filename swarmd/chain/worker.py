@@ -23,14 +23,14 @@ from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.endpoints.urls import read_urls
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.funds import Funds
-from swarmd.chain.requirements import Terms
+from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.submitting.sender import Sender, make_sender
 from swarmd.chain.submitting.submitter import Submitter
 from swarmd.chain.watching.watcher import Reach, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
 from swarmd.paths import DataPaths
-from swarmd.sandbox.confinement import Bounds, confine
+from swarmd.sandbox.confinement import AllowedAccess, confine
 from swarmd.secret_files import CREDENTIAL
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
@@ -40,7 +40,7 @@ PROGRESS_S = 1.0  # at most one progress message in this time
 log = logging.getLogger(__name__)
 
 
-class Worker:
+class ChainService:
     """Takes orders and sees to them.
 
     Args:
@@ -57,7 +57,7 @@ class Worker:
         self._heads = Heads(self.rpc, chain.contract, chain.poll_s)
         self._coordinator = Coordinator(self.rpc, chain.contract, chain.from_block, chain.range_blocks)
         self._sender = sender = make_sender(chain, paths, self.rpc)
-        terms = Terms(chain, config.swarm.stages, start.peer, self._coordinator)
+        terms = ChainRequirements(chain, config.swarm.stages, start.peer, self._coordinator)
         self.watcher = Watcher(
             chain,
             terms,
@@ -131,7 +131,7 @@ def prepare(start: Start) -> None:
     reads = [root / name for name in secret_files(config.chain)] if config.chain else []
     if credentials := os.environ.get("CREDENTIALS_DIRECTORY"):
         reads.append(Path(credentials))
-    for what in confine(Bounds(reads=tuple(reads)), root):
+    for what in confine(AllowedAccess(reads=tuple(reads)), root):
         log.warning("not confined: %s", what)
 
 
@@ -153,7 +153,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         raise ConfigError("this node has no chain: the configuration has no [chain]")
     outbox.progress("connecting")
     try:
-        await Worker(config, config.chain, start, outbox).run(inbox)
+        await ChainService(config, config.chain, start, outbox).run(inbox)
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
 

@@ -16,12 +16,12 @@ from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.endpoints.urls import check_url, name_of, read_urls
 from swarmd.chain.keystore import load_account
 from swarmd.chain.onchain_standings import chain_id_of
-from swarmd.chain.operator.transactions import Journal, Orders
+from swarmd.chain.operator.transactions import Journal, OperatorTransactions
 from swarmd.chain.watching.blocks import Blocks
 from swarmd.cli.node.directory import CONFIG, open_keystore
 from swarmd.config import Config, FeesConfig, load_config
 from swarmd.errors import ChainMismatch, ConfigError
-from swarmd.manifest import Chain, Manifest, read_manifest
+from swarmd.manifest import Manifest, ManifestChain, read_manifest
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Target(NamedTuple):
         return DataPaths(self.path.parent / (self.config.data if self.config else "."))
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> ManifestChain:
         """Raises ConfigError where the swarm has none."""
         if self.manifest.chain is None:
             raise ConfigError(
@@ -133,7 +133,7 @@ def find_target(path: Path) -> Target:
     return Target(path, manifest, config if config and config.swarm.id == manifest.id else None)
 
 
-async def check_contract(rpc: Rpc, chain: Chain, stages: int) -> Coordinator:
+async def check_contract(rpc: Rpc, chain: ManifestChain, stages: int) -> Coordinator:
     """The swarm's contract. Raises ChainMismatch when there is none, or rounds there have other stages."""
     coordinator = Coordinator(rpc, chain.contract, chain.from_block)
     await coordinator.check()
@@ -146,8 +146,10 @@ async def check_contract(rpc: Rpc, chain: Chain, stages: int) -> Coordinator:
     return coordinator
 
 
-def open_orders(reached: Reached, key: LocalAccount, fees: FeesConfig, journal: Journal | None = None) -> Orders:
+def open_orders(
+    reached: Reached, key: LocalAccount, fees: FeesConfig, journal: Journal | None = None
+) -> OperatorTransactions:
     """Orders of an account, told on stdout. Raises ChainMismatch when the journal is of another chain or account."""
     journal = journal or Journal()
     journal.begin(reached.chain_id, reached.genesis, str(key.address))
-    return Orders(reached.rpc, key, fees, journal, typer.echo)
+    return OperatorTransactions(reached.rpc, key, fees, journal, typer.echo)

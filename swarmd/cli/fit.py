@@ -13,7 +13,7 @@ from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
 from swarmd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from swarmd.training.models.memory import Room
+    from swarmd.training.models.memory import DeviceMemory
     from swarmd.training.models.pool import Fit
 
 GIB = 2**30
@@ -47,8 +47,8 @@ def fit(
         _print(room, fits, adapted)
 
 
-def _weigh_all(training: TrainingConfig, named_by: str) -> tuple[Room, list[Fit], list[Fit]]:
-    from swarmd.training.models.device import choose_device, choose_numbers
+def _weigh_all(training: TrainingConfig, named_by: str) -> tuple[DeviceMemory, list[Fit], list[Fit]]:
+    from swarmd.training.models.device import choose_device, choose_precision
     from swarmd.training.models.memory import measure_room
     from swarmd.training.models.model import inspect_model
     from swarmd.training.models.pool import list_pool, weigh
@@ -58,12 +58,13 @@ def _weigh_all(training: TrainingConfig, named_by: str) -> tuple[Room, list[Fit]
     rows = list_pool(training, lambda source: inspect_model(source, source), named_by)
     small = msgspec.structs.replace(training, lora=ADAPTED, quantization="4bit", optimizer="adamw")
     fits, adapted = (
-        [weigh(row, settings, choose_numbers(settings, device), room) for row in rows] for settings in (training, small)
+        [weigh(row, settings, choose_precision(settings, device), room) for row in rows]
+        for settings in (training, small)
     )
     return room, fits, adapted
 
 
-def _print(room: Room, fits: Sequence[Fit], adapted: Sequence[Fit]) -> None:
+def _print(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fit]) -> None:
     bound = f", bounded by {room.limit}" if room.limit else ""
     typer.echo(f"{room.device}: {room.free / GIB:.1f} of {room.total / GIB:.1f} GiB free{bound}")
     typer.echo(f"{'model':44} {'parameters':>14} {'GiB':>8} {'4-bit':>8}")
@@ -79,7 +80,7 @@ def _print(room: Room, fits: Sequence[Fit], adapted: Sequence[Fit]) -> None:
             typer.echo(f"  {term:12} {size / GIB:8.2f} GiB")
 
 
-def _describe(room: Room, fits: Sequence[Fit], adapted: Sequence[Fit]) -> dict[str, Any]:
+def _describe(room: DeviceMemory, fits: Sequence[Fit], adapted: Sequence[Fit]) -> dict[str, Any]:
     return {
         "device": room.device,
         "free_bytes": room.free,

@@ -49,13 +49,15 @@ def reference_server(
     configure("info", "auto", secrets=[token] if token else [])
 
     from swarmd.training.reference.queue import QueueLimits
-    from swarmd.training.reference.server import Limits
-    from swarmd.training.reference.service import Order, run_server
+    from swarmd.training.reference.server import ServerLimits
+    from swarmd.training.reference.service import ReferenceServerSetup, run_server
 
     training = TrainingConfig(model=model, revision=revision, device=device, dtype=dtype, threads=threads)
-    limits = Limits(body_mib << 20, sequences_max, tokens_max, QueueLimits(jobs_max, kept_mib << 20, age_s, lease_s))
+    limits = ServerLimits(
+        body_mib << 20, sequences_max, tokens_max, QueueLimits(jobs_max, kept_mib << 20, age_s, lease_s)
+    )
     try:
-        asyncio.run(run_server(Order(training, address, token, compat, limits)))
+        asyncio.run(run_server(ReferenceServerSetup(training, address, token, compat, limits)))
     except SwarmdError as error:
         tell_fatal(error)
         return error.exit_code

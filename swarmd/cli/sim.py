@@ -9,10 +9,10 @@ import typer
 
 from swarmd.errors import ConfigError, ExitCode
 from swarmd.sim.invariants.checks import InvariantBroken
-from swarmd.sim.profile import HOSTILE, Profile, kinds_of
+from swarmd.sim.profile import HOSTILE, SimProfile, kinds_of
 from swarmd.sim.world import Summary, run
 
-FIELDS = ", ".join(Profile.__struct_fields__)
+FIELDS = ", ".join(SimProfile.__struct_fields__)
 
 
 def sim(
@@ -95,13 +95,13 @@ def parse_fields(
     fields: dict[str, Any] = {}
     for item in given:
         key, _, value = item.partition("=")
-        if key not in Profile.__struct_fields__:
+        if key not in SimProfile.__struct_fields__:
             raise ConfigError(f"a simulated swarm has no {key!r}", f"Its fields are {FIELDS}")
         fields[key] = value
     named = {"nodes": nodes, "hours": hours, "hostile": hostile}
     fields |= {key: value for key, value in named.items() if value is not None}
     try:
-        checked = msgspec.convert(fields, Profile, strict=False)
+        checked = msgspec.convert(fields, SimProfile, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"a field of the simulated swarm is wrong: {error}") from error
     kinds_of(checked.hostile)

@@ -11,40 +11,40 @@ import msgspec
 from swarmd.core.values import BlockRef, KnownEvidence, Prepared, RolloutsRef, Standing, SubmissionKind, Worker
 
 
-class Order(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
+class CommandBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
     """Base of all commands."""
 
     id: str
 
 
-class StartWorker(Order, frozen=True, tag="start_worker"):
+class StartWorker(CommandBase, frozen=True, tag="start_worker"):
     worker: Worker
     attempt: int
 
 
-class StopWorkers(Order, frozen=True, tag="stop_workers"):
+class StopWorkers(CommandBase, frozen=True, tag="stop_workers"):
     """Ask both workers to end; then the daemon records `NodeStopped`."""
 
     reason: str
     code: int = 0
 
 
-class KillWorker(Order, frozen=True, tag="kill_worker"):
+class KillWorker(CommandBase, frozen=True, tag="kill_worker"):
     """The worker missed a deadline of its own: end it at once."""
 
     worker: Worker
     reason: str
 
 
-class Register(Order, frozen=True, tag="register"):
+class Register(CommandBase, frozen=True, tag="register"):
     """Publish the membership record and keep it alive until told to leave."""
 
 
-class ReadClock(Order, frozen=True, tag="read_clock"):
+class ReadClock(CommandBase, frozen=True, tag="read_clock"):
     """Read the coordinator's clock now; answered by `RoundAnnounced` or `NoRoundYet`."""
 
 
-class Gather(Order, frozen=True, tag="gather"):
+class Gather(CommandBase, frozen=True, tag="gather"):
     """Fetch what peers published at (source_round, source_stage), for use in (round, stage)."""
 
     round: int
@@ -54,7 +54,7 @@ class Gather(Order, frozen=True, tag="gather"):
     until_at: float
 
 
-class Train(Order, frozen=True, tag="train"):
+class Train(CommandBase, frozen=True, tag="train"):
     """Train a stage. `rollouts` are peers', of the preceding stage; `context` is what those were made of, and what this
     node published itself: all of the round's earlier stages, and of the round before when a round begins."""
 
@@ -64,18 +64,18 @@ class Train(Order, frozen=True, tag="train"):
     context: tuple[RolloutsRef, ...] = ()  # in swarms of several stages only
 
 
-class CancelTraining(Order, frozen=True, tag="cancel_training"):
+class CancelTraining(CommandBase, frozen=True, tag="cancel_training"):
     train: str  # id of the `Train` command
 
 
-class PublishReport(Order, frozen=True, tag="publish_report"):
+class PublishReport(CommandBase, frozen=True, tag="publish_report"):
     round: int
     stage: int
     reward: float
     rollouts: RolloutsRef
 
 
-class PublishOutputs(Order, frozen=True, tag="publish_outputs"):
+class PublishOutputs(CommandBase, frozen=True, tag="publish_outputs"):
     """Publish what a stage has given so far; in legacy networks only, and never sent again: the report follows."""
 
     round: int
@@ -83,7 +83,7 @@ class PublishOutputs(Order, frozen=True, tag="publish_outputs"):
     rollouts: RolloutsRef
 
 
-class Announce(Order, frozen=True, tag="announce"):
+class Announce(CommandBase, frozen=True, tag="announce"):
     round: int
     stage: int
     opened_at: float
@@ -97,14 +97,14 @@ class Announce(Order, frozen=True, tag="announce"):
         return int(number) if number.isdecimal() and not self.final else 0
 
 
-class CollectReports(Order, frozen=True, tag="collect_reports"):
+class CollectReports(CommandBase, frozen=True, tag="collect_reports"):
     """Report every member's record of (round, stage) as `ReportSeen`, until told another stage."""
 
     round: int
     stage: int
 
 
-class PublishLeaderboard(Order, frozen=True, tag="publish_leaderboard"):
+class PublishLeaderboard(CommandBase, frozen=True, tag="publish_leaderboard"):
     """Publish the standings after a round, with the signed reports they add up from."""
 
     round: int
@@ -112,20 +112,20 @@ class PublishLeaderboard(Order, frozen=True, tag="publish_leaderboard"):
     reports: tuple[bytes, ...] = ()
 
 
-class AdmitPeers(Order, frozen=True, tag="admit_peers"):
+class AdmitPeers(CommandBase, frozen=True, tag="admit_peers"):
     """Take records of these peers only, or of all: what the contract says about membership."""
 
     open: bool
     peers: tuple[str, ...] = ()
 
 
-class NoteEvidence(Order, frozen=True, tag="note_evidence"):
+class NoteEvidence(CommandBase, frozen=True, tag="note_evidence"):
     """The log holds this evidence: do not tell it again, and gather nothing of whom it bars."""
 
     known: tuple[KnownEvidence, ...]
 
 
-class WatchChain(Order, frozen=True, tag="watch_chain"):
+class WatchChain(CommandBase, frozen=True, tag="watch_chain"):
     """First order to a chain worker: report what the contract said after `recent[-1]`, then `ChainUp`, then go on.
 
     `recent` are the last blocks that were reported, oldest first, so that a reorganisation meanwhile is noticed.
@@ -138,7 +138,7 @@ class WatchChain(Order, frozen=True, tag="watch_chain"):
     spent_wei: str = "0"
 
 
-class Submit(Order, frozen=True, tag="submit"):
+class Submit(CommandBase, frozen=True, tag="submit"):
     """Bring a submission about: look whether the chain has it, else prepare an attempt, and follow it until confirmed.
 
     Takes the place of an earlier `Submit` of the same submission.
@@ -154,7 +154,7 @@ class Submit(Order, frozen=True, tag="submit"):
     mark: tuple[int, int] = (-1, -1)  # (round, stage) up to which nothing new may be signed
 
 
-class Broadcast(Order, frozen=True, tag="broadcast"):
+class Broadcast(CommandBase, frozen=True, tag="broadcast"):
     """The attempt is in the log: send it."""
 
     submission: str

@@ -25,14 +25,14 @@ from swarmd.core.values import (
 )  # fmt: skip
 
 
-class Fact(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
+class EventBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
     """Base of all events; the ``type`` tag selects the class when a log is read."""
 
 
 # --- the node's own life ---
 
 
-class NodeStarted(Fact, frozen=True, tag="node_started"):
+class NodeStarted(EventBase, frozen=True, tag="node_started"):
     """A process took up the log."""
 
     settings: Settings
@@ -42,41 +42,41 @@ class NodeStarted(Fact, frozen=True, tag="node_started"):
     from_round: int = 0  # first round that such a node may take part in or open, where whoever restored it knows
 
 
-class StopRequested(Fact, frozen=True, tag="stop_requested"):
+class StopRequested(EventBase, frozen=True, tag="stop_requested"):
     """Somebody wants the node to stop: a signal, the operator, or the node itself after a permanent failure."""
 
     reason: str
     code: int = 0  # exit code to end with
 
 
-class NodeStopped(Fact, frozen=True, tag="node_stopped"):
+class NodeStopped(EventBase, frozen=True, tag="node_stopped"):
     """The last event of an orderly stop."""
 
     reason: str
     code: int = 0
 
 
-class TimerFired(Fact, frozen=True, tag="timer_fired"):
+class TimerFired(EventBase, frozen=True, tag="timer_fired"):
     """A deadline that stands in the state has passed."""
 
     name: str
     due_at: float
 
 
-class SpaceLow(Fact, frozen=True, tag="space_low"):
+class SpaceLow(EventBase, frozen=True, tag="space_low"):
     """Too little room is left on the data directory's file system to train on; what may go has gone already."""
 
     free_bytes: int
     wanted_bytes: int  # that must be free before training goes on
 
 
-class SpaceFreed(Fact, frozen=True, tag="space_freed"):
+class SpaceFreed(EventBase, frozen=True, tag="space_freed"):
     """There is room again."""
 
     free_bytes: int
 
 
-class ClockSet(Fact, frozen=True, tag="clock_set"):
+class ClockSet(EventBase, frozen=True, tag="clock_set"):
     """Somebody set this machine's clock."""
 
     step_s: float  # by which it went forward; negative: back
@@ -85,13 +85,13 @@ class ClockSet(Fact, frozen=True, tag="clock_set"):
 # --- workers ---
 
 
-class WorkerStarted(Fact, frozen=True, tag="worker_started"):
+class WorkerStarted(EventBase, frozen=True, tag="worker_started"):
     worker: Worker
     pid: int
     attempt: int
 
 
-class WorkerExited(Fact, frozen=True, tag="worker_exited"):
+class WorkerExited(EventBase, frozen=True, tag="worker_exited"):
     """A worker process is gone, whatever the cause."""
 
     worker: Worker
@@ -104,7 +104,7 @@ class WorkerExited(Fact, frozen=True, tag="worker_exited"):
     outside: bool = False  # others caused it: another's signal, as the kernel's for want of memory, or room was made
 
 
-class WorkerStartFailed(Fact, frozen=True, tag="worker_start_failed"):
+class WorkerStartFailed(EventBase, frozen=True, tag="worker_start_failed"):
     """The worker could not even be executed."""
 
     worker: Worker
@@ -116,7 +116,7 @@ class WorkerStartFailed(Fact, frozen=True, tag="worker_start_failed"):
 # --- network ---
 
 
-class LinkUp(Fact, frozen=True, tag="link_up"):
+class LinkUp(EventBase, frozen=True, tag="link_up"):
     """The DHT answers: at least one other peer for a follower, the own node for a coordinator."""
 
     peers: int
@@ -124,35 +124,35 @@ class LinkUp(Fact, frozen=True, tag="link_up"):
     isolated: str = ""  # why the node counts as cut off from its coordinator, or this from its members, all the same
 
 
-class LinkDegraded(Fact, frozen=True, tag="link_degraded"):
+class LinkDegraded(EventBase, frozen=True, tag="link_degraded"):
     """The DHT node runs but reaches nobody."""
 
     reason: str
 
 
-class LinkDown(Fact, frozen=True, tag="link_down"):
+class LinkDown(EventBase, frozen=True, tag="link_down"):
     reason: str
 
 
-class Registered(Fact, frozen=True, tag="registered"):
+class Registered(EventBase, frozen=True, tag="registered"):
     """The node's membership record is in the DHT."""
 
     command: str
 
 
-class MemberSeen(Fact, frozen=True, tag="member_seen"):
+class MemberSeen(EventBase, frozen=True, tag="member_seen"):
     peer: str
     name: str = ""
     worked: bool = True  # whether its identity has cost what every node's does; else nobody waits for it
 
 
-class MemberLeft(Fact, frozen=True, tag="member_left"):
+class MemberLeft(EventBase, frozen=True, tag="member_left"):
     """A member announced its leaving."""
 
     peer: str
 
 
-class RoundAnnounced(Fact, frozen=True, tag="round_announced"):
+class RoundAnnounced(EventBase, frozen=True, tag="round_announced"):
     """The coordinator's signed clock, from the DHT. A round and stage may come again with a later deadline."""
 
     round: int
@@ -162,11 +162,11 @@ class RoundAnnounced(Fact, frozen=True, tag="round_announced"):
     final: bool = False  # the swarm has run its rounds: nothing more will open
 
 
-class NoRoundYet(Fact, frozen=True, tag="no_round_yet"):
+class NoRoundYet(EventBase, frozen=True, tag="no_round_yet"):
     """The clock was read and holds nothing."""
 
 
-class RoundsSkipped(Fact, frozen=True, tag="rounds_skipped"):
+class RoundsSkipped(EventBase, frozen=True, tag="rounds_skipped"):
     """Rounds that this node will not take part in, as one fact."""
 
     first: int
@@ -174,7 +174,7 @@ class RoundsSkipped(Fact, frozen=True, tag="rounds_skipped"):
     cause: SkipCause
 
 
-class RolloutsGathered(Fact, frozen=True, tag="rollouts_gathered"):
+class RolloutsGathered(EventBase, frozen=True, tag="rollouts_gathered"):
     command: str
     round: int
     stage: int
@@ -183,13 +183,13 @@ class RolloutsGathered(Fact, frozen=True, tag="rollouts_gathered"):
     claims: tuple[Claim, ...] = ()  # of those whose reports name these rollouts
 
 
-class ReportPublished(Fact, frozen=True, tag="report_published"):
+class ReportPublished(EventBase, frozen=True, tag="report_published"):
     command: str
     round: int
     stage: int
 
 
-class ReportSeen(Fact, frozen=True, tag="report_seen"):
+class ReportSeen(EventBase, frozen=True, tag="report_seen"):
     """A peer's signed report of a finished stage, validated."""
 
     peer: str
@@ -201,7 +201,7 @@ class ReportSeen(Fact, frozen=True, tag="report_seen"):
     worked: bool = True  # as in `MemberSeen`
 
 
-class RoundPublished(Fact, frozen=True, tag="round_published"):
+class RoundPublished(EventBase, frozen=True, tag="round_published"):
     """The coordinator's announcement was stored and read back."""
 
     command: str
@@ -209,12 +209,12 @@ class RoundPublished(Fact, frozen=True, tag="round_published"):
     stage: int
 
 
-class LeaderboardPublished(Fact, frozen=True, tag="leaderboard_published"):
+class LeaderboardPublished(EventBase, frozen=True, tag="leaderboard_published"):
     command: str
     round: int
 
 
-class LeaderboardSeen(Fact, frozen=True, tag="leaderboard_seen"):
+class LeaderboardSeen(EventBase, frozen=True, tag="leaderboard_seen"):
     """A follower read a round's leaderboard, and compared it with what it had read of the round itself."""
 
     round: int
@@ -224,7 +224,7 @@ class LeaderboardSeen(Fact, frozen=True, tag="leaderboard_seen"):
     stages: tuple[StageAccount, ...] = ()
 
 
-class RecordsRejected(Fact, frozen=True, tag="records_rejected"):
+class RecordsRejected(EventBase, frozen=True, tag="records_rejected"):
     """Peers' records that failed validation, counted per peer and reason."""
 
     peer: str  # empty when the sender cannot be known
@@ -232,18 +232,20 @@ class RecordsRejected(Fact, frozen=True, tag="records_rejected"):
     count: int = 1
 
 
-class Equivocated(Fact, frozen=True, tag="equivocated"):
+class Equivocated(EventBase, frozen=True, tag="equivocated"):
     """A peer has signed two different records for one place; both are here, for anyone to check."""
 
     kind: EvidenceKind
     peer: str
     round: int
     stage: int
-    first: bytes  # signed records, as `swarmd.dht.wire.records.Signed.encode` gives them, the one that expires first
+    first: (
+        bytes  # signed records, as `swarmd.dht.wire.records.SignedRecord.encode` gives them, the one that expires first
+    )
     second: bytes
 
 
-class CommandFailed(Fact, frozen=True, tag="command_failed"):
+class CommandFailed(EventBase, frozen=True, tag="command_failed"):
     """A worker could not do what it was told; it may be told again."""
 
     command: str
@@ -253,7 +255,7 @@ class CommandFailed(Fact, frozen=True, tag="command_failed"):
 # --- training ---
 
 
-class TrainerReady(Fact, frozen=True, tag="trainer_ready"):
+class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
     device: str
     model: str
     parameters: int
@@ -261,7 +263,7 @@ class TrainerReady(Fact, frozen=True, tag="trainer_ready"):
     numbers: str = ""  # that it is held and trained in: "float32", "4bit, adapters in float32"
 
 
-class StageTrained(Fact, frozen=True, tag="stage_trained"):
+class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     """A stage was trained once and its checkpoint is durable."""
 
     command: str
@@ -283,7 +285,7 @@ class StageTrained(Fact, frozen=True, tag="stage_trained"):
     backed: tuple[Backing, ...] = ()  # what peers' rollouts of the preceding stage give here, to hold their claims to
 
 
-class OutputsMade(Fact, frozen=True, tag="outputs_made"):
+class OutputsMade(EventBase, frozen=True, tag="outputs_made"):
     """Part of a stage's rollouts, in mid-stage: legacy networks are told of them as they come."""
 
     command: str
@@ -292,14 +294,14 @@ class OutputsMade(Fact, frozen=True, tag="outputs_made"):
     rollouts: RolloutsRef
 
 
-class TrainingCancelled(Fact, frozen=True, tag="training_cancelled"):
+class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):
     command: str
     round: int
     stage: int
     steps: int = 0
 
 
-class ModelPushed(Fact, frozen=True, tag="model_pushed"):
+class ModelPushed(EventBase, frozen=True, tag="model_pushed"):
     """What became of an attempt to put the model on the Hugging Face Hub. The core only takes note of it."""
 
     round: int  # the last one that the pushed model was trained in
@@ -323,7 +325,7 @@ OtherLog = chain_logs.OtherLog
 AnyChainLog = chain_logs.AnyChainLog
 
 
-class ChainUp(Fact, frozen=True, tag="chain_up"):
+class ChainUp(EventBase, frozen=True, tag="chain_up"):
     """Everything up to `head` has been read: the chain and the contract are those of the configuration."""
 
     chain_id: int
@@ -342,27 +344,27 @@ class ChainUp(Fact, frozen=True, tag="chain_up"):
     base_fee: bool = False  # the chain's blocks have a base fee (EIP-1559)
 
 
-class ChainDegraded(Fact, frozen=True, tag="chain_degraded"):
+class ChainDegraded(EventBase, frozen=True, tag="chain_degraded"):
     """The chain worker runs but no endpoint answers as it should."""
 
     reason: str
 
 
-class ChainBlock(Fact, frozen=True, tag="chain_block"):
+class ChainBlock(EventBase, frozen=True, tag="chain_block"):
     """A block in which the contract said something; now and then one without, so that a restart has less to read."""
 
     block: BlockRef
     logs: tuple[AnyChainLog, ...] = ()
 
 
-class ChainReorged(Fact, frozen=True, tag="chain_reorged"):
+class ChainReorged(EventBase, frozen=True, tag="chain_reorged"):
     """Blocks after `fork` are no part of the chain now; `ChainBlock`, then `ChainUp` tell what is there instead."""
 
     fork: BlockRef
     depth: int  # blocks dropped
 
 
-class MembershipRead(Fact, frozen=True, tag="membership_read"):
+class MembershipRead(EventBase, frozen=True, tag="membership_read"):
     """Who may take part, as the contract says at its confirmed depth."""
 
     open: bool
@@ -372,21 +374,21 @@ class MembershipRead(Fact, frozen=True, tag="membership_read"):
 # --- submissions ---
 
 
-class SubmissionPrepared(Fact, frozen=True, tag="submission_prepared"):
+class SubmissionPrepared(EventBase, frozen=True, tag="submission_prepared"):
     """The next attempt is ready; it is sent once this is durable."""
 
     submission: str
     prepared: Prepared
 
 
-class SubmissionSent(Fact, frozen=True, tag="submission_sent"):
+class SubmissionSent(EventBase, frozen=True, tag="submission_sent"):
     """An endpoint or the signer proxy took it; `hash` is what they call it."""
 
     submission: str
     hash: str = ""
 
 
-class SubmissionIncluded(Fact, frozen=True, tag="submission_included"):
+class SubmissionIncluded(EventBase, frozen=True, tag="submission_included"):
     """It is on the chain, by one of our attempts or found there; not yet deep enough to count on."""
 
     submission: str
@@ -394,21 +396,21 @@ class SubmissionIncluded(Fact, frozen=True, tag="submission_included"):
     hash: str = ""  # of the transaction, where known
 
 
-class SubmissionConfirmed(Fact, frozen=True, tag="submission_confirmed"):
+class SubmissionConfirmed(EventBase, frozen=True, tag="submission_confirmed"):
     """It is on the chain as deep as the configuration asks."""
 
     submission: str
     block: BlockRef
 
 
-class SubmissionLost(Fact, frozen=True, tag="submission_lost"):
+class SubmissionLost(EventBase, frozen=True, tag="submission_lost"):
     """None of its attempts can be mined any more, and the chain does not have it: a new one is needed."""
 
     submission: str
     reason: str
 
 
-class SubmissionRefused(Fact, frozen=True, tag="submission_refused"):
+class SubmissionRefused(EventBase, frozen=True, tag="submission_refused"):
     """The contract will never take it. `permanent`: nor any other of this node, so that the node must stop."""
 
     submission: str

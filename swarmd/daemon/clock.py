@@ -14,7 +14,7 @@ from swarmd.shell.ports import FactSink
 LOOK_EVERY_S = 1.0
 
 
-class Clock(Protocol):
+class WallClock(Protocol):
     """Wall-clock time; peers agree on deadlines by it."""
 
     def now(self) -> float:

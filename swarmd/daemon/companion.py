@@ -17,7 +17,7 @@ from swarmd.config import Config, encode
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
 from swarmd.observe.logging.dedupe import LineFolder
-from swarmd.observe.logging.redaction import Cover
+from swarmd.observe.logging.redaction import Redactor
 from swarmd.observe.telemetry import otlp
 
 PROGRAM = (sys.executable, "-m", "swarmd.web")
@@ -57,7 +57,7 @@ class Companion:
         root: Path,
         environment: Mapping[str, str],
         program: Sequence[str] = PROGRAM,
-        cover: Cover | None = None,
+        cover: Redactor | None = None,
     ) -> None:
         self.url = ""
         self.trouble = ""

@@ -18,7 +18,7 @@ from anyio.abc import SocketListener, SocketStream
 
 from swarmd.core.events import StopRequested
 from swarmd.errors import ControlError
-from swarmd.observe.control import CALL_S, NoDaemon, Request, ask, short_address
+from swarmd.observe.control import CALL_S, ControlRequest, NoDaemon, ask, short_address
 from swarmd.shell.ports import FactSink
 
 __all__ = ["CONNECTIONS_MAX", "Control", "NoDaemon", "ask", "bind_control"]
@@ -29,7 +29,7 @@ CONNECTIONS_MAX = 16  # at once; further ones are closed unanswered
 log = structlog.get_logger("swarmd.control")
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class ControlRefusal(msgspec.Struct, frozen=True):
     """The answer to what cannot be done."""
 
     error: str
@@ -97,15 +97,15 @@ class Control:
 
     async def _reply(self, line: bytes) -> bytes:
         try:
-            request = msgspec.json.decode(line, type=Request)
+            request = msgspec.json.decode(line, type=ControlRequest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return msgspec.json.encode(Refusal(f"not a request: {error}"))
+            return msgspec.json.encode(ControlRefusal(f"not a request: {error}"))
         if request.verb == "status":
             return self._status()
         if request.verb == "stop":
             await self._facts.observe(StopRequested("the operator asked for it"))
             return b'{"stopping":true}'
-        return msgspec.json.encode(Refusal(f"unknown verb {request.verb!r}; there are status and stop"))
+        return msgspec.json.encode(ControlRefusal(f"unknown verb {request.verb!r}; there are status and stop"))
 
 
 async def read_line(stream: SocketStream, bytes_max: int) -> bytes:

@@ -15,14 +15,14 @@ from anyio import to_thread
 from swarmd.core.chart import GAPS
 from swarmd.core.events import Event, NodeStarted, NodeStopped
 from swarmd.core.state import State
-from swarmd.daemon.clock import Clock
+from swarmd.daemon.clock import WallClock
 from swarmd.shell.loop import Loop
 
 log = structlog.get_logger("swarmd.engine")
 
 
 class Watchdog(Protocol):
-    """Ends a daemon whose loop stands still: the service manager, through `swarmd.daemon.notify.Notifier`."""
+    """Ends a daemon whose loop stands still: the service manager, through `swarmd.daemon.notify.ServiceNotifier`."""
 
     @property
     def pulse_s(self) -> float:
@@ -43,7 +43,7 @@ class Engine:
         watchdog: is told on every turn that the loop is alive.
     """
 
-    def __init__(self, loop: Loop, clock: Clock, watchdog: Watchdog) -> None:
+    def __init__(self, loop: Loop, clock: WallClock, watchdog: Watchdog) -> None:
         self.loop = loop
         self._clock = clock
         self._watchdog = watchdog

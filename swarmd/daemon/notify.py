@@ -12,7 +12,7 @@ import structlog
 log = structlog.get_logger("swarmd.notify")
 
 
-class Notifier:
+class ServiceNotifier:
     """Speaks to systemd; does nothing when there is none.
 
     Args:
@@ -28,7 +28,7 @@ class Notifier:
         self.watchdog_s = watchdog_s
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> Notifier:
+    def from_environment(cls, environ: Mapping[str, str]) -> ServiceNotifier:
         """What systemd asks for; a watchdog meant for another process is none of ours."""
         mine = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         microseconds = environ.get("WATCHDOG_USEC", "")

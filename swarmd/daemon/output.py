@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from swarmd.observe.logging.redaction import REDACTED, Cover
+from swarmd.observe.logging.redaction import REDACTED, Redactor
 
 LINE_CHARACTERS_MAX = 4096  # the rest of a longer line is dropped, and said so
 LINES_KEPT = 20  # last lines, for the reason of an exit
@@ -42,7 +42,7 @@ KEY_LINES_MAX = 200  # of a private key in PEM; what claims to be a longer one i
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-class Line(msgspec.Struct, frozen=True):
+class OutputLine(msgspec.Struct, frozen=True):
     """One line of a worker's output."""
 
     level: str  # debug, info, warning or error
@@ -55,15 +55,15 @@ class LineReader:
     A traceback comes out as one line with line breaks in it.
     """
 
-    def __init__(self, cover: Cover | None = None) -> None:
-        self._cover = cover or Cover()
+    def __init__(self, cover: Redactor | None = None) -> None:
+        self._cover = cover or Redactor()
         self._key_lines = 0  # of a private key so far, 0 outside one
         self._rest = ""
         self._dropped = 0
         self._traceback: list[str] = []
         self.last: deque[str] = deque(maxlen=LINES_KEPT)
 
-    def feed(self, chunk: bytes) -> Iterator[Line]:
+    def feed(self, chunk: bytes) -> Iterator[OutputLine]:
         """Whole lines that `chunk` completes."""
         *whole, rest = (self._rest + chunk.decode("utf-8", "replace")).replace("\r", "\n").split("\n")
         self._rest = rest[:LINE_CHARACTERS_MAX]
@@ -71,7 +71,7 @@ class LineReader:
             yield from self._take(text)
         self._dropped += len(rest) - len(self._rest)
 
-    def end(self) -> Iterator[Line]:
+    def end(self) -> Iterator[OutputLine]:
         """What is left when the output ends."""
         rest, self._rest = self._rest, ""
         yield from self._take(rest)
@@ -81,7 +81,7 @@ class LineReader:
         """The last lines, newest kept, within what a reason may take."""
         return "\n".join(self.last)[-REASON_CHARACTERS_MAX:]
 
-    def _take(self, text: str) -> Iterator[Line]:
+    def _take(self, text: str) -> Iterator[OutputLine]:
         text = self._covered(self._bounded(_COLOUR.sub("", text).rstrip()))
         if not text:
             return
@@ -95,7 +95,7 @@ class LineReader:
                 yield from self._end_traceback()
         else:
             own = _OWN.match(text)
-            yield Line(level_of(text), re.sub(" {2,}", " ", own["rest"]) if own else text)
+            yield OutputLine(level_of(text), re.sub(" {2,}", " ", own["rest"]) if own else text)
 
     def _covered(self, text: str) -> str:
         """A private key goes with all its lines."""
@@ -113,9 +113,9 @@ class LineReader:
         text = self._cover.cut(text, LINE_CHARACTERS_MAX) if dropped else text
         return f"{text} ... ({dropped} more characters)" if dropped else text
 
-    def _end_traceback(self) -> Iterator[Line]:
+    def _end_traceback(self) -> Iterator[OutputLine]:
         if self._traceback:
-            yield Line("error", "\n".join(self._traceback))
+            yield OutputLine("error", "\n".join(self._traceback))
         self._traceback = []
 
 

@@ -24,14 +24,14 @@ from swarmd.core.commands import Command, StopWorkers
 from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
-from swarmd.daemon.clock import Clock, SystemClock, watch_clock
+from swarmd.daemon.clock import SystemClock, WallClock, watch_clock
 from swarmd.daemon.companion import Companion, is_wanted
 from swarmd.daemon.control import Control, bind_control
 from swarmd.daemon.engine import Engine
 from swarmd.daemon.identity import node_identity
 from swarmd.daemon.leftovers import kill_leftovers, node_tag
 from swarmd.daemon.notes import Restored, forget_restored, read_restored, refuse_moved
-from swarmd.daemon.notify import Notifier
+from swarmd.daemon.notify import ServiceNotifier
 from swarmd.daemon.process import keep_memory_off_disk, worker_environment
 from swarmd.daemon.signals import HEEDED, heed_signals
 from swarmd.daemon.space import SpaceGuard, check_space
@@ -46,7 +46,7 @@ from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.store import EventLog
 from swarmd.observe.live import Live
 from swarmd.observe.logging.logs import EventLines
-from swarmd.observe.logging.redaction import Cover
+from swarmd.observe.logging.redaction import Redactor
 from swarmd.observe.logging.secret_locations import known_secrets, withheld_from
 from swarmd.observe.logging.terminal import progress_words
 from swarmd.observe.status import LogStatus, Status, headline, status_of
@@ -114,7 +114,7 @@ async def serve_node(
     config: Config,
     data: DataPaths,
     programs: Mapping[Worker, Sequence[str]],
-    clock: Clock,
+    clock: WallClock,
     progress_s: float = 0.0,
 ) -> int:
     """As `run_node`, inside an event loop."""
@@ -126,7 +126,7 @@ async def serve_inside(
     config: Config,
     data: DataPaths,
     programs: Mapping[Worker, Sequence[str]],
-    clock: Clock,
+    clock: WallClock,
     signals: AsyncIterator[signal.Signals],
     progress_s: float = 0.0,
     host: Host = ALONE,
@@ -150,7 +150,7 @@ async def serve_inside(
         tag = node_tag(peer, data.root)
         if killed := await kill_leftovers(tag):
             log.warning("processes of an earlier life were ended", pids=killed)
-        node = Node(config, data, peer, event_log, state, clock, Notifier.from_environment(os.environ), host)
+        node = Node(config, data, peer, event_log, state, clock, ServiceNotifier.from_environment(os.environ), host)
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
             tasks.start_soon(heed_signals, signals, node.engine, node.end_at_once, tasks)
@@ -192,8 +192,8 @@ class Node:
         peer: str,
         event_log: EventLog,
         state: State,
-        clock: Clock,
-        notifier: Notifier,
+        clock: WallClock,
+        notifier: ServiceNotifier,
         host: Host = ALONE,
     ) -> None:
         self._host = host
@@ -215,7 +215,7 @@ class Node:
     def wire(self, tasks: TaskGroup, tag: str, programs: Mapping[Worker, Sequence[str]]) -> None:
         """Make the supervisor and the ports. `tag` marks the node's processes."""
         self._tasks = tasks
-        cover = Cover(known_secrets(self._config, self._data.root, signing=True))
+        cover = Redactor(known_secrets(self._config, self._data.root, signing=True))
         start = Start(encode(self._config), str(self._data.root.resolve()), self._peer)
         wanted = {
             worker: Program(argv, worker_environment(os.environ, tag, withheld_from(worker)))

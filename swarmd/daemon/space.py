@@ -1,6 +1,6 @@
 """Room on disk: a node that runs low lets go of what it can do without, then pauses, and goes on when there is room.
 
-Three bounds, each a number of free bytes on the data directory's file system (`Bounds`). Below the first the node
+Three bounds, each a number of free bytes on the data directory's file system (`SpaceBounds`). Below the first the node
 pauses, above the second it goes on, and below the third it ends while its log can still be written.
 """
 
@@ -26,7 +26,7 @@ MIB = 1024 * 1024
 FIX = "Free some space, then start the node again; nothing is lost. storage.free_bytes_stop sets the limit"
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class SpaceBounds(msgspec.Struct, frozen=True):
     """Free bytes: below `low` a node pauses, from `wanted` on it goes on, below `stop` it ends."""
 
     low: int
@@ -34,10 +34,10 @@ class Bounds(msgspec.Struct, frozen=True):
     stop: int
 
 
-def bounds_of(storage: StorageConfig, checkpoint_bytes: int = 0) -> Bounds:
+def bounds_of(storage: StorageConfig, checkpoint_bytes: int = 0) -> SpaceBounds:
     """The bounds that a configuration sets, for a node whose next checkpoint takes so much."""
     low = storage.free_bytes_min + checkpoint_bytes if storage.free_bytes_min else 0
-    return Bounds(low, int(low * MORE_TO_GO_ON), min(storage.free_bytes_stop, storage.free_bytes_min // 2))
+    return SpaceBounds(low, int(low * MORE_TO_GO_ON), min(storage.free_bytes_stop, storage.free_bytes_min // 2))
 
 
 def free_bytes(directory: Path) -> int:
@@ -107,5 +107,5 @@ class SpaceGuard:
             await self._facts.observe(SpaceFreed(free))
         return True
 
-    def _measure(self) -> tuple[int, Bounds]:
+    def _measure(self) -> tuple[int, SpaceBounds]:
         return free_bytes(self._root), bounds_of(self._storage, newest_bytes(self._checkpoints))

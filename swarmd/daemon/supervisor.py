@@ -23,7 +23,7 @@ from swarmd.core.values import Worker
 from swarmd.daemon.process import Child
 from swarmd.daemon.worker_process import WorkerProcess
 from swarmd.observe.live import WorkerLive
-from swarmd.observe.logging.redaction import Cover
+from swarmd.observe.logging.redaction import Redactor
 from swarmd.shell.ports import FactSink
 from swarmd.shell.supervision import Action, Execute, Kill, Send, Supervision, Tell, Terminate
 from swarmd.worker.messages import FromWorker, Start
@@ -64,14 +64,14 @@ class Supervisor:
         limits: WorkersConfig,
         facts: FactSink,
         tasks: TaskGroup,
-        cover: Cover | None = None,
+        cover: Redactor | None = None,
     ) -> None:
         self._programs = dict(programs)
         self._first = start
         self._limits = limits
         self._facts = facts
         self._tasks = tasks
-        self._cover = cover or Cover()
+        self._cover = cover or Redactor()
         self._supervision = Supervision(tuple(programs), limits)
         self._processes: dict[Worker, WorkerProcess] = {}
 

@@ -42,7 +42,7 @@ UNDOING = ".undoing"  # in the copy while it is put back: the paths that it held
 log = structlog.get_logger("swarmd.daemon")
 
 
-class Layout(msgspec.Struct, frozen=True):
+class DataLayout(msgspec.Struct, frozen=True):
     """`layout.json`."""
 
     layout: int
@@ -177,7 +177,7 @@ def last_rules(events: Path) -> int:
 def read_layout(data: DataPaths) -> int:
     """The directory's layout. Raises LogDamaged."""
     try:
-        return msgspec.json.decode(data.layout.read_bytes(), type=Layout).layout
+        return msgspec.json.decode(data.layout.read_bytes(), type=DataLayout).layout
     except FileNotFoundError:
         return 1
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -185,7 +185,7 @@ def read_layout(data: DataPaths) -> int:
 
 
 def _write_layout(data: DataPaths, layout: int) -> None:
-    write_durably(data.layout, msgspec.json.encode(Layout(layout)) + b"\n")
+    write_durably(data.layout, msgspec.json.encode(DataLayout(layout)) + b"\n")
 
 
 def _upgrade(data: DataPaths, migrations: Sequence[Migration], layout: int, rules: int) -> None:

@@ -17,7 +17,7 @@ from swarmd.daemon.process import Child
 from swarmd.errors import FrameError
 from swarmd.observe.live import WorkerLive
 from swarmd.observe.logging.dedupe import LineFolder
-from swarmd.observe.logging.redaction import Cover
+from swarmd.observe.logging.redaction import Redactor
 from swarmd.shell.supervision import DRAIN_S, MESSAGES_QUEUED_MAX
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import FromWorker, Observed, Perform, Progress, Start, ToWorker
@@ -52,7 +52,7 @@ class WorkerProcess:
         child: the process; None until it was executed.
     """
 
-    def __init__(self, worker: Worker, limits: WorkersConfig, listener: Listener, cover: Cover) -> None:
+    def __init__(self, worker: Worker, limits: WorkersConfig, listener: Listener, cover: Redactor) -> None:
         self.worker: Worker = worker
         self.child: Child | None = None
         self._limits = limits

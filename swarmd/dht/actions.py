@@ -22,7 +22,7 @@ from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.gather import gather
 from swarmd.dht.rounds.leaderboard_check import LeaderboardCheck
 from swarmd.dht.rounds.stages import Stages
-from swarmd.dht.rounds.standings import Standings
+from swarmd.dht.rounds.standings import LeaderboardFollower
 
 
 class SignedActions:
@@ -36,7 +36,7 @@ class SignedActions:
         self._session = session
         self._members = Members(session)
         self._check = LeaderboardCheck(session)
-        self._clock = SwarmClock(session, Standings(session, self._check.take).reach)
+        self._clock = SwarmClock(session, LeaderboardFollower(session, self._check.take).reach)
         stages = self._stages = Stages(session)
         self.by_command: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
             Register: self._members.register,

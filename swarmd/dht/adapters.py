@@ -16,13 +16,13 @@ from swarmd.dht.background import spawn
 from swarmd.dht.clock_watch import ClockWatch
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
-from swarmd.dht.p2p.node import Life, Node
+from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.ports import Keepers, Record, as_signed
 from swarmd.dht.rounds.fetch import fetch_body
 from swarmd.dht.store.lookup import REPLICAS, Found, holds, local, lookup, spread
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore, check_body, deflate, inflate
-from swarmd.dht.wire.records import Payload, Signed, sign
+from swarmd.dht.wire.records import Payload, SignedRecord, sign
 from swarmd.errors import RecordRejected
 
 LOOK_S = 0.5  # between two looks at the table of peers and at the clock, which tell nobody when they change
@@ -34,7 +34,7 @@ T = TypeVar("T")
 class HiveRecords:
     """Records in the DHT, see `swarmd.dht.ports.Records`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: DhtNode) -> None:
         self._node = node
 
     async def wait_up(self) -> None:
@@ -60,7 +60,7 @@ class HiveRecords:
 class HiveBodies:
     """Bodies in the blob store and at their owners, see `swarmd.dht.ports.Bodies`; threads handle large ones."""
 
-    def __init__(self, node: Node, blobs: BlobStore) -> None:
+    def __init__(self, node: DhtNode, blobs: BlobStore) -> None:
         self._node = node
         self._blobs = blobs
 
@@ -89,7 +89,7 @@ class HiveBodies:
 class HiveKeepers:
     """The peers around one life of p2pd, see `swarmd.dht.ports.Keepers`."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: NodeRun) -> None:
         self._life = life
 
     def admit(self, name: str, record: Record) -> None:
@@ -116,7 +116,7 @@ class HiveKeepers:
     def settle(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
         spawn(self._store_nearest(name, as_signed(record), stored))
 
-    async def _store_nearest(self, name: str, signed: Signed, stored: Collection[Hashable]) -> None:
+    async def _store_nearest(self, name: str, signed: SignedRecord, stored: Collection[Hashable]) -> None:
         try:
             found = await lookup(self._life, name)
             further = [peer for _, peer in found.nearest(REPLICAS) if peer not in stored]
@@ -128,11 +128,11 @@ class HiveKeepers:
 class HiveNetwork:
     """Where an identity's records are published, see `swarmd.dht.ports.Network`."""
 
-    def __init__(self, node: Node, identity: Identity) -> None:
+    def __init__(self, node: DhtNode, identity: Identity) -> None:
         self._node = node
         self._identity = identity
         self._clock = ClockWatch()
-        self._life: Life | None = None  # that was up last
+        self._life: NodeRun | None = None  # that was up last
 
     async def call(self, operation: Callable[[Keepers], Coroutine[Any, Any, T]]) -> T:
         return await self._node.call(lambda life: operation(HiveKeepers(life)))
@@ -152,5 +152,5 @@ class HiveNetwork:
                 if life.gone.done():
                     return
 
-    def sign(self, content: Payload, expiration: float) -> Signed:
+    def sign(self, content: Payload, expiration: float) -> SignedRecord:
         return sign(self._identity, content, expiration)

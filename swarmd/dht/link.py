@@ -7,7 +7,7 @@ from collections.abc import Callable
 import anyio
 
 from swarmd.core.events import Event, LinkDegraded, LinkDown, LinkUp
-from swarmd.dht.p2p.node import Life, Node
+from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.p2p.peers import Rejoin
 
 LOOK_S = 0.2
@@ -28,7 +28,7 @@ class LinkReporter:
 
     def __init__(
         self,
-        node: Node,
+        node: DhtNode,
         rejoin: Rejoin,
         alone: bool,
         emit: Callable[[Event], None],
@@ -42,7 +42,7 @@ class LinkReporter:
         self._told: LinkUp | LinkDegraded | LinkDown | None = None
         self._told_at = 0.0
         self._up_at = 0.0  # when the link last came up
-        self._life: Life | None = None
+        self._life: NodeRun | None = None
         self._seen_at = 0.0  # when a peer was last in the table, or when p2pd started
 
     def down(self, reason: str) -> None:

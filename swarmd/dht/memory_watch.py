@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import anyio
 
-from swarmd.dht.p2p.node import Life, Node
+from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.errors import OutOfRoom
 
 LOOK_S = 1.0
@@ -37,26 +37,26 @@ DESCRIPTORS_KEPT = 64  # below the limit of open files, for logs, sockets of our
 log = logging.getLogger(__name__)
 
 
-class Marks(NamedTuple):
+class MemoryThresholds(NamedTuple):
     """Above these a process has to be replaced."""
 
     memory_bytes: int  # resident, of the worker; p2pd has half of it
     files: int
     tasks: int
 
-    def of_p2pd(self) -> Marks:
+    def of_p2pd(self) -> MemoryThresholds:
         """p2pd's own."""
         return self._replace(memory_bytes=int(self.memory_bytes * P2PD_SHARE))
 
 
-class Usage(NamedTuple):
+class ProcessUsage(NamedTuple):
     """What a process holds."""
 
     memory_bytes: int = 0
     files: int = 0
     tasks: int = 0
 
-    def share(self, marks: Marks) -> float:
+    def share(self, marks: MemoryThresholds) -> float:
         """Of the mark that is nearest; 1 and more is above it."""
         return max(self.memory_bytes / marks.memory_bytes, self.files / marks.files, self.tasks / marks.tasks)
 
@@ -65,12 +65,12 @@ class Usage(NamedTuple):
         return f"{self.memory_bytes / 2**20:.0f} MiB, {self.files} open files{tasks}"
 
 
-def usage_of(pid: int) -> Usage:
+def usage_of(pid: int) -> ProcessUsage:
     """Of another process, or of nothing when it is gone."""
     with suppress(OSError, IndexError, ValueError):
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-        return Usage(pages * PAGE_BYTES, len(os.listdir(f"/proc/{pid}/fd")))  # noqa: PTH208 - names alone are counted
-    return Usage()
+        return ProcessUsage(pages * PAGE_BYTES, len(os.listdir(f"/proc/{pid}/fd")))  # noqa: PTH208 - names alone are counted
+    return ProcessUsage()
 
 
 def bound_files(files_max: int) -> None:
@@ -81,7 +81,7 @@ def bound_files(files_max: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
 
 
-class Room:
+class MemoryWatch:
     """The watch.
 
     Args:
@@ -94,9 +94,9 @@ class Room:
 
     def __init__(
         self,
-        node: Node,
-        marks: Marks,
-        disconnect_strangers: Callable[[Life, bool], Awaitable[int]],
+        node: DhtNode,
+        marks: MemoryThresholds,
+        disconnect_strangers: Callable[[NodeRun, bool], Awaitable[int]],
         fills_process: bool = True,
     ) -> None:
         self._node = node
@@ -117,23 +117,23 @@ class Room:
             await anyio.sleep(LOOK_S)
             await self.look(self.own(), self._of_p2pd())
 
-    def own(self) -> Usage:
+    def own(self) -> ProcessUsage:
         """What this process holds, where it is the network's alone."""
         if not self._fills_process:
-            return Usage()
+            return ProcessUsage()
         return usage_of(os.getpid())._replace(tasks=len(asyncio.all_tasks()))
 
-    def _of_p2pd(self) -> Usage:
+    def _of_p2pd(self) -> ProcessUsage:
         life = self._node.life
-        return usage_of(life.p2p.pid) if life is not None else Usage()
+        return usage_of(life.p2p.pid) if life is not None else ProcessUsage()
 
-    def _current_marks(self) -> Marks:
+    def _current_marks(self) -> MemoryThresholds:
         """The open files that the machine allows may be fewer than those configured."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         allowed = self._marks.files if soft == resource.RLIM_INFINITY else max(soft - DESCRIPTORS_KEPT, 1)
         return self._marks._replace(files=min(self._marks.files, allowed))
 
-    async def look(self, own: Usage, p2pd: Usage) -> None:
+    async def look(self, own: ProcessUsage, p2pd: ProcessUsage) -> None:
         """Do what is due. Raises OutOfRoom."""
         marks, now = self._current_marks(), anyio.current_time()
         share, share_of_p2pd = own.share(marks), p2pd.share(marks.of_p2pd())
@@ -156,7 +156,7 @@ class Room:
         at_once = share >= 1.0 / PRESSED and patience_s == PATIENCE_S
         return at_once or now - self._over_since.setdefault(whose, now) >= patience_s
 
-    async def _ease(self, own: Usage, p2pd: Usage) -> None:
+    async def _ease(self, own: ProcessUsage, p2pd: ProcessUsage) -> None:
         life = self._node.life
         gone = 0
         if life is not None:
@@ -168,7 +168,7 @@ class Room:
         _trim()
         log.warning("little room is left: worker %s, p2pd %s; %d strangers were disconnected", own, p2pd, gone)
 
-    def _end_p2pd(self, p2pd: Usage) -> None:
+    def _end_p2pd(self, p2pd: ProcessUsage) -> None:
         life = self._node.life
         for whose in ("p2pd", "files"):
             self._over_since.pop(whose, None)

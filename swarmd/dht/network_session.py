@@ -17,23 +17,23 @@ from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Event
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.members.admission import must_be_invited
-from swarmd.dht.members.coordinator_contact import Hearing
+from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.members.withdrawal import Withdrawals
 from swarmd.dht.patience import Patience
 from swarmd.dht.ports import Bodies, Record, Records
-from swarmd.dht.rounds.key_watch import Watch
+from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire.evidence import Evidence
-from swarmd.dht.wire.leaderboard import Board, KeptStandings
-from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, Policy
+from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody
+from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, RecordPolicy
 from swarmd.worker.runtime import Running, Runtime
 
 log = logging.getLogger(__name__)
 
 
 class Compares(Protocol):
-    """Compares what is signed, see `swarmd.dht.rounds.record_comparison.Compared`."""
+    """Compares what is signed, see `swarmd.dht.rounds.record_comparison.RecordComparison`."""
 
     def see(self, record: Record, /) -> None: ...
 
@@ -41,7 +41,7 @@ class Compares(Protocol):
 
 
 class Exchanges(Protocol):
-    """Tells and keeps evidence, see `swarmd.dht.pubsub.evidence_gossip.Exchange`."""
+    """Tells and keeps evidence, see `swarmd.dht.pubsub.evidence_gossip.EvidenceGossip`."""
 
     contradicted: Callable[[Evidence], None]
 
@@ -55,7 +55,7 @@ class Exchanges(Protocol):
 
 
 class Heralds(Protocol):
-    """Gossips the clock's record, see `swarmd.dht.pubsub.clock_gossip.Herald`."""
+    """Gossips the clock's record, see `swarmd.dht.pubsub.clock_gossip.ClockGossip`."""
 
     def tell(self, record: Record, /) -> None: ...
 
@@ -63,7 +63,7 @@ class Heralds(Protocol):
 
 
 class Hints(Protocol):
-    """Gossips that a record is there, see `swarmd.dht.pubsub.hints.Gossip`."""
+    """Gossips that a record is there, see `swarmd.dht.pubsub.hints.HintGossip`."""
 
     def tell(self, record: Record, /) -> None: ...
 
@@ -87,7 +87,7 @@ class NetworkSession(ABC):
     compared: Compares
     herald: Heralds
     gossip: Hints
-    policy: Policy
+    policy: RecordPolicy
     seniority: Seniority
     withdrawals: Withdrawals
     invitation: bytes = b""
@@ -111,14 +111,14 @@ class NetworkSession(ABC):
         self.random = random
         self.started_at = runtime.time()
         self._observe = observe
-        self.watches: dict[str, Watch] = {}
+        self.watches: dict[str, KeyWatch] = {}
         self._watching: dict[str, Running] = {}
         self.patience = Patience()  # with those whose rollouts are gathered
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         self.members = 1  # present, this node included; decides how much of a body goes into a record
         self.rejections = Rejections(runtime.now)
         follows = bool(self.coordinator) and not self.coordinating
-        self.hearing = Hearing(follows, runtime.time, runtime.now)
+        self.hearing = CoordinatorContact(follows, runtime.time, runtime.now)
         self.heard_clock: Callable[[Record], None] = lambda record: None
 
     # --- what whoever inherits gives ---
@@ -160,11 +160,11 @@ class NetworkSession(ABC):
         """The standings that were kept last, in this life or an earlier one."""
 
     @abstractmethod
-    async def keep_standings(self, board: Board) -> None:
+    async def keep_standings(self, board: LeaderboardBody) -> None:
         """Keep a leaderboard's standings for the next life."""
 
     @abstractmethod
-    async def open_reports(self, board: Board) -> tuple[dict[int, set[str]], bool]:
+    async def open_reports(self, board: LeaderboardBody) -> tuple[dict[int, set[str]], bool]:
         """Owners of a leaderboard's genuine reports by stage, and whether these are all that the round has."""
 
     # --- what is the same for all ---
@@ -226,19 +226,19 @@ class NetworkSession(ABC):
         """Hand a fact to the daemon."""
         self._observe(event)
 
-    def learn(self, board: Board) -> None:
+    def learn(self, board: LeaderboardBody) -> None:
         """Take over the standings: whom the swarm knows, also after a restart."""
         self.seniority.learn(board.standings)
         self.compared.read_board(board.reports)
         self.start(self.keep_standings, board)
 
-    def watch(self, name: str, seen: Callable[[Mapping[str, Record]], None], polls: int = 1) -> Watch:
+    def watch(self, name: str, seen: Callable[[Mapping[str, Record]], None], polls: int = 1) -> KeyWatch:
         """Begin to watch a key: `seen` is called with owner → record after each read.
 
         Args:
             polls: so many times the configured time lies between two reads that nobody hints at.
         """
-        watch = Watch(self.records, self.runtime, self.random, name, self.config.dht.poll_s * polls, seen)
+        watch = KeyWatch(self.records, self.runtime, self.random, name, self.config.dht.poll_s * polls, seen)
         self.watches[name] = watch
         self._watching[name] = self.runtime.start(watch.run())
         return watch

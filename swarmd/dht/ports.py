@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from swarmd.dht.wire.records import Payload, Signed
+from swarmd.dht.wire.records import Payload, SignedRecord
 
 T = TypeVar("T")
 
@@ -36,9 +36,9 @@ class Record(Protocol):
         """The signed record, for leaderboards."""
 
 
-def as_signed(record: Record) -> Signed:
+def as_signed(record: Record) -> SignedRecord:
     """A record of a network in which records are signed."""
-    assert isinstance(record, Signed), "only a simulated network has others"
+    assert isinstance(record, SignedRecord), "only a simulated network has others"
     return record
 
 

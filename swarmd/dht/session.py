@@ -19,33 +19,33 @@ from swarmd.dht.adapters import HiveBodies, HiveNetwork, HiveRecords
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
-from swarmd.dht.limits.door import Door
+from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.link import LinkReporter
 from swarmd.dht.members.admission import Admission, read_invitation
-from swarmd.dht.members.invitations import MadeHere, WithdrawnHere
+from swarmd.dht.members.invitations import OwnInvitations, OwnWithdrawals
 from swarmd.dht.members.withdrawal import Withdrawals, keep_withdrawals, read_withdrawals
-from swarmd.dht.memory_watch import Marks, Room
+from swarmd.dht.memory_watch import MemoryThresholds, MemoryWatch
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.p2p.connections import Connections
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
-from swarmd.dht.p2p.node import Node, NodeSettings
+from swarmd.dht.p2p.node import DhtNode, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.p2p.search_peers import choose_guides
 from swarmd.dht.ports import Record, as_signed
-from swarmd.dht.pubsub.clock_gossip import Herald
-from swarmd.dht.pubsub.evidence_gossip import Exchange
-from swarmd.dht.pubsub.hints import Gossip
+from swarmd.dht.pubsub.clock_gossip import ClockGossip
+from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
+from swarmd.dht.pubsub.hints import HintGossip
 from swarmd.dht.pubsub.topic import Topic
 from swarmd.dht.rounds.fetch import BodyServer
 from swarmd.dht.rounds.publisher import Publisher
-from swarmd.dht.rounds.record_comparison import Compared
-from swarmd.dht.store.own_records import Shelf, ShelfFile
+from swarmd.dht.rounds.record_comparison import RecordComparison
+from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore
-from swarmd.dht.wire.leaderboard import Board, KeptStandings, keep_standings, open_reports, read_standings
-from swarmd.dht.wire.records import TTL_MAX_S, Policy
+from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody, keep_standings, open_reports, read_standings
+from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
 from swarmd.worker.runtime import LoopRuntime, Running
@@ -123,23 +123,23 @@ class Session(NetworkSession):
         self.identity = identity
         self.blobs = blobs
         self.book = AddressBook(paths.peers, config.dht.bootstrap, self.peer_id)
-        self.door = Door(self.rejections.count, self._known())
+        self.door = RequestLimits(self.rejections.count, self._known())
         self._build()
         self.connections = Connections(self.node, self.door, config.dht.connections_max)
-        marks = Marks(config.dht.memory_bytes_max, config.dht.files_max, config.dht.tasks_max)
-        self.room = Room(self.node, marks, self.connections.make_room, fills_process)
+        marks = MemoryThresholds(config.dht.memory_bytes_max, config.dht.files_max, config.dht.tasks_max)
+        self.room = MemoryWatch(self.node, marks, self.connections.make_room, fills_process)
         self._work: int | None = None
         self._working = anyio.Lock()
 
     def _build(self) -> None:
         dht, paths = self.config.dht, self.paths
         admission = Admission(dht.admission, self.swarm, self.coordinator, dht.work_bits)
-        self.policy = Policy(
+        self.policy = RecordPolicy(
             self.swarm, self.coordinator, dht.members, self.peer_id, admission=admission, protocol=dht.protocol
         )
         self.withdrawals = Withdrawals(self.coordinator, read_withdrawals(paths.withdrawn, self.swarm))
         admission.withdrawn = self.withdrawals.has
-        self.withdrawn_here = WithdrawnHere(MadeHere(paths.invitations))
+        self.withdrawn_here = OwnWithdrawals(OwnInvitations(paths.invitations))
         self.invitation = read_invitation(dht.invitation)
         self.must_be_invited()
         self.seniority = Seniority(self.policy.lists)
@@ -148,20 +148,20 @@ class Session(NetworkSession):
             self.seniority.learn(kept.standings)
         self.validator = Validator(self.policy, self.rejections, self.accepted, self.seniority)
         self.validator.guides = self._guides
-        self.node = Node(node_settings(self.config, paths, self.peer_id), self.validator, self._down, self.door)
+        self.node = DhtNode(node_settings(self.config, paths, self.peer_id), self.validator, self._down, self.door)
         self.node.port = self.book.port
         self.records, self.bodies = HiveRecords(self.node), HiveBodies(self.node, self.blobs)
         self.rejoin = Rejoin(self.node, self.book)
         hints, clock = Topic(self.node, names.hints(self.swarm)), Topic(self.node, names.clock_topic(self.swarm))
         admits = self.policy.admits
-        self.gossip = Gossip(hints, self.door, self.peer_id, admits, self.is_credited, self.hinted)
-        self.herald = Herald(
+        self.gossip = HintGossip(hints, self.door, self.peer_id, admits, self.is_credited, self.hinted)
+        self.herald = ClockGossip(
             clock,
             lambda record: self.heard_clock(record),
             lambda sender, error: self.rejections.count(sender, error.reason, error.message),
         )
         self._compare_records()
-        shelf, network = Shelf(ShelfFile(paths.records), self.swarm), HiveNetwork(self.node, self.identity)
+        shelf, network = OwnRecordStore(ShelfFile(paths.records), self.swarm), HiveNetwork(self.node, self.identity)
         self.publisher = Publisher(network, shelf, self.runtime, dht.record_s, self.coordinating, self.told)
         self.body_server = BodyServer(self.node, self.blobs, self.policy.admits)
         self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit, self.hearing.isolation)
@@ -170,8 +170,8 @@ class Session(NetworkSession):
         """Whoever says one thing here and another there is found out; see `swarmd.dht.wire.evidence`."""
 
         topic = Topic(self.node, names.evidence_topic(self.swarm))
-        self.exchange = Exchange(topic, self.policy, self.validator, self.is_credited, self.rejections, self.emit)
-        self.compared = Compared(self.coordinator, self.is_credited, self.exchange.found)
+        self.exchange = EvidenceGossip(topic, self.policy, self.validator, self.is_credited, self.rejections, self.emit)
+        self.compared = RecordComparison(self.coordinator, self.is_credited, self.exchange.found)
         self.validator.verified = self.compared.see
 
     def keep_withdrawn(self) -> None:
@@ -228,14 +228,14 @@ class Session(NetworkSession):
         """The standings that were kept last, in this life or an earlier one."""
         return read_standings(self.paths.standings, self.swarm)
 
-    async def keep_standings(self, board: Board) -> None:
+    async def keep_standings(self, board: LeaderboardBody) -> None:
         """Keep a leaderboard's standings for the next life."""
         try:
             await to_thread.run_sync(keep_standings, self.paths.standings, self.swarm, board)
         except SwarmdError as error:
             log.warning("the leaderboard of round %d is not kept: %s", board.round, error)
 
-    async def open_reports(self, board: Board) -> tuple[dict[int, set[str]], bool]:
+    async def open_reports(self, board: LeaderboardBody) -> tuple[dict[int, set[str]], bool]:
         """Owners of a leaderboard's genuine reports by stage, and whether these are all that the round has."""
         return await to_thread.run_sync(open_reports, board, self.swarm)
 

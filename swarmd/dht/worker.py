@@ -27,7 +27,7 @@ from swarmd.dht.session import Session, identity_path
 from swarmd.errors import IdentityDamaged, IdentityInUse, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
-from swarmd.sandbox.confinement import Bounds, confine
+from swarmd.sandbox.confinement import AllowedAccess, confine
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
 
@@ -36,7 +36,7 @@ HOLD_S = 5.0  # for a predecessor that is just ending to let go of the identity
 log = logging.getLogger(__name__)
 
 
-class Worker:
+class NetworkService:
     """Hands what the daemon sends to the agent.
 
     Args:
@@ -66,7 +66,7 @@ def prepare(start: Start) -> None:
     for directory in own:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     changes = (*own, make_place(paths.sockets))
-    bounds = Bounds(reads=(identity_path(config, paths),), changes=changes, runs=(find_p2pd(),))
+    bounds = AllowedAccess(reads=(identity_path(config, paths),), changes=changes, runs=(find_p2pd(),))
     for what in confine(bounds, paths.root):
         log.warning("not confined: %s", what)
 
@@ -88,7 +88,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
             identity = await _take_identity(identity_path(config, paths), start.peer, held)
             kind = LegacySession if config.dht.records == "legacy" else Session
             session = kind(config, paths, identity, Blobs(paths.blobs), outbox)
-            await session.run(lambda: Worker(session).run(inbox))
+            await session.run(lambda: NetworkService(session).run(inbox))
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from swarmd.doctor import examination
 from swarmd.doctor.examination import Check
-from swarmd.doctor.finding import Kind
+from swarmd.doctor.finding import FindingKind
 from swarmd.doctor.machine import bytecode, clock, device, disk, hub, sandboxed, system
 from swarmd.doctor.network import announce, bootstrap, ports
 from swarmd.doctor.node import configuration, history, keys, running, service
@@ -74,7 +74,7 @@ MODULES: tuple[ModuleType, ...] = (
     contract,
     examination,
 )
-KINDS = tuple(kind for module in MODULES for kind in vars(module).values() if isinstance(kind, Kind))
+KINDS = tuple(kind for module in MODULES for kind in vars(module).values() if isinstance(kind, FindingKind))
 
 
 def choose_checks(only: Sequence[str]) -> tuple[Check, ...]:
@@ -101,7 +101,7 @@ def render_tables() -> str:
     return "\n\n".join(parts)
 
 
-def _row(kind: Kind) -> str:
+def _row(kind: FindingKind) -> str:
     cells = (f"`{kind.id}`", kind.severity, f"{kind.title}. {kind.meaning}", kind.fix or "As the finding says")
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 

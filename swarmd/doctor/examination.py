@@ -11,20 +11,20 @@ import anyio
 import msgspec
 
 from swarmd import __version__
-from swarmd.doctor.finding import Finding, Kind, Report, Skipped, sort_findings, well, worst_of
+from swarmd.doctor.finding import DoctorReport, Finding, FindingKind, Skipped, sort_findings, well, worst_of
 from swarmd.doctor.subject import Subject
 from swarmd.errors import SwarmdError
 from swarmd.observe.logging.redaction import REDACTED
 from swarmd.observe.logging.secret_locations import known_secrets
 
-CRASHED = Kind(
+CRASHED = FindingKind(
     "doctor.crashed",
     "warning",
     "A check failed itself",
     "What it looks at is not known to be well or unwell. The other checks are not touched.",
     "Please report it with the evidence",
 )
-LATE = Kind(
+LATE = FindingKind(
     "doctor.late",
     "warning",
     "A check did not end in time",
@@ -59,7 +59,7 @@ def obstacle(check: Check, subject: Subject) -> str:
     return ""
 
 
-async def examine(subject: Subject, checks: Sequence[Check], tell: Tell = lambda name, ended: None) -> Report:
+async def examine(subject: Subject, checks: Sequence[Check], tell: Tell = lambda name, ended: None) -> DoctorReport:
     """Make the checks and report. `tell` hears of each check's begin and end."""
     findings: list[Finding] = []
     obstacles = {check.name: obstacle(check, subject) for check in checks}
@@ -75,7 +75,7 @@ async def examine(subject: Subject, checks: Sequence[Check], tell: Tell = lambda
                 tasks.start_soon(make, check)
     secrets = known_secrets(subject.config, subject.data.root) if subject.config and subject.data else ()
     findings = [cover(finding, secrets) for finding in findings]
-    return Report(
+    return DoctorReport(
         at=time.time(),
         version=__version__,
         verdict=worst_of(findings),

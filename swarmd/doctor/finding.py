@@ -26,7 +26,7 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
-class Kind(msgspec.Struct, frozen=True):
+class FindingKind(msgspec.Struct, frozen=True):
     """A finding that a check may make.
 
     Args:
@@ -60,7 +60,7 @@ class Skipped(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Report(msgspec.Struct, frozen=True):
+class DoctorReport(msgspec.Struct, frozen=True):
     """What `swarmd doctor` prints as JSON.
 
     Attributes:

@@ -10,9 +10,9 @@ import msgspec
 from swarmd.config import Config, TrainingConfig, load_config
 from swarmd.core.state import State
 from swarmd.daemon.control import NoDaemon, ask
-from swarmd.doctor.machine.probe import Answer, Question, ask_torch
-from swarmd.doctor.network.dial import Dialled
-from swarmd.doctor.onchain.seen import Seen, look_at
+from swarmd.doctor.machine.probe import ProbeAnswer, ProbeQuestion, ask_torch
+from swarmd.doctor.network.dial import DialResult
+from swarmd.doctor.onchain.seen import EndpointReplies, look_at
 from swarmd.doctor.waiting import ChildFailed, Once, ask_child, in_thread
 from swarmd.errors import ControlError, SwarmdError
 from swarmd.eventlog.fold import load
@@ -25,7 +25,7 @@ DIALLER = "swarmd.doctor.network.dial"
 KEPT_MODEL = "model.json"  # what `auto` settled on, as swarmd.training.models.pool writes it
 
 
-class Life(msgspec.Struct, frozen=True):
+class DaemonReply(msgspec.Struct, frozen=True):
     """What the control socket says: a status; or that nobody listens; or why a daemon does not answer."""
 
     status: Status | None = None
@@ -93,18 +93,20 @@ class Subject:
         place = self.data.root if self.data else Path()
         return place.stat().st_uid if os.geteuid() == 0 and place.exists() else os.geteuid()
 
-    async def _ask_daemon(self) -> Life:
+    async def _ask_daemon(self) -> DaemonReply:
         if self.data is None:
-            return Life()
+            return DaemonReply()
         try:
             answer = await in_thread(ask, self.data.control, "status")
-            return Life(msgspec.json.decode(answer, type=Status))
+            return DaemonReply(msgspec.json.decode(answer, type=Status))
         except NoDaemon:
-            return Life()
+            return DaemonReply()
         except ControlError as error:
-            return Life(mute=error.message)
+            return DaemonReply(mute=error.message)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return Life(mute=f"the daemon's answer is not understood, is it another version of swarmd? ({error})")
+            return DaemonReply(
+                mute=f"the daemon's answer is not understood, is it another version of swarmd? ({error})"
+            )
 
     async def _fold(self) -> State | None:
         """The state that the log gives, None where there is no log. Raises LogDamaged."""
@@ -114,10 +116,10 @@ class Subject:
         state, _ = await in_thread(load, self.data.events)
         return state
 
-    async def _ask_torch(self) -> Answer:
+    async def _ask_torch(self) -> ProbeAnswer:
         """Devices and the model's weight, from a child process. Raises ChildFailed."""
         training = self.config.training if self.config else TrainingConfig()
-        (answer,) = await ask_torch([Question(training, self._kept_model() if training.model == AUTO else "")])
+        (answer,) = await ask_torch([ProbeQuestion(training, self._kept_model() if training.model == AUTO else "")])
         return answer
 
     def _kept_model(self) -> str:
@@ -129,18 +131,18 @@ class Subject:
         except (OSError, msgspec.DecodeError, KeyError, TypeError):
             return ""
 
-    async def _dial(self) -> list[Dialled]:
+    async def _dial(self) -> list[DialResult]:
         """What came of dialling the bootstrap nodes but this one. Raises ChildFailed."""
         dht = self.whole[0].dht
         addresses = [each for each in dht.bootstrap if not (dht.peer and each.endswith(f"/p2p/{dht.peer}"))]
         if not addresses:
             return []
         try:
-            return msgspec.json.decode(await ask_child(DIALLER, msgspec.json.encode(addresses)), type=list[Dialled])
+            return msgspec.json.decode(await ask_child(DIALLER, msgspec.json.encode(addresses)), type=list[DialResult])
         except msgspec.DecodeError as error:
             raise ChildFailed(f"{DIALLER} answered with something else than asked for: {error}") from error
 
-    async def _look_at_endpoints(self) -> list[Seen]:
+    async def _look_at_endpoints(self) -> list[EndpointReplies]:
         """What every endpoint of the chain says. Raises ConfigError."""
         config, data = self.whole
         assert config.chain is not None, "such a check is left out without a chain"

@@ -25,7 +25,7 @@ CHECKED_BYTES = 16  # magic, format and length, the part of the prefix under the
 _NAME = re.compile(r"(\d{20})\.seg")
 
 
-class Header(msgspec.Struct, frozen=True):
+class SegmentHeader(msgspec.Struct, frozen=True):
     """What a segment says about itself, as a msgpack map.
 
     Attributes:
@@ -44,7 +44,7 @@ class Header(msgspec.Struct, frozen=True):
 class Opening(msgspec.Struct, frozen=True):
     """A header as read: where the frames begin, and the CRC theirs start from."""
 
-    header: Header
+    header: SegmentHeader
     size_bytes: int
     seed: int
 
@@ -76,7 +76,7 @@ def find_log(path: Path) -> Path:
     return directory
 
 
-def encode_header(header: Header) -> bytes:
+def encode_header(header: SegmentHeader) -> bytes:
     """The first bytes of a segment."""
     payload = msgspec.msgpack.encode(header)
     assert len(payload) <= HEADER_BYTES_MAX, "ids are short"
@@ -106,7 +106,7 @@ def read_header(file: FileIO, path: Path) -> Opening:
     payload = content[PREFIX.size : size_bytes]
     if len(payload) != length or crc32c(payload, crc32c(content[:CHECKED_BYTES])) != seed:
         raise damaged(path, 0, "its header is broken")
-    header = msgspec.msgpack.decode(payload, type=Header)
+    header = msgspec.msgpack.decode(payload, type=SegmentHeader)
     if path.name != segment_name(header.first_seq):
         raise damaged(path, 0, f"its header says that it begins at seq {header.first_seq}")
     return Opening(header, size_bytes, seed)

@@ -10,7 +10,7 @@ from pathlib import Path
 from swarmd.errors import LogWriteFailed, NoSpaceLeft
 from swarmd.eventlog.files import write_all, write_durably, write_failure
 from swarmd.eventlog.frame import RESERVE_BYTES, encode_frame
-from swarmd.eventlog.segment import PREFIX, Header, encode_header, segment_name
+from swarmd.eventlog.segment import PREFIX, SegmentHeader, encode_header, segment_name
 
 FULL_APPENDS = 64  # between two tries to write zeros on a full disk
 
@@ -38,7 +38,7 @@ class SegmentWriter:
         self._broken = ""
 
     @classmethod
-    def create(cls, directory: Path, header: Header, reserve_bytes: int = RESERVE_BYTES) -> SegmentWriter:
+    def create(cls, directory: Path, header: SegmentHeader, reserve_bytes: int = RESERVE_BYTES) -> SegmentWriter:
         """Put a new segment in place, durably, and open it, to be written up to `reserve_bytes` ahead.
 
         Raises NoSpaceLeft or LogWriteFailed.

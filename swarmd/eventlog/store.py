@@ -20,7 +20,7 @@ from swarmd.eventlog.files import TEMPORARY, make_directory, write_failure
 from swarmd.eventlog.frame import judge_tail, read_frames
 from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.retention import retain
-from swarmd.eventlog.segment import Header, Opening, damaged, first_seq_of, list_segments, read_header
+from swarmd.eventlog.segment import Opening, SegmentHeader, damaged, first_seq_of, list_segments, read_header
 from swarmd.eventlog.segment_writer import SegmentWriter
 from swarmd.eventlog.snapshot import (
     Snapshot,
@@ -166,7 +166,7 @@ class EventLog:
         if self._lock < 0 or self._broken:
             raise LogWriteFailed(f"the event log in {self.directory} takes no more events", "Start the node again")
         self._seal()
-        header = Header(self._node, self._run, self.next_seq, self._chain)
+        header = SegmentHeader(self._node, self._run, self.next_seq, self._chain)
         try:
             self._segment = SegmentWriter.create(self.directory, header, self._segment_bytes)
         except LogWriteFailed as error:

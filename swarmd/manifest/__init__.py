@@ -4,20 +4,20 @@ docs/SWARMS.md has the format in full. `read_manifest` parses a file strictly an
 `node_text` makes a node's configuration of it.
 """
 
-from swarmd.manifest.form import Chain, Manifest, Recipe, Rounds, Signature, Task, recipe_of
+from swarmd.manifest.form import Manifest, ManifestChain, ManifestRecipe, ManifestTask, Rounds, Signature, recipe_of
 from swarmd.manifest.node import NodeChoice, config_of, node_text
 from swarmd.manifest.seal import recipe_digest, sign_manifest, verify
 from swarmd.manifest.text import MANIFEST_BYTES_MAX, parse_manifest, read_manifest, render_manifest, write_manifest
 
 __all__ = [
     "MANIFEST_BYTES_MAX",
-    "Chain",
     "Manifest",
+    "ManifestChain",
+    "ManifestRecipe",
+    "ManifestTask",
     "NodeChoice",
-    "Recipe",
     "Rounds",
     "Signature",
-    "Task",
     "config_of",
     "node_text",
     "parse_manifest",

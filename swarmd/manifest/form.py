@@ -67,7 +67,7 @@ Members = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
 Membership = Literal["open", "allow-list", "invitation", "work"]
 
 
-class Task(Section, frozen=True):
+class ManifestTask(Section, frozen=True):
     """One task of the mixture. Where it has a curriculum, the thresholds that are the usual ones are left out."""
 
     name: Title
@@ -79,7 +79,7 @@ class Task(Section, frozen=True):
     window: AtLeastOne = 64
 
 
-class Recipe(Section, frozen=True):
+class ManifestRecipe(Section, frozen=True):
     """What is trained and how, alike on every node; `digest` is the sha256 of all the rest in canonical form."""
 
     kind: Title
@@ -99,7 +99,7 @@ class Recipe(Section, frozen=True):
     format_reward: NotNegative
     share_groups: Count
     staleness_rounds: Count
-    tasks: Annotated[tuple[Task, ...], msgspec.Meta(max_length=TASKS_MAX)]
+    tasks: Annotated[tuple[ManifestTask, ...], msgspec.Meta(max_length=TASKS_MAX)]
     digest: str
     options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the kind; an empty one changes no digest
     revision: Revision = ""  # of the model; nor does an empty one of these
@@ -116,7 +116,7 @@ class Rounds(Section, frozen=True):
     rounds_max: Count
 
 
-class Chain(Section, frozen=True):
+class ManifestChain(Section, frozen=True):
     """The contract that keeps the rounds; meanings as in `ChainConfig`, the policy's as in docs/CONTRACT.md."""
 
     chain_id: AtLeastOne
@@ -148,22 +148,22 @@ class Manifest(Section, frozen=True):
     membership: Membership
     members: Members  # the allow-list of a swarm without a chain; a contract keeps its own
     bootnodes: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=BOOTNODES_MAX)]
-    recipe: Recipe
+    recipe: ManifestRecipe
     signature: Signature
     rounds: Rounds | None = None
-    chain: Chain | None = None
+    chain: ManifestChain | None = None
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 0  # with membership "work"
     protocol: AtLeastOne = 1  # oldest version that members may speak; see docs/PROTOCOL.md
 
 
-def recipe_of(config: Config) -> Recipe:
+def recipe_of(config: Config) -> ManifestRecipe:
     """The recipe in a node's configuration, without `OWN_OPTIONS`; its digest is still empty.
 
     Raises:
         ManifestError: a value has no place in a manifest: a model's path, a task's settings that are no plain values.
     """
     training = msgspec.structs.asdict(config.training)
-    shared = {name: training[name] for name in Recipe.__struct_fields__ if name in training}
+    shared = {name: training[name] for name in ManifestRecipe.__struct_fields__ if name in training}
     swarm = config.swarm
     tasks = [msgspec.structs.asdict(task) for task in swarm.tasks]
     content = {
@@ -175,7 +175,7 @@ def recipe_of(config: Config) -> Recipe:
         "digest": "",
     }
     try:
-        recipe = msgspec.convert(content, Recipe)
+        recipe = msgspec.convert(content, ManifestRecipe)
     except msgspec.ValidationError as error:
         fix = "A manifest names a model by its Hugging Face id, or the embedded one" if "model" in str(error) else ""
         raise ManifestError(f"the recipe cannot be shared: {error}", fix) from error
@@ -243,7 +243,7 @@ def _check_printable(key: str, text: str) -> None:
         raise ManifestError(f"{key}: {text!r} has characters that cannot be printed")
 
 
-def check_recipe(recipe: Recipe) -> None:
+def check_recipe(recipe: ManifestRecipe) -> None:
     """The parts of a recipe that go together, and the tasks' settings. Raises ManifestError."""
     if recipe.peer_questions >= recipe.questions:
         raise ManifestError("recipe.peer_questions must be below recipe.questions")

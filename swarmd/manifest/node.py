@@ -9,7 +9,7 @@ import tomlkit
 
 from swarmd.config import NUMBER_MAX, Config, RoundConfig, parse_config
 from swarmd.core.values import Drive, Role
-from swarmd.manifest.form import Chain, Manifest
+from swarmd.manifest.form import Manifest, ManifestChain
 from swarmd.manifest.layout import commented
 
 TRAIN_STAGES = 2.0  # a slow node may take so many stages' time before its stage is given up
@@ -158,7 +158,7 @@ def _admission(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
     return content | ({"invitation": choice.invitation} if choice.invitation else {})
 
 
-def _chain(chain: Chain, choice: NodeChoice) -> dict[str, Any]:
+def _chain(chain: ManifestChain, choice: NodeChoice) -> dict[str, Any]:
     content: dict[str, Any] = {
         "rpc": list(choice.rpc),
         "chain_id": chain.chain_id,

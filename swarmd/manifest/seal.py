@@ -14,7 +14,7 @@ import msgspec
 from swarmd.dht.identity import signatures
 from swarmd.dht.identity.identity import Identity
 from swarmd.errors import ManifestError
-from swarmd.manifest.form import Manifest, Recipe, Signature, check_form
+from swarmd.manifest.form import Manifest, ManifestRecipe, Signature, check_form
 
 DOMAIN = b"swarmd-manifest-v1\x00"
 
@@ -22,7 +22,7 @@ _FETCH = "Get the file again from the swarm's creator"
 _encoder = msgspec.msgpack.Encoder(order="sorted")
 
 
-def recipe_digest(recipe: Recipe) -> str:
+def recipe_digest(recipe: ManifestRecipe) -> str:
     """The sha256 of the recipe without its digest, lower-case hex."""
     return hashlib.sha256(_canonical(recipe, "digest")).hexdigest()
 

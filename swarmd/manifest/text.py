@@ -14,7 +14,7 @@ from tomlkit.items import Table
 
 from swarmd.config import refuse_unknown_keys
 from swarmd.errors import ConfigError, ManifestError, NotFoundError
-from swarmd.manifest.form import FORMAT, Manifest, Task
+from swarmd.manifest.form import FORMAT, Manifest, ManifestTask
 from swarmd.manifest.layout import commented
 from swarmd.manifest.seal import verify
 
@@ -97,7 +97,7 @@ def _refuse_unknown(tables: dict[str, Any]) -> None:
     tasks = recipe.get("tasks") if isinstance(recipe, dict) else None
     for number, task in enumerate(tasks if isinstance(tasks, list) else ()):
         if isinstance(task, dict):
-            refuse_unknown_keys(task, Task, f"recipe.tasks[{number}].", "manifest")
+            refuse_unknown_keys(task, ManifestTask, f"recipe.tasks[{number}].", "manifest")
 
 
 def render_manifest(manifest: Manifest) -> str:

@@ -21,7 +21,7 @@ REPLY_BYTES_MAX = 4 * 1024 * 1024
 CALL_S = 5.0  # longest exchange, on either side
 
 
-class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ControlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What may be asked."""
 
     verb: str
@@ -41,7 +41,7 @@ def ask(path: Path, verb: str, within_s: float = CALL_S) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as endpoint, short_address(path) as address:
             endpoint.settimeout(within_s)
             endpoint.connect(address)
-            endpoint.sendall(msgspec.json.encode(Request(verb)) + b"\n")
+            endpoint.sendall(msgspec.json.encode(ControlRequest(verb)) + b"\n")
             return _receive_line(endpoint)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise NoDaemon(f"no daemon listens at {path}") from error

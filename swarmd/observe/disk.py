@@ -13,7 +13,7 @@ FILES_MAX = 100_000  # looked at in one directory; further ones are not counted
 SEGMENT = ".seg"
 
 
-class Disk(msgspec.Struct, frozen=True):
+class DiskUsage(msgspec.Struct, frozen=True):
     """Sizes in bytes."""
 
     log: int
@@ -23,11 +23,11 @@ class Disk(msgspec.Struct, frozen=True):
     free: int | None  # that this user may still write; None where it cannot be told
 
 
-def measure_disk(paths: DataPaths) -> Disk:
+def measure_disk(paths: DataPaths) -> DiskUsage:
     """Look at a data directory. Directories that are not there count as empty. Blocks for as long as the disk takes."""
     log = sizes(paths.events)
     segments = [size for name, size in log.items() if name.endswith(SEGMENT)]
-    return Disk(
+    return DiskUsage(
         log=sum(log.values()),
         segments=len(segments),
         blobs=sum(sizes(paths.blobs).values()),

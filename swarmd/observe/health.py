@@ -22,7 +22,7 @@ class Health(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
-class Progress(msgspec.Struct):
+class NodeProgress(msgspec.Struct):
     """What a node got done since its daemon started; times are POSIX seconds, 0 where there is none yet."""
 
     started_at: float = 0.0
@@ -69,7 +69,7 @@ def ready(status: Status | None, now: float | None = None) -> Health:
 
 
 def productive(
-    status: Status | None, progress: Progress, now: float | None = None, deadlines: float = DEADLINES
+    status: Status | None, progress: NodeProgress, now: float | None = None, deadlines: float = DEADLINES
 ) -> Health:
     """Whether it earns: it lives, trained a stage lately, and on a chain had a reward confirmed lately.
 

@@ -51,7 +51,7 @@ class RewardOnChain(msgspec.Struct, frozen=True):
     block: int
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RefusedSubmission(msgspec.Struct, frozen=True):
     """A submission that the contract will never take."""
 
     submission: str
@@ -75,7 +75,7 @@ class SubmissionsStatus(Layer, frozen=True, kw_only=True):
     oldest: str = ""  # the one whose turn it is, not on the chain yet
     oldest_s: float | None = None  # how long ago it was wanted
     last_reward: RewardOnChain | None = None
-    last_refusal: Refusal | None = None
+    last_refusal: RefusedSubmission | None = None
 
 
 def chain_status(state: State, chain: Chain, now: float, live: Live | None, absent: str) -> ChainStatus:
@@ -233,8 +233,8 @@ def _last_refused(state: State) -> Submission | None:
     return max(refused, key=lambda each: each.since, default=None)
 
 
-def _refusal(refused: Submission, now: float) -> Refusal:
-    return Refusal(refused.id, refused.code, first_line(refused.reason), now - refused.since)
+def _refusal(refused: Submission, now: float) -> RefusedSubmission:
+    return RefusedSubmission(refused.id, refused.code, first_line(refused.reason), now - refused.since)
 
 
 def _last_reward(state: State) -> RewardOnChain | None:

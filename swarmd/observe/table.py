@@ -25,7 +25,7 @@ STATE_STYLES = {
 }
 
 
-class Trained(msgspec.Struct, frozen=True):
+class TrainedRound(msgspec.Struct, frozen=True):
     """What one node made of one round: mean reward of its completions, held-out accuracy where measured."""
 
     round: int
@@ -144,7 +144,7 @@ def _doing(row: NodeRow) -> str:
     return f"{doing} {row.done}/{row.total}" if row.total else doing
 
 
-def rewards_tables(histories: Mapping[str, Sequence[Trained]]) -> list[Table]:
+def rewards_tables(histories: Mapping[str, Sequence[TrainedRound]]) -> list[Table]:
     """Rewards by round, for each stage by itself: stages are paid differently."""
     stages = sorted({stage for rows in histories.values() for row in rows for stage, _ in row.stages})
     if len(stages) < 2:
@@ -152,14 +152,14 @@ def rewards_tables(histories: Mapping[str, Sequence[Trained]]) -> list[Table]:
     return [rewards_table(_of_stage(histories, stage), f"reward by round, stage {stage}") for stage in stages]
 
 
-def _of_stage(histories: Mapping[str, Sequence[Trained]], stage: int) -> dict[str, list[Trained]]:
+def _of_stage(histories: Mapping[str, Sequence[TrainedRound]], stage: int) -> dict[str, list[TrainedRound]]:
     return {
-        name: [Trained(row.round, reward) for row in rows for trained, reward in row.stages if trained == stage]
+        name: [TrainedRound(row.round, reward) for row in rows for trained, reward in row.stages if trained == stage]
         for name, rows in histories.items()
     }
 
 
-def rewards_table(histories: Mapping[str, Sequence[Trained]], title: str = "reward by round") -> Table:
+def rewards_table(histories: Mapping[str, Sequence[TrainedRound]], title: str = "reward by round") -> Table:
     """Mean reward by round and node, with the mean over the nodes as a bar."""
     by_round = {name: {row.round: row.reward for row in rows} for name, rows in histories.items()}
     rounds = sorted({round for rewards in by_round.values() for round in rewards})
@@ -187,7 +187,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def held_out_table(histories: Mapping[str, Sequence[Trained]]) -> Table:
+def held_out_table(histories: Mapping[str, Sequence[TrainedRound]]) -> Table:
     """Held-out accuracy by node, from the first measurement to the last."""
     table = Table(title="held-out accuracy: questions never trained on", title_justify="left")
     for name in ("node", "first", "last", "by round"):

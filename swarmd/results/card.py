@@ -13,7 +13,7 @@ import yaml
 
 from swarmd.animals import animal_name
 from swarmd.core.values import SkipCause
-from swarmd.results.history import History, Round
+from swarmd.results.history import RoundResult, TrainingHistory
 
 TAGS = ("rl-swarm", "genrl-swarm", "grpo", "gensyn", "swarmd", "trl")  # upstream's, and our own
 TABLE_ROWS_MAX = 60  # rounds shown; of more, evenly chosen ones with the first and the last
@@ -52,7 +52,7 @@ def data_of(kind: str, options: Mapping[str, Any], tasks: Sequence[str], home: P
     return Data(name, (*details, *((("tasks", ", ".join(tasks)),) if tasks else ())))
 
 
-class Subject(msgspec.Struct, frozen=True):
+class CardSubject(msgspec.Struct, frozen=True):
     """What the log does not say. `base` is `training.model`, `kind` is `swarm.kind`."""
 
     kind: str = ""
@@ -63,10 +63,10 @@ class Subject(msgspec.Struct, frozen=True):
     data: Data = NO_DATA
 
 
-UNKNOWN = Subject()
+UNKNOWN = CardSubject()
 
 
-def make_card(history: History, subject: Subject = UNKNOWN) -> str:
+def make_card(history: TrainingHistory, subject: CardSubject = UNKNOWN) -> str:
     """The card's text. Names from configurations and peers are escaped: they can add neither markup nor header."""
     return "\n".join([_header(history, subject), *_body(history, subject), ""])
 
@@ -87,7 +87,7 @@ def base_of(name: str) -> str:
     return name if _HUB_ID.fullmatch(name) else name.rstrip("/").rpartition("/")[2]
 
 
-def _header(history: History, subject: Subject) -> str:
+def _header(history: TrainingHistory, subject: CardSubject) -> str:
     library = "peft" if subject.adapters else "transformers"
     fields: dict[str, object] = {"library_name": library, "pipeline_tag": "text-generation"}
     base = base_of(subject.base or history.model)
@@ -99,7 +99,7 @@ def _header(history: History, subject: Subject) -> str:
     return f"---\n{yaml.safe_dump(fields, sort_keys=False, allow_unicode=False)}---\n"
 
 
-def _body(history: History, subject: Subject) -> list[str]:
+def _body(history: TrainingHistory, subject: CardSubject) -> list[str]:
     base = escape(base_of(subject.base or history.model)) or "unknown"
     kind = f" of kind {escape(subject.kind)}" if subject.kind else ""
     base += f", revision {escape(subject.revision)}," if subject.revision else ""
@@ -133,7 +133,7 @@ def _body(history: History, subject: Subject) -> list[str]:
     ]
 
 
-def _usage(subject: Subject) -> list[str]:
+def _usage(subject: CardSubject) -> list[str]:
     """A program that asks the model something."""
     place = subject.repo if _HUB_ID.fullmatch(subject.repo) else HERE
     if subject.adapters:
@@ -153,7 +153,7 @@ def _usage(subject: Subject) -> list[str]:
     return ["```python", *load, *ask, "```"]
 
 
-def _data(subject: Subject) -> list[str]:
+def _data(subject: CardSubject) -> list[str]:
     """Where the questions came from."""
     data = subject.data
     if _HUB_ID.fullmatch(data.dataset):
@@ -165,7 +165,7 @@ def _data(subject: Subject) -> list[str]:
     return [first, *(line for name, value in data.details for line in ("", f"- {escape(name)}: {escape(value)}"))]
 
 
-def _facts(history: History) -> list[str]:
+def _facts(history: TrainingHistory) -> list[str]:
     rounds = history.rounds
     lines = [f"- Rounds trained: {len(rounds)}, skipped: {history.rounds_skipped}{_causes(history)}"]
     if history.from_seq:
@@ -184,7 +184,7 @@ def _facts(history: History) -> list[str]:
     return lines
 
 
-def accuracy_words(history: History) -> str:
+def accuracy_words(history: TrainingHistory) -> str:
     """Accuracy before and after, in words."""
     measured = [row.held_out for row in history.rounds if row.held_out is not None]
     if not measured:
@@ -194,14 +194,14 @@ def accuracy_words(history: History) -> str:
     return f"{first}, {measured[-1]:.3f} when last measured"
 
 
-def _causes(history: History) -> str:
+def _causes(history: TrainingHistory) -> str:
     counts: dict[SkipCause, int] = {}
     for skip in history.skips:
         counts[skip.cause] = counts.get(skip.cause, 0) + skip.last - skip.first + 1
     return f" ({', '.join(f'{cause} {count}' for cause, count in sorted(counts.items()))})" if counts else ""
 
 
-def _table(rounds: Sequence[Round]) -> list[str]:
+def _table(rounds: Sequence[RoundResult]) -> list[str]:
     head = ["| Round | Reward | Held-out accuracy | Groups of peers |", "|---:|---:|---:|---:|"]
     rows = [
         f"| {row.round} | {_number(row.reward)} | {'' if row.held_out is None else _number(row.held_out)} "
@@ -211,7 +211,7 @@ def _table(rounds: Sequence[Round]) -> list[str]:
     return [*head, *rows] if rows else ["No round has been trained yet."]
 
 
-def thin_out(rounds: Sequence[Round], rows_max: int) -> list[Round]:
+def thin_out(rounds: Sequence[RoundResult], rows_max: int) -> list[RoundResult]:
     """At most so many, evenly chosen, the first and the last among them."""
     if len(rounds) <= rows_max:
         return list(rounds)

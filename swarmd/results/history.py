@@ -32,7 +32,7 @@ from swarmd.eventlog.segment import find_log
 EMPTY = State()
 
 
-class Stage(msgspec.Struct, frozen=True):
+class StageResult(msgspec.Struct, frozen=True):
     """One trained stage; fields as in `StageTrained`. `at` is POSIX seconds."""
 
     round: int
@@ -47,7 +47,7 @@ class Stage(msgspec.Struct, frozen=True):
     refused: int  # peers' groups that were refused, whatever the reason
 
 
-class Skip(msgspec.Struct, frozen=True):
+class SkippedRounds(msgspec.Struct, frozen=True):
     first: int
     last: int
     cause: SkipCause
@@ -61,7 +61,7 @@ class Restart(msgspec.Struct, frozen=True):
     at: float
 
 
-class Round(msgspec.Struct, frozen=True):
+class RoundResult(msgspec.Struct, frozen=True):
     """What the stages of a round gave together."""
 
     round: int
@@ -73,7 +73,7 @@ class Round(msgspec.Struct, frozen=True):
     peer_groups: int
 
 
-class History(msgspec.Struct, frozen=True):
+class TrainingHistory(msgspec.Struct, frozen=True):
     """What one log tells. `held_out_before` is the accuracy before the node's very first step."""
 
     peer: str
@@ -82,8 +82,8 @@ class History(msgspec.Struct, frozen=True):
     model: str = ""
     device: str = ""
     parameters: int = 0
-    stages: tuple[Stage, ...] = ()  # each round and stage once, in their order
-    skips: tuple[Skip, ...] = ()
+    stages: tuple[StageResult, ...] = ()  # each round and stage once, in their order
+    skips: tuple[SkippedRounds, ...] = ()
     restarts: tuple[Restart, ...] = ()
     pushes: tuple[ModelPushed, ...] = ()
     trainer_exits: int = 0  # unplanned
@@ -96,9 +96,9 @@ class History(msgspec.Struct, frozen=True):
         return self.name or animal_name(self.peer)
 
     @property
-    def rounds(self) -> tuple[Round, ...]:
+    def rounds(self) -> tuple[RoundResult, ...]:
         """The trained rounds in their order."""
-        by_round: dict[int, list[Stage]] = {}
+        by_round: dict[int, list[StageResult]] = {}
         for stage in self.stages:
             by_round.setdefault(stage.round, []).append(stage)
         return tuple(_sum_up(round, stages) for round, stages in sorted(by_round.items()))
@@ -108,9 +108,9 @@ class History(msgspec.Struct, frozen=True):
         return sum(skip.last - skip.first + 1 for skip in self.skips)
 
 
-def _sum_up(round: int, stages: list[Stage]) -> Round:
+def _sum_up(round: int, stages: list[StageResult]) -> RoundResult:
     measured = [stage.held_out for stage in stages if stage.held_out is not None]
-    return Round(
+    return RoundResult(
         round,
         len(stages),
         sum(stage.reward for stage in stages) / len(stages),
@@ -121,7 +121,7 @@ def _sum_up(round: int, stages: list[Stage]) -> Round:
     )
 
 
-def read_history(directory: Path, trained: StageTrained | None = None) -> History:
+def read_history(directory: Path, trained: StageTrained | None = None) -> TrainingHistory:
     """The history that a log holds.
 
     Args:
@@ -138,7 +138,9 @@ def read_history(directory: Path, trained: StageTrained | None = None) -> Histor
     return make_history(envelopes, trained, base.state)
 
 
-def make_history(envelopes: Iterable[Envelope], trained: StageTrained | None = None, state: State = EMPTY) -> History:
+def make_history(
+    envelopes: Iterable[Envelope], trained: StageTrained | None = None, state: State = EMPTY
+) -> TrainingHistory:
     """The history that these events tell, after the state before them. Raises NotFoundError where no node started."""
     gathering = _Gathering(state)
     for envelope in envelopes:
@@ -157,11 +159,11 @@ class _Gathering:
         self._round = state.clock.round if state.clock else -1  # the newest that was heard of
         self._first_seq = -1
         self._stopping = False
-        self._fields = History("", model=state.trainer.model, device=state.trainer.device)
+        self._fields = TrainingHistory("", model=state.trainer.model, device=state.trainer.device)
         if state.settings is not None:
             self._set(peer=state.settings.peer, name=state.settings.name, swarm=state.settings.swarm)
-        self._stages: dict[tuple[int, int], Stage] = {}
-        self._skips: list[Skip] = []
+        self._stages: dict[tuple[int, int], StageResult] = {}
+        self._skips: list[SkippedRounds] = []
         self._restarts: list[Restart] = []
         self._pushes: list[ModelPushed] = []
 
@@ -172,7 +174,7 @@ class _Gathering:
         if isinstance(event, StageTrained):
             self._take_stage(event)
         elif isinstance(event, RoundsSkipped):
-            self._skips.append(Skip(event.first, event.last, event.cause, self.at))
+            self._skips.append(SkippedRounds(event.first, event.last, event.cause, self.at))
         elif isinstance(event, RoundAnnounced):
             self._round = max(self._round, event.round)
         elif isinstance(event, ModelPushed):
@@ -197,7 +199,7 @@ class _Gathering:
         self._round = max(self._round, event.round)
         if event.held_out_before is not None:
             self._set(held_out_before=event.held_out_before)
-        self._stages[event.round, event.stage] = Stage(
+        self._stages[event.round, event.stage] = StageResult(
             event.round,
             event.stage,
             self.at,
@@ -213,7 +215,7 @@ class _Gathering:
     def _set(self, **fields: Any) -> None:
         self._fields = msgspec.structs.replace(self._fields, **fields)
 
-    def history(self) -> History:
+    def history(self) -> TrainingHistory:
         if not self._fields.peer:
             raise NotFoundError("the log holds no start of a node", "Its beginning was removed; name a whole log")
         return msgspec.structs.replace(

@@ -27,9 +27,9 @@ from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.errors import ConfigError
 from swarmd.paths import DataPaths
 from swarmd.results.card import NO_DATA, Data, base_of, data_of
-from swarmd.secret_files import Kind, locate_secret, read_secret
+from swarmd.secret_files import SecretKind, locate_secret, read_secret
 
-TOKEN = Kind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
+TOKEN = SecretKind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
 VARIABLE = "HF_TOKEN"  # as everything of the Hub has it
 NAME_CHARS_MAX = 96  # of a repository, the Hub's own bound
 ERROR_CHARS_MAX = 500
@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 Observe = Callable[[ModelPushed], None]
 
 
-class Order(msgspec.Struct, frozen=True):
+class PushOrder(msgspec.Struct, frozen=True):
     """What the push's process is told on its stdin. `trained` may not have reached the log yet."""
 
     snapshot: str
@@ -61,7 +61,7 @@ class Order(msgspec.Struct, frozen=True):
     questions: Data = NO_DATA
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class PushOutcome(msgspec.Struct, frozen=True):
     """What it answers on its stdout."""
 
     revision: str = ""
@@ -156,25 +156,27 @@ class Pusher:
         if not self.is_due(trained):
             return
         if self.busy:
-            self._tell(trained.round, time.monotonic(), Outcome(error="the push of an earlier round is still going on"))
+            self._tell(
+                trained.round, time.monotonic(), PushOutcome(error="the push of an earlier round is still going on")
+            )
             return
         began = time.monotonic()
         try:
             order = self._prepare(trained, checkpoint)
         except Exception as error:
-            self._tell(trained.round, began, Outcome(error=f"{type(error).__name__}: {error}"))
+            self._tell(trained.round, began, PushOutcome(error=f"{type(error).__name__}: {error}"))
             return
         self._thread = threading.Thread(target=self._follow, args=(order, began), name="hub-push", daemon=True)
         self._thread.start()
 
-    def _prepare(self, trained: StageTrained, checkpoint: Path) -> Order:
+    def _prepare(self, trained: StageTrained, checkpoint: Path) -> PushOrder:
         snapshot = self._place / SNAPSHOT
         shutil.rmtree(self._place, ignore_errors=True)
         snapshot.mkdir(parents=True)
         token = self._read_token()  # anew each time: it may have been replaced
         swarm = self._config.swarm
         take_model(checkpoint, snapshot, base_of(self.base))
-        return Order(
+        return PushOrder(
             str(snapshot),
             str(self._paths.root),
             repo_of(self._config, self._peer, self.base),
@@ -187,17 +189,17 @@ class Pusher:
             data_of(swarm.kind, swarm.options, [task.name for task in swarm.tasks], self._paths.root),
         )
 
-    def _follow(self, order: Order, began: float) -> None:
+    def _follow(self, order: PushOrder, began: float) -> None:
         """In a thread: run the push to its end or its deadline, and tell."""
         try:
             outcome = self._run(order)
         except Exception as error:
-            outcome = Outcome(error=f"{type(error).__name__}: {error}")
+            outcome = PushOutcome(error=f"{type(error).__name__}: {error}")
         shutil.rmtree(self._place, ignore_errors=True)
         hidden = outcome.error.replace(order.token, "[token]")
         self._tell(order.trained.round, began, msgspec.structs.replace(outcome, error=hidden))
 
-    def _run(self, order: Order) -> Outcome:
+    def _run(self, order: PushOrder) -> PushOutcome:
         pipe = subprocess.PIPE
         with subprocess.Popen(CHILD, stdin=pipe, stdout=pipe, env=_environment()) as child:
             self._child = child
@@ -207,14 +209,14 @@ class Pusher:
                 answer, _ = child.communicate(msgspec.json.encode(order), timeout=self._hub.push_s)
             except subprocess.TimeoutExpired:
                 child.kill()
-                return Outcome(error=f"not done within results.hub.push_s = {self._hub.push_s:g} s, given up")
+                return PushOutcome(error=f"not done within results.hub.push_s = {self._hub.push_s:g} s, given up")
         if self._closed.is_set():
-            return Outcome(error="the trainer ended before the push did")
+            return PushOutcome(error="the trainer ended before the push did")
         if child.returncode:
-            return Outcome(error=f"the push's process ended with status {child.returncode}")
-        return msgspec.json.decode(answer[:OUTCOME_BYTES_MAX], type=Outcome)
+            return PushOutcome(error=f"the push's process ended with status {child.returncode}")
+        return msgspec.json.decode(answer[:OUTCOME_BYTES_MAX], type=PushOutcome)
 
-    def _tell(self, round: int, began: float, outcome: Outcome) -> None:
+    def _tell(self, round: int, began: float, outcome: PushOutcome) -> None:
         error = outcome.error[:ERROR_CHARS_MAX]
         seconds = time.monotonic() - began
         repo = repo_of(self._config, self._peer, self.base)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from swarmd.animals import animal_name
 from swarmd.core.values import SkipCause
 from swarmd.errors import PathUnusable
-from swarmd.results.history import History
+from swarmd.results.history import TrainingHistory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ WIDTH_INCHES, DPI = 10.0, 150
 SUFFIXES = (".png", ".svg")
 
 
-def draw(histories: Sequence[History], path: Path) -> None:
+def draw(histories: Sequence[TrainingHistory], path: Path) -> None:
     """Write the picture; its suffix, .png or .svg, says what it is. A file that is there is replaced at once.
 
     Raises:
@@ -63,7 +63,7 @@ def _undated(path: Path) -> dict[str, Any]:
     return {"Date": None} if path.suffix == ".svg" else {"Software": "swarmd"}
 
 
-def make_figure(histories: Sequence[History]) -> Figure:
+def make_figure(histories: Sequence[TrainingHistory]) -> Figure:
     """The picture, not yet written; of more than `NODES_MAX` nodes the first ones."""
     import matplotlib
 
@@ -85,7 +85,7 @@ def make_figure(histories: Sequence[History]) -> Figure:
     return figure
 
 
-def _look(place: int, history: History) -> dict[str, Any]:
+def _look(place: int, history: TrainingHistory) -> dict[str, Any]:
     """Colour, line and marker of the node in this place."""
     return {
         "color": COLOURS[place % len(COLOURS)],
@@ -97,7 +97,7 @@ def _look(place: int, history: History) -> dict[str, Any]:
     }
 
 
-def _draw_accuracy(axes: Axes, history: History, look: dict[str, Any]) -> None:
+def _draw_accuracy(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -> None:
     measured = [(row.round, row.held_out) for row in history.rounds if row.held_out is not None]
     if history.held_out_before is not None and measured:
         first = measured[0][0] - 1
@@ -108,12 +108,12 @@ def _draw_accuracy(axes: Axes, history: History, look: dict[str, Any]) -> None:
     axes.plot([round for round, _ in measured], [value for _, value in measured], **look)
 
 
-def _draw_reward(axes: Axes, history: History, look: dict[str, Any]) -> None:
+def _draw_reward(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -> None:
     rounds = history.rounds
     axes.plot([row.round for row in rounds], [row.reward for row in rounds], **look)
 
 
-def _draw_lives(axes: Axes, histories: Sequence[History], names: Sequence[str]) -> None:
+def _draw_lives(axes: Axes, histories: Sequence[TrainingHistory], names: Sequence[str]) -> None:
     """One lane a node: a bar for every trained round, a mark for skipped ones and for every restart."""
     low, high = _window(histories)
     axes.set_xlim(low - 1.5, high + 0.7)
@@ -132,7 +132,7 @@ def _draw_lives(axes: Axes, histories: Sequence[History], names: Sequence[str]) 
     axes.set_ylim(len(histories) - 0.4, -0.8)
 
 
-def _window(histories: Sequence[History]) -> tuple[int, int]:
+def _window(histories: Sequence[TrainingHistory]) -> tuple[int, int]:
     """Rounds from the first to the last that are shown: the trained ones, and skipped ones near them."""
     trained = [row.round for history in histories for row in history.rounds] or [0]
     first, last = min(trained), max(trained)
@@ -142,7 +142,7 @@ def _window(histories: Sequence[History]) -> tuple[int, int]:
     return low, min(max([last, *(skip.last for skip in skips)]), last + margin)
 
 
-def labels_of(histories: Sequence[History]) -> list[str]:
+def labels_of(histories: Sequence[TrainingHistory]) -> list[str]:
     """What to call the nodes: their names, and where two have the same one, the names made from their ids too."""
     names = [history.label for history in histories]
     full = [
@@ -158,7 +158,7 @@ def plain_text(text: str) -> str:
     return f" {line}" if line.startswith("_") else line
 
 
-def _label(figure: Figure, panels: tuple[Axes, Axes, Axes], histories: Sequence[History]) -> None:
+def _label(figure: Figure, panels: tuple[Axes, Axes, Axes], histories: Sequence[TrainingHistory]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     accuracy, reward, life = panels

@@ -12,22 +12,22 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.results.card import Subject, make_card
+from swarmd.results.card import CardSubject, make_card
 from swarmd.results.history import read_history
-from swarmd.results.hub import ADAPTERS, Order, Outcome
+from swarmd.results.hub import ADAPTERS, PushOrder, PushOutcome
 
 NICENESS = 10
 README = "README.md"
 
 
-def push(order: Order) -> Outcome:
+def push(order: PushOrder) -> PushOutcome:
     """Write the card into the snapshot and put it on the Hub. Raises whatever reading the log and the library raise."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     snapshot = Path(order.snapshot)
     history = read_history(Path(order.data), order.trained)
     adapters = (snapshot / ADAPTERS).exists()
-    subject = Subject(order.kind, order.base, adapters, order.repo, order.revision, order.questions)
+    subject = CardSubject(order.kind, order.base, adapters, order.repo, order.revision, order.questions)
     (snapshot / README).write_text(make_card(history, subject), encoding="utf-8")
     names = sorted(str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file())
     api = HfApi(token=order.token, library_name="swarmd")
@@ -38,7 +38,7 @@ def push(order: Order) -> Outcome:
         commit_message=f"Round {order.trained.round}",
         repo_type="model",
     )
-    return Outcome(revision=commit.oid, url=commit.commit_url)
+    return PushOutcome(revision=commit.oid, url=commit.commit_url)
 
 
 def main() -> None:
@@ -46,12 +46,12 @@ def main() -> None:
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # the library prints
     os.nice(NICENESS)
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=PushOrder)
     try:
         outcome = push(order)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        outcome = Outcome(error=f"{type(error).__name__}: {lines[0]}")
+        outcome = PushOutcome(error=f"{type(error).__name__}: {lines[0]}")
     with os.fdopen(answers, "wb") as out:
         out.write(msgspec.json.encode(outcome))
 

@@ -54,7 +54,7 @@ DEVICES = ("/dev/null", "/dev/tty")  # and written to
 NEEDED = {"socket", "pidfd_open", "memfd_create", "shmget", "semget", "msgget", "mq_open", "personality"}
 
 
-class Bounds(NamedTuple):
+class AllowedAccess(NamedTuple):
     """What is left to a process."""
 
     reads: tuple[
@@ -64,7 +64,7 @@ class Bounds(NamedTuple):
     runs: tuple[Path, ...] = ()  # programs; no other can be executed
 
 
-def confine(bounds: Bounds, away_from: Path) -> list[str]:
+def confine(bounds: AllowedAccess, away_from: Path) -> list[str]:
     """Take from this thread, and from all that it starts, what is not within the bounds.
 
     Args:
@@ -101,7 +101,7 @@ class _Beneath(ctypes.Structure):
     _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
 
 
-def _restrict_files(bounds: Bounds, away_from: Path) -> None:
+def _restrict_files(bounds: AllowedAccess, away_from: Path) -> None:
     version = check(libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), VERSION), "landlock")
     handled = ALL_OF_FIRST
     for since, right in SINCE.items():
@@ -118,7 +118,7 @@ def _restrict_files(bounds: Bounds, away_from: Path) -> None:
         os.close(rules)
 
 
-def _rights(bounds: Bounds, away_from: Path) -> dict[Path, int]:
+def _rights(bounds: AllowedAccess, away_from: Path) -> dict[Path, int]:
     rights: dict[Path, int] = {}
     groups: Iterable[tuple[Iterable[Path], int]] = (
         (_of_python(away_from), READ),

@@ -47,7 +47,7 @@ print(json.dumps([name for name in found if name.startswith("/") and "lib-dynloa
 """
 
 
-class Layout(msgspec.Struct, frozen=True):
+class SandboxLayout(msgspec.Struct, frozen=True):
     """Files and directories of this machine and where they stand in the sandbox, read-only."""
 
     interpreter: str  # in the sandbox
@@ -57,7 +57,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 @functools.cache
-def find_layout() -> Layout:
+def find_layout() -> SandboxLayout:
     """The layout for the Python that runs this; asks a fresh interpreter once, 0.2 s. Raises SandboxUnavailable."""
     interpreter = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
     library = Path(sysconfig.get_path("stdlib"))
@@ -73,7 +73,7 @@ def find_layout() -> Layout:
     binds += [(name, str(LIBRARIES / Path(name).name)) for name in libraries]
     masked = [str(place / name) for name in ("site-packages", "dist-packages") if (library / name).is_dir()]
     resolved = [(os.path.realpath(here), there) for here, there in binds]  # links would lead into the new root
-    return Layout(str(inside), interpreter, tuple(resolved), tuple(masked))
+    return SandboxLayout(str(inside), interpreter, tuple(resolved), tuple(masked))
 
 
 def _list_shared_objects(interpreter: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from swarmd.sandbox import syscalls
-from swarmd.sandbox.layout import LIBRARIES, SCRATCH, Layout
+from swarmd.sandbox.layout import LIBRARIES, SCRATCH, SandboxLayout
 from swarmd.sandbox.limits import Isolation, Limits
 
 HERE = Path(__file__).parent
@@ -48,7 +48,7 @@ def interpreter_command(interpreter: str, limits: Limits, program_bytes: int, wa
     ]
 
 
-def bubblewrap_command(layout: Layout, limits: Limits, command: Sequence[str]) -> list[str]:
+def bubblewrap_command(layout: SandboxLayout, limits: Limits, command: Sequence[str]) -> list[str]:
     """A bubblewrap command. The bound on files and the system call filter are left to `inside.py`: bubblewrap has no
     option for the one, and the other refuses what it takes. bubblewrap 0.6 or newer."""
     arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
@@ -65,7 +65,7 @@ def bubblewrap_command(layout: Layout, limits: Limits, command: Sequence[str]) -
     return [shutil.which("bwrap") or "bwrap", *arguments, "--", *command]
 
 
-def launcher_command(layout: Layout, limits: Limits, command: Sequence[str], scratch: str = "") -> list[str]:
+def launcher_command(layout: SandboxLayout, limits: Limits, command: Sequence[str], scratch: str = "") -> list[str]:
     """A command of this package's own launcher: in namespaces, or in none, where `scratch` is given."""
     order = {
         "namespaces": not scratch,

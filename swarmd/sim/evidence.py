@@ -9,10 +9,10 @@ import msgspec
 from swarmd.core.events import Equivocated
 from swarmd.core.peers.evidence import EQUIVOCATIONS_KEPT, is_news
 from swarmd.core.values import KnownEvidence
-from swarmd.dht.rounds.record_comparison import Compared
+from swarmd.dht.rounds.record_comparison import RecordComparison
 from swarmd.dht.wire.evidence import Evidence, contradiction
-from swarmd.dht.wire.records import ReportRecord, Signed
-from swarmd.sim.ports.dht import Report
+from swarmd.dht.wire.records import ReportRecord, SignedRecord
+from swarmd.sim.ports.dht import SimReport
 
 
 class EvidenceFinder:
@@ -26,15 +26,15 @@ class EvidenceFinder:
 
     def __init__(self, coordinator: str, known: Callable[[str], bool], found: Callable[[Equivocated], None]) -> None:
         self._found = found
-        self._compared = Compared(coordinator, known, self._take)
+        self._compared = RecordComparison(coordinator, known, self._take)
         self._noted: tuple[KnownEvidence, ...] = ()
-        self._seen: dict[str, Report] = {}  # the latest of each owner: what is read again is compared once
+        self._seen: dict[str, SimReport] = {}  # the latest of each owner: what is read again is compared once
 
     def note(self, known: tuple[KnownEvidence, ...]) -> None:
         """The log holds this."""
         self._noted = (*self._noted, *[each for each in known if each not in self._noted])[-EQUIVOCATIONS_KEPT:]
 
-    def see(self, report: Report, at: float) -> None:
+    def see(self, report: SimReport, at: float) -> None:
         """A report was read; `at` is when, for the order of what its owner signed (POSIX seconds)."""
         owner = report.seen.peer
         if self._seen.get(owner) is report:
@@ -44,7 +44,7 @@ class EvidenceFinder:
 
     def hear(self, event: Equivocated) -> None:
         """Somebody tells evidence, which proves itself."""
-        first, second = (msgspec.msgpack.decode(each, type=Signed) for each in (event.first, event.second))
+        first, second = (msgspec.msgpack.decode(each, type=SignedRecord) for each in (event.first, event.second))
         self._take(Evidence(first, second))
 
     def _take(self, evidence: Evidence) -> None:
@@ -57,8 +57,8 @@ class EvidenceFinder:
             self._found(Equivocated(kind, first.owner, one.round, one.stage, first.encode(), second.encode()))
 
 
-def signed_of(report: Report, at: float) -> Signed:
+def signed_of(report: SimReport, at: float) -> SignedRecord:
     """A report's signed record; simulated owners need no signature."""
     seen, body = report.seen, report.rollouts
     content = ReportRecord("sim", seen.round, seen.stage, seen.reward, seen.digest, body.size_bytes, body.groups)
-    return Signed(seen.peer, msgspec.msgpack.encode(content), at, b"")
+    return SignedRecord(seen.peer, msgspec.msgpack.encode(content), at, b"")

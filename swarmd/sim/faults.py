@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from swarmd.core.events import StopRequested
-from swarmd.sim.node import CRASH_POINTS, Node
-from swarmd.sim.ports.chain import CALL_WEI, FEE, Chain, sign
+from swarmd.sim.node import CRASH_POINTS, SimNode
+from swarmd.sim.ports.chain import CALL_WEI, FEE, SimChain, sign
 from swarmd.sim.ports.contract import Call, Kind
 from swarmd.sim.ports.disk import LOW_BYTES, ROOM_BYTES, WANTED_BYTES
 from swarmd.sim.ports.network import NetworkWorker
@@ -78,7 +78,7 @@ class Faults:
             node.set_clock(self.random.choice((-1.0, 1.0)) * self.random.uniform(*JUMP_S))
             self.world.call_in(self.random.uniform(*WRONG_S), self._set_right, node)
 
-    def _set_right(self, node: Node) -> None:
+    def _set_right(self, node: SimNode) -> None:
         if node.jumped_s:
             node.set_clock(-node.jumped_s)
 
@@ -100,32 +100,32 @@ class Faults:
 
     # --- kinds of faults ---
 
-    def _crash(self, node: Node) -> None:
+    def _crash(self, node: SimNode) -> None:
         node.crash()
 
-    def _crash_in_commit(self, node: Node) -> None:
+    def _crash_in_commit(self, node: SimNode) -> None:
         node.crash_point = self.random.choice(CRASH_POINTS)
 
-    def _crash_coordinator(self, node: Node) -> None:
+    def _crash_coordinator(self, node: SimNode) -> None:
         self.world.nodes[0].crash()
 
-    def _kill_worker(self, node: Node) -> None:
+    def _kill_worker(self, node: SimNode) -> None:
         if node.workers:
             node.lose_worker(self.random.choice(node.workers), "killed")
 
-    def _lose_link(self, node: Node) -> None:
+    def _lose_link(self, node: SimNode) -> None:
         worker = node.supervisor.running["network"]
         if isinstance(worker, NetworkWorker):
             worker.lose_link()
 
-    def _partition(self, node: Node) -> None:
+    def _partition(self, node: SimNode) -> None:
         dht = self.world.dht
         if not dht.split:
             self.world.counts["partitions"] += 1
             dht.part()
             self.world.call_in(self.random.uniform(*PARTITION_S), dht.heal)
 
-    def _freeze_all(self, node: Node) -> None:
+    def _freeze_all(self, node: SimNode) -> None:
         """SIGSTOP for the daemon and its workers."""
         until = self.world.now + self.random.uniform(*FREEZE_S)
         self.world.counts["freezes"] += 1
@@ -133,38 +133,38 @@ class Faults:
         for worker in node.workers:
             worker.freeze(until)
 
-    def _freeze_daemon(self, node: Node) -> None:
+    def _freeze_daemon(self, node: SimNode) -> None:
         self.world.counts["freezes"] += 1
         node.freeze(self.world.now + self.random.uniform(*FREEZE_S))
 
-    def _freeze_worker(self, node: Node) -> None:
+    def _freeze_worker(self, node: SimNode) -> None:
         if node.workers:
             self.world.counts["freezes"] += 1
             self.random.choice(node.workers).freeze(self.world.now + self.random.uniform(*FREEZE_S))
 
-    def _slow_disk(self, node: Node) -> None:
+    def _slow_disk(self, node: SimNode) -> None:
         node.busy_until = max(node.busy_until, self.world.now + self.random.uniform(*SLOW_DISK_S))
 
-    def _refuse_starts(self, node: Node) -> None:
+    def _refuse_starts(self, node: SimNode) -> None:
         """The next worker processes cannot be executed."""
         node.supervisor.refusals = self.random.randint(1, 3)
         self._kill_worker(node)
 
-    def _break_for_good(self, node: Node) -> None:
+    def _break_for_good(self, node: SimNode) -> None:
         """A worker ends for a reason that a restart cannot mend."""
         for worker in node.workers[:1]:
             node.supervisor.lose(worker, "identity in use", permanent=True)
 
-    def _stop(self, node: Node) -> None:
+    def _stop(self, node: SimNode) -> None:
         node.receive(node.life, StopRequested("operator"))
 
-    def _forget(self, node: Node) -> None:
+    def _forget(self, node: SimNode) -> None:
         self.world.dht.forget()
 
-    def _set_clock(self, node: Node) -> None:
+    def _set_clock(self, node: SimNode) -> None:
         node.skew_s += self.random.uniform(-CLOCK_STEP_S, CLOCK_STEP_S)
 
-    def _fill_disk(self, node: Node) -> None:
+    def _fill_disk(self, node: SimNode) -> None:
         """Something else takes the space, gives back too little of it to go on with, and then all."""
         if node.disk.is_low:
             return
@@ -174,61 +174,61 @@ class Faults:
         self.world.call_in(until_s / 2, self._set_space, node, (LOW_BYTES + WANTED_BYTES) // 2)
         self.world.call_in(until_s, self._set_space, node, ROOM_BYTES)
 
-    def _restore(self, node: Node) -> None:
+    def _restore(self, node: SimNode) -> None:
         """A follower is brought back from a backup. On a chain others decide: see tests/chain."""
         if node.index and len(node.disk.log.commits) > 1:
             node.restore(self.random.randrange(1, len(node.disk.log.commits)))
 
-    def _set_space(self, node: Node, free_bytes: int) -> None:
+    def _set_space(self, node: SimNode, free_bytes: int) -> None:
         """The node notices it when it looks the next time, whichever life it is in then."""
         if not self.over or free_bytes == ROOM_BYTES:
             node.disk.free_bytes = free_bytes
             self.world.call_in(self.random.uniform(0.0, LOOK_S), self._look, node)
 
-    def _look(self, node: Node) -> None:
+    def _look(self, node: SimNode) -> None:
         node.look_at_space(node.life)
 
     # --- kinds of faults of a chain ---
 
     @property
-    def _chain(self) -> Chain:
+    def _chain(self) -> SimChain:
         assert self.world.chain is not None, "these faults are drawn only where there is a chain"
         return self.world.chain
 
-    def _kill_chain_worker(self, node: Node) -> None:
+    def _kill_chain_worker(self, node: SimNode) -> None:
         worker = node.supervisor.running["chain"]
         if worker is not None and worker.alive:
             node.lose_worker(worker, "killed")
 
-    def _cut_off(self, node: Node) -> None:
+    def _cut_off(self, node: SimNode) -> None:
         """None of a node's endpoints answers for a while."""
         node.rpc_out_until = self.world.now + self.random.uniform(*OUTAGE_S)
 
-    def _cut_off_all(self, node: Node) -> None:
+    def _cut_off_all(self, node: SimNode) -> None:
         until = self.world.now + self.random.uniform(*OUTAGE_S)
         for each in self.world.nodes:
             each.rpc_out_until = until
 
-    def _reorganise(self, node: Node) -> None:
+    def _reorganise(self, node: SimNode) -> None:
         if self.world.profile.reorg_depth:
             self._chain.reorganise(self.random.randint(1, self.world.profile.reorg_depth))
 
-    def _evict(self, node: Node) -> None:
+    def _evict(self, node: SimNode) -> None:
         self._chain.evict()
 
-    def _raise_fee(self, node: Node) -> None:
+    def _raise_fee(self, node: SimNode) -> None:
         self._chain.raise_fee(self.random.uniform(1.5, 6.0))
         self.world.call_in(self.random.uniform(*DEAR_S), self._chain.lower_fee)
 
-    def _impoverish(self, node: Node) -> None:
+    def _impoverish(self, node: SimNode) -> None:
         """An account has next to nothing for a while."""
         self._chain.balances[node.account] = self.random.randrange(2 * CALL_WEI)
         self.world.call_in(self.random.uniform(*POOR_S), self._enrich, node)
 
-    def _enrich(self, node: Node) -> None:
+    def _enrich(self, node: SimNode) -> None:
         self._chain.balances.pop(node.account, None)
 
-    def _take_nonce(self, node: Node) -> None:
+    def _take_nonce(self, node: SimNode) -> None:
         """Another process uses the account: after what waits, or in its place for a higher fee."""
         chain = self._chain
         in_place = self.random.random() < 0.5
@@ -236,11 +236,11 @@ class Faults:
         fee = int(chain.fee * self.random.uniform(1.0, 3.0))
         chain.send(sign(Call("idle", node.account, str(self.world.now)), nonce, fee, tip=fee))
 
-    def _halt(self, node: Node) -> None:
+    def _halt(self, node: SimNode) -> None:
         """No blocks for a while."""
         self._chain.halted_until = self.world.now + self.random.uniform(*HALT_S)
 
-    def _bar(self, node: Node) -> None:
+    def _bar(self, node: SimNode) -> None:
         """The allow-list leaves a peer out for a while."""
         self._tell_contract("bar", node.peer)
         self.world.call_in(self.random.uniform(*BARRED_S), self._tell_contract, "allow", node.peer)
@@ -249,7 +249,7 @@ class Faults:
         chain = self._chain
         chain.send(sign(Call(kind, OWNER, peer), chain.pending_nonce_of(OWNER), 10 * FEE))
 
-    def _calm_chain(self, chain: Chain) -> None:
+    def _calm_chain(self, chain: SimChain) -> None:
         chain.calm_down()
         for node in self.world.nodes:
             self._tell_contract("allow", node.peer)
@@ -268,7 +268,7 @@ class Faults:
             self._stop(node)
 
 
-_FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
+_FAULTS: tuple[tuple[Callable[[Faults, SimNode], None], float], ...] = (
     (Faults._crash, 4.0),
     (Faults._crash_in_commit, 5.0),
     (Faults._crash_coordinator, 1.0),
@@ -287,7 +287,7 @@ _FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
     (Faults._fill_disk, 1.5),
 )
 _DHT_FAULTS = (*_FAULTS, (Faults._restore, 0.7))
-_CHAIN_FAULTS: tuple[tuple[Callable[[Faults, Node], None], float], ...] = (
+_CHAIN_FAULTS: tuple[tuple[Callable[[Faults, SimNode], None], float], ...] = (
     *_FAULTS,
     (Faults._kill_chain_worker, 4.0),
     (Faults._cut_off, 2.0),

@@ -24,8 +24,8 @@ from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import fold_commit
 from swarmd.shell.loop import INBOX_FACTS_MAX, Loop
-from swarmd.sim.ports.disk import WANTED_BYTES, Disk
-from swarmd.sim.ports.supervisor import Supervisor
+from swarmd.sim.ports.disk import WANTED_BYTES, SimDisk
+from swarmd.sim.ports.supervisor import SimSupervisor
 from swarmd.sim.ports.worker import SimWorker
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Crashed(Exception):
 class NodeLog:
     """The event log of one life, on the machine's disk."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimNode) -> None:
         self._node = node
         self._log = node.disk.log
 
@@ -77,7 +77,7 @@ class NodeLog:
         self._node.disk.snapshot = (len(self._log.commits), state)
 
 
-class Node:
+class SimNode:
     """One machine of the swarm."""
 
     def __init__(self, world: World, index: int, settings: Settings, pace_s: float, skew_s: float) -> None:
@@ -95,7 +95,7 @@ class Node:
         self.account = f"0xaccount{index}"  # that submissions to a contract come from
         self.rpc_out_until = 0.0  # no endpoint answers until then
         small = index % 2 == 1
-        self.disk = Disk(SMALL_COMMIT_EVENTS if small else None)
+        self.disk = SimDisk(SMALL_COMMIT_EVENTS if small else None)
         self.inbox_max = SMALL_INBOX_FACTS if small else INBOX_FACTS_MAX
         self.life = 0  # lives begun; facts of an earlier one are lost
         self.running = False
@@ -108,7 +108,7 @@ class Node:
         self.restored = False  # from a backup, which the log does not know yet
         self.checked_seq = 0  # events below it have been seen by the checks
         self.base = (0, State())  # so many commits were folded at an earlier restart, and what they came to
-        self.supervisor = Supervisor(self)
+        self.supervisor = SimSupervisor(self)
         self._turning = False  # facts are being committed
         self._deadlines: tuple[Deadline, ...] = ()
         self._wake_at = 0.0  # true time of the next look at the deadlines, 0 for none
@@ -146,7 +146,7 @@ class Node:
         self.busy_until = self.frozen_until = self._wake_at = 0.0
         self.crash_point = None
         self._deadlines = ()
-        self.supervisor = Supervisor(self)
+        self.supervisor = SimSupervisor(self)
         self.loop = self._make_loop(self.fold(self.base))
         self.base = (len(self.disk.log.commits), self.state)
         self.loop.begin(NodeStarted(self.settings, f"{self.peer}-{self.life}", restored=self.restored))

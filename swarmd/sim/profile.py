@@ -13,7 +13,7 @@ from swarmd.errors import ConfigError
 ChainPolicy = Literal["time", "reports", "manager"]
 
 
-class Profile(msgspec.Struct, frozen=True):
+class SimProfile(msgspec.Struct, frozen=True):
     """One swarm and its world; times are in seconds of simulated time.
 
     Rates are per node and hour, chances are between 0 and 1. Faults stop `calm_s` before the end, so that the swarm has
@@ -57,8 +57,8 @@ class Profile(msgspec.Struct, frozen=True):
     crowd: int = 300  # identities of a Sybil crowd
 
 
-CALM = Profile(faults=0.0, loss=0.0, duplicate=0.0, stale=0.0, failure=0.0, late_share=0.0, skew_s=0.0)
-BENCH = Profile(nodes=8, hours=12.0, faults=1.0, train_mean_s=10.0)  # what the speed of the simulator is measured on
+CALM = SimProfile(faults=0.0, loss=0.0, duplicate=0.0, stale=0.0, failure=0.0, late_share=0.0, skew_s=0.0)
+BENCH = SimProfile(nodes=8, hours=12.0, faults=1.0, train_mean_s=10.0)  # what the speed of the simulator is measured on
 
 ROUGH: dict[str, Any] = {  # fields of a profile for a chain that makes everything difficult at once
     "chain": True,
@@ -94,7 +94,7 @@ def draw_hostile(seed: int) -> dict[str, Any]:
     return {"hostile": named if random.random() < HOSTILE_SHARE else NONE, "crowd": random.choice(CROWDS)}
 
 
-def draw_profile(seed: int, **given: Any) -> Profile:
+def draw_profile(seed: int, **given: Any) -> SimProfile:
     """A profile for a seed, so that many seeds cover many kinds of swarms; `given` fields are kept as they are."""
     random = Random(seed ^ 0x5EED)
     drawn: dict[str, Any] = {
@@ -128,4 +128,4 @@ def draw_profile(seed: int, **given: Any) -> Profile:
         "jumps": random.choice((0.0, 0.0, 3.0)),
         "day_calls": random.choice((0, 0, 0, 40)),
     }
-    return Profile(**{**drawn, **draw_hostile(seed), **given})
+    return SimProfile(**{**drawn, **draw_hostile(seed), **given})

@@ -19,12 +19,12 @@ from swarmd.eventlog.commit import Commit
 from swarmd.sim.coroutines import loud_errors
 from swarmd.sim.faults import Faults
 from swarmd.sim.invariants.checks import Checks, InvariantBroken
-from swarmd.sim.node import Node
-from swarmd.sim.ports.chain import CALL_WEI, Chain, Receipt, Tx
+from swarmd.sim.node import SimNode
+from swarmd.sim.ports.chain import CALL_WEI, SimChain, SimReceipt, Tx
 from swarmd.sim.ports.chain_worker import ChainWorker
-from swarmd.sim.ports.contract import Contract, Rules
-from swarmd.sim.ports.dht import Dht, Report
-from swarmd.sim.profile import NONE, Profile, draw_profile
+from swarmd.sim.ports.contract import Rules, SimContract
+from swarmd.sim.ports.dht import SimDht, SimReport
+from swarmd.sim.profile import NONE, SimProfile, draw_profile
 from swarmd.sim.strangers.hostile import Hostile
 from swarmd.sim.strangers.stored_records import GuardedDht
 
@@ -51,7 +51,7 @@ class Summary(msgspec.Struct, frozen=True):
     """
 
     seed: int
-    profile: Profile
+    profile: SimProfile
     events: int
     commits: int
     replayed: int
@@ -82,7 +82,7 @@ class Summary(msgspec.Struct, frozen=True):
         return self.events / self.cpu_s
 
 
-def run(seed: int, profile: Profile | None = None, **given: Any) -> Summary:
+def run(seed: int, profile: SimProfile | None = None, **given: Any) -> Summary:
     """Play a swarm's life and check it.
 
     Args:
@@ -107,7 +107,7 @@ def run(seed: int, profile: Profile | None = None, **given: Any) -> Summary:
 class World:
     """Everything there is in one run."""
 
-    def __init__(self, seed: int, profile: Profile) -> None:
+    def __init__(self, seed: int, profile: SimProfile) -> None:
         self.seed = seed
         self.profile = profile
         self.random = Random(seed)
@@ -138,9 +138,9 @@ class World:
         self._trace = hashlib.blake2b(digest_size=TRACE_BYTES)
         self._buffer = bytearray()
         self.coordinator = "" if profile.chain else "peer-000"
-        self.dht = Dht(self) if profile.hostile == NONE else GuardedDht(self)
-        self.chain = Chain(self, self._make_contract()) if profile.chain else None
-        self.nodes: list[Node] = []
+        self.dht = SimDht(self) if profile.hostile == NONE else GuardedDht(self)
+        self.chain = SimChain(self, self._make_contract()) if profile.chain else None
+        self.nodes: list[SimNode] = []
         for index in range(profile.nodes):
             self.nodes.append(self._make_node(index))
         self.hostile = None if profile.hostile == NONE else Hostile(self)
@@ -154,14 +154,14 @@ class World:
         network = {name: getattr(profile, name) for name in ("loss", "duplicate", "stale", "failure")}
         return network | {name: chance * share for name, chance in MISBEHAVIOUR.items()}
 
-    def _make_contract(self) -> Contract:
+    def _make_contract(self) -> SimContract:
         profile = self.profile
         enough = max(1, math.ceil(profile.quorum * profile.nodes)) if profile.policy == "reports" else 0
         manager = "0xaccount0" if profile.policy == "manager" else ""
         rules = Rules(profile.stages, enough, 0 if manager else int(profile.stage_s), manager)
-        return Contract(rules, float(int(BEGIN)))
+        return SimContract(rules, float(int(BEGIN)))
 
-    def _make_node(self, index: int) -> Node:
+    def _make_node(self, index: int) -> SimNode:
         profile, random = self.profile, self.random
         mixed = random.choice(("finish-stage", "abandon"))
         settings = Settings(
@@ -182,7 +182,7 @@ class World:
             promised=Promised(profile.stage_s, profile.quorum, SEEN_S) if index and not profile.chain else None,
         )
         pace_s = profile.train_mean_s * random.uniform(0.6, 1.6)
-        node = Node(self, index, settings, pace_s, random.uniform(-1.0, 1.0) * profile.skew_s)
+        node = SimNode(self, index, settings, pace_s, random.uniform(-1.0, 1.0) * profile.skew_s)
         if profile.shared and index == 2:
             node.account = self.nodes[1].account
         return node
@@ -259,7 +259,7 @@ class World:
         """From a daemon's death to its next start."""
         return min(self.random.expovariate(1.0 / self.profile.restart_mean_s), RESTART_S_MAX)
 
-    def note_commit(self, node: Node, commit: Commit) -> None:
+    def note_commit(self, node: SimNode, commit: Commit) -> None:
         """A commit is durable: add it to the trace."""
         counts = self.counts
         counts["commits"] += 1
@@ -269,12 +269,12 @@ class World:
             self._trace.update(self._buffer)
             self._buffer.clear()
 
-    def note_report(self, node: Node, report: Report) -> None:
+    def note_report(self, node: SimNode, report: SimReport) -> None:
         """A report is published."""
         self.counts["reports"] += 1
         self.checks.on_report(node, report)
 
-    def note_room(self, node: Node, what: str, kept: bool) -> bool:
+    def note_room(self, node: SimNode, what: str, kept: bool) -> bool:
         """An honest node's record was kept by those who should, or found no room. Returns `kept`."""
         if not kept:
             self.checks.honest.on_no_room(node, what)
@@ -287,19 +287,19 @@ class World:
             if isinstance(worker, ChainWorker) and worker.alive:
                 worker.notice_head()
 
-    def note_receipt(self, receipt: Receipt) -> None:
+    def note_receipt(self, receipt: SimReceipt) -> None:
         """A block has a transaction."""
         self.checks.on_receipt(receipt)
 
-    def note_signed(self, node: Node, tx: Tx) -> None:
+    def note_signed(self, node: SimNode, tx: Tx) -> None:
         """An attempt was made; it is not sent yet."""
         self.checks.ledgers[node.index].claims.on_signed(tx)
 
-    def note_sent(self, node: Node, tx: Tx) -> None:
+    def note_sent(self, node: SimNode, tx: Tx) -> None:
         """An attempt leaves the node."""
         self.checks.ledgers[node.index].claims.on_sent(tx)
 
-    def note_refused(self, node: Node, command: Submit, code: str, answered: str) -> None:
+    def note_refused(self, node: SimNode, command: Submit, code: str, answered: str) -> None:
         """A chain worker gives a submission up; `answered` is the last error that the contract gave it there."""
         self.checks.ledgers[node.index].claims.on_refused(command, code, answered)
 
@@ -307,7 +307,7 @@ class World:
         """What an account may sign for in a day, 0 for any amount; in a calm world nothing bounds it."""
         return 0 if self.faults.over else self.profile.day_calls * CALL_WEI
 
-    def fail(self, node: Node | None, what: str) -> NoReturn:
+    def fail(self, node: SimNode | None, what: str) -> NoReturn:
         """Something that must not happen has happened."""
         raise InvariantBroken(self.seed, self.profile, self.now - BEGIN, node.name if node else "swarm", what)
 

@@ -24,15 +24,15 @@ from swarmd.training.batches.batch import bound_peer, count_rows
 from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, back_peers, judge_peers
 from swarmd.training.batches.metrics import name_stage
 from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
-from swarmd.training.batches.peer_schedule import Deal
+from swarmd.training.batches.peer_schedule import PeerSchedule
 from swarmd.training.batches.replay import Replay
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
-from swarmd.training.checkpoints.progress import Progress
-from swarmd.training.distributed.ranks import ALONE, Crew, Ranks, check_parts, check_together
+from swarmd.training.checkpoints.progress import TrainingState
+from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.kl import make_reference
-from swarmd.training.lr_schedule import Pace
+from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.checks import check_context, check_stages
 from swarmd.training.models.model import load_policy
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
@@ -55,7 +55,7 @@ def _no_figures(done: int, total: int, figures: dict[str, float]) -> None:
     """Nobody is listening."""
 
 
-class Engine:
+class TrainingEngine:
     """Everything a trainer process holds.
 
     Args:
@@ -72,7 +72,13 @@ class Engine:
     """
 
     def __init__(
-        self, config: Config, paths: DataPaths, peer: str, plan: Plan, ranks: Ranks = ALONE, crew: Crew | None = None
+        self,
+        config: Config,
+        paths: DataPaths,
+        peer: str,
+        plan: Plan,
+        ranks: Ranks = ALONE,
+        crew: OtherRanks | None = None,
     ) -> None:
         check_stages(plan, config.swarm)
         self._config = config
@@ -86,7 +92,7 @@ class Engine:
         check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
         self._scorer = Scorer(plan)
         self._checkpoints = Checkpoints(paths.checkpoints, config.training.checkpoints_kept)
-        self._pace = Pace(config.training)
+        self._pace = StepCallback(config.training)
         self._replay = Replay()
         self._stage: Stage | None = None
         self._reference = make_reference(
@@ -97,7 +103,7 @@ class Engine:
         self._trainer = self._make_trainer()
         check_parts(ranks.gather(self._micro_rows))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
-        self._progress = Progress(
+        self._progress = TrainingState(
             self.policy,
             plan,
             self._pace,
@@ -333,7 +339,7 @@ class Engine:
             self._sampler,
             self._scorer,
             islice(self._plan.draw(place, collected.material), rank, None, self._ranks.size),
-            Deal(
+            PeerSchedule(
                 collected.groups[rank :: self._ranks.size],
                 training.steps,
                 training.peer_questions,

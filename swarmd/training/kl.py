@@ -1,9 +1,9 @@
 """The KL term's reference: always the model that the node began with, here or in a reference server.
 
 TRL 1.16 loads a reference of its own when its `beta` is above 0. `SwarmTrainer` is made with 0, so it loads none, and
-is given the weight and a `Reference` afterwards: TRL then asks for the log-probabilities of its `ref_model`, and those
-come from here. Only with adapters and no server is it left to TRL, which switches them off for its reference: the base
-does not train, so it is what the node began with.
+is given the weight and a `KlReference` afterwards: TRL then asks for the log-probabilities of its `ref_model`, and
+those come from here. Only with adapters and no server is it left to TRL, which switches them off for its reference:
+the base does not train, so it is what the node began with.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from swarmd.errors import ConfigError
 from swarmd.http_server import load_token
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
-from swarmd.training.reference.client import ReferenceClient, Server
+from swarmd.training.reference.client import ReferenceClient, ReferenceServerAddress
 from swarmd.training.reference.scoring import Frozen, freeze
-from swarmd.training.reference.scoring import Reference as FrozenReference
+from swarmd.training.reference.scoring import ReferenceScorer as FrozenReference
 
 
-class Reference(Protocol):
+class KlReference(Protocol):
     """Whatever stands in TRL's `ref_model`."""
 
     def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
@@ -48,13 +48,13 @@ class FrozenCopy:
         self._temperature = temperature
 
     def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
-        """See `Reference`."""
+        """See `KlReference`."""
         return self._reference.log_probabilities(ids, mask, keep, self._temperature)
 
 
 def make_reference(
     policy: Policy, training: TrainingConfig, root: Path, name: str, cancellation: Callable[[], Cancellation]
-) -> Reference | None:
+) -> KlReference | None:
     """The reference of a node; None where there is none, or adapters are switched off instead.
 
     To be called while the policy has the weights that the node began with: before a checkpoint is loaded.
@@ -76,11 +76,13 @@ def make_reference(
             "training.reference.url is set, but a quantised model is no other's reference",
             "Leave training.reference.url empty: the adapters are switched off for the reference",
         )
-    server = Server(training.reference.url, load_token(training.reference.token, root), training.reference.call_s)
+    server = ReferenceServerAddress(
+        training.reference.url, load_token(training.reference.token, root), training.reference.call_s
+    )
     return ReferenceClient(server, policy.frozen_digest or policy.digest, training.temperature, name, cancellation)
 
 
-def use_reference(trainer: Any, beta: float, reference: Reference | None) -> None:
+def use_reference(trainer: Any, beta: float, reference: KlReference | None) -> None:
     """Have a trainer that was made with TRL's beta at 0 train with a KL term of weight `beta`."""
     trainer.beta = beta
     trainer.ref_model = reference

@@ -33,7 +33,7 @@ def rate_at(training: TrainingConfig, steps: int) -> float:
     return peak * max(left, 0.01)
 
 
-class Pace(TrainerCallback):
+class StepCallback(TrainerCallback):
     """Sets the learning rate, counts steps, tells of each, and stops between them when cancelled."""
 
     def __init__(self, training: TrainingConfig) -> None:

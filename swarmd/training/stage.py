@@ -17,18 +17,18 @@ from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Quoted, Rollouts
 from swarmd.swarms.scored import ScoredGroup, score_group
-from swarmd.training.batches.aside import Aside, Counts
+from swarmd.training.batches.aside import Counts, SetAsideTally
 from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
 from swarmd.training.batches.groups import Scorer, TrainingGroup, fit_prompt
-from swarmd.training.batches.metrics import Sums, Tally
+from swarmd.training.batches.metrics import StageMetrics, StageSums
 from swarmd.training.batches.objective import FOREIGN_KEY
-from swarmd.training.batches.peer_schedule import Deal
+from swarmd.training.batches.peer_schedule import PeerSchedule
 from swarmd.training.batches.publication import Publication
 from swarmd.training.batches.replay import Replay
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling.generation import Sampler
-from swarmd.training.sampling.turns import Limits, Turns
+from swarmd.training.sampling.turns import SamplingLimits, Turns
 from swarmd.training.trainer import REWARD_KEY
 
 LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit them
@@ -45,7 +45,7 @@ class StageKey(msgspec.Struct, frozen=True):
     stage: int
 
 
-class Part(msgspec.Struct):
+class RankPart(msgspec.Struct):
     """What one rank of several has generated in a stage."""
 
     reward_sum: float
@@ -54,7 +54,7 @@ class Part(msgspec.Struct):
     peer_groups: int
     groups: list[TrainingGroup]  # for the publication
     learnt: list[tuple[Question, Sequence[Score]]]
-    sums: Sums
+    sums: StageSums
     aside: dict[str, Counts]
 
 
@@ -75,7 +75,7 @@ class Stage:
         sampler: Sampler,
         scorer: Scorer,
         questions: Iterator[Question],
-        deal: Deal,
+        deal: PeerSchedule,
         seed: int,
         cancellation: Cancellation,
         quotes: bool = False,
@@ -86,7 +86,7 @@ class Stage:
         self._training = training
         self._policy = policy
         self._plan = plan
-        self._turns = Turns(plan, policy, sampler, Limits(training.completion_tokens, training.temperature))
+        self._turns = Turns(plan, policy, sampler, SamplingLimits(training.completion_tokens, training.temperature))
         self._scorer = scorer
         self._questions = questions
         self._bare = bare
@@ -102,17 +102,17 @@ class Stage:
         self._completions = 0
         self.last_reward = 0.0  # mean over the own completions of the last step
         self.tokens = 0
-        self.tally = Tally()
-        self.aside = Aside()
+        self.tally = StageMetrics()
+        self.aside = SetAsideTally()
         self._longest = 0  # tokens of this node's own completions in this stage
         self._learnt: list[tuple[Question, Sequence[Score]]] = []
         self._joined_groups = 0
 
     @property
-    def part(self) -> Part:
+    def part(self) -> RankPart:
         """What this process has generated, for the other ranks."""
         groups = list(self._publication.choose())
-        return Part(
+        return RankPart(
             self._reward_sum,
             self._completions,
             self.tokens,
@@ -127,7 +127,7 @@ class Stage:
         """Note what of peers' groups the steps, which are over, had no place for."""
         self.aside.note_passed(self._deal.count_passed())
 
-    def join(self, part: Part) -> None:
+    def join(self, part: RankPart) -> None:
         """Count what another rank has generated as this node's."""
         self._reward_sum += part.reward_sum
         self._completions += part.completions

@@ -31,7 +31,7 @@ from swarmd.training.batches.batch import computes_twice, count_rows
 from swarmd.training.batches.corroborate import (
     DOUBT_KEY,
     PEER_KEY,
-    Held,
+    HeldBack,
     PeerTokens,
     count_held,
     find_raised,
@@ -43,8 +43,8 @@ from swarmd.training.distributed.parallelism import SpreadKind, find_spread
 from swarmd.training.distributed.sharding import Holding, Replicas, hold
 from swarmd.training.distributed.zero import ZeroSeams, set_up_deepspeed
 from swarmd.training.gauges import Gauges
-from swarmd.training.kl import Reference, use_reference
-from swarmd.training.lr_schedule import Pace
+from swarmd.training.kl import KlReference, use_reference
+from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.adapters import lengthen_adapters
 from swarmd.training.models.model import Policy
 
@@ -66,8 +66,8 @@ def make_trainer(
     training: TrainingConfig,
     directory: Path,
     rollout: RolloutFunc,
-    pace: Pace,
-    reference: Reference | None = None,
+    pace: StepCallback,
+    reference: KlReference | None = None,
     micro_rows: int = 0,
 ) -> SwarmTrainer:
     """The one trainer of this process.
@@ -158,7 +158,7 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
     peer_gate: float = 0.0
     peer_tokens: PeerTokens = "all"
     peer_floor: float = 0.0
-    tell_held: Callable[[Held], None] = staticmethod(lambda held: None)
+    tell_held: Callable[[HeldBack], None] = staticmethod(lambda held: None)
     _pass: dict[str, Any] | None = None  # the part of the batch that the loss is taken of just now
     holding: Holding = Replicas()
     _shared: bool | None = None  # whether the shared computation agrees with TRL's; None until tried

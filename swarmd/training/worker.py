@@ -27,14 +27,14 @@ from swarmd.paths import DataPaths
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.distributed.ranks import ALONE, Crew, Ranks
+from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks
 from swarmd.training.footprint import find_excess, is_device_lost, is_out_of_memory, set_aside_loaded
 from swarmd.training.models.source import AUTO, locate_configured
 from swarmd.worker.child import Inbox, Outbox, serve
 from swarmd.worker.messages import Start, Stop
 
 if TYPE_CHECKING:
-    from swarmd.training.engine import Engine
+    from swarmd.training.engine import TrainingEngine
 
 PERMANENT = (ConfigError, ModelError, SwarmError)
 PROGRESS_S = 0.25  # least time between two progress messages of a stage
@@ -42,10 +42,10 @@ PROGRESS_S = 0.25  # least time between two progress messages of a stage
 _log = structlog.get_logger(__name__)
 
 
-class Trainer:
+class TrainerService:
     """Takes commands from the inbox and runs them on the engine."""
 
-    def __init__(self, engine: Engine, config: Config, outbox: Outbox, pusher: Pusher) -> None:
+    def __init__(self, engine: TrainingEngine, config: Config, outbox: Outbox, pusher: Pusher) -> None:
         self._engine = engine
         self._pusher = pusher
         self._config = config
@@ -159,8 +159,8 @@ class Trainer:
             self._outbox.progress("training", done, total, figures=figures)
 
 
-def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: Crew | None = None) -> Engine:
-    """Import torch and all that, and load model and plan. Raises what `Engine` and `make_plan` raise."""
+def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherRanks | None = None) -> TrainingEngine:
+    """Import torch and all that, and load model and plan. Raises what `TrainingEngine` and `make_plan` raise."""
     if config.training.threads:
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     if ranks.size == 1:
@@ -177,14 +177,16 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: Crew |
     from swarmd.swarms.registry import make_plan
 
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
-    from swarmd.training.engine import Engine
+    from swarmd.training.engine import TrainingEngine
     from swarmd.training.library_logging import quieten
 
     quieten()
-    return Engine(config, DataPaths(Path(start.data_dir)), start.peer, plan, ranks, crew)
+    return TrainingEngine(config, DataPaths(Path(start.data_dir)), start.peer, plan, ranks, crew)
 
 
-async def load_unless_stopped(load: Callable[[], Engine], inbox: Inbox) -> tuple[Engine | None, list[Command]]:
+async def load_unless_stopped(
+    load: Callable[[], TrainingEngine], inbox: Inbox
+) -> tuple[TrainingEngine | None, list[Command]]:
     """Load in a thread, which may take minutes, and listen to the daemon meanwhile.
 
     Returns:
@@ -194,7 +196,7 @@ async def load_unless_stopped(load: Callable[[], Engine], inbox: Inbox) -> tuple
         What `load` raises.
     """
     early: list[Command] = []
-    engine: Engine | None = None
+    engine: TrainingEngine | None = None
 
     async def listen(loading: anyio.CancelScope) -> None:
         async for message in inbox:
@@ -213,7 +215,7 @@ async def load_unless_stopped(load: Callable[[], Engine], inbox: Inbox) -> tuple
     return engine, early
 
 
-def end_unloaded(crew: Crew | None) -> NoReturn:
+def end_unloaded(crew: OtherRanks | None) -> NoReturn:
     """End as asked, without the thread that loads: Python would wait for it, and nothing of it is to be kept."""
     if crew is not None:
         crew.end()
@@ -251,7 +253,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     pusher = Pusher(config, paths, start.peer, outbox.observe)
     check_trackers(config)
     outbox.progress("loading", note=config.training.model)
-    crew = Crew(start, config.training, end_process) if config.training.processes > 1 else None
+    crew = OtherRanks(start, config.training, end_process) if config.training.processes > 1 else None
     ranks = crew.ranks if crew else ALONE
     engine, early = await load_unless_stopped(partial(load_engine, start, config, ranks, crew), inbox)
     if engine is None:
@@ -264,7 +266,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         TrainerReady(policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text)
     )
     try:
-        await Trainer(engine, config, outbox, pusher).run(inbox, early)
+        await TrainerService(engine, config, outbox, pusher).run(inbox, early)
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
     finally:

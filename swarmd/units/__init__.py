@@ -1,6 +1,6 @@
 """systemd units for nodes: written, explained, installed, removed, and compared with what they should be."""
 
-from swarmd.units.plan import Place, find_place
-from swarmd.units.reading import Difference, drift
+from swarmd.units.plan import ServicePaths, find_place
+from swarmd.units.reading import UnitDifference, drift
 
-__all__ = ["Difference", "Place", "drift", "find_place"]
+__all__ = ["ServicePaths", "UnitDifference", "drift", "find_place"]

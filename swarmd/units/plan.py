@@ -35,7 +35,7 @@ DEVICES = ("nvidiactl", "nvidia[0-9]*", "nvidia-uvm", "kfd", "dri/renderD*")  # 
 STOP_SLACK_S = 5.0  # as swarmd.daemon.service has it
 
 
-class Place(msgspec.Struct, frozen=True):
+class ServicePaths(msgspec.Struct, frozen=True):
     """Where a service's files lie. `instance` is empty for the one node of `swarmd.service`."""
 
     instance: str = ""
@@ -81,20 +81,20 @@ class Place(msgspec.Struct, frozen=True):
         return self.units / f"{unit or self.unit}.d" / name
 
 
-def find_place(instance: str = "", user: bool = False, home: Path | None = None) -> Place:
+def find_place(instance: str = "", user: bool = False, home: Path | None = None) -> ServicePaths:
     """The usual place. Raises UnitError for a name that no instance can have."""
     if instance and not INSTANCE.fullmatch(instance):
         raise UnitError(
             f"{instance!r} is no name for an instance", "Use 1 to 24 small letters, digits and hyphens between them"
         )
     if not user:
-        return Place(instance)
+        return ServicePaths(instance)
     own = home or Path.home()
     units, etc = own / ".config/systemd/user", own / ".config/swarmd"
-    return Place(instance, True, units, etc, state=own / ".local/share")
+    return ServicePaths(instance, True, units, etc, state=own / ".local/share")
 
 
-def place_with(data: Path) -> Place | None:
+def place_with(data: Path) -> ServicePaths | None:
     """The service that has its data there, if it is configured."""
     named = re.fullmatch(rf"swarmd(?:-({INSTANCE.pattern}))?", data.resolve().name)
     for user in (False, True) if named else ():
@@ -105,7 +105,7 @@ def place_with(data: Path) -> Place | None:
     return None
 
 
-def other_instances(place: Place) -> set[str]:
+def other_instances(place: ServicePaths) -> set[str]:
     """Units of this one's template that are installed or enabled beside it."""
     drop_ins = {
         path.parent.name.removesuffix(".d")
@@ -117,7 +117,7 @@ def other_instances(place: Place) -> set[str]:
 
 
 def plan(
-    place: Place, command: str, config: Config | None, gpu: bool | None = None, programs: bool | None = None
+    place: ServicePaths, command: str, config: Config | None, gpu: bool | None = None, programs: bool | None = None
 ) -> list[Planned]:
     """The units and drop-ins of a node.
 
@@ -138,7 +138,7 @@ def plan(
     return files + list(_drop_ins(place, config, gpu, programs))
 
 
-def plan_config(place: Place, source: Path, config: Config) -> Planned:
+def plan_config(place: ServicePaths, source: Path, config: Config) -> Planned:
     """The node's configuration, to be copied from `source`.
 
     Raises:
@@ -161,7 +161,7 @@ def _file(path: Path, unit: Unit, why: str) -> Planned:
     return Planned(path, render(unit), why)
 
 
-def _drop_ins(place: Place, config: Config | None, gpu: bool | None, programs: bool | None) -> Iterator[Planned]:
+def _drop_ins(place: ServicePaths, config: Config | None, gpu: bool | None, programs: bool | None) -> Iterator[Planned]:
     if place.instance:
         why = f"says that {place.unit} is installed, so that the template stays for it"
         yield _file(place.drop_in("00-instance.conf"), writing.instance_drop_in(place.instance), why)
@@ -186,7 +186,7 @@ def _drop_ins(place: Place, config: Config | None, gpu: bool | None, programs: b
         yield _file(place.drop_in("40-stop.conf"), writing.stop_drop_in(stop_s), why)
 
 
-def _devices(place: Place, gpu: bool) -> Iterator[Planned]:
+def _devices(place: ServicePaths, gpu: bool) -> Iterator[Planned]:
     if not gpu:
         why = "hides devices and more: this node trains on the CPU"
         yield _file(place.drop_in("10-cpu.conf"), writing.cpu_drop_in(), why)

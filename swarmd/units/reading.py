@@ -12,14 +12,14 @@ import msgspec
 from swarmd.units import plan as planning
 from swarmd.units import writing
 from swarmd.units.files import Planned, read, unmark
-from swarmd.units.plan import Place
+from swarmd.units.plan import ServicePaths
 from swarmd.units.program import find_command
 from swarmd.units.settings import CPU, HARDENING, LIFE, ORDER, PROGRAMS, Setting
 
 ADDED_UP = ("After", "Wants", "Environment", "EnvironmentFile", "LoadCredential", "SystemCallFilter", "WantedBy")
 
 
-class Line(NamedTuple):
+class UnitLine(NamedTuple):
     """A setting that stands in a file."""
 
     key: str
@@ -27,7 +27,7 @@ class Line(NamedTuple):
     file: Path
 
 
-class Difference(msgspec.Struct, frozen=True):
+class UnitDifference(msgspec.Struct, frozen=True):
     """Where an installed unit is not what this swarmd would write."""
 
     file: str
@@ -37,17 +37,17 @@ class Difference(msgspec.Struct, frozen=True):
     fix: str
 
 
-def lines_of(path: Path, text: str) -> list[Line]:
+def lines_of(path: Path, text: str) -> list[UnitLine]:
     """The settings of a unit file, continued lines put together."""
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         key, equals, value = line.strip().partition("=")
         if equals and not key.startswith(("#", ";", "[")):
-            found.append(Line(key.strip(), value.strip(), path))
+            found.append(UnitLine(key.strip(), value.strip(), path))
     return found
 
 
-def installed_files(place: Place) -> list[Path]:
+def installed_files(place: ServicePaths) -> list[Path]:
     """The unit's file and its drop-ins, in the order in which systemd reads them."""
     names = dict.fromkeys((place.template, place.unit))
     drop_ins = {path.name: path for name in names for path in (place.units / f"{name}.d").glob("*.conf")}
@@ -55,10 +55,10 @@ def installed_files(place: Place) -> list[Path]:
     return [path for path in (main, *(drop_ins[name] for name in sorted(drop_ins))) if path.is_file()]
 
 
-def effective(place: Place) -> list[Line]:
+def effective(place: ServicePaths) -> list[UnitLine]:
     """What is in force: of a setting that stands in several files, the last, or all where they add up."""
     lines = [line for path in installed_files(place) for line in lines_of(path, read(path) or "")]
-    kept: list[Line] = []
+    kept: list[UnitLine] = []
     for line in lines:
         if line.key not in ADDED_UP or not line.value:
             kept = [other for other in kept if other.key != line.key]
@@ -80,7 +80,7 @@ def reasons() -> dict[tuple[str, str], str]:
     return told
 
 
-def drift(place: Place | None = None, command: str = "") -> list[Difference]:
+def drift(place: ServicePaths | None = None, command: str = "") -> list[UnitDifference]:
     """How an installed service differs from what this swarmd would write for it; drop-ins of others are left alone.
 
     Args:
@@ -91,7 +91,7 @@ def drift(place: Place | None = None, command: str = "") -> list[Difference]:
         ConfigError: the node's configuration is wrong.
         UnitError: a unit cannot be read.
     """
-    where = place or Place()
+    where = place or ServicePaths()
     if not (where.units / where.template).exists():
         return []
     running = command or find_command(sys.executable, user=True)
@@ -103,19 +103,19 @@ def drift(place: Place | None = None, command: str = "") -> list[Difference]:
     return [difference for planned in expected for difference in _differences(planned, fix)]
 
 
-def _options(place: Place) -> str:
+def _options(place: ServicePaths) -> str:
     named = f" --instance {place.instance}" if place.instance else ""
     return named + (" --user" if place.user else "")
 
 
-def _differences(planned: Planned, fix: str) -> list[Difference]:
+def _differences(planned: Planned, fix: str) -> list[UnitDifference]:
     text = read(planned.path)
     if text is None:
-        return [Difference(str(planned.path), "", "", planned.why, fix)]
+        return [UnitDifference(str(planned.path), "", "", planned.why, fix)]
     there = _values(planned.path, unmark(text)[0])
     wanted = _values(planned.path, planned.text)
     return [
-        Difference(str(planned.path), key, there.get(key, ""), wanted.get(key, ""), fix)
+        UnitDifference(str(planned.path), key, there.get(key, ""), wanted.get(key, ""), fix)
         for key in dict.fromkeys((*wanted, *there))
         if there.get(key) != wanted.get(key)
     ]

@@ -18,7 +18,7 @@ from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
 from swarmd.errors import OtherSwarm, SwarmdError, UnitError
 from swarmd.eventlog.lock import take_lock
 from swarmd.paths import DataPaths
-from swarmd.units.plan import Place
+from swarmd.units.plan import ServicePaths
 
 KEY_BYTES_MAX = 64 * 1024
 
@@ -32,7 +32,7 @@ class Transfer(msgspec.Struct, frozen=True):
     there: bool  # the service has this node's data already
 
 
-def refuse_other_log(config: Path, loaded: Config, place: Place) -> None:
+def refuse_other_log(config: Path, loaded: Config, place: ServicePaths) -> None:
     """Raise OtherSwarm where the service's data, or the node's own, is of another swarm than the configuration."""
     for root in (place.data, config.parent / loaded.data):
         try:
@@ -43,7 +43,7 @@ def refuse_other_log(config: Path, loaded: Config, place: Place) -> None:
             continue  # a log that this user cannot read, or nobody: the start tells of it
 
 
-def find_transfer(config: Path, loaded: Config, place: Place) -> Transfer | None:
+def find_transfer(config: Path, loaded: Config, place: ServicePaths) -> Transfer | None:
     """Where the node of a configuration has its data, if that is not where its service has it; None without any.
 
     Raises:

@@ -18,7 +18,7 @@ from swarmd.web import api, pages
 from swarmd.web.http.answers import JsonAnswer, refusal, refusal_of
 from swarmd.web.http.background import Background, keep_up
 from swarmd.web.http.endpoints import Endpoint
-from swarmd.web.http.guard import Doors, Guard
+from swarmd.web.http.guard import AccessRules, RequestGuard
 from swarmd.web.http.login import Login
 from swarmd.web.http.openapi import openapi
 from swarmd.web.http.stream import Stream
@@ -43,11 +43,11 @@ def endpoints_of(
 
 def make_app(
     swarm: SwarmSource,
-    doors: Doors,
+    doors: AccessRules,
     node: LogNode | None = None,
     here: Here | None = None,
     background: Sequence[Background] = (),
-) -> Guard:
+) -> RequestGuard:
     """The application as a server runs it.
 
     Args:
@@ -88,7 +88,7 @@ def make_app(
         Route("/static/{name:path}", pages.serve_static),
         Route("/{rest:path}", pages.serve_page),
     ]
-    return Guard(Starlette(routes=routes, lifespan=running, exception_handlers=REFUSALS), doors, stream.end)
+    return RequestGuard(Starlette(routes=routes, lifespan=running, exception_handlers=REFUSALS), doors, stream.end)
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

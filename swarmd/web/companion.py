@@ -1,8 +1,8 @@
 """The process beside a node: serves its page, tells of its health, pushes its metrics.
 
-The daemon starts `python -m swarmd.web`, writes one line of JSON, `Order`, to its stdin and keeps that open; the end of
-stdin is the daemon's. Then this process ends too, but where it sends notifications it first stays long enough to tell
-that the daemon is gone.
+The daemon starts `python -m swarmd.web`, writes one line of JSON, `CompanionSetup`, to its stdin and keeps that open;
+the end of stdin is the daemon's. Then this process ends too, but where it sends notifications it first stays long
+enough to tell that the daemon is gone.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.paths import DataPaths
 from swarmd.web.app import make_app
 from swarmd.web.http.background import Background, keep_up
-from swarmd.web.http.guard import Doors
-from swarmd.web.http.server import Server, bind, configure_logging, url_of
+from swarmd.web.http.guard import AccessRules
+from swarmd.web.http.server import HttpServer, bind, configure_logging, url_of
 from swarmd.web.views.moments import cover_also
 from swarmd.web.views.node import LogNode, facts_of
 
@@ -40,7 +40,7 @@ LINGER_S_MAX = 600.0
 log = logging.getLogger("swarmd.web")
 
 
-class Order(msgspec.Struct, frozen=True):
+class CompanionSetup(msgspec.Struct, frozen=True):
     """What to do."""
 
     config: bytes  # as `swarmd.config.encode` has it
@@ -51,7 +51,7 @@ def main() -> int:
     """Run until stdin ends or SIGTERM. Returns the exit code."""
     configure_logging()
     try:
-        order = msgspec.json.decode(sys.stdin.buffer.readline(ORDER_BYTES_MAX), type=Order)
+        order = msgspec.json.decode(sys.stdin.buffer.readline(ORDER_BYTES_MAX), type=CompanionSetup)
         return run(decode(order.config), Path(order.root))
     except msgspec.DecodeError as error:
         print(f"ERROR this process is started by the daemon: {error}; try `swarmd dashboard`", file=sys.stderr)
@@ -76,8 +76,8 @@ def run(config: Config, root: Path) -> int:
     token = load_token(config.web.token, root)
     check_listen(address, token, "the page of [web]")
     endpoint = bind(address)
-    app = make_app(node, Doors(address, token, config.web.hosts), node, background=background)
-    server = Server(app, lambda: print(url_of(endpoint), flush=True))
+    app = make_app(node, AccessRules(address, token, config.web.hosts), node, background=background)
+    server = HttpServer(app, lambda: print(url_of(endpoint), flush=True))
 
     def stop() -> None:
         server.should_exit = True

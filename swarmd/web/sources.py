@@ -16,7 +16,7 @@ class Unavailable(SwarmdError):
     """What was asked for cannot be told now; the message says why."""
 
 
-class Beacon:
+class ChangeSignal:
     """Tells that something changed to everybody who waits; for one event loop."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class SwarmSource(Protocol):
         changes: rung whenever a view, a curve or the gossip may have changed.
     """
 
-    changes: Beacon
+    changes: ChangeSignal
 
     async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
         """Where the swarm is and who takes part, the first `peers_max` by rank.

@@ -18,7 +18,7 @@ from swarmd.observe.logging.secret_locations import known_secrets
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.paths import DataPaths
 from swarmd.web.app import make_app
-from swarmd.web.http.guard import Doors
+from swarmd.web.http.guard import AccessRules
 from swarmd.web.http.server import serve, url_of
 from swarmd.web.views.moments import cover_also
 from swarmd.web.views.node import LogNode, facts_of
@@ -77,7 +77,7 @@ def _serve(show: Show) -> None:
         cover_also(known_secrets(config, paths.root))
     metrics = Metrics(paths, limits_of(config) if config else None)
     node = LogNode(paths, facts_of(config), metrics, Path(show.archive) if show.archive else None)
-    doors = Doors(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
+    doors = AccessRules(Address(*show.listen), load_token(show.token, paths.root), show.hosts)
     endpoint = socket.socket(fileno=show.descriptor)
     url = url_of(endpoint)
 

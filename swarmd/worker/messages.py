@@ -12,14 +12,14 @@ from swarmd.core.commands import Command
 from swarmd.core.events import Event
 
 
-class Message(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
+class WorkerMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
     """Base of all messages."""
 
 
 # --- daemon to worker ---
 
 
-class Start(Message, frozen=True, tag="start"):
+class Start(WorkerMessage, frozen=True, tag="start"):
     """First frame: who the worker is. `config` is the node's configuration, as `swarmd.config.encode` made it."""
 
     config: bytes
@@ -27,15 +27,15 @@ class Start(Message, frozen=True, tag="start"):
     peer: str = ""  # this node's peer id, which the daemon read from the identity
 
 
-class Perform(Message, frozen=True, tag="perform"):
+class Perform(WorkerMessage, frozen=True, tag="perform"):
     command: Command
 
 
-class Ping(Message, frozen=True, tag="ping"):
+class Ping(WorkerMessage, frozen=True, tag="ping"):
     number: int
 
 
-class Stop(Message, frozen=True, tag="stop"):
+class Stop(WorkerMessage, frozen=True, tag="stop"):
     """End by yourself within `grace_s`; the daemon kills what is left."""
 
     grace_s: float
@@ -47,13 +47,13 @@ ToWorker = Start | Perform | Ping | Stop
 # --- worker to daemon ---
 
 
-class Observed(Message, frozen=True, tag="observed"):
+class Observed(WorkerMessage, frozen=True, tag="observed"):
     """A fact for the event log."""
 
     event: Event
 
 
-class Progress(Message, frozen=True, tag="progress"):
+class Progress(WorkerMessage, frozen=True, tag="progress"):
     """How far a running command is: for status and metrics only, never logged as an event."""
 
     what: str  # e.g. "training", "connecting"
@@ -63,11 +63,11 @@ class Progress(Message, frozen=True, tag="progress"):
     figures: dict[str, float] = {}  # e.g. tokens_per_s, eta_s, peers
 
 
-class Pong(Message, frozen=True, tag="pong"):
+class Pong(WorkerMessage, frozen=True, tag="pong"):
     number: int
 
 
-class Fault(Message, frozen=True, tag="fault"):
+class Fault(WorkerMessage, frozen=True, tag="fault"):
     """The worker is about to end for this reason; `permanent` when a restart cannot help."""
 
     reason: str

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from swarmd.backup.bundle import MANIFEST, Manifest, open_bundle, slice_of, write_bundle
+from swarmd.backup.bundle import MANIFEST, BundleManifest, open_bundle, slice_of, write_bundle
 from swarmd.cli import run_command
 from swarmd.config import ChainConfig, Config, HubConfig, ResultsConfig, SwarmConfig, WebConfig
 from swarmd.core.state import State
@@ -210,7 +210,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a bundle's files are searched for, and what doctor is asked about."""
     found: list[str] = []
 
-    def write(log: Path, out: Path, texts: dict[str, bytes], secrets: frozenset[str], *rest: Any) -> Manifest:
+    def write(log: Path, out: Path, texts: dict[str, bytes], secrets: frozenset[str], *rest: Any) -> BundleManifest:
         found.extend(secrets)
         return write_bundle(log, out, texts, secrets, *rest)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.backup.archive import MANIFEST, Manifest, is_member
-from swarmd.backup.create import Plan, make_backup
+from swarmd.backup.archive import MANIFEST, BackupManifest, is_member
+from swarmd.backup.create import BackupPlan, make_backup
 from swarmd.backup.restore import IDENTITY, _check_keys, check_backup, restore_backup
 from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
@@ -26,8 +26,8 @@ from swarmd.paths import DataPaths
 from tests.backup.crash import dying
 from tests.backup.making import BODY, PASSPHRASE, SECRET, make_checkpoint, make_node
 
-SEALED = Plan(PASSPHRASE)
-OPEN = Plan(None)
+SEALED = BackupPlan(PASSPHRASE)
+OPEN = BackupPlan(None)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_configuration_with_a_secret_in_it_is_no_open_file(node: DataPaths, ou
 def test_checkpoints_can_be_left_out_and_a_damaged_one_is_passed_over(node: DataPaths, tmp_path: Path) -> None:
     (make_checkpoint(node, 9) / "model.safetensors").write_bytes(b"damaged")
     assert make_backup(node, tmp_path / "a.tar", OPEN).checkpoint == "r000000003-s0000"
-    assert make_backup(node, tmp_path / "b.tar", Plan(None, checkpoint=False)).checkpoint == ""
+    assert make_backup(node, tmp_path / "b.tar", BackupPlan(None, checkpoint=False)).checkpoint == ""
     assert not [name for name in names(tmp_path / "b.tar") if name.startswith("checkpoints/")]
 
 
@@ -110,7 +110,7 @@ def test_a_running_node_is_copied_up_to_a_commit(node: DataPaths, out: Path, tmp
         assert segment is not None
         os.pwrite(segment._descriptor, b"\x07\0\0\0half a frame", segment.size_bytes)  # an append in progress
         with pytest.raises(LogInUse):
-            make_backup(node, tmp_path / "moved.tar.gz", Plan(None, for_move=True))
+            make_backup(node, tmp_path / "moved.tar.gz", BackupPlan(None, for_move=True))
         assert not (tmp_path / "moved.tar.gz").exists()
         assert make_backup(node, out, OPEN).next_seq == end
     assert check_backup(out).next_seq == end
@@ -247,7 +247,7 @@ def test_a_restored_directory_carries_a_note_for_the_next_start(node: DataPaths,
 
 
 def test_a_move_closes_the_old_directory_and_goes_on_in_the_new_one(node: DataPaths, out: Path, tmp_path: Path) -> None:
-    make_backup(node, out, Plan(PASSPHRASE, for_move=True))
+    make_backup(node, out, BackupPlan(PASSPHRASE, for_move=True))
     with pytest.raises(IdentityInUse) as refused:
         refuse_moved(node)
     assert refused.value.exit_code == 79 and str(node.moved) in refused.value.fix
@@ -263,7 +263,7 @@ def test_only_a_fresh_backup_of_a_move_goes_on_where_it_was(
     make_backup(node, out, OPEN)
     with pytest.raises(BackupError, match="may have gone on"):
         restore_backup(out, tmp_path / "new", None, moved=True)
-    make_backup(node, tmp_path / "move.tar.gz", Plan(None, for_move=True))
+    make_backup(node, tmp_path / "move.tar.gz", BackupPlan(None, for_move=True))
     later = time.time() + 2 * 86400
     monkeypatch.setattr("swarmd.backup.restore.time.time", lambda: later)
     with pytest.raises(BackupError, match="older than a day"):
@@ -273,9 +273,9 @@ def test_only_a_fresh_backup_of_a_move_goes_on_where_it_was(
 
 
 def test_a_node_that_moved_does_not_move_again(node: DataPaths, out: Path, tmp_path: Path) -> None:
-    make_backup(node, out, Plan(PASSPHRASE, for_move=True))
+    make_backup(node, out, BackupPlan(PASSPHRASE, for_move=True))
     with pytest.raises(IdentityInUse, match="was moved away"):
-        make_backup(node, tmp_path / "again.tar.gz", Plan(PASSPHRASE, for_move=True))
+        make_backup(node, tmp_path / "again.tar.gz", BackupPlan(PASSPHRASE, for_move=True))
     assert not (tmp_path / "again.tar.gz").exists()
     assert not make_backup(node, tmp_path / "plain.tar.gz", OPEN).for_move, "but what lies there can be kept"
 
@@ -284,7 +284,7 @@ def test_at_no_step_of_a_move_is_there_an_archive_and_an_open_directory(node: Da
     for step in count():
         out = tmp_path / f"{step}.tar"
         with dying(step) as died:
-            make_backup(node, out, Plan(None, for_move=True))
+            make_backup(node, out, BackupPlan(None, for_move=True))
         assert node.moved.exists() or not out.exists()
         node.moved.unlink(missing_ok=True)
         if not died():
@@ -300,7 +300,7 @@ def test_an_archive_that_cannot_be_put_in_place_closes_nothing(
 
     monkeypatch.setattr(os, "link", came_meanwhile)
     with pytest.raises(BackupError, match="File exists"):
-        make_backup(node, out, Plan(None, for_move=True))
+        make_backup(node, out, BackupPlan(None, for_move=True))
     refuse_moved(node)
 
 
@@ -310,7 +310,7 @@ def test_the_note_of_a_restore_moves_along_until_a_start_has_read_it(
     made_at = make_backup(node, out, OPEN).made_at
     first, moved, second = (DataPaths(tmp_path / name) for name in ("first", "moved", "second"))
     restore_backup(out, first.root, None, from_round=40)
-    make_backup(first, tmp_path / "move.tar.gz", Plan(None, for_move=True))
+    make_backup(first, tmp_path / "move.tar.gz", BackupPlan(None, for_move=True))
     restore_backup(tmp_path / "move.tar.gz", moved.root, None, moved=True)
     assert read_restored(moved) == read_restored(first), "its log is as old as it was"
     restore_backup(tmp_path / "move.tar.gz", second.root, None, from_round=30)
@@ -326,7 +326,7 @@ QUESTIONS = b'{"prompt": "1+1", "answer": "2"}\n' * 100_000
 @pytest.mark.parametrize("name", ["questions.jsonl", "mine/of the school.jsonl"])
 @pytest.mark.parametrize("plan", [SEALED, OPEN])
 def test_the_file_of_questions_goes_along_whatever_its_size(
-    name: str, plan: Plan, node: DataPaths, out: Path, tmp_path: Path
+    name: str, plan: BackupPlan, node: DataPaths, out: Path, tmp_path: Path
 ) -> None:
     path = node.root / name
     path.parent.mkdir(exist_ok=True)
@@ -406,4 +406,4 @@ def test_a_backup_of_a_later_format_is_refused(tmp_path: Path) -> None:
         tar.addfile(info, io.BytesIO(raw))
     with pytest.raises(BackupError, match="format 2"):
         check_backup(tmp_path / "later.tar")
-    assert "format" in Manifest.__struct_fields__
+    assert "format" in BackupManifest.__struct_fields__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from swarmd.backup.create import Plan, make_backup
+from swarmd.backup.create import BackupPlan, make_backup
 from swarmd.backup.restore import check_backup, restore_backup
 from swarmd.core.events import NodeStarted, ReportPublished, RoundAnnounced, StageTrained
 from swarmd.eventlog.offline.replay import verify
@@ -18,7 +18,7 @@ def test_a_node_that_comes_back_from_an_old_backup_reports_no_round_twice(tmp_pa
     with fake_node(tmp_path, rounds=0, start_s=1) as node:
         node.start()
         node.until(lambda: len(node.events_of(StageTrained)) >= 2)
-        made = make_backup(node.paths, out, Plan(PASSPHRASE, config=node.config))
+        made = make_backup(node.paths, out, BackupPlan(PASSPHRASE, config=node.config))
         assert check_backup(out, PASSPHRASE) == made
         opened_then = max(event.round for event in node.events_of(RoundAnnounced))
         node.until(lambda: node.events_of(RoundAnnounced)[-1].round > opened_then + 2)
@@ -46,7 +46,7 @@ def test_a_node_that_moved_starts_only_where_it_went(tmp_path: Path) -> None:
         node.until(lambda: len(node.events_of(StageTrained)) >= 2)
         assert node.stop() == 0
         trained = len(node.events_of(StageTrained))
-        make_backup(node.paths, out, Plan(PASSPHRASE, for_move=True))
+        make_backup(node.paths, out, BackupPlan(PASSPHRASE, for_move=True))
         node.start()
         assert node.wait() == 79
         assert "was moved away" in node.lines()[-1]["message"]

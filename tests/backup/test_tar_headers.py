@@ -15,7 +15,7 @@ import pytest
 
 from swarmd.backup.bundle import MANIFEST, open_bundle
 from swarmd.backup.restore import check_backup, restore_backup
-from swarmd.backup.tar_headers import HEADER_BYTES_MAX, Header, each_member
+from swarmd.backup.tar_headers import HEADER_BYTES_MAX, BoundedTarHeader, each_member
 from swarmd.errors import BackupError, BundleError
 
 MIB = 2**20
@@ -114,7 +114,7 @@ def test_ordinary_long_names_and_odd_times_are_read(tmp_path: Path) -> None:
             info = tarfile.TarInfo("checkpoints/" + "x" * 200)
             info.size, info.mtime = 1, 1.5  # type: ignore[assignment]
             tar.addfile(info, io.BytesIO(b"x"))
-        with tarfile.open(tmp_path / "ours.tar", tarinfo=Header) as tar:
+        with tarfile.open(tmp_path / "ours.tar", tarinfo=BoundedTarHeader) as tar:
             assert [member.name for member in each_member(tar)] == [info.name]
     assert os.pathconf("/", "PC_PATH_MAX") <= HEADER_BYTES_MAX
 
@@ -125,7 +125,7 @@ def test_members_are_not_kept(tmp_path: Path) -> None:
         for number in range(50):
             tar.addfile(tarfile.TarInfo(str(number)))
     for mode in ("r:", "r|"):
-        with tarfile.open(tmp_path / "many.tar", mode, tarinfo=Header) as tar:  # type: ignore[call-overload]
+        with tarfile.open(tmp_path / "many.tar", mode, tarinfo=BoundedTarHeader) as tar:  # type: ignore[call-overload]
             assert [int(member.name) for member in each_member(tar) if not tar.members] == list(range(50))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.backup.create import Plan, make_backup
+from swarmd.backup.create import BackupPlan, make_backup
 from swarmd.backup.restore import restore_backup
 from swarmd.daemon.notes import read_restored
 from swarmd.daemon.upgrade import take_over
@@ -31,7 +31,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
 @pytest.fixture(scope="module")
 def archive(node: DataPaths) -> Path:
     out = node.root.parent / "node.tar.gz"
-    make_backup(node, out, Plan(None))
+    make_backup(node, out, BackupPlan(None))
     return out
 
 
@@ -66,7 +66,7 @@ def test_a_mount_point_is_restored_into(node: DataPaths, archive: Path, mounted:
 
 
 def test_with_keys_too(node: DataPaths, tmp_path: Path, mounted: Path) -> None:
-    make_backup(node, tmp_path / "sealed.tar", Plan(PASSPHRASE))
+    make_backup(node, tmp_path / "sealed.tar", BackupPlan(PASSPHRASE))
     restore_backup(tmp_path / "sealed.tar", mounted, PASSPHRASE)
     assert (mounted / "identity.key").read_bytes() == (node.root / "identity.key").read_bytes()
 

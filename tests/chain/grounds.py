@@ -20,8 +20,8 @@ from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints.heads import Heads
 from swarmd.chain.endpoints.lag import RpcEndpoints
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.requirements import Terms
-from swarmd.chain.watching.logs import Entry, decode_log, topic_of
+from swarmd.chain.requirements import ChainRequirements
+from swarmd.chain.watching.logs import LogEntry, decode_log, topic_of
 from swarmd.chain.watching.watcher import Watcher
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
@@ -91,7 +91,7 @@ class Watch:
     def __init__(self, config: ChainConfig, stages: int = 1, peer: str = "me") -> None:
         self.rpc = Rpc(config.rpc, config.chain_id, config.call_s)
         self.coordinator = Coordinator(self.rpc, config.contract, config.from_block, config.range_blocks)
-        terms = Terms(config, stages, peer, self.coordinator)
+        terms = ChainRequirements(config, stages, peer, self.coordinator)
         self.events: list[Event] = []
         self.times: list[float] = []
         self._grown = asyncio.Event()
@@ -300,10 +300,10 @@ def result(call: dict[str, Any], value: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": call["id"], "result": value}
 
 
-def entry_of(peer: str, index: int = 0, data_chars: int = 0) -> Entry:
+def entry_of(peer: str, index: int = 0, data_chars: int = 0) -> LogEntry:
     """An entry of PeerRegistered, its data filled up to this length."""
     data = "0x" + encode(["string"], [peer]).hex()
     topics = (topic_of("PeerRegistered(address,string)"), "0x" + 64 * "1")
-    return Entry(
+    return LogEntry(
         "0x" + 40 * "1", topics, data.ljust(data_chars, "0"), "0x5", "0x" + 64 * "a", "0x" + 64 * "b", hex(index)
     )

@@ -20,8 +20,8 @@ from swarmd.chain.contract import (
     read_call,
     refusal_of,
 )
-from swarmd.chain.coordinator import Coordinator, Policy
-from swarmd.chain.decoding import Malformed, values_of
+from swarmd.chain.coordinator import Coordinator, RoundPolicy
+from swarmd.chain.decoding import MalformedAbi, values_of
 from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.watching.logs import PEER_CHARS_MAX, PLACE_MAX, WINNERS_MAX, topic_of
@@ -93,7 +93,7 @@ def test_any_bytes_are_a_value_or_an_error(encoded: bytes) -> None:
     for types in (["uint256"], ["string"], ["string[]"], ["address[]"], ["string[][]"]):
         try:
             values = values_of(types, encoded)
-        except Malformed:
+        except MalformedAbi:
             continue
         assert len(values) == 1
 
@@ -255,7 +255,7 @@ async def test_everything_is_read_by_type(ground: Ground) -> None:
     calls = Rpc([ground.url], CHAIN_ID, 2.0)
     contract = Coordinator(calls, ground.contract)
     assert await contract.place() == (2, 0) and await contract.stages() == 1
-    assert await contract.policy() == Policy(1, 60) and await contract.can_advance()
+    assert await contract.policy() == RoundPolicy(1, 60) and await contract.can_advance()
     assert await contract.extensions() == 1
     assert await contract.eoa("name.eth") == swarm.alice and await contract.eoa("nobody") == ""
     assert await contract.has_reward(2, 0, "me") and not await contract.has_reward(1, 0, "me")
@@ -303,7 +303,7 @@ async def test_a_contract_of_an_earlier_version_is_read_too(ground: Ground, vers
         swarm.send(swarm.alice, INT_REWARD, 1, 0, 5, "me")
         ground.mine(35)
         assert await contract.opened_at() == ground.w3.eth.get_block(moved)["timestamp"]
-        assert await contract.extensions() == 0 and await contract.policy() == Policy(0, 0)
+        assert await contract.extensions() == 0 and await contract.policy() == RoundPolicy(0, 0)
         assert not await contract.can_advance() and await contract.members(["x"]) == (True,)
         assert await contract.has_reward(1, 0, "me", swarm.alice) and await contract.has_reward(1, 0, "me")
         assert not await contract.has_reward(1, 0, "you", swarm.bob)

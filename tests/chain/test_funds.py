@@ -17,7 +17,7 @@ from swarmd.chain import funds as module
 from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import QUANTITY_MAX, Ethereum
 from swarmd.chain.funds import KEPT_S, Funds
-from swarmd.chain.worker import Worker
+from swarmd.chain.worker import ChainService
 from swarmd.config import ChainConfig, Config, FeesConfig, ProxyConfig, SwarmConfig, encode
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import CommandFailed
@@ -255,7 +255,7 @@ async def test_a_real_account_on_a_real_chain(ground: Ground) -> None:
 async def test_only_a_known_account_is_asked_about(tmp_path: Path, fields: dict[str, Any], account: str) -> None:
     chain = replace(CHAIN, **fields)
     whole = Config(swarm=SwarmConfig(id="test-swarm", kind="test"), chain=chain)
-    worker = Worker(whole, chain, Start(encode(whole), str(tmp_path), "me"), Outbox(-1))
+    worker = ChainService(whole, chain, Start(encode(whole), str(tmp_path), "me"), Outbox(-1))
     assert (worker.funds is not None) == bool(account)
 
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from swarmd.chain.fees import GWEI, Price
-from swarmd.chain.ports import MinedTransaction, Signed
-from swarmd.chain.submitting.broadcasting import Way
+from swarmd.chain.ports import MinedTransaction, SignedTransaction
+from swarmd.chain.submitting.broadcasting import Broadcaster
 from swarmd.chain.submitting.sender import Mined
-from swarmd.chain.submitting.submission_events import Telling
-from swarmd.chain.submitting.tracking import Following
+from swarmd.chain.submitting.submission_events import SubmissionReporter
+from swarmd.chain.submitting.tracking import TrackedSubmission
 from swarmd.chain.submitting.wallet import Wallet
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
@@ -55,13 +55,13 @@ class Chain:
     def content_of(self, command: Submit, peer: str) -> bytes:
         return command.submission.encode()
 
-    def sign(self, said: Signed) -> Prepared:
+    def sign(self, said: SignedTransaction) -> Prepared:
         words = f"{said.nonce} {said.price.fee_wei} {said.price.tip_wei} {said.to} {said.content.decode()}"
         return Prepared(f"0x{hash(words)}", said.nonce, words.encode(), str(said.price.fee_wei))
 
-    def read(self, prepared: Prepared) -> Signed:
+    def read(self, prepared: Prepared) -> SignedTransaction:
         nonce, fee, tip, to, content = prepared.raw.decode().split(" ")
-        return Signed(int(nonce), Price(int(fee), int(tip)), 100_000, to, content.encode())
+        return SignedTransaction(int(nonce), Price(int(fee), int(tip)), 100_000, to, content.encode())
 
     def mine(self, prepared: Prepared, to: str = CONTRACT) -> None:
         self.receipts[prepared.hash] = MinedTransaction(BLOCK, True, 100_000, GWEI, "", to)
@@ -168,10 +168,10 @@ async def test_at_the_highest_price_the_lowest_nonce_is_sent_again_too() -> None
             sent.append(prepared)
             return prepared.hash
 
-    following = Following(Submit(REWARD.id, REWARD.submission, "reward", 1, 0, prepared=(low, high)))
+    following = TrackedSubmission(Submit(REWARD.id, REWARD.submission, "reward", 1, 0, prepared=(low, high)))
     following.pushed_at = 0.0
-    telling = Telling(lambda event: None, lambda following: None)
-    await Way("me", cast(Any, Sender()), cast(Any, None), cast(Any, None), telling, 1.0).push(following)
+    telling = SubmissionReporter(lambda event: None, lambda following: None)
+    await Broadcaster("me", cast(Any, Sender()), cast(Any, None), cast(Any, None), telling, 1.0).push(following)
     assert sent == [low, high]
 
 
@@ -183,7 +183,7 @@ async def test_one_that_was_mined_before_its_stage_began_is_tried_again() -> Non
         async def explain(self, peer: str, command: Submit, mined: Mined) -> None:
             raise ContractRefused("InvalidStageNumber", "the call was refused: InvalidStageNumber")
 
-    telling = Telling(told.append, lambda following: None)
-    way = Way("me", cast(Any, Sender()), cast(Any, None), cast(Any, None), telling, 1.0)
-    await way.end_reverted(Following(REWARD), Mined("0xa", BLOCK, succeeded=False))
+    telling = SubmissionReporter(told.append, lambda following: None)
+    way = Broadcaster("me", cast(Any, Sender()), cast(Any, None), cast(Any, None), telling, 1.0)
+    await way.end_reverted(TrackedSubmission(REWARD), Mined("0xa", BLOCK, succeeded=False))
     assert told == [SubmissionLost(REWARD.submission, "the call was refused: InvalidStageNumber")]

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmd.chain import onchain_standings, standings
-from swarmd.chain.onchain_standings import Readout, read_out
-from swarmd.chain.standings import ORDERS, PeerStanding, Standings, rank
+from swarmd.chain.onchain_standings import OnchainStandings, read_out
+from swarmd.chain.standings import ORDERS, ChainStandings, PeerStanding, rank
 from swarmd.core.events import (
     AnyChainLog,
     ChainBlock,
@@ -85,7 +85,7 @@ def naive(chain: dict[int, ChainBlock]) -> dict[str, PeerStanding]:
 def test_the_fold_is_the_naive_sum_of_the_blocks_that_stand(
     steps: list[tuple[int, int, tuple[AnyChainLog, ...]]], limit: int
 ) -> None:
-    fold, chain, hashes = Standings(), {}, iter(range(1_000_000))
+    fold, chain, hashes = ChainStandings(), {}, iter(range(1_000_000))
     for dropped, gap, logs in steps:
         if dropped > 3 and chain:
             fork = max(max(chain) - dropped + 3, 0)
@@ -103,7 +103,7 @@ def test_the_fold_is_the_naive_sum_of_the_blocks_that_stand(
 
 
 def test_a_block_in_the_place_of_another_drops_it_and_what_follows() -> None:
-    fold = Standings()
+    fold = ChainStandings()
     for number, hash, reward in ((1, "0x1", "5"), (2, "0x2", "7"), (3, "0x3", "9"), (2, "0x22", "100")):
         fold.take(ChainBlock(BlockRef(number, hash), (RewardLog(0, "0x", "0xA", "a", number, 0, reward),)))
     assert fold.standings()["a"].reward == 105
@@ -111,7 +111,7 @@ def test_a_block_in_the_place_of_another_drops_it_and_what_follows() -> None:
 
 def test_old_blocks_are_sealed_and_a_reorganisation_below_them_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standings, "OPEN_BLOCKS_MAX", 3)
-    fold = Standings()
+    fold = ChainStandings()
     for number in range(10):
         fold.take(ChainBlock(BlockRef(number, hex(number)), (RewardLog(0, "0x", "0xA", "a", number, 0, "1"),)))
     assert fold.standings()["a"] == PeerStanding("a", "0xA", 10, 10, 10)
@@ -191,7 +191,7 @@ class Played:
         }
 
 
-def read(url: str, swarm: Swarm, from_block: int = 0) -> Readout:
+def read(url: str, swarm: Swarm, from_block: int = 0) -> OnchainStandings:
     return anyio.run(partial(read_out, [url], swarm.contract.address, from_block))
 
 

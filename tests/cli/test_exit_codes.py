@@ -12,13 +12,13 @@ import pytest
 from swarmd import errors
 from swarmd.cli import VERBS, load_verb, run_command
 from swarmd.errors import EXIT_FOR_ROOM, ExitCode, SwarmdError
-from swarmd.secret_files import Kind, Secret, read_secret, write_secret
+from swarmd.secret_files import Secret, SecretKind, read_secret, write_secret
 
 MANUAL = (Path(__file__).resolve().parents[2] / "docs" / "OPERATING.md").read_text()
 SECTION = MANUAL.partition("## Exit codes")[2].partition("\n## ")[0]
 CODES = {code for name, code in vars(ExitCode).items() if name.isupper()}
 KINDS = [
-    Kind(noun, error, 99)
+    SecretKind(noun, error, 99)
     for noun, error in [
         ("keystore", errors.KeystoreError),
         ("token file", errors.ConfigError),
@@ -135,7 +135,7 @@ def test_a_file_that_is_not_there_ends_every_verb_with_66(
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
-def test_a_secret_ends_alike_whatever_it_is(kind: Kind, tmp_path: Path) -> None:
+def test_a_secret_ends_alike_whatever_it_is(kind: SecretKind, tmp_path: Path) -> None:
     def code(path: Path) -> int:
         with pytest.raises(kind.error) as caught:
             read_secret(Secret(path), kind)

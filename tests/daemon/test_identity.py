@@ -13,7 +13,7 @@ import pytest
 
 from swarmd.cli import run_command
 from swarmd.config import Config, DhtConfig, SwarmConfig
-from swarmd.core.events import Event, Fact, MemberSeen, NodeStopped, Registered, WorkerExited
+from swarmd.core.events import Event, EventBase, MemberSeen, NodeStopped, Registered, WorkerExited
 from swarmd.daemon.identity import node_identity
 from swarmd.dht.identity.identity import create_identity, generate_identity, load_identity, write_private
 from swarmd.errors import ExitCode, IdentityError, NotFoundError
@@ -176,7 +176,7 @@ class Host:
     def said(self) -> str:
         return (self._root / "daemon.log").read_text()
 
-    def until(self, kind: type[Fact], longest_s: float = PATIENCE_S) -> None:
+    def until(self, kind: type[EventBase], longest_s: float = PATIENCE_S) -> None:
         """Wait for an event in the log."""
         end = time.monotonic() + longest_s
         while not (self.data.events.is_dir() and any(isinstance(event, kind) for event in events_of(self.data.events))):

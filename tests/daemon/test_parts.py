@@ -23,13 +23,13 @@ from swarmd.daemon import control, space
 from swarmd.daemon.clock import watch_clock
 from swarmd.daemon.control import Control, NoDaemon, ask, bind_control
 from swarmd.daemon.leftovers import find_leftovers, kill_leftovers
-from swarmd.daemon.notify import Notifier
+from swarmd.daemon.notify import ServiceNotifier
 from swarmd.daemon.output import LINE_CHARACTERS_MAX, LINES_KEPT, REASON_CHARACTERS_MAX, LineReader, level_of
 from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
-from swarmd.daemon.space import Bounds, SpaceGuard, bounds_of, check_space
+from swarmd.daemon.space import SpaceBounds, SpaceGuard, bounds_of, check_space
 from swarmd.dht import clock_watch
 from swarmd.errors import ControlError, NoSpaceLeft, single_error
-from swarmd.observe.logging.redaction import REDACTED, Cover
+from swarmd.observe.logging.redaction import REDACTED, Redactor
 from swarmd.observe.logging.secret_locations import PUSH_HEADERS, Part, withheld_from
 from swarmd.shell.supervision import describe_status
 
@@ -72,7 +72,7 @@ def test_the_service_manager_is_told(tmp_path: Path, kind: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(address.replace("@", "\0", 1) if kind == "abstract" else address)
         manager.settimeout(2)
-        notifier = Notifier.from_environment({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "4000000"})
+        notifier = ServiceNotifier.from_environment({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "4000000"})
         notifier.ready("fine")
         notifier.status("fine")  # unchanged: not sent
         notifier.status("better")
@@ -85,19 +85,19 @@ def test_the_service_manager_is_told(tmp_path: Path, kind: str) -> None:
 
 
 def test_without_a_service_manager_nothing_is_sent() -> None:
-    notifier = Notifier.from_environment({})
+    notifier = ServiceNotifier.from_environment({})
     notifier.ready("fine")
     notifier.alive()
     assert notifier.pulse_s == float("inf")
 
 
 def test_a_watchdog_for_another_process_is_ignored() -> None:
-    assert Notifier.from_environment({"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}).watchdog_s == 0
+    assert ServiceNotifier.from_environment({"WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}).watchdog_s == 0
 
 
 def test_a_dead_service_manager_does_no_harm(tmp_path: Path) -> None:
     with capture_logs() as told:
-        notifier = Notifier(str(tmp_path / "nobody"))
+        notifier = ServiceNotifier(str(tmp_path / "nobody"))
         notifier.ready("fine")
         notifier.status("better")
     assert [line["event"] for line in told] == ["the service manager cannot be reached"], "told once"
@@ -244,7 +244,7 @@ def test_a_printed_private_key_goes_with_all_its_lines() -> None:
 
 def test_neither_the_tail_nor_a_long_line_begins_or_ends_with_half_a_secret() -> None:
     secret = "correct-horse-battery-staple"
-    reader = LineReader(Cover([secret]))
+    reader = LineReader(Redactor([secret]))
     said = f"{'y' * (LINE_CHARACTERS_MAX - 12)}{secret}\n{secret}{'z' * (REASON_CHARACTERS_MAX - 12)}\n"
     shown = "".join(line.text for line in reader.feed(said.encode()))
     assert "correct" not in shown and "correct" not in reader.tail() and "staple" not in reader.tail()
@@ -296,8 +296,10 @@ def test_room_is_checked(tmp_path: Path) -> None:
 
 
 def test_bounds_leave_room_for_the_next_checkpoint_and_to_end_in_order() -> None:
-    assert bounds_of(StorageConfig(free_bytes_min=100, free_bytes_stop=60), 20) == Bounds(low=120, wanted=150, stop=50)
-    assert bounds_of(StorageConfig(free_bytes_min=0), 20) == Bounds(0, 0, 0)
+    assert bounds_of(StorageConfig(free_bytes_min=100, free_bytes_stop=60), 20) == SpaceBounds(
+        low=120, wanted=150, stop=50
+    )
+    assert bounds_of(StorageConfig(free_bytes_min=0), 20) == SpaceBounds(0, 0, 0)
 
 
 class Disk:

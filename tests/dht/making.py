@@ -18,10 +18,10 @@ from swarmd.dht.wire.records import (
     LeaderboardRecord,
     Membership,
     Payload,
-    Policy,
+    RecordPolicy,
     ReportRecord,
     RolloutsRecord,
-    Signed,
+    SignedRecord,
     check_record,
     sign,
     signed_message,
@@ -32,7 +32,7 @@ SWARM = "test-swarm"
 DIGEST = "0123456789abcdef" * 4
 ALICE, BOB, COORDINATOR = generate_identity(), generate_identity(), generate_identity()
 RSA, OTHER_RSA = (RsaIdentity(rsa.generate_private_key(65537, 2048)) for _ in range(2))
-POLICY = Policy(SWARM, COORDINATOR.peer_id)
+POLICY = RecordPolicy(SWARM, COORDINATOR.peer_id)
 
 MEMBERSHIP = Membership(SWARM, "alice", "nonce", 1.7e9, addresses=("/ip4/1.2.3.4/tcp/1",))
 CLOCK = ClockRecord(SWARM, 3, 0, 1.7e9, 1.7e9 + 60)
@@ -41,21 +41,21 @@ ROLLOUTS = RolloutsRecord(SWARM, 3, 0, DIGEST, 1000, 16, b"body")
 LEADERBOARD = LeaderboardRecord(SWARM, 3, DIGEST, 1000)
 
 
-def signed_by(identity: Identity, content: Payload, ttl_s: float = 60.0) -> Signed:
+def signed_by(identity: Identity, content: Payload, ttl_s: float = 60.0) -> SignedRecord:
     """A genuine record."""
     return sign(identity, content, time.time() + ttl_s)
 
 
-def forged(identity: Identity, content: Any, ttl_s: float = 60.0, key: str = "", payload: bytes = b"") -> Signed:
+def forged(identity: Identity, content: Any, ttl_s: float = 60.0, key: str = "", payload: bytes = b"") -> SignedRecord:
     """A record with a good signature over what `sign` would never sign."""
     payload = payload or msgpack.packb(content)
     expiration = time.time() + ttl_s
     key_id = names.key_id(key or REPORT.key)
     signature = identity.sign(signed_message(key_id, identity.peer_id, payload, expiration))
-    return Signed(identity.peer_id, payload, expiration, signature)
+    return SignedRecord(identity.peer_id, payload, expiration, signature)
 
 
-def judge(signed: Signed, key: str = "", policy: Policy = POLICY, **changes: Any) -> str:
+def judge(signed: SignedRecord, key: str = "", policy: RecordPolicy = POLICY, **changes: Any) -> str:
     """The reason why a record is refused, empty when it counts."""
     parts = {
         "key": names.key_id(key or REPORT.key),

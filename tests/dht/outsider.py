@@ -10,9 +10,9 @@ import msgpack
 
 from swarmd.dht.addresses import split_address
 from swarmd.dht.p2p.hivemind_api import DictionaryDHTValue, MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
-from swarmd.dht.p2p.p2pd import Daemon, SocketDirectory
+from swarmd.dht.p2p.p2pd import P2pDaemon, SocketDirectory
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import Signed
+from swarmd.dht.wire.records import SignedRecord
 
 
 class Outsider:
@@ -35,7 +35,7 @@ class Outsider:
         self._sockets.open()
         place, victim = split_address(address)
         path = str(self._identity) if self._identity else None
-        self.p2p: Daemon = await self._sockets.daemon_class().create(
+        self.p2p: P2pDaemon = await self._sockets.daemon_class().create(
             nat_port_map=False, identity_path=path, check_if_identity_free=False
         )
         self.victim = PeerID.from_base58(victim)
@@ -63,7 +63,7 @@ class Outsider:
             return None
         return bool(response.store_ok[0])
 
-    async def store_signed(self, key: str, signed: Signed) -> bool | None:
+    async def store_signed(self, key: str, signed: SignedRecord) -> bool | None:
         """Store a record as its owner would."""
         return await self.store(key, msgpack.packb(signed.owner), signed.value, signed.expiration)
 
@@ -114,7 +114,7 @@ def dictionary_of(entries: list[tuple[Any, Any, Any]]) -> bytes:
     return bytes(msgpack.packb(msgpack.ExtType(0x50, inner)))
 
 
-def dictionary_with(signed: Signed) -> bytes:
+def dictionary_with(signed: SignedRecord) -> bytes:
     """A dictionary as an honest holder would send it."""
     value = DictionaryDHTValue()
     value.store(signed.owner, signed.value, signed.expiration)

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from swarmd.dht.limits.budget import RESERVE, Bounds, Caller, Flow
+from swarmd.dht.limits.budget import RESERVE, Flow, PeerBounds, RemotePeer
 from swarmd.dht.limits.door import BURST_S as DOOR_BURST_S
-from swarmd.dht.limits.door import CALLS_PER_S, Door
+from swarmd.dht.limits.door import CALLS_PER_S, RequestLimits
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.limits.token_bucket import SENDERS_MAX
 from swarmd.dht.rounds.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
 from swarmd.dht.store.validator import REWRITES_BURST, REWRITES_PER_S, Validator
-from swarmd.dht.wire.records import Policy
+from swarmd.dht.wire.records import RecordPolicy
 from swarmd.errors import RecordRejected
 
 pytestmark = pytest.mark.anyio
@@ -27,14 +27,14 @@ ROUNDS = 3  # times that everybody comes, each time forgotten since
 
 
 def test_a_flow_counts_all_together_whoever_it_has_forgotten() -> None:
-    flow = Flow(Bounds(2, 10_000, 1000), burst_s=1.0, now=lambda: 0.0)
-    taken = sum(flow.take(Caller(peer, f"{number}")) for _ in range(ROUNDS) for number, peer in enumerate(CROWD))
+    flow = Flow(PeerBounds(2, 10_000, 1000), burst_s=1.0, now=lambda: 0.0)
+    taken = sum(flow.take(RemotePeer(peer, f"{number}")) for _ in range(ROUNDS) for number, peer in enumerate(CROWD))
     assert taken == 1000 * (1 - RESERVE)
 
 
 def test_a_crowd_from_one_address_makes_the_calls_of_one_address() -> None:
-    door, made, began = Door(lambda peer, reason, detail: None), 0, time.monotonic()
-    for caller in [Caller(peer, "10.0.0.1") for peer in CROWD] * 12:
+    door, made, began = RequestLimits(lambda peer, reason, detail: None), 0, time.monotonic()
+    for caller in [RemotePeer(peer, "10.0.0.1") for peer in CROWD] * 12:
         try:
             door.enter_call(caller, "DHTProtocol.rpc_ping", 40)
         except RecordRejected:
@@ -45,7 +45,7 @@ def test_a_crowd_from_one_address_makes_the_calls_of_one_address() -> None:
 
 
 def test_a_crowd_that_writes_its_records_anew_in_turn_has_no_fresh_burst_each_time() -> None:
-    validator, began = Validator(Policy("swarm", ""), Rejections(time.monotonic)), time.monotonic()
+    validator, began = Validator(RecordPolicy("swarm", ""), Rejections(time.monotonic)), time.monotonic()
     places = [f"{peer}/key" for peer in CROWD]
     taken = sum(validator.rewrites_quota.take(place) for _ in range(100) for place in places)
     assert taken <= len(CROWD) * (REWRITES_BURST + REWRITES_PER_S * (time.monotonic() - began) + 1)
@@ -71,7 +71,7 @@ class Taker:
 async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_all() -> None:
     digest = hashlib.sha256(BODY).digest()
     blobs = SimpleNamespace(has=lambda name: True, get=lambda name: BODY)
-    door, began, given = Door(lambda peer, reason, detail: None), time.monotonic(), 0
+    door, began, given = RequestLimits(lambda peer, reason, detail: None), time.monotonic(), 0
     server = BodyServer(cast(Any, SimpleNamespace(streams={}, door=door)), cast(Any, blobs), lambda peer: True)
 
     async def readexactly(size_bytes: int) -> bytes:

@@ -32,7 +32,7 @@ from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.pubsub.hints import Hint
 from swarmd.dht.rounds.fetch import PROTOCOL
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ClockRecord, Membership, ReportRecord, RolloutsRecord, Signed
+from swarmd.dht.wire.records import ClockRecord, Membership, ReportRecord, RolloutsRecord, SignedRecord
 from tests.dht.driver import SWARM, Driver, until
 from tests.dht.making import ALICE, DIGEST, forged, signed_by
 from tests.dht.outsider import Outsider, bomb, dictionary_of, dictionary_with
@@ -133,7 +133,7 @@ async def test_every_kind_of_bad_record_is_refused_and_counted(scene: Scene) -> 
     await scene.is_unharmed()
 
 
-def _parts(signed: Signed) -> tuple[bytes, bytes, float]:
+def _parts(signed: SignedRecord) -> tuple[bytes, bytes, float]:
     return msgpack.packb(signed.owner), signed.value, signed.expiration
 
 

@@ -12,16 +12,16 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from swarmd.dht.limits.door import Door
+from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.memory_watch import (
     DESCRIPTORS_KEPT,
     EASE_S,
     HANDSHAKES_S,
     PATIENCE_S,
     SPARED,
-    Marks,
-    Room,
-    Usage,
+    MemoryThresholds,
+    MemoryWatch,
+    ProcessUsage,
     usage_of,
 )
 from swarmd.dht.p2p.connections import Connections
@@ -30,9 +30,9 @@ from swarmd.errors import OutOfRoom
 pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
-MARKS = Marks(100 * MIB, 1000, 1000)
-QUIET, PRESSED, OVER, FAR = (Usage(size * MIB, 10, 10) for size in (50, 80, 110, 200))
-P2PD = Usage(25 * MIB, 10), Usage(40 * MIB, 10), Usage(55 * MIB, 10)  # quiet, pressed, over
+MARKS = MemoryThresholds(100 * MIB, 1000, 1000)
+QUIET, PRESSED, OVER, FAR = (ProcessUsage(size * MIB, 10, 10) for size in (50, 80, 110, 200))
+P2PD = ProcessUsage(25 * MIB, 10), ProcessUsage(40 * MIB, 10), ProcessUsage(55 * MIB, 10)  # quiet, pressed, over
 
 
 class Child:
@@ -56,7 +56,7 @@ class Scene:
         self.disconnected = 0
         self.harsh = False
         node = SimpleNamespace(life=SimpleNamespace(p2p=self.p2pd))
-        self.room = Room(cast(Any, node), MARKS, self._disconnect)
+        self.room = MemoryWatch(cast(Any, node), MARKS, self._disconnect)
 
     async def _disconnect(self, life: Any, all_strangers: bool) -> int:
         self.disconnected += 1
@@ -83,7 +83,7 @@ async def test_while_there_is_room_nobody_is_disconnected(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("own", "p2pd"), [(PRESSED, P2PD[0]), (QUIET, P2PD[1])])
-async def test_strangers_go_first_and_not_with_every_look(scene: Scene, own: Usage, p2pd: Usage) -> None:
+async def test_strangers_go_first_and_not_with_every_look(scene: Scene, own: ProcessUsage, p2pd: ProcessUsage) -> None:
     await scene.room.look(own, p2pd)
     await scene.room.look(own, p2pd)
     assert scene.disconnected == 1 and scene.p2pd.returncode is None
@@ -137,8 +137,8 @@ async def test_far_above_the_mark_nothing_is_waited_for(scene: Scene) -> None:
         await scene.room.look(FAR, P2PD[0])
 
 
-@pytest.mark.parametrize("usage", [Usage(1, 2000, 10), Usage(1, 10, 2000)])
-async def test_files_and_tasks_count_like_memory(scene: Scene, usage: Usage) -> None:
+@pytest.mark.parametrize("usage", [ProcessUsage(1, 2000, 10), ProcessUsage(1, 10, 2000)])
+async def test_files_and_tasks_count_like_memory(scene: Scene, usage: ProcessUsage) -> None:
     with pytest.raises(OutOfRoom):
         await scene.room.look(usage, P2PD[0])
 
@@ -146,7 +146,7 @@ async def test_files_and_tasks_count_like_memory(scene: Scene, usage: Usage) -> 
 async def test_files_of_p2pd_are_waited_for_longer(scene: Scene, clock: Any) -> None:
     for at, ended in ((0.0, None), (HANDSHAKES_S - 1.0, None), (HANDSHAKES_S, -9)):
         clock(at)
-        await scene.room.look(QUIET, Usage(1, 5000))
+        await scene.room.look(QUIET, ProcessUsage(1, 5000))
         assert scene.p2pd.returncode == ended
 
 
@@ -155,7 +155,7 @@ async def test_fewer_files_than_configured_may_be_what_the_machine_allows() -> N
     scene = Scene()
     resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
     try:
-        await scene.room.look(Usage(1, 512 - DESCRIPTORS_KEPT, 1), P2PD[0])
+        await scene.room.look(ProcessUsage(1, 512 - DESCRIPTORS_KEPT, 1), P2PD[0])
         assert scene.disconnected == 1
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -164,8 +164,8 @@ async def test_fewer_files_than_configured_may_be_what_the_machine_allows() -> N
 async def test_in_a_program_of_others_the_process_is_not_the_networks_to_measure() -> None:
     scene = Scene()
     held = scene.room.own().memory_bytes
-    scene.room = Room(cast(Any, SimpleNamespace(life=None)), MARKS, scene._disconnect, fills_process=False)
-    assert held > MIB and scene.room.own() == Usage()
+    scene.room = MemoryWatch(cast(Any, SimpleNamespace(life=None)), MARKS, scene._disconnect, fills_process=False)
+    assert held > MIB and scene.room.own() == ProcessUsage()
 
 
 def test_usage_is_that_of_the_process() -> None:
@@ -173,11 +173,11 @@ def test_usage_is_that_of_the_process() -> None:
     assert held.memory_bytes > MIB and held.files > 3
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert usage_of(child.pid) == Usage()
+    assert usage_of(child.pid) == ProcessUsage()
 
 
 def connections(known: tuple[str, ...] = (), connections_max: int = 8) -> Connections:
-    door = Door(lambda peer, reason, detail: None, known)
+    door = RequestLimits(lambda peer, reason, detail: None, known)
     return Connections(cast(Any, SimpleNamespace(attendants=[])), door, connections_max)
 
 

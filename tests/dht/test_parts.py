@@ -20,7 +20,7 @@ from swarmd.dht.addresses import split_address
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.limits.hint_limits import ALL_BURST, HINTS_BURST, RESERVE, HintBounds
 from swarmd.dht.limits.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S, REPEAT_S, Rejections
-from swarmd.dht.limits.token_bucket import SENDERS_MAX, Quota
+from swarmd.dht.limits.token_bucket import SENDERS_MAX, TokenBuckets
 from swarmd.dht.p2p.multiaddrs import is_free, tcp_place
 from swarmd.dht.p2p.p2pd import SocketDirectory, await_ports
 from swarmd.dht.p2p.peers import PEERS_KEPT, AddressBook, answers
@@ -32,7 +32,7 @@ from swarmd.dht.p2p.sockets import (
     remove_short_place,
     socket_place,
 )
-from swarmd.dht.store.own_records import Shelf, ShelfFile
+from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import AddressInUse, ConfigError, PathUnusable, RecordRejected
 from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM, signed_by
@@ -50,30 +50,30 @@ class Clock:
 
 def test_the_shelf_survives_and_keeps_the_latest_of_each_kind(tmp_path: Path) -> None:
     path = tmp_path / "records.bin"
-    shelf = Shelf(ShelfFile(path), SWARM)
+    shelf = OwnRecordStore(ShelfFile(path), SWARM)
     for round in range(6):
         shelf.keep(msgspec.structs.replace(REPORT, round=round), 100.0 + round)
     shelf.keep(CLOCK, 7.0)
     shelf.keep(msgspec.structs.replace(CLOCK, round=9), 8.0)
     anyio.run(shelf.save)
-    again = Shelf(ShelfFile(path), SWARM)
+    again = OwnRecordStore(ShelfFile(path), SWARM)
     rounds = [content.round for content in again.contents() if isinstance(content, ReportRecord)]
     assert rounds == [3, 4, 5]
     assert (again.floor(CLOCK.key), again.floor(MEMBERSHIP.key)) == (8.0, 0.0)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert Shelf(ShelfFile(path), "another").contents() == []
+    assert OwnRecordStore(ShelfFile(path), "another").contents() == []
 
 
 @pytest.mark.parametrize("content", [b"", b"noise", msgpack.packb([[b"\x91" * 50, 1.0]]), msgpack.packb([["x", 1.0]])])
 def test_a_damaged_shelf_is_put_aside(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "records.bin"
     path.write_bytes(content)
-    assert Shelf(ShelfFile(path), SWARM).contents() == []
+    assert OwnRecordStore(ShelfFile(path), SWARM).contents() == []
     assert path.with_suffix(".damaged").read_bytes() == content
 
 
 def test_a_shelf_that_cannot_be_written_is_no_end(tmp_path: Path) -> None:
-    shelf = Shelf(ShelfFile(tmp_path / "absent" / "records.bin"), SWARM)
+    shelf = OwnRecordStore(ShelfFile(tmp_path / "absent" / "records.bin"), SWARM)
     shelf.keep(CLOCK, 7.0)
     anyio.run(shelf.save)
     assert shelf.floor(CLOCK.key) == 7.0
@@ -84,7 +84,7 @@ def test_a_shelf_that_cannot_be_written_is_no_end(tmp_path: Path) -> None:
 
 def test_a_quota_fills_up_again_and_forgets_the_silent() -> None:
     clock = Clock()
-    quota = Quota(burst=3, per_s=1, now=clock)
+    quota = TokenBuckets(burst=3, per_s=1, now=clock)
     assert [quota.take("a") for _ in range(4)] == [True, True, True, False]
     assert quota.take("b")
     clock.now += 1.5
@@ -97,7 +97,7 @@ def test_a_quota_fills_up_again_and_forgets_the_silent() -> None:
 
 def test_a_quota_is_not_saved_up() -> None:
     clock = Clock()
-    quota = Quota(burst=3, per_s=1, now=clock)
+    quota = TokenBuckets(burst=3, per_s=1, now=clock)
     assert quota.take("a")
     clock.now += 1000
     assert [quota.take("a") for _ in range(4)] == [True, True, True, False]
@@ -302,12 +302,12 @@ def test_a_bomb_of_nested_extensions_is_refused() -> None:
 def test_a_record_in_a_message_is_judged_again_only_for_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
     from swarmd.dht.store import validator
     from swarmd.dht.wire import names
-    from swarmd.dht.wire.records import Policy
+    from swarmd.dht.wire.records import RecordPolicy
 
     now = Clock()
     signed = signed_by(ALICE, REPORT)
     now.now = signed.expiration - 60
-    judge = validator.Validator(Policy(SWARM, BOB.peer_id, now=now), Rejections(now)).judge
+    judge = validator.Validator(RecordPolicy(SWARM, BOB.peer_id, now=now), Rejections(now)).judge
     place = (names.key_id(REPORT.key), msgpack.packb(ALICE.peer_id), signed.value, signed.expiration)
     assert judge(*place) == signed
     monkeypatch.setattr(validator, "check_record", lambda *_: pytest.fail("verified twice"))

@@ -44,7 +44,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.identity.identity import create_identity
-from swarmd.dht.wire.leaderboard import Board, read_standings, verify_leaderboard
+from swarmd.dht.wire.leaderboard import LeaderboardBody, read_standings, verify_leaderboard
 from swarmd.dht.wire.records import ADMITTED_MAX
 from swarmd.errors import ExitCode
 from swarmd.worker.frames import encode_frame
@@ -173,7 +173,7 @@ async def test_a_round_from_membership_to_leaderboard(swarm: Swarm) -> None:
         assert all(len(node.blobs.get(ref.digest)) == ref.size_bytes for ref in gathered.rollouts)
     standings = tuple(Standing(report.peer, "", report.reward, 1, 0) for report in reports)
     records = tuple(report.record for report in reports)
-    assert verify_leaderboard([Board(0, standings, records)], SWARM) == []
+    assert verify_leaderboard([LeaderboardBody(0, standings, records)], SWARM) == []
     await coordinator.do(PublishLeaderboard("leaderboard/0", 0, standings, records))
     await coordinator.expect(LeaderboardPublished, round=0)
     await asyncio.sleep(2.5)

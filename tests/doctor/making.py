@@ -18,8 +18,8 @@ from swarmd.core.values import ChainSettings
 from swarmd.dht.identity.identity import create_identity
 from swarmd.doctor.catalogue import CHECKS, choose_checks
 from swarmd.doctor.examination import examine
-from swarmd.doctor.finding import Finding, Report
-from swarmd.doctor.machine.probe import Answer, Weighed
+from swarmd.doctor.finding import DoctorReport, Finding
+from swarmd.doctor.machine.probe import ModelFit, ProbeAnswer
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import Once
 from swarmd.eventlog.digest import digest_commands
@@ -28,7 +28,7 @@ from swarmd.shell.loop import plan
 from tests.core.story import settings
 
 GIB = 2**30
-CPU = Answer(
+CPU = ProbeAnswer(
     torch="2",
     cuda="",
     device="cpu",
@@ -36,7 +36,7 @@ CPU = Answer(
     weights="float32",
     free=8 * GIB,
     total=16 * GIB,
-    weighed=(Weighed("embedded", GIB // 4, GIB // 16, True),),
+    weighed=(ModelFit("embedded", GIB // 4, GIB // 16, True),),
 )
 NODE = Path(__file__).with_name("late_node.py")
 
@@ -84,28 +84,28 @@ class Made:
                 state = planned.state
         return self.data / "events"
 
-    def subject(self, offline: bool = True, probe: Answer = CPU) -> Subject:
+    def subject(self, offline: bool = True, probe: ProbeAnswer = CPU) -> Subject:
         made = Subject(self.config, offline=offline)
         made.probe = Once(_giving(probe))
         return made
 
-    def report(self, *names: str, offline: bool = True, probe: Answer = CPU) -> Report:
+    def report(self, *names: str, offline: bool = True, probe: ProbeAnswer = CPU) -> DoctorReport:
         checks = choose_checks(names)
         return asyncio.run(examine(self.subject(offline, probe), checks))
 
-    def find(self, name: str, offline: bool = True, probe: Answer = CPU) -> dict[str, Finding]:
+    def find(self, name: str, offline: bool = True, probe: ProbeAnswer = CPU) -> dict[str, Finding]:
         """The findings of one check by their ids."""
         return {finding.id: finding for finding in self.report(name, offline=offline, probe=probe).findings}
 
 
-def _giving(answer: Answer) -> Callable[[], Awaitable[Answer]]:
-    async def give() -> Answer:
+def _giving(answer: ProbeAnswer) -> Callable[[], Awaitable[ProbeAnswer]]:
+    async def give() -> ProbeAnswer:
         return answer
 
     return give
 
 
-def ids(report: Report, *severities: str) -> list[str]:
+def ids(report: DoctorReport, *severities: str) -> list[str]:
     return [finding.id for finding in report.findings if finding.severity in severities]
 
 

@@ -16,7 +16,7 @@ import pytest
 from swarmd.doctor import catalogue
 from swarmd.doctor.catalogue import BEGIN, CHECKS, END, KINDS, choose_checks, render_tables
 from swarmd.doctor.examination import Check, examine
-from swarmd.doctor.finding import Finding, Kind, Report, well
+from swarmd.doctor.finding import DoctorReport, Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import ConfigError, IdentityError
@@ -48,7 +48,7 @@ async def _find(subject: Subject) -> list[Finding]:
     return [well("well", "Well", "all is well")]
 
 
-def run(made: Made, *checks: Check) -> Report:
+def run(made: Made, *checks: Check) -> DoctorReport:
     return asyncio.run(examine(made.subject(), checks))
 
 
@@ -112,7 +112,7 @@ def test_secrets_that_are_known_never_show(made: Made) -> None:
     made.write('[results.hub]\nrepo = "u/n"\ntoken = "hub.token"')
 
     async def blab(subject: Subject) -> list[Finding]:
-        kind = Kind("blab.said", "note", "t", "m")
+        kind = FindingKind("blab.said", "note", "t", "m")
         return [kind.found(f"it said {token.read_text()}", "Use canarycanarycanary")]
 
     (finding,) = run(made, Check("blab", "Blab", blab)).findings
@@ -131,7 +131,7 @@ def test_a_healthy_node_has_nothing_worse_than_notes(made: Made) -> None:
 
 def test_the_shape_of_the_report_stays() -> None:
     """Whoever reads the JSON relies on it; a field that goes or changes its meaning raises `format`."""
-    report = Report(1.0, "0", "error", "c", "d", True, (Finding("a", "a.b", "error", "t", "e", "f"),))
+    report = DoctorReport(1.0, "0", "error", "c", "d", True, (Finding("a", "a.b", "error", "t", "e", "f"),))
     assert msgspec.to_builtins(report) == {
         "at": 1.0,
         "version": "0",
@@ -143,9 +143,9 @@ def test_the_shape_of_the_report_stays() -> None:
         "skipped": (),
         "format": 1,
     }
-    schema = msgspec.json.schema(Report)["$defs"]
+    schema = msgspec.json.schema(DoctorReport)["$defs"]
     assert schema["Finding"]["properties"]["severity"]["enum"] == ["error", "note", "ok", "warning"]
-    assert set(schema["Report"]["required"]) >= {"at", "version", "verdict", "findings"}
+    assert set(schema["DoctorReport"]["required"]) >= {"at", "version", "verdict", "findings"}
 
 
 # --- the catalogue ---

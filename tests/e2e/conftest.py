@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import pytest
 
-from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.layout import NodePlace
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.daemon.leftovers import find_leftovers
@@ -48,7 +48,7 @@ QUICK = {
 AnySwarm = TypeVar("AnySwarm", bound="Swarm")
 
 
-class ForkingDaemon(Daemon):
+class ForkingDaemon(DaemonProcess):
     """A node whose workers are forked; network worker and chain worker are real.
 
     Args:

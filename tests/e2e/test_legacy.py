@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from swarmd.cli.local_swarm.layout import LOOPBACK, NodePlace, Source, choose_port, write_config
+from swarmd.cli.local_swarm.layout import LOOPBACK, ConfigSource, NodePlace, choose_port, write_config
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.dht.identity.rsa import create_rsa_identity
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.anyio, pytest.mark.timeout(900)]
 QUESTION = "How much is 2 + 2?"
 QUESTIONS = 4  # of a round
 CONFIGS = configs_directory() / "gsm8k"
-SOURCE = Source(CONFIGS / "legacy-coordinator.toml", CONFIGS / "legacy-follower.toml")
+SOURCE = ConfigSource(CONFIGS / "legacy-coordinator.toml", CONFIGS / "legacy-follower.toml")
 TINY: dict[str, Any] = {
     "swarm.tasks": [{"name": "digits_sort"}, {"name": "digits_reverse"}],
     "swarm.options": {"rewards": "compat", "data": "generated", "brief": True, "questions": QUESTIONS, "students": 3},
@@ -62,7 +62,7 @@ class LegacySwarm(Swarm):
             else:
                 own |= {"dht.listen": [f"/ip4/{LOOPBACK}/tcp/0"]}
                 own |= {"dht.bootstrap": [bootstrap or f"{listen}/p2p/{self.peers[0]}"]}
-                write_config(place, TINY | own, Source(SOURCE.follower, SOURCE.follower))
+                write_config(place, TINY | own, ConfigSource(SOURCE.follower, SOURCE.follower))
 
     def address(self, number: int) -> str:
         """Where others reach a node that runs."""

@@ -21,7 +21,7 @@ from swarmd.eventlog.segment import (
     FORMAT,
     MAGIC,
     PREFIX,
-    Header,
+    SegmentHeader,
     encode_header,
     find_log,
     list_segments,
@@ -218,7 +218,7 @@ def test_a_renamed_segment_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_gap_in_the_sequence_is_refused(tmp_path: Path) -> None:
-    header = encode_header(Header(NODE, "run", 0, b""))
+    header = encode_header(SegmentHeader(NODE, "run", 0, b""))
     seed = PREFIX.unpack_from(header)[-1]
     frames = [encode_frame(encode_commit(Commit(seq, 0.0, 1, (MemberSeen("p"),), b"")), seed) for seq in (0, 2)]
     (tmp_path / segment_name(0)).write_bytes(header + b"".join(frames))
@@ -243,7 +243,7 @@ def test_segments_of_two_nodes_are_no_log(two_segments) -> None:
 
 
 def test_a_newer_format_is_named(tmp_path: Path) -> None:
-    header = encode_header(Header(NODE, "run", 0, b""))
+    header = encode_header(SegmentHeader(NODE, "run", 0, b""))
     newer = PREFIX.pack(MAGIC, FORMAT + 1, *PREFIX.unpack_from(header)[2:]) + header[PREFIX.size :]
     (tmp_path / segment_name(0)).write_bytes(newer)
     for attempt in (lambda: list(read_commits(tmp_path)), lambda: open_log(tmp_path)):

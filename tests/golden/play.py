@@ -13,7 +13,7 @@ from pathlib import Path
 from swarmd.cli.sim import parse_fields
 from swarmd.core.events import NodeStarted
 from swarmd.eventlog.store import EventLog
-from swarmd.sim.node import Node
+from swarmd.sim.node import SimNode
 from swarmd.sim.profile import draw_profile
 from swarmd.sim.world import World
 
@@ -26,7 +26,7 @@ def play(swarm: Path, seed: int, given: list[str]) -> None:
         write_log(swarm / f"node-{node.index + 1}" / "events", node)
 
 
-def write_log(events: Path, node: Node) -> None:
+def write_log(events: Path, node: SimNode) -> None:
     """The commits of a simulated node, as the real log writes them."""
     log: EventLog | None = None
     for commit in node.disk.log.commits:

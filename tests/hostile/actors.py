@@ -21,7 +21,7 @@ import msgspec
 from swarmd.config import SwarmConfig
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, Signed
+from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, SignedRecord
 from swarmd.swarms.plan import NO_MATERIAL, Place, Plan
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
@@ -95,7 +95,7 @@ class Actor:
             if hasattr(outsider, "p2p"):
                 await outsider.close()
 
-    async def store(self, *records: tuple[str, Signed]) -> None:
+    async def store(self, *records: tuple[str, SignedRecord]) -> None:
         """Store records at all nodes."""
 
         async def store_all(by: Outsider) -> None:
@@ -150,7 +150,7 @@ class Exaggerator(Actor):
             await self.store(*beyond_measure(self._beyond, each), *no_rollouts(self._within, each))
 
 
-def beyond_measure(owner: Identity, round: int) -> list[tuple[str, Signed]]:
+def beyond_measure(owner: Identity, round: int) -> list[tuple[str, SignedRecord]]:
     """Records with 2**64 - 1 groups and a reward of 1e308, well signed."""
     body = msgspec.msgpack.encode(["x"])
     shared = {"swarm": SWARM, "round": round, "stage": 0, "digest": sha256(body).hexdigest(), "size_bytes": len(body)}
@@ -162,12 +162,12 @@ def beyond_measure(owner: Identity, round: int) -> list[tuple[str, Signed]]:
     return [(key, forged(owner, content, 600.0, key)) for key, content in records]
 
 
-def no_rollouts(owner: Identity, round: int) -> list[tuple[str, Signed]]:
+def no_rollouts(owner: Identity, round: int) -> list[tuple[str, SignedRecord]]:
     """Records within all bounds, of a body that is no rollouts."""
     return publication(owner, round, msgspec.msgpack.encode(["x"]), 1)
 
 
-def publication(owner: Identity, round: int, body: bytes, groups: int) -> list[tuple[str, Signed]]:
+def publication(owner: Identity, round: int, body: bytes, groups: int) -> list[tuple[str, SignedRecord]]:
     """The records of a body of rollouts and of the report that names it."""
     about = (SWARM, round, 0, sha256(body).hexdigest(), len(body), groups)
     contents: tuple[Payload, ...] = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.core.events import Event, MemberSeen, RecordsRejected, ReportSeen, RoundAnnounced, RoundPublished
 from swarmd.dht.identity.rsa import RsaIdentity
 from swarmd.dht.wire import names
@@ -37,7 +37,7 @@ ASKED_S = 120.0  # longest wait for a node to show what it holds under a key
 ROUNDS_S = 120.0  # longest wait for the rounds afterwards
 
 
-class LeanDaemon(Daemon):
+class LeanDaemon(DaemonProcess):
     """A node whose trainer has no model, and whose workers are executed: a forked one's memory is not its own."""
 
     @property

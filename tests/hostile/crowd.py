@@ -11,7 +11,7 @@ from swarmd.dht.addresses import split_address
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID, dht_pb2
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import Payload, Signed
+from swarmd.dht.wire.records import Payload, SignedRecord
 from tests.dht.making import signed_by
 from tests.dht.outsider import Outsider
 from tests.hostile.worked import with_work
@@ -41,7 +41,7 @@ class Crowd(Outsider):
         taken = await asyncio.gather(*(self._write_at(victim, content.key, records) for victim in self.victims))
         return taken[0]
 
-    async def _write_at(self, victim: PeerID, key: str, records: list[Signed]) -> int:
+    async def _write_at(self, victim: PeerID, key: str, records: list[SignedRecord]) -> int:
         size = max(1, BATCH_BYTES // (len(records[0].value) + 200))
         taken = 0
         for start in range(0, len(records), size):

@@ -17,7 +17,7 @@ import msgpack
 from swarmd.dht.identity.identity import Ed25519Identity, Identity, peer_id_of
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import Signed, signed_message
+from swarmd.dht.wire.records import SignedRecord, signed_message
 from tests.dht.outsider import bomb, dictionary_of
 from tests.extremes import INTEGERS, REALS
 
@@ -144,7 +144,7 @@ class Grammar:
     def _sign(self, identity: Identity, name: str, payload: bytes, expiration: float) -> Entry:
         key = names.key_id(name)
         signature = identity.sign(signed_message(key, identity.peer_id, payload, expiration))
-        signed = Signed(identity.peer_id, payload, expiration, signature)
+        signed = SignedRecord(identity.peer_id, payload, expiration, signature)
         return Entry(key, msgpack.packb(signed.owner), signed.value, expiration)
 
     def _fields(self) -> dict[str, Any]:

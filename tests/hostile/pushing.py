@@ -14,7 +14,7 @@ import msgpack
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import Membership, Payload, ReportRecord, Signed, sign
+from swarmd.dht.wire.records import Membership, Payload, ReportRecord, SignedRecord, sign
 from tests.dht.outsider import Outsider
 from tests.hostile.fuzzer import fate_of
 
@@ -74,7 +74,7 @@ class Pushing:
                     return
             self.sweeps += 1
 
-    def _records(self) -> Iterator[list[Signed]]:
+    def _records(self) -> Iterator[list[SignedRecord]]:
         contents: list[Payload] = [Membership(self._swarm, "crowd", "nonce", 1.7e9)]
         contents += [ReportRecord(self._swarm, self.round + ahead, 0, 1e6, DIGEST, 10, 1) for ahead in range(AHEAD)]
         for content in contents:
@@ -82,7 +82,7 @@ class Pushing:
                 expiration = time.time() + LIFE_S
                 yield [sign(each, content, expiration) for each in self.identities[start : start + BATCH]]
 
-    async def _store(self, carrier: Outsider, batch: list[Signed]) -> bool:
+    async def _store(self, carrier: Outsider, batch: list[SignedRecord]) -> bool:
         key = names.key_id(batch[0].content.key)
         request = dht_pb2.StoreRequest(
             keys=[key] * len(batch),

@@ -11,7 +11,7 @@ import pytest
 from swarmd.core.events import MemberLeft, MemberSeen, RecordsRejected
 from swarmd.dht.identity.identity import load_identity
 from swarmd.dht.members.admission import invite, write_invitation
-from swarmd.dht.members.invitations import MadeHere
+from swarmd.dht.members.invitations import OwnInvitations
 from swarmd.dht.wire.records import ReportRecord
 from tests.dht.driver import SWARM, Driver
 from tests.dht.making import DIGEST
@@ -55,7 +55,7 @@ async def test_who_is_invited_no_more_takes_part_no_more(tmp_path: Path) -> None
     """One guest heeds that it is withdrawn, and one, like a node of before, does not; a third stays."""
     coordinator = Driver(tmp_path / "coordinator", poll_s=1.0, admission="invitation")
     creator = load_identity(coordinator.paths.root / "identity.key")
-    made = MadeHere(coordinator.paths.invitations)
+    made = OwnInvitations(coordinator.paths.invitations)
     swarm = SmallSwarm(coordinator, [])
     try:
         await swarm.start(coordinator)

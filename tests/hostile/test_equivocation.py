@@ -42,8 +42,8 @@ from swarmd.dht.pubsub.evidence_gossip import EvidenceTold
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import deflate
 from swarmd.dht.wire.evidence import open_evidence, pair_of
-from swarmd.dht.wire.leaderboard import Board, encode_board
-from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, ReportRecord, Signed, sign
+from swarmd.dht.wire.leaderboard import LeaderboardBody, encode_board
+from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, ReportRecord, SignedRecord, sign
 from tests.core.story import Story, coordinator_settings
 from tests.dht.driver import SWARM, Driver
 from tests.dht.making import DIGEST
@@ -53,7 +53,7 @@ from tests.hostile.swarm import SmallSwarm, small_swarm
 pytestmark = pytest.mark.anyio
 
 
-async def tell(root: Path, driver: Driver, *records: Signed) -> Outsider:
+async def tell(root: Path, driver: Driver, *records: SignedRecord) -> Outsider:
     """Have an outsider store records at one node, of which the others know nothing."""
     outsider = await Outsider(root / f"beside-{driver.paths.root.name}").open(await driver.address())
     for signed in records:
@@ -144,7 +144,9 @@ async def test_a_coordinator_with_two_leaderboards_is_found_out(tmp_path: Path) 
     async with small_swarm(tmp_path) as swarm:
         boss, now = swarm.coordinator, time.time()
         identity = key_of(boss)
-        boards = [encode_board(Board(0, (Standing(boss.peer_id, "", reward, 1, 0),))) for reward in (1.0, 9.0)]
+        boards = [
+            encode_board(LeaderboardBody(0, (Standing(boss.peer_id, "", reward, 1, 0),))) for reward in (1.0, 9.0)
+        ]
         records = [
             LeaderboardRecord(SWARM, 0, hashlib.sha256(body).hexdigest(), len(body), deflate(body, 1))
             for body in boards

@@ -14,7 +14,7 @@ import pytest
 from swarmd.core.events import LinkUp, RecordsRejected, RoundAnnounced
 from swarmd.core.state import Link, State
 from swarmd.dht.identity.identity import load_identity
-from swarmd.dht.members.coordinator_contact import SILENT_S, Hearing
+from swarmd.dht.members.coordinator_contact import SILENT_S, CoordinatorContact
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, sign
 from swarmd.observe.live import Live
@@ -76,7 +76,7 @@ class Times:
 
 def test_who_hears_nothing_when_a_stage_should_be_over_is_isolated() -> None:
     times = Times()
-    hearing = Hearing(True, times, times)
+    hearing = CoordinatorContact(True, times, times)
     hearing.announced(deadline_at=1300.0, final=False)
     times.now = 1299.0
     assert hearing.isolation(5) == "", "it may be a long stage"
@@ -90,14 +90,14 @@ def test_who_hears_nothing_when_a_stage_should_be_over_is_isolated() -> None:
     hearing.announced(deadline_at=math.inf, final=True)
     times.now += 1e6
     assert hearing.isolation(5) == "", "nothing more will come"
-    alone = Hearing(False, times, times)
+    alone = CoordinatorContact(False, times, times)
     times.now += 1e6
     assert alone.isolation(5) == "", "it has no coordinator to hear of"
 
 
 def test_who_was_answered_by_its_coordinator_says_within_a_long_stage_that_it_is_so_no_more() -> None:
     times = Times()
-    hearing = Hearing(True, times, times)
+    hearing = CoordinatorContact(True, times, times)
     hearing.announced(deadline_at=4600.0, final=False)
     hearing.answered()
     times.now += SILENT_S - 1
@@ -107,7 +107,7 @@ def test_who_was_answered_by_its_coordinator_says_within_a_long_stage_that_it_is
 
 
 def test_a_coordinator_that_no_member_reports_to_is_isolated() -> None:
-    hearing = Hearing(False)
+    hearing = CoordinatorContact(False)
     hearing.closed(others_reported=False, others=0)
     assert hearing.isolation(3) == "", "there are no members"
     hearing.closed(others_reported=False, others=2)

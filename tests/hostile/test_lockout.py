@@ -16,7 +16,7 @@ from swarmd.dht.members import presence
 from swarmd.dht.members.membership import Members
 from swarmd.dht.members.presence import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST
 from swarmd.dht.store.seniority import Seniority
-from swarmd.dht.wire.records import PAST_S, Signed
+from swarmd.dht.wire.records import PAST_S, SignedRecord
 from tests.dht.making import ALICE, BOB, MEMBERSHIP, SWARM, signed_by
 
 
@@ -42,14 +42,14 @@ class Watcher:
         self.session = session
         self.members = Members(cast(Any, session))
 
-    def read(self, *records: Signed) -> list[Event]:
+    def read(self, *records: SignedRecord) -> list[Event]:
         """What is told when these are found."""
         before = len(self.told)
         self.members._see({signed.owner: signed for signed in records})
         return self.told[before:]
 
 
-def of(identity: Identity, until: float, work: int = 0, leaving: bool = False) -> Signed:
+def of(identity: Identity, until: float, work: int = 0, leaving: bool = False) -> SignedRecord:
     content = msgspec.structs.replace(MEMBERSHIP, name="", work=work, leaving=leaving)
     return msgspec.structs.replace(signed_by(identity, content), expiration=until)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.layout import NodePlace
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.core.events import RoundsSkipped, StopRequested, WorkerExited
@@ -157,7 +157,7 @@ def watched(swarm: LocalSwarm) -> Iterator[Watch]:
         watch.close()
 
 
-class ScriptedDaemon(Daemon):
+class ScriptedDaemon(DaemonProcess):
     """A node whose trainer has no model; all else is real, and executed."""
 
     @property
@@ -177,7 +177,7 @@ class ScriptedSwarm(LocalSwarm):
     def __init__(self, directory: Path, nodes: int = 3, trained: Collection[int] = ()) -> None:
         super().__init__(directory, nodes)
         self.daemons = tuple(
-            Daemon(place) if place.number in trained else ScriptedDaemon(place) for place in self.places
+            DaemonProcess(place) if place.number in trained else ScriptedDaemon(place) for place in self.places
         )
 
     def run(self, **settings: object) -> None:

@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core.state import Clock, Link, State, Trainer
-from swarmd.observe.health import STALE_S, Progress, live, productive, ready
+from swarmd.observe.health import STALE_S, NodeProgress, live, productive, ready
 from swarmd.observe.live import Live
 from swarmd.observe.status import status_of
 from tests.observe.test_status import LIVE, LOG, NEW, NOW, STATE, STUCK
 
 WELL = status_of(STATE, NOW, LOG, LIVE)
 STARTING = replace(STATE, chart="joining", link=Link("connecting"), trainer=Trainer("loading"), clock=None, work=None)
-BUSY = Progress(started_at=NOW - 5000, stage_s=150, trained_at=NOW - 60)
+BUSY = NodeProgress(started_at=NOW - 5000, stage_s=150, trained_at=NOW - 60)
 
 
 def test_a_node_at_work_is_well_to_every_depth() -> None:
@@ -28,7 +28,7 @@ def test_a_starting_node_lives_and_is_not_ready() -> None:
     verdict = ready(status, NOW)
     assert not verdict.ok
     assert [reason.partition(":")[0] for reason in verdict.reasons] == ["network", "training", "round"]
-    assert productive(status, Progress(started_at=NOW - 10), NOW).ok, "it has had no time yet"
+    assert productive(status, NodeProgress(started_at=NOW - 10), NOW).ok, "it has had no time yet"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 from swarmd.observe.table import (
     ROUND_ROWS_MAX,
     NodeRow,
-    Trained,
+    TrainedRound,
     bar,
     held_out_table,
     number,
@@ -81,7 +81,7 @@ def test_a_node_with_a_chain_says_how_its_submissions_stand() -> None:
 
 
 def test_rewards_are_shown_by_round_with_the_mean_as_a_bar() -> None:
-    histories = {"node-1": [Trained(0, 0.1), Trained(1, 0.5)], "node-2": [Trained(1, 0.3)]}
+    histories = {"node-1": [TrainedRound(0, 0.1), TrainedRound(1, 0.5)], "node-2": [TrainedRound(1, 0.3)]}
     lines = drawn(rewards_table(histories)).splitlines()
     first, second = (next(line for line in lines if line.strip("│ ").startswith(number)) for number in "01")
     assert first.split("│")[1:4] == ["     0 ", "  0.100 ", "      - "]
@@ -90,7 +90,7 @@ def test_rewards_are_shown_by_round_with_the_mean_as_a_bar() -> None:
 
 
 def test_many_rounds_are_shown_as_spans() -> None:
-    rows = [Trained(round, round / 100) for round in range(100)]
+    rows = [TrainedRound(round, round / 100) for round in range(100)]
     lines = drawn(rewards_table({"node-1": rows})).splitlines()
     shown = [line for line in lines if "█" in line or "0-" in line]
     assert len(shown) <= ROUND_ROWS_MAX
@@ -103,26 +103,28 @@ def test_no_rounds_at_all_is_an_empty_table() -> None:
 
 
 def test_held_out_accuracy_from_first_to_last() -> None:
-    rows = [Trained(0, 0.1, 0.2), Trained(1, 0.1), Trained(2, 0.5, 0.7)]
+    rows = [TrainedRound(0, 0.1, 0.2), TrainedRound(1, 0.1), TrainedRound(2, 0.5, 0.7)]
     line = next(line for line in drawn(held_out_table({"node-1": rows, "node-2": []})).splitlines() if "node-1" in line)
     assert "0.200 (round 0)" in line
     assert "0.700 (round 2)" in line
 
 
 def test_accuracy_before_training_comes_first() -> None:
-    shown = drawn(held_out_table({"node-1": [Trained(0, 0.5, 0.4, held_out_before=0.2), Trained(1, 0.6, 0.7)]}))
+    shown = drawn(
+        held_out_table({"node-1": [TrainedRound(0, 0.5, 0.4, held_out_before=0.2), TrainedRound(1, 0.6, 0.7)]})
+    )
     line = next(line for line in shown.splitlines() if "node-1" in line)
     assert "0.200 (untrained)" in line
     assert "0.700 (round 1)" in line
 
 
 def test_stages_have_tables_of_their_own() -> None:
-    rows = [Trained(round, 2.0, stages=((0, 1.0), (1, 2.0 + round), (2, 3.0))) for round in range(2)]
+    rows = [TrainedRound(round, 2.0, stages=((0, 1.0), (1, 2.0 + round), (2, 3.0))) for round in range(2)]
     shown = [drawn(table) for table in rewards_tables({"node-1": rows, "node-2": rows[:1]})]
     assert [f"reward by round, stage {stage}" in table for stage, table in enumerate(shown)] == [True] * 3
     last = next(line for line in shown[1].splitlines() if line.strip("│ ").startswith("1"))
     assert last.split("│")[2:4] == ["  3.000 ", "      - "]
-    assert len(rewards_tables({"node-1": [Trained(0, 0.1, stages=((0, 0.1),))]})) == 1
+    assert len(rewards_tables({"node-1": [TrainedRound(0, 0.1, stages=((0, 0.1),))]})) == 1
 
 
 def test_the_stage_is_shown_where_there_are_several() -> None:

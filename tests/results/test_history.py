@@ -29,8 +29,8 @@ from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Settings
 from swarmd.errors import NotFoundError
 from swarmd.observe.narrative.lines import line_of
-from swarmd.results.card import HERE, HUB_DATA, TABLE_ROWS_MAX, Subject, data_of, escape, make_card, thin_out
-from swarmd.results.history import History, Round, Stage, make_history, read_history
+from swarmd.results.card import HERE, HUB_DATA, TABLE_ROWS_MAX, CardSubject, data_of, escape, make_card, thin_out
+from swarmd.results.history import RoundResult, StageResult, TrainingHistory, make_history, read_history
 from swarmd.swarms.math.rows import DAPO, GSM8K
 from swarmd.training.models.source import EMBEDDED_DIR
 from tests.results.conftest import GOLDEN, NODE
@@ -44,7 +44,7 @@ def trained(round: int, stage: int = 0, reward: float = 0.5, **fields: object) -
     return msgspec.structs.replace(StageTrained("train", round, stage, reward, reference), **fields)
 
 
-def history_of(*events: Event, last: StageTrained | None = None) -> History:
+def history_of(*events: Event, last: StageTrained | None = None) -> TrainingHistory:
     start: tuple[Event, ...] = (NodeStarted(SETTINGS, "run"), TrainerReady("cpu", "embedded", 5))
     envelopes = [Envelope(seq, float(seq), event) for seq, event in enumerate((*start, *events))]
     return make_history(envelopes, last)
@@ -76,7 +76,7 @@ def test_a_round_is_the_mean_of_its_stages_and_its_last_accuracy() -> None:
         trained(1, 1, 3.0, held_out=0.4, tokens=5, seconds=2.0),
         trained(0, 0, 0.5, held_out_before=0.1),
     )
-    assert history.rounds == (Round(0, 1, 0.5, None, 0.0, 0, 0), Round(1, 2, 2.0, 0.4, 3.0, 15, 2))
+    assert history.rounds == (RoundResult(0, 1, 0.5, None, 0.0, 0, 0), RoundResult(1, 2, 2.0, 0.4, 3.0, 15, 2))
     assert history.held_out_before == 0.1 and history.stages[1].refused == 4
 
 
@@ -129,7 +129,7 @@ def test_golden_logs_tell_what_their_states_hold(node: Path) -> None:
 
 
 def test_a_card_says_what_the_log_says() -> None:
-    card = make_card(read_history(NODE), Subject("digits", "Qwen/Qwen2.5-0.5B-Instruct"))
+    card = make_card(read_history(NODE), CardSubject("digits", "Qwen/Qwen2.5-0.5B-Instruct"))
     header = yaml.safe_load(card.split("---\n")[1])
     assert header["base_model"] == "Qwen/Qwen2.5-0.5B-Instruct" and "license" not in header
     assert "Rounds trained: 2, skipped: 3 (late 3)" in card
@@ -139,15 +139,15 @@ def test_a_card_says_what_the_log_says() -> None:
 
 def test_a_card_names_the_data_set_and_no_path(tmp_path: Path) -> None:
     options = {"data": "q.jsonl", "dataset": "org/sums", "split": "train[:9]", "revision": "v1", "digest": "d" * 64}
-    card = make_card(history_of(trained(0)), Subject("file", data=data_of("file", options, ())))
+    card = make_card(history_of(trained(0)), CardSubject("file", data=data_of("file", options, ())))
     assert yaml.safe_load(card.split("---\n")[1])["datasets"] == ["org/sums"]
     assert "(https://huggingface.co/datasets/org/sums)" in card and "- revision: v1" in card
     local = data_of("file", {"data": "/srv/x/q.jsonl", "dataset": "../someone/private copy"}, ())
-    card = make_card(history_of(trained(0)), Subject("file", data=local))
+    card = make_card(history_of(trained(0)), CardSubject("file", data=local))
     assert "- name: private copy" in card and "someone" not in card and "datasets" not in card
     (tmp_path / "org" / "sums").mkdir(parents=True)
     assert data_of("file", options, (), tmp_path).dataset == ""
-    digits = make_card(history_of(trained(0)), Subject("digits", data=data_of("digits", {}, ("a_sort",))))
+    digits = make_card(history_of(trained(0)), CardSubject("digits", data=data_of("digits", {}, ("a_sort",))))
     assert "- tasks: a\\_sort" in digits
     assert data_of("gsm8k", {"data": "hub"}, ()).dataset == GSM8K.repo == HUB_DATA["gsm8k"]
     assert HUB_DATA["math-hard"] == DAPO.repo
@@ -156,7 +156,7 @@ def test_a_card_names_the_data_set_and_no_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("repo", ["", "someone/name", 'a/b")\nimport os#'])
 @pytest.mark.parametrize("adapters", [False, True])
 def test_the_usage_is_a_program_whatever_the_repository(repo: str, adapters: bool) -> None:
-    card = make_card(history_of(trained(0)), Subject(repo=repo, adapters=adapters))
+    card = make_card(history_of(trained(0)), CardSubject(repo=repo, adapters=adapters))
     program = card.split("```python\n")[1].split("```")[0]
     compile(program, "card", "exec")
     assert "import os" not in program and (f'"{repo}"' in program) == (repo == "someone/name")
@@ -175,7 +175,7 @@ def test_a_card_without_figures_can_be_made() -> None:
 
 
 def test_the_path_of_a_model_is_nobodys_business() -> None:
-    card = make_card(history_of(trained(0)), Subject(base="/srv/someone/models/tiny"))
+    card = make_card(history_of(trained(0)), CardSubject(base="/srv/someone/models/tiny"))
     assert "tiny" in card and "someone/models" not in card and "base_model" not in card
 
 
@@ -192,22 +192,22 @@ def test_no_name_adds_markup_or_leaves_its_line(text: str) -> None:
 @given(st.text(max_size=80), st.text(max_size=80))
 def test_no_name_reaches_the_header(name: str, base: str) -> None:
     history = msgspec.structs.replace(history_of(trained(0)), name=name)
-    card = make_card(history, Subject(kind=name, base=base))
+    card = make_card(history, CardSubject(kind=name, base=base))
     header = yaml.safe_load(card.split("\n---\n")[0].removeprefix("---\n"))
     assert set(header) <= {"library_name", "pipeline_tag", "base_model", "tags"} and len(header["tags"]) == 7
 
 
 @given(st.integers(0, 500), st.integers(2, TABLE_ROWS_MAX))
 def test_a_thinned_table_keeps_both_ends_and_its_order(rounds: int, rows_max: int) -> None:
-    whole = [Round(number, 1, 0.0, None, 0.0, 0, 0) for number in range(rounds)]
+    whole = [RoundResult(number, 1, 0.0, None, 0.0, 0, 0) for number in range(rounds)]
     kept = [row.round for row in thin_out(whole, rows_max)]
     assert len(kept) == min(rounds, rows_max) and kept == sorted(set(kept))
     assert not kept or (kept[0], kept[-1]) == (0, rounds - 1)
 
 
 def test_a_stage_has_the_fields_of_its_event() -> None:
-    shared = set(Stage.__struct_fields__) & set(StageTrained.__struct_fields__)
-    assert shared == set(Stage.__struct_fields__) - {"at", "refused"}
+    shared = set(StageResult.__struct_fields__) & set(StageTrained.__struct_fields__)
+    assert shared == set(StageResult.__struct_fields__) - {"at", "refused"}
 
 
 # --- lines about pushes ---

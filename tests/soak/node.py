@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.layout import LOOPBACK, lay_out, node_places, peer_of
 from swarmd.config import load_config
 from swarmd.core.events import Event
@@ -56,10 +56,10 @@ class SoakNode:
         self.peer = peer_of(self.place)
         self.tag = node_tag(self.peer, self.place.root)
         self.stop_s = load_config(self.place.config).workers.stop_s
-        self.daemon = Daemon(self.place)
+        self.daemon = DaemonProcess(self.place)
 
     def start(self) -> None:
-        self.daemon = Daemon(self.place)
+        self.daemon = DaemonProcess(self.place)
         self.daemon.start()
 
     def end(self) -> None:

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.core.events import (
     Event,
     LinkUp,
@@ -258,7 +258,7 @@ def expect(*findings: Sequence[str]) -> None:
         raise LeftBehind("; ".join(found))
 
 
-def was_unbegun(daemon: Daemon) -> bool:
+def was_unbegun(daemon: DaemonProcess) -> bool:
     """Whether it died of the signal because nothing of it was there yet to heed one: Python itself was starting."""
     interrupted = daemon.exit_code == 1 and daemon.last_lines(1) == ["KeyboardInterrupt"]
     return interrupted or daemon.exit_code in BEFORE_IT_BEGAN

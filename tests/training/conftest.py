@@ -13,7 +13,7 @@ from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
 from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import set_aside_loaded
 from swarmd.training.library_logging import quieten
 
@@ -42,12 +42,12 @@ def loaded_set_aside() -> None:
 
 
 @pytest.fixture
-def make_engine(tmp_path: Path) -> Callable[..., Engine]:
+def make_engine(tmp_path: Path) -> Callable[..., TrainingEngine]:
     """Engines; the same peer gets the same data directory."""
 
-    def make(peer: str = "a", **settings: Any) -> Engine:
+    def make(peer: str = "a", **settings: Any) -> TrainingEngine:
         config = make_config(**settings)
-        return Engine(config, DataPaths(tmp_path / peer), peer, make_plan(config.swarm))
+        return TrainingEngine(config, DataPaths(tmp_path / peer), peer, make_plan(config.swarm))
 
     return make
 

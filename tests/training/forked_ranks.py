@@ -23,15 +23,15 @@ from torch.distributed.tensor import DTensor
 from swarmd.config import decode
 from swarmd.core.values import RolloutsRef
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.distributed.ranks import Crew, Ranks, read_environment
-from swarmd.training.engine import Engine
+from swarmd.training.distributed.ranks import OtherRanks, Ranks, read_environment
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import set_aside_loaded
 from swarmd.training.models import device
 from swarmd.training.worker import load_engine
 from swarmd.worker.messages import Start
 from tests.training.conftest import order
 
-TOGETHER = cast(Crew, SimpleNamespace(tell=lambda order: None))  # the other ranks are told by their own job
+TOGETHER = cast(OtherRanks, SimpleNamespace(tell=lambda order: None))  # the other ranks are told by their own job
 
 
 class Job(msgspec.Struct):
@@ -67,7 +67,7 @@ def count_here(tensor: torch.Tensor) -> int:
     return int(getattr(tensor, "ds_tensor", tensor).numel())  # DeepSpeed's name for a rank's part
 
 
-def describe(engine: Engine, facts: Facts) -> Facts:
+def describe(engine: TrainingEngine, facts: Facts) -> Facts:
     """What this rank holds."""
     parameters = list(engine.policy.model.parameters())
     optimizer: Any = engine._trainer.optimizer.optimizer
@@ -80,7 +80,7 @@ def describe(engine: Engine, facts: Facts) -> Facts:
     return facts
 
 
-def train(engine: Engine, job: Job) -> Facts:
+def train(engine: TrainingEngine, job: Job) -> Facts:
     """All rounds of a job."""
     facts = Facts()
     for round in job.rounds:
@@ -91,7 +91,7 @@ def train(engine: Engine, job: Job) -> Facts:
     return describe(engine, facts)
 
 
-def begin(engine: Engine, job: Job) -> Facts:
+def begin(engine: TrainingEngine, job: Job) -> Facts:
     """The first step of a job's first round, which is cancelled then."""
     cancellation = Cancellation()
     with contextlib.suppress(Cancelled):

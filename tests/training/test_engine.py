@@ -21,20 +21,20 @@ from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.swarms.scored import decode_scored
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoints.checkpoint import Checkpoints
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from tests.training.conftest import order
 from tests.training.sampling.test_generation import AfterTokens
 
-Maker = Callable[..., Engine]
+Maker = Callable[..., TrainingEngine]
 
 
-def optimizer_steps(engine: Engine) -> int:
+def optimizer_steps(engine: TrainingEngine) -> int:
     """What AdamW itself counts."""
     states = list(engine._trainer.optimizer.state.values())
     return int(states[0]["step"]) if states else 0
 
 
-def weights(engine: Engine) -> dict[str, torch.Tensor]:
+def weights(engine: TrainingEngine) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in engine.policy.model.state_dict().items()}
 
 
@@ -42,7 +42,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-def train(engine: Engine, round: int, **kwargs: Any) -> StageTrained:
+def train(engine: TrainingEngine, round: int, **kwargs: Any) -> StageTrained:
     return engine.train(order(round, **kwargs), Cancellation())
 
 

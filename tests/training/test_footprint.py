@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import is_device_lost, is_out_of_memory, measure_bytes, set_aside_loaded
 
 MEBIBYTE = 1 << 20
@@ -64,7 +64,7 @@ def test_what_is_loaded_is_not_walked_through_again() -> None:
     assert gc.get_freeze_count() > loaded - 1_000, "but for the few that nothing refers to any more"
 
 
-def test_a_trainer_given_up_for_smaller_parts_can_be_collected(make_engine: Callable[..., Engine]) -> None:
+def test_a_trainer_given_up_for_smaller_parts_can_be_collected(make_engine: Callable[..., TrainingEngine]) -> None:
     engine = make_engine()
     set_aside_loaded()
     assert engine._cut_smaller(MemoryError())

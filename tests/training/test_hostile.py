@@ -30,7 +30,7 @@ from swarmd.swarms.rollouts import (
 )
 from swarmd.training.batches.groups import judge_peers
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from tests.training.conftest import make_config, order
 from tests.training.test_stages import Node
 
@@ -67,7 +67,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
     def train(offers: list[tuple[RolloutsRef, bytes]]) -> tuple[StageTrained, str]:
         paths = DataPaths(tmp_path_factory.mktemp("node"))
-        engine = Engine(CONFIG, paths, "me", PLAN)
+        engine = TrainingEngine(CONFIG, paths, "me", PLAN)
         refs = tuple(msgspec.structs.replace(ref, digest=engine._blobs.put(body)) for ref, body in offers)
         return engine.train(order(ROUND, refs), Cancellation()), engine.weights_digest
 
@@ -118,13 +118,13 @@ HOSTILE: dict[str, tuple[tuple[RolloutsRef, bytes], dict[str, int]]] = {
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+def engine(tmp_path_factory: pytest.TempPathFactory) -> TrainingEngine:
     """A node that hears of peers and trains nothing."""
-    return Engine(CONFIG, DataPaths(tmp_path_factory.mktemp("node")), "me", PLAN)
+    return TrainingEngine(CONFIG, DataPaths(tmp_path_factory.mktemp("node")), "me", PLAN)
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_what_is_refused_is_counted_and_nothing_is_made_of_it(engine: Engine, kind: str) -> None:
+def test_what_is_refused_is_counted_and_nothing_is_made_of_it(engine: TrainingEngine, kind: str) -> None:
     (ref, body), rejected = HOSTILE[kind]
     ref = msgspec.structs.replace(ref, digest=engine._blobs.put(body))
     _, collected = engine._open_stage(order(ROUND, (ref,)), Cancellation())

@@ -16,9 +16,9 @@ from swarmd.config import HubConfig, ResultsConfig
 from swarmd.core.events import ModelPushed, StageTrained, TrainerReady
 from swarmd.paths import DataPaths
 from swarmd.results.trackers import TensorBoard, Trackers
-from swarmd.training.batches.metrics import Sums
+from swarmd.training.batches.metrics import StageSums
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.gauges import read_metrics
 from swarmd.worker.messages import Perform, Stop
 from tests.hub_double import TOKEN, HubDouble, serve_hub
@@ -51,7 +51,7 @@ class Kept:
         """Nothing is held."""
 
 
-def test_every_step_and_stage_is_told_once(make_engine: Callable[..., Engine], tmp_path: Path) -> None:
+def test_every_step_and_stage_is_told_once(make_engine: Callable[..., TrainingEngine], tmp_path: Path) -> None:
     kept, board = Kept(), tmp_path / "board"
     engine = make_engine()
     engine.trackers = Trackers({"kept": lambda: kept, "TensorBoard": lambda: TensorBoard(board, engine.steps)})
@@ -75,7 +75,7 @@ def test_every_step_and_stage_is_told_once(make_engine: Callable[..., Engine], t
     assert [step for step, _ in read_scalars(board, "stage/held_out")] == [2, 4]
 
 
-def test_the_kl_term_is_told_where_there_is_one(make_engine: Callable[..., Engine]) -> None:
+def test_the_kl_term_is_told_where_there_is_one(make_engine: Callable[..., TrainingEngine]) -> None:
     kept = Kept()
     engine = make_engine(beta=0.1)
     engine.trackers = Trackers({"kept": lambda: kept})
@@ -89,7 +89,7 @@ def test_what_trl_measured_in_the_parts_of_a_step_is_averaged() -> None:
 
 
 def test_sums_of_nothing_are_figures() -> None:
-    assert Sums().read() == {"completion_tokens": 0.0, "own_groups": 0.0, "other_groups": 0.0, "flat_share": 0.0}
+    assert StageSums().read() == {"completion_tokens": 0.0, "own_groups": 0.0, "other_groups": 0.0, "flat_share": 0.0}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 
 PEERS = ("anna", "otto", "zoe")
 SWARM = SwarmConfig(
@@ -45,7 +45,7 @@ class Node:
         self.peer = peer
         self.paths = DataPaths(directory / peer)
         config = Config(SWARM, role="coordinator", training=TRAINING)
-        self.engine = Engine(config, self.paths, peer, make_plan(SWARM, TRAINING, self.paths.root))
+        self.engine = TrainingEngine(config, self.paths, peer, make_plan(SWARM, TRAINING, self.paths.root))
         self.context: tuple[RolloutsRef, ...] = ()
 
     def train(self, stage: int, published: dict[RolloutsRef, bytes]) -> StageTrained:
@@ -138,4 +138,4 @@ def test_a_late_joiner_without_material_answers_questions(tmp_path: Path) -> Non
 def test_another_number_of_stages_is_refused(tmp_path: Path) -> None:
     wrong = msgspec.structs.replace(SWARM, stages=2)
     with pytest.raises(SwarmError, match=r"swarm\.stages"):
-        Engine(Config(wrong, training=TRAINING), DataPaths(tmp_path), "a", make_plan(wrong, TRAINING, tmp_path))
+        TrainingEngine(Config(wrong, training=TRAINING), DataPaths(tmp_path), "a", make_plan(wrong, TRAINING, tmp_path))

@@ -13,7 +13,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from swarmd.swarms.plan import Score
 from swarmd.training.batches.objective import silence_flat
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.trainer import SwarmTrainer, compute_shared, count_telling, drop_flat_groups
 from tests.training.conftest import order
 
@@ -60,13 +60,13 @@ def check_same(trainer: SwarmTrainer) -> None:
         torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=1e-3)
 
 
-def test_shared_prompts_change_nothing(make_engine: Callable[..., Engine], llama: Path) -> None:
+def test_shared_prompts_change_nothing(make_engine: Callable[..., TrainingEngine], llama: Path) -> None:
     check_same(make_engine("embedded", temperature=0.7)._trainer)
     check_same(make_engine("llama", model=str(llama), prompt_tokens=500)._trainer)
 
 
 def test_a_model_that_disagrees_is_left_to_trl(
-    make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+    make_engine: Callable[..., TrainingEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from swarmd.training import trainer as subject
 
@@ -120,7 +120,7 @@ def test_what_is_left_splits_evenly(telling: int, chunks: int) -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 0.04])
 def test_equal_rewards_of_any_size_teach_nothing(
-    make_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, beta: float
+    make_engine: Callable[..., TrainingEngine], monkeypatch: pytest.MonkeyPatch, beta: float
 ) -> None:
     """Eight rewards of 1.2 have a mean in float32 that is off by a bit: TRL's advantages are not 0."""
     engine = make_engine(steps=3, generations=8, beta=beta, held_out_questions=0)

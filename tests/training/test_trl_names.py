@@ -15,7 +15,7 @@ from swarmd.swarms.plan import Question, Score
 from swarmd.swarms.rollouts import Reference
 from swarmd.training.batches.groups import TrainingGroup
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.trl_names import OF_LOSS, OF_TRAINER, read_as_trl
 from tests.training.conftest import order
 from tests.training.test_results import Kept
@@ -62,7 +62,7 @@ def test_a_step_without_groups_of_ones_own_tells_of_no_rewards() -> None:
 
 
 def test_a_step_of_the_engine_is_told_by_names_that_trl_and_transformers_log(
-    make_engine: Callable[..., Engine],
+    make_engine: Callable[..., TrainingEngine],
 ) -> None:
     kept = Kept()
     engine = make_engine(steps=1, beta=0.1)

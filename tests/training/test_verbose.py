@@ -17,7 +17,7 @@ from swarmd.swarms.plan import Material, Question
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import Group, decode_rollouts
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from tests.swarms.math.voices import answer, gather, publish
 
 PEERS = ("anna", "otto")
@@ -59,7 +59,7 @@ class Node:
         plan = make_plan(swarm, training, directory)
         assert isinstance(plan, MathPlan)
         config = Config(swarm, role="coordinator", training=training)
-        self.engine = Engine(config, DataPaths(directory / "node"), "node", plan)
+        self.engine = TrainingEngine(config, DataPaths(directory / "node"), "node", plan)
         self._plan, self._material = plan, Material()
         self._told: dict[int, tuple[RolloutsRef, ...]] = {}
 

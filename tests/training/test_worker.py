@@ -23,7 +23,7 @@ from swarmd.core.values import RolloutsRef
 from swarmd.errors import ExitCode
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
-from swarmd.training.worker import Trainer
+from swarmd.training.worker import TrainerService
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Progress, Start, Stop, ToWorker
 from tests.forked import TRAINER, Forked, order_fork, start_server
@@ -197,7 +197,7 @@ def live(config: Config, pusher: object, outbox: Heard, use: Callable[[Any], Awa
         told, inbox = anyio.create_memory_object_stream[Perform | Stop](4)
         with anyio.fail_after(60.0):
             async with told, inbox, anyio.create_task_group() as tasks:
-                tasks.start_soon(Trainer(engine, config, outbox, pusher).run, inbox)  # type: ignore[arg-type]
+                tasks.start_soon(TrainerService(engine, config, outbox, pusher).run, inbox)  # type: ignore[arg-type]
                 await use(told)
 
     anyio.run(run)

@@ -49,7 +49,7 @@ CHANGES = {
     "swarmd.core.turn.Turn.move_submission": "swarmd.core.state.Submission",
     "swarmd.core.turn.Turn.note_chain": "swarmd.core.state.Chain",
     "swarmd.core.turn.Turn.work_on": "swarmd.core.state.Work",
-    "swarmd.results.history._Gathering._set": "swarmd.results.history.History",
+    "swarmd.results.history._Gathering._set": "swarmd.results.history.TrainingHistory",
 }
 
 _OWNERS = {f"builtins.{name}" for name in CONTAINERS} | {

@@ -13,7 +13,7 @@ from swarmd.daemon.control import ControlError, ask
 from swarmd.eventlog.reader import read_commits
 from swarmd.paths import DataPaths
 from swarmd.units.files import mark
-from swarmd.units.plan import Place, plan
+from swarmd.units.plan import ServicePaths, plan
 from tests.units.private_systemd import TREE, VENV, PrivateSystemd
 
 CONFIG = """
@@ -42,7 +42,7 @@ class Node:
 
     def lay(self, rounds: int = 2) -> None:
         """The files that `install` would write, and a configuration, without running it."""
-        files = plan(Place(self.name), f"{VENV}/bin/swarmd", None, gpu=False)
+        files = plan(ServicePaths(self.name), f"{VENV}/bin/swarmd", None, gpu=False)
         for planned in files:
             self.machine.put(str(planned.path), mark(planned.text))
         self.machine.put(self.config, CONFIG.format(rounds=rounds))

@@ -15,15 +15,15 @@ from swarmd.daemon.notes import refuse_moved
 from swarmd.errors import IdentityInUse, LogInUse, UnitError
 from swarmd.eventlog.lock import take_lock
 from swarmd.paths import DataPaths
-from swarmd.units import Place
+from swarmd.units import ServicePaths
 from swarmd.units.transfer import Transfer, find_transfer, take_along
 
 CONFIG = 'role = "coordinator"\ndata = "."\n[swarm]\nid = "x"\n'
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(state=tmp_path / "lib")
+def place(tmp_path: Path) -> ServicePaths:
+    return ServicePaths(state=tmp_path / "lib")
 
 
 @pytest.fixture
@@ -42,18 +42,18 @@ def made(tmp_path: Path) -> Path:
     return mine / "config.toml"
 
 
-def found(config: Path, place: Place) -> Transfer | None:
+def found(config: Path, place: ServicePaths) -> Transfer | None:
     return find_transfer(config, load_config(config), place)
 
 
-def take(config: Path, place: Place) -> Path:
+def take(config: Path, place: ServicePaths) -> Path:
     transfer = found(config, place)
     assert transfer is not None and not transfer.there
     take_along(transfer)
     return transfer.target.root
 
 
-def test_all_goes_along_but_sockets_and_the_configuration(made: Path, place: Place) -> None:
+def test_all_goes_along_but_sockets_and_the_configuration(made: Path, place: ServicePaths) -> None:
     target = take(made, place)
     assert target == place.state / "private/swarmd"
     assert {str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir()} == {
@@ -68,14 +68,14 @@ def test_all_goes_along_but_sockets_and_the_configuration(made: Path, place: Pla
     assert modes == [0o700, 0o700, 0o600]
 
 
-def test_the_old_place_is_closed_and_the_new_one_open(made: Path, place: Place) -> None:
+def test_the_old_place_is_closed_and_the_new_one_open(made: Path, place: ServicePaths) -> None:
     target = take(made, place)
     with pytest.raises(IdentityInUse, match=f"was moved away on .* to {target}"):
         refuse_moved(DataPaths(made.parent))
     refuse_moved(DataPaths(target))
 
 
-def test_again_it_is_there_and_nothing_is_copied(made: Path, place: Place) -> None:
+def test_again_it_is_there_and_nothing_is_copied(made: Path, place: ServicePaths) -> None:
     target = take(made, place)
     (target / "events/0.seg").write_bytes(b"longer log")
     again = found(made, place)
@@ -85,13 +85,13 @@ def test_again_it_is_there_and_nothing_is_copied(made: Path, place: Place) -> No
         found(made, place)
 
 
-def test_a_closed_node_whose_data_are_gone_is_not_taken_twice(made: Path, place: Place) -> None:
+def test_a_closed_node_whose_data_are_gone_is_not_taken_twice(made: Path, place: ServicePaths) -> None:
     take(made, place).rename(place.state / "elsewhere")
     with pytest.raises(IdentityInUse):
         found(made, place)
 
 
-def test_nothing_is_overwritten(made: Path, place: Place) -> None:
+def test_nothing_is_overwritten(made: Path, place: ServicePaths) -> None:
     other = place.state / "private/swarmd/identity.key"
     other.parent.mkdir(parents=True)
     other.write_bytes(b"another")
@@ -101,7 +101,7 @@ def test_nothing_is_overwritten(made: Path, place: Place) -> None:
     refuse_moved(DataPaths(made.parent))
 
 
-def test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed(made: Path, place: Place) -> None:
+def test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed(made: Path, place: ServicePaths) -> None:
     transfer = found(made, place)
     assert transfer is not None
     other = transfer.target.root / "identity.key"
@@ -113,7 +113,7 @@ def test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed(made: Pat
     refuse_moved(DataPaths(made.parent))
 
 
-def test_a_running_node_is_left_alone(made: Path, place: Place) -> None:
+def test_a_running_node_is_left_alone(made: Path, place: ServicePaths) -> None:
     lock = take_lock(made.parent / "events")
     try:
         with pytest.raises(LogInUse):
@@ -123,7 +123,7 @@ def test_a_running_node_is_left_alone(made: Path, place: Place) -> None:
     assert not place.state.exists()
 
 
-def test_what_systemd_made_before_is_used(made: Path, place: Place) -> None:
+def test_what_systemd_made_before_is_used(made: Path, place: ServicePaths) -> None:
     behind = place.state / "private/swarmd"
     behind.mkdir(parents=True)
     (place.state / "swarmd").symlink_to("private/swarmd")
@@ -131,7 +131,7 @@ def test_what_systemd_made_before_is_used(made: Path, place: Place) -> None:
     assert (place.state / "swarmd/identity.key").read_bytes() == b"one"
 
 
-def test_a_configuration_without_a_node_takes_nothing(tmp_path: Path, place: Place) -> None:
+def test_a_configuration_without_a_node_takes_nothing(tmp_path: Path, place: ServicePaths) -> None:
     (tmp_path / "config.toml").write_text(CONFIG)
     assert found(tmp_path / "config.toml", place) is None
 

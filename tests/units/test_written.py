@@ -12,7 +12,7 @@ import pytest
 from swarmd.config import WorkersConfig, load_config, parse_config
 from swarmd.daemon.service import STOP_SLACK_S
 from swarmd.errors import ExitCode, UnitError
-from swarmd.units import Place, drift, find_place
+from swarmd.units import ServicePaths, drift, find_place
 from swarmd.units import plan as planning
 from swarmd.units.files import Planned, mark, put, refuse_changed, state_of, unmark
 from swarmd.units.plan import credential_names, device_groups, needs_devices, plan, plan_config
@@ -147,7 +147,7 @@ def names_of(files: list[Planned]) -> set[str]:
 
 def test_drop_ins_follow_the_configuration(tmp_path: Path) -> None:
     plain = parse_config(MINIMAL, "x")
-    place = Place(dev=tmp_path)
+    place = ServicePaths(dev=tmp_path)
     units = {"swarmd.service", "swarmd-failure.service", "swarmd.target"}
     assert names_of(plan(place, COMMAND, plain)) == units | {"10-cpu.conf"}
     (tmp_path / "nvidiactl").touch()
@@ -182,7 +182,7 @@ def test_every_secret_of_a_configuration_can_be_a_credential() -> None:
     config = parse_config(re.sub(r"^rpc = \[[^]]*\]", 'rpc = ["credential:rpc"]', named, flags=re.M), "x")
     expected = {"rpc", "keystore", "passphrase", "token", "webhook", "telegram_token"}
     assert set(credential_names(config)) == expected
-    files = plan(Place("a"), COMMAND, config)
+    files = plan(ServicePaths("a"), COMMAND, config)
     passed = [planned for planned in files if planned.path.name == "30-credentials.conf"]
     assert len(passed) == 2, "the unit that tells of failures has them too"
     assert "LoadCredential=rpc:/etc/swarmd/credentials/rpc" in passed[0].text
@@ -205,7 +205,7 @@ def test_a_configuration_that_holds_a_secret_is_not_shown_to_all(tmp_path: Path)
     source.write_text(MINIMAL + '[notify]\nwebhook = "https://me:hunter2@hooks.example.org:444/T0/B1/canary0Canary"\n')
     held = load_config(source)
     with pytest.raises(UnitError) as caught:
-        plan_config(Place(etc=tmp_path / "etc"), source, held)
+        plan_config(ServicePaths(etc=tmp_path / "etc"), source, held)
     said = str(caught.value)
     assert "notify.webhook has more than https://hooks.example.org:444" in said and "file:NAME" in said
     assert not re.search("canary|hunter|me:", said)
@@ -215,7 +215,7 @@ def test_a_configuration_that_holds_a_secret_is_not_shown_to_all(tmp_path: Path)
     own.path.chmod(0o644)
     assert put(own) == "as it should be" and own.path.stat().st_mode & 0o777 == 0o600
     source.write_text(MINIMAL + '[notify]\nwebhook = "https://hooks.example.org/public"\n')
-    assert plan_config(Place(etc=tmp_path / "etc"), source, load_config(source)).mode == 0o644
+    assert plan_config(ServicePaths(etc=tmp_path / "etc"), source, load_config(source)).mode == 0o644
 
 
 def test_an_interpreter_that_a_service_cannot_see_is_refused(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_file_is_ours_until_somebody_changes_it(tmp_path: Path) -> None:
 
 
 def test_drift_names_each_difference(tmp_path: Path) -> None:
-    place = Place("a", units=tmp_path / "system", etc=tmp_path / "etc", dev=tmp_path)
+    place = ServicePaths("a", units=tmp_path / "system", etc=tmp_path / "etc", dev=tmp_path)
     place.etc.mkdir()
     place.config.write_text(MINIMAL)
     assert drift(place, COMMAND) == [], "nothing is installed"

@@ -18,9 +18,9 @@ from swarmd.core.state import State
 from swarmd.http_server import Address
 from swarmd.paths import DataPaths
 from swarmd.web.app import make_app
-from swarmd.web.http.guard import Doors
-from swarmd.web.http.server import Server, bind
-from swarmd.web.views.node import Facts, LogNode
+from swarmd.web.http.guard import AccessRules
+from swarmd.web.http.server import HttpServer, bind
+from swarmd.web.views.node import LogNode, SwarmFacts
 from tests.eventlog.making import open_log, write_story
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -77,14 +77,14 @@ class Served:
 
 @contextmanager
 def served(
-    directory: Path, doors: Doors | None = None, facts: Facts | None = None, archive: Path | None = None
+    directory: Path, doors: AccessRules | None = None, facts: SwarmFacts | None = None, archive: Path | None = None
 ) -> Iterator[Served]:
     """A server of one data directory; the log's end has been reached when the block begins."""
     endpoint = bind(LOCAL)
     node = LogNode(DataPaths(directory), facts, archive=archive)
-    app = make_app(node, doors or Doors(LOCAL), node)
+    app = make_app(node, doors or AccessRules(LOCAL), node)
     ready = threading.Event()
-    server = Server(app, ready.set)
+    server = HttpServer(app, ready.set)
     thread = threading.Thread(target=server.run, args=([endpoint],), daemon=True)
     running = Served(endpoint, node)
     thread.start()

@@ -21,7 +21,7 @@ from swarmd.observe.narrative.story import Story, reached
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import Status
 from swarmd.paths import DataPaths
-from swarmd.results.history import History, read_history
+from swarmd.results.history import TrainingHistory, read_history
 from swarmd.web.views.moments import plain
 from tests.daemon.node import fake_node
 from tests.golden.test_golden import LOGS
@@ -35,7 +35,7 @@ class Views(NamedTuple):
 
     state: State
     status: Status
-    report: History
+    report: TrainingHistory
     stories: dict[int, Story]
     swarm: dict[str, Any]
     stages: dict[str, Any]

@@ -138,7 +138,7 @@ def started(config: Config, root: Path) -> subprocess.Popen[bytes]:
         [sys.executable, "-m", "swarmd.web"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdin
-    process.stdin.write(msgspec.json.encode(companion.Order(encode(config), str(root))) + b"\n")
+    process.stdin.write(msgspec.json.encode(companion.CompanionSetup(encode(config), str(root))) + b"\n")
     process.stdin.flush()
     return process
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarmd.core.values import Standing
-from swarmd.dht.wire.leaderboard import Board, keep_standings
+from swarmd.dht.wire.leaderboard import LeaderboardBody, keep_standings
 from swarmd.eventlog.fold import load
 from swarmd.paths import DataPaths
 from tests.web.serving import FOLLOWER, Served, copy_of, served, until
@@ -20,11 +20,11 @@ assert STATE.settings is not None and STATE.clock is not None
 ME, SWARM = STATE.settings.peer, STATE.settings.swarm
 
 
-def board(round: int, *rewards: tuple[str, float]) -> Board:
-    return Board(round, tuple(Standing(peer, "", reward, round + 1, round) for peer, reward in rewards))
+def board(round: int, *rewards: tuple[str, float]) -> LeaderboardBody:
+    return LeaderboardBody(round, tuple(Standing(peer, "", reward, round + 1, round) for peer, reward in rewards))
 
 
-def keep(directory: Path, swarm: str, kept: Board) -> None:
+def keep(directory: Path, swarm: str, kept: LeaderboardBody) -> None:
     path = DataPaths(directory).standings
     path.parent.mkdir(exist_ok=True)
     before = path.stat().st_mtime_ns if path.exists() else 0

@@ -61,7 +61,7 @@ class Notice(msgspec.Struct):
     result: msgspec.Raw
 
 
-class Answer(msgspec.Struct):
+class RpcMessage(msgspec.Struct):
     """Any JSON-RPC message from an endpoint."""
 
     id: int | str | None = None
@@ -71,11 +71,11 @@ class Answer(msgspec.Struct):
     error: ErrorBody | None = None
 
 
-_answers = msgspec.json.Decoder(Answer)
+_answers = msgspec.json.Decoder(RpcMessage)
 _notices = msgspec.json.Decoder(Notice)
 
 
-class Endpoint(ABC):
+class RpcEndpoint(ABC):
     """A node of the chain by one of its URLs.
 
     Args:
@@ -115,7 +115,7 @@ class Endpoint(ABC):
             raise self.failure(f"answered {method} with something else than asked for ({error})") from None
 
     @abstractmethod
-    async def _exchange(self, number: int, request: bytes) -> Answer:
+    async def _exchange(self, number: int, request: bytes) -> RpcMessage:
         """Send a request and wait for its answer."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class Endpoint(ABC):
         """An error that names the endpoint without its secrets."""
         return EndpointFailed(f"{self.name} {self._scrub(what)}")
 
-    def parse(self, encoded: bytes) -> Answer:
+    def parse(self, encoded: bytes) -> RpcMessage:
         """One message. Raises EndpointFailed when it is no JSON-RPC."""
         try:
             answer = _answers.decode(encoded)
@@ -156,7 +156,7 @@ class Endpoint(ABC):
         return text
 
 
-class HttpEndpoint(Endpoint):
+class HttpEndpoint(RpcEndpoint):
     """Over HTTP, a request a call."""
 
     def __init__(self, url: str, call_s: float) -> None:
@@ -164,14 +164,14 @@ class HttpEndpoint(Endpoint):
         self._proxy = proxy_for(url)
         self._session: aiohttp.ClientSession | None = None
 
-    async def _exchange(self, number: int, request: bytes) -> Answer:
+    async def _exchange(self, number: int, request: bytes) -> RpcMessage:
         try:
             return await self._post(request)
         except aiohttp.ServerDisconnectedError:  # an idle connection that was closed meanwhile
             self.losses += 1
             return await self._post(request)
 
-    async def _post(self, request: bytes) -> Answer:
+    async def _post(self, request: bytes) -> RpcMessage:
         if self._session is None:
             self._session = aiohttp.ClientSession(headers={"Content-Type": "application/json"})
         async with self._session.post(self.url, data=request, allow_redirects=False, proxy=self._proxy) as response:
@@ -191,7 +191,7 @@ class HttpEndpoint(Endpoint):
             self._session = None
 
 
-class SocketEndpoint(Endpoint):
+class SocketEndpoint(RpcEndpoint):
     """Over a websocket, which stays open between calls and brings notifications.
 
     `on_notification(subscription, result)` is called for each of them, `on_close()` when the connection is lost.
@@ -205,11 +205,11 @@ class SocketEndpoint(Endpoint):
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._reader: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[RpcMessage]] = {}
 
-    async def _exchange(self, number: int, request: bytes) -> Answer:
+    async def _exchange(self, number: int, request: bytes) -> RpcMessage:
         socket = await self._connected()
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[RpcMessage] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
             await socket.send_str(request.decode())
@@ -285,7 +285,7 @@ class SocketEndpoint(Endpoint):
         self._session = self._reader = None
 
 
-def endpoint_of(url: str, call_s: float) -> Endpoint:
+def endpoint_of(url: str, call_s: float) -> RpcEndpoint:
     """The endpoint of a URL. Raises ConfigError for one that cannot be."""
     check_url(url)
     return SocketEndpoint(url, call_s) if url.startswith("ws") else HttpEndpoint(url, call_s)

@@ -15,8 +15,8 @@ import anyio
 import msgspec
 
 from swarmd.chain.endpoints.endpoint import SocketEndpoint
-from swarmd.chain.endpoints.rpc import FOREIGN_S, Health, Rpc
-from swarmd.chain.watching.blocks import Header
+from swarmd.chain.endpoints.rpc import FOREIGN_S, EndpointHealth, Rpc
+from swarmd.chain.watching.blocks import BlockHeader
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
 
@@ -25,7 +25,7 @@ RETRY_S = 0.25  # between two rounds over the websocket endpoints
 DEAF_AFTER = 3  # new blocks found by asking that a subscription kept silent about
 
 log = logging.getLogger(__name__)
-_headers = msgspec.json.Decoder(Header)
+_headers = msgspec.json.Decoder(BlockHeader)
 
 
 class Heads:
@@ -56,7 +56,7 @@ class Heads:
                     await self._listen(health)
             await anyio.sleep(RETRY_S)
 
-    async def _listen(self, health: Health) -> None:
+    async def _listen(self, health: EndpointHealth) -> None:
         """Subscribe at one endpoint and wait until the connection is lost."""
         endpoint = health.endpoint
         assert isinstance(endpoint, SocketEndpoint)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from swarmd.chain.endpoints.endpoint import Throttled
-from swarmd.chain.endpoints.rpc import Health, Rpc
-from swarmd.chain.watching.blocks import Header
+from swarmd.chain.endpoints.rpc import EndpointHealth, Rpc
+from swarmd.chain.watching.blocks import BlockHeader
 from swarmd.chain.watching.logs import Quantity
 from swarmd.core.values import BlockRef
 
@@ -45,12 +45,12 @@ class RpcEndpoints:
         return await has_block(self._rpc, block)
 
     async def leave_laggards(self) -> None:
-        await leave_laggards(self._rpc)
+        await pause_lagging_endpoints(self._rpc)
 
 
 async def has_block(rpc: Rpc, block: BlockRef) -> bool:
     """Whether any endpoint has this block on its chain; those that do not are left alone then."""
-    answers = await rpc.ask_each("eth_getBlockByNumber", [hex(block.number), False], Header | None)  # type: ignore[arg-type]
+    answers = await rpc.ask_each("eth_getBlockByNumber", [hex(block.number), False], BlockHeader | None)  # type: ignore[arg-type]
     without = [health for health, header in answers if header is None]
     if not any(header is not None and header.hash == block.hash for _, header in answers):
         return False
@@ -59,7 +59,7 @@ async def has_block(rpc: Rpc, block: BlockRef) -> bool:
     return True
 
 
-async def leave_laggards(rpc: Rpc) -> None:
+async def pause_lagging_endpoints(rpc: Rpc) -> None:
     """Leave those alone that are far behind the one that is farthest."""
     answers = await rpc.ask_each("eth_blockNumber", [], Quantity)
     farthest = max((int(number, 16) for _, number in answers), default=0)
@@ -68,5 +68,5 @@ async def leave_laggards(rpc: Rpc) -> None:
             _leave_alone(health, farthest)
 
 
-def _leave_alone(health: Health, number: int) -> None:
+def _leave_alone(health: EndpointHealth, number: int) -> None:
     health.failed(Throttled(f"{health.endpoint.name} has no block {number} yet, others have", ALONE_S))

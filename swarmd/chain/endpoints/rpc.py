@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
-from swarmd.chain.endpoints.endpoint import Endpoint, SocketEndpoint, Throttled, endpoint_of
+from swarmd.chain.endpoints.endpoint import RpcEndpoint, SocketEndpoint, Throttled, endpoint_of
 from swarmd.chain.fees import LEGACY_FIX, NO_BASE_FEE
 from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Caller(Protocol):
+class RpcCaller(Protocol):
     """What calls the chain."""
 
     async def request(self, method: str, params: Sequence[Any]) -> Any:
@@ -39,10 +39,10 @@ class Caller(Protocol):
         """
 
 
-class Health:
+class EndpointHealth:
     """How one endpoint has been doing."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: RpcEndpoint) -> None:
         self.endpoint = endpoint
         self.failures = 0  # one after another
         self.retry_at = 0.0  # monotonic; it is left alone until then
@@ -103,17 +103,17 @@ class Rpc:
 
     def __init__(self, urls: Sequence[str], chain_id: int, call_s: float) -> None:
         self._chain_id = chain_id
-        self._healths = [Health(endpoint_of(url, call_s)) for url in urls]
+        self._healths = [EndpointHealth(endpoint_of(url, call_s)) for url in urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
         self.current = ""  # name of the endpoint that answered last
         self.has_base_fee = False  # blocks have one: an endpoint that shows a head without it has failed.
         # Whoever signs sets it beforehand, unless the configuration says that the chain has none.
 
     async def request(self, method: str, params: Sequence[Any]) -> Any:
-        """See `Caller`."""
+        """See `RpcCaller`."""
         return await self._first(lambda endpoint: self._ask_openly(endpoint, method, params))
 
-    async def _ask_openly(self, endpoint: Endpoint, method: str, params: Sequence[Any]) -> Any:
+    async def _ask_openly(self, endpoint: RpcEndpoint, method: str, params: Sequence[Any]) -> Any:
         """Without a base fee a price of its own choice would be signed, and paid in full."""
         result = await endpoint.ask(method, params, Any)
         of_head = method == BLOCK and params[0] == "latest"
@@ -132,7 +132,7 @@ class Rpc:
         """As `request`; an endpoint whose result is not of this type counts as failed, and the next one is tried."""
         return await self._first(lambda endpoint: endpoint.ask(method, params, kind))
 
-    async def _first(self, call: Callable[[Endpoint], Awaitable[T]]) -> T:
+    async def _first(self, call: Callable[[RpcEndpoint], Awaitable[T]]) -> T:
         for health in self._in_order():
             try:
                 return await self._try(health, call)
@@ -140,7 +140,7 @@ class Rpc:
                 health.failed(error)
         raise self._nobody()
 
-    def _in_order(self) -> list[Health]:
+    def _in_order(self) -> list[EndpointHealth]:
         """Those that are well, then those whose pause is over; where any is well, the latter are only probed."""
         well = [health for health in self._healths if health.well]
         due = [health for health in self._healths if not health.well and health.retry_at <= monotonic()]
@@ -149,7 +149,7 @@ class Rpc:
                 self._probe(health)
         return well + due
 
-    async def ask_at(self, health: Health, method: str, params: Sequence[Any], kind: type[T]) -> T:
+    async def ask_at(self, health: EndpointHealth, method: str, params: Sequence[Any], kind: type[T]) -> T:
         """A call to one endpoint. Raises as `request` does."""
         try:
             return await self._try(health, lambda endpoint: endpoint.ask(method, params, kind))
@@ -157,7 +157,7 @@ class Rpc:
             health.failed(error)
             raise
 
-    async def ask_each(self, method: str, params: Sequence[Any], kind: type[T]) -> list[tuple[Health, T]]:
+    async def ask_each(self, method: str, params: Sequence[Any], kind: type[T]) -> list[tuple[EndpointHealth, T]]:
         """What all endpoints say that are not left alone just now and do answer."""
         asked = [health for health in self._healths if health.well or health.retry_at <= monotonic()]
         results = await asyncio.gather(
@@ -166,7 +166,7 @@ class Rpc:
         pairs = zip(asked, results, strict=True)
         return [(health, result) for health, result in pairs if not isinstance(result, BaseException)]
 
-    async def _try(self, health: Health, call: Callable[[Endpoint], Awaitable[T]]) -> T:
+    async def _try(self, health: EndpointHealth, call: Callable[[RpcEndpoint], Awaitable[T]]) -> T:
         if not health.verified:
             await health.verify(self._chain_id)
         try:
@@ -177,17 +177,17 @@ class Rpc:
         self._answered(health)
         return result
 
-    def _answered(self, health: Health) -> None:
+    def _answered(self, health: EndpointHealth) -> None:
         health.answered()
         self.current = health.endpoint.name
 
-    def _probe(self, health: Health) -> None:
+    def _probe(self, health: EndpointHealth) -> None:
         name = health.endpoint.url
         if name not in self._probes:
             self._probes[name] = asyncio.create_task(self._look_after(health))
             self._probes[name].add_done_callback(lambda task: self._probes.pop(name, None))
 
-    async def _look_after(self, health: Health) -> None:
+    async def _look_after(self, health: EndpointHealth) -> None:
         try:
             await health.verify(self._chain_id)
             health.answered()
@@ -208,7 +208,7 @@ class Rpc:
         )
 
     @property
-    def sockets(self) -> list[Health]:
+    def sockets(self) -> list[EndpointHealth]:
         """Those that bring notifications, best first."""
         return [health for health in self._healths if isinstance(health.endpoint, SocketEndpoint)]
 

@@ -9,11 +9,11 @@ from urllib.request import getproxies, proxy_bypass
 
 from swarmd.errors import ConfigError
 from swarmd.http_server import is_loopback
-from swarmd.secret_files import CREDENTIAL, Kind, locate_secret
+from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret
 
 ENDPOINTS_MAX = 32
 FILE_BYTES_MAX = 64 * 1024  # of a file of URLs
-URLS = Kind("file of chain.rpc's URLs", ConfigError, FILE_BYTES_MAX)
+URLS = SecretKind("file of chain.rpc's URLs", ConfigError, FILE_BYTES_MAX)
 SECRET_CHARS_MIN = 6  # shorter parts of a URL are words that any message may have
 
 

@@ -16,8 +16,8 @@ from eth_abi.abi import encode
 
 from swarmd.chain.contract import encode_call, read_call
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.operator.transactions import Orders, Receipt
-from swarmd.chain.ports import Policy
+from swarmd.chain.operator.transactions import OperatorTransactions, OrderReceipt
+from swarmd.chain.ports import RoundPolicy
 from swarmd.errors import ChainMismatch, ConfigError, NotFoundError
 
 MEMBERSHIP_MANAGER = "MEMBERSHIP_MANAGER_ROLE"
@@ -37,11 +37,11 @@ class Artefact(msgspec.Struct, frozen=True):
         return bytes.fromhex(self.bytecode.removeprefix("0x"))
 
 
-class Plan(msgspec.Struct, frozen=True):
+class DeploymentPlan(msgspec.Struct, frozen=True):
     """The contract that is wanted."""
 
     stages: int
-    policy: Policy
+    policy: RoundPolicy
     bootnodes: tuple[str, ...]
     members: tuple[str, ...] | None = None  # on the allow-list of a closed swarm; None: open to all
 
@@ -51,7 +51,7 @@ class Deployed(NamedTuple):
 
     contract: str
     from_block: int
-    receipts: tuple[Receipt, ...]
+    receipts: tuple[OrderReceipt, ...]
 
 
 def shipped_contracts() -> Path:
@@ -78,7 +78,7 @@ def check_stages(stages: int) -> None:
         raise ConfigError(f"there is no contract for rounds of {stages} stages, only of {built}")
 
 
-async def deploy(orders: Orders, plan: Plan) -> Deployed:
+async def deploy(orders: OperatorTransactions, plan: DeploymentPlan) -> Deployed:
     """Create implementation and proxy and set the proxy up as planned; go on where an earlier run ended.
 
     Raises:
@@ -102,7 +102,7 @@ async def deploy(orders: Orders, plan: Plan) -> Deployed:
     return Deployed(proxy.contract, proxy.block, tuple(receipts))
 
 
-async def _set_up(orders: Orders, coordinator: Coordinator, plan: Plan) -> list[Receipt]:
+async def _set_up(orders: OperatorTransactions, coordinator: Coordinator, plan: DeploymentPlan) -> list[OrderReceipt]:
     steps = [
         await set_policy(orders, coordinator, plan.policy),
         await add_bootnodes(orders, coordinator, plan.bootnodes),
@@ -115,14 +115,18 @@ async def _set_up(orders: Orders, coordinator: Coordinator, plan: Plan) -> list[
 # Each of these does nothing where the contract is as wanted already, unless the journal has the step in hand.
 
 
-async def set_policy(orders: Orders, coordinator: Coordinator, policy: Policy) -> Receipt | None:
+async def set_policy(
+    orders: OperatorTransactions, coordinator: Coordinator, policy: RoundPolicy
+) -> OrderReceipt | None:
     """Set the round policy, as an owner."""
     if not orders.has("policy") and await coordinator.policy() == policy:
         return None
     return await orders.carry_out("policy", coordinator.contract, encode_call("setRoundPolicy(uint32,uint32)", *policy))
 
 
-async def add_bootnodes(orders: Orders, coordinator: Coordinator, addresses: tuple[str, ...]) -> Receipt | None:
+async def add_bootnodes(
+    orders: OperatorTransactions, coordinator: Coordinator, addresses: tuple[str, ...]
+) -> OrderReceipt | None:
     """Append those that the contract does not have yet."""
     known = await coordinator.bootnodes()
     missing = [address for address in addresses if address not in known]
@@ -131,7 +135,7 @@ async def add_bootnodes(orders: Orders, coordinator: Coordinator, addresses: tup
     return await orders.carry_out("bootnodes", coordinator.contract, encode_call("addBootnodes(string[])", missing))
 
 
-async def remove_bootnode(orders: Orders, coordinator: Coordinator, address: str) -> Receipt | None:
+async def remove_bootnode(orders: OperatorTransactions, coordinator: Coordinator, address: str) -> OrderReceipt | None:
     """Remove an address from the contract's list."""
     known = await coordinator.bootnodes()
     if address not in known:
@@ -140,13 +144,15 @@ async def remove_bootnode(orders: Orders, coordinator: Coordinator, address: str
     return await orders.carry_out("bootnode", coordinator.contract, call)
 
 
-async def close_membership(orders: Orders, coordinator: Coordinator, peers: tuple[str, ...]) -> list[Receipt | None]:
+async def close_membership(
+    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...]
+) -> list[OrderReceipt | None]:
     """Close the swarm to all but the allow-list, and put these peers on it."""
     steps = [await become_membership_manager(orders, coordinator), await set_open(orders, coordinator, False)]
     return steps + await allow_peers(orders, coordinator, peers)
 
 
-async def become_membership_manager(orders: Orders, coordinator: Coordinator) -> Receipt | None:
+async def become_membership_manager(orders: OperatorTransactions, coordinator: Coordinator) -> OrderReceipt | None:
     """Grant this account the role, as an owner, where it does not have it."""
     role = await _role(orders, coordinator, MEMBERSHIP_MANAGER)
     if not orders.has("role") and await has_role(orders, coordinator, MEMBERSHIP_MANAGER):
@@ -156,7 +162,7 @@ async def become_membership_manager(orders: Orders, coordinator: Coordinator) ->
     )
 
 
-async def has_role(orders: Orders, coordinator: Coordinator, name: str) -> bool:
+async def has_role(orders: OperatorTransactions, coordinator: Coordinator, name: str) -> bool:
     """Whether this account has a role of the contract."""
     role = await _role(orders, coordinator, name)
     asked = "hasRole(bytes32,address)"
@@ -164,12 +170,12 @@ async def has_role(orders: Orders, coordinator: Coordinator, name: str) -> bool:
     return bool(has)
 
 
-async def _role(orders: Orders, coordinator: Coordinator, name: str) -> bytes:
+async def _role(orders: OperatorTransactions, coordinator: Coordinator, name: str) -> bytes:
     (role,) = await read_call(orders.chain, coordinator.contract, f"{name}()", ["bytes32"])
     return bytes(role)
 
 
-async def set_open(orders: Orders, coordinator: Coordinator, open: bool) -> Receipt | None:
+async def set_open(orders: OperatorTransactions, coordinator: Coordinator, open: bool) -> OrderReceipt | None:
     """Open the swarm to all, or close it to all but the allow-list."""
     name = "open" if open else "close"
     if not orders.has(name) and await coordinator.membership_open() == open:
@@ -177,22 +183,26 @@ async def set_open(orders: Orders, coordinator: Coordinator, open: bool) -> Rece
     return await orders.carry_out(name, coordinator.contract, encode_call("setMembershipOpen(bool)", open))
 
 
-async def allow_peers(orders: Orders, coordinator: Coordinator, peers: tuple[str, ...]) -> list[Receipt | None]:
+async def allow_peers(
+    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...]
+) -> list[OrderReceipt | None]:
     """Put peers on the allow-list. Where the swarm is open it cannot be asked who is on it, so all are put there."""
     return await _change_list(orders, coordinator, peers, allow=True)
 
 
-async def disallow_peers(orders: Orders, coordinator: Coordinator, peers: tuple[str, ...]) -> list[Receipt | None]:
+async def disallow_peers(
+    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...]
+) -> list[OrderReceipt | None]:
     """Take peers off the allow-list."""
     return await _change_list(orders, coordinator, peers, allow=False)
 
 
 async def _change_list(
-    orders: Orders, coordinator: Coordinator, peers: tuple[str, ...], allow: bool
-) -> list[Receipt | None]:
+    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...], allow: bool
+) -> list[OrderReceipt | None]:
     signature = "allowPeers(string[])" if allow else "disallowPeers(string[])"
     closed = not await coordinator.membership_open()
-    receipts: list[Receipt | None] = []
+    receipts: list[OrderReceipt | None] = []
     for number, first in enumerate(range(0, len(peers), PEERS_AT_ONCE), 1):
         batch = peers[first : first + PEERS_AT_ONCE]
         name = f"{'allow' if allow else 'disallow'} {number}"

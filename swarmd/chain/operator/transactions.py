@@ -19,7 +19,7 @@ from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
 from swarmd.chain.contract import refusal_of
-from swarmd.chain.endpoints.rpc import Caller
+from swarmd.chain.endpoints.rpc import RpcCaller
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, quote, replacing
 from swarmd.chain.ports import MinedTransaction
@@ -68,7 +68,7 @@ class Attempt(msgspec.Struct, frozen=True):
     gas: int = 0
 
 
-class Record(msgspec.Struct):
+class JournalEntry(msgspec.Struct):
     """The journal's file."""
 
     chain_id: int
@@ -77,7 +77,7 @@ class Record(msgspec.Struct):
     steps: dict[str, list[Attempt]] = {}
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class OrderReceipt(msgspec.Struct, frozen=True):
     """An order that the chain has carried out."""
 
     name: str
@@ -97,10 +97,10 @@ class Journal:
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self.record: Record | None = None
+        self.record: JournalEntry | None = None
         if path is not None and path.exists():
             try:
-                self.record = msgspec.json.decode(path.read_bytes(), type=Record)
+                self.record = msgspec.json.decode(path.read_bytes(), type=JournalEntry)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 fix = "It tells which transactions were sent; restore it, or begin in another directory"
                 raise ManifestError(f"the journal {path} is damaged: {error}", fix) from error
@@ -108,7 +108,7 @@ class Journal:
     def begin(self, chain_id: int, genesis: str, account: str) -> None:
         """Take the journal up for this chain and account. Raises ChainMismatch when it is of others."""
         if self.record is None:
-            self.record = Record(chain_id, genesis, account)
+            self.record = JournalEntry(chain_id, genesis, account)
             self._save()
         elif (self.record.chain_id, self.record.genesis) != (chain_id, genesis):
             raise ChainMismatch(
@@ -159,7 +159,7 @@ def _sync(directory: Path) -> None:
         os.close(descriptor)
 
 
-class Orders:
+class OperatorTransactions:
     """Transactions of one account.
 
     Args:
@@ -170,7 +170,7 @@ class Orders:
         tell: takes a line about what is going on.
     """
 
-    def __init__(self, caller: Caller, key: LocalAccount, fees: FeesConfig, journal: Journal, tell: Tell) -> None:
+    def __init__(self, caller: RpcCaller, key: LocalAccount, fees: FeesConfig, journal: Journal, tell: Tell) -> None:
         assert journal.record is not None
         self.caller = caller
         self.chain = Ethereum(caller)
@@ -185,7 +185,7 @@ class Orders:
         """Whether the journal has this order in hand, or carried out."""
         return bool(self._journal.attempts(name))
 
-    async def carry_out(self, name: str, to: str | None, content: bytes) -> Receipt:
+    async def carry_out(self, name: str, to: str | None, content: bytes) -> OrderReceipt:
         """Have one transaction mined, once; `to` is None for one that creates a contract.
 
         Raises:
@@ -250,7 +250,7 @@ class Orders:
 
     # --- what becomes of it ---
 
-    async def _follow(self, name: str, to: str | None, content: bytes) -> Receipt | None:
+    async def _follow(self, name: str, to: str | None, content: bytes) -> OrderReceipt | None:
         """Send the last attempt, and dearer ones in its place, until one is mined; None where the nonce is used up."""
         begun = told = monotonic()
         tried, pause_s = 0.0, POLL_S
@@ -296,7 +296,7 @@ class Orders:
             self._journal.note(name, self._sign(last.nonce, price, last.gas, to, content))
         await self._send(name)
 
-    async def _find(self, name: str) -> Receipt | None:
+    async def _find(self, name: str) -> OrderReceipt | None:
         """The receipt of the attempt that was mined. Raises ContractRefused when it was reverted."""
         for attempt in reversed(self._journal.attempts(name)):
             found = await self.chain.receipt(attempt.hash)
@@ -321,6 +321,6 @@ class Orders:
         return await self.chain.nonce(self.account) > self._journal.attempts(name)[-1].nonce
 
 
-def _receipt(name: str, attempt: Attempt, found: MinedTransaction) -> Receipt:
+def _receipt(name: str, attempt: Attempt, found: MinedTransaction) -> OrderReceipt:
     paid_wei = found.gas_used * (found.price_wei or int(attempt.fee_wei))
-    return Receipt(name, attempt.hash, found.block.number, found.gas_used, paid_wei, found.contract)
+    return OrderReceipt(name, attempt.hash, found.block.number, found.gas_used, paid_wei, found.contract)

@@ -40,7 +40,7 @@ What = Literal[
 ]
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line; fields that do not apply are left out."""
 
     at: str  # ISO 8601, UTC
@@ -100,7 +100,7 @@ class AuditLog:
         NoSpaceLeft, LogWriteFailed: it cannot be opened or mended.
     """
 
-    def __init__(self, path: Path, carried: Callable[[], Iterable[Line]] = tuple) -> None:
+    def __init__(self, path: Path, carried: Callable[[], Iterable[AuditLine]] = tuple) -> None:
         self._path = path
         self._carried = carried
         self._lock = _take_lock(path.with_name(path.name + ".lock"))
@@ -113,7 +113,7 @@ class AuditLog:
             raise
         self._limit = FILE_BYTES_MAX
 
-    def _recover(self) -> Iterator[Line]:
+    def _recover(self) -> Iterator[AuditLine]:
         """The lines there are; a last one that a crash cut short, and that was never acted on, is cut off."""
         content = self._path.read_bytes()
         whole = content.rfind(b"\n") + 1
@@ -127,16 +127,16 @@ class AuditLog:
         except OSError as error:
             raise write_failure(error, self._path, "recovery") from error
 
-    def _parse(self, line: bytes, number: int) -> Line:
+    def _parse(self, line: bytes, number: int) -> AuditLine:
         try:
-            return msgspec.json.decode(line, type=Line)
+            return msgspec.json.decode(line, type=AuditLine)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise LogDamaged(
                 f"line {number} of the audit log {self._path} makes no sense",
                 "Mend the line if you know how; else move the file away once no transaction of the account is pending",
             ) from None
 
-    def append(self, line: Line) -> None:
+    def append(self, line: AuditLine) -> None:
         """Write a line; it is on disk when this returns. Raises NoSpaceLeft or LogWriteFailed: then sign nothing."""
         encoded = msgspec.json.encode(line) + b"\n"
         try:

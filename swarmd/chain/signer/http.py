@@ -20,7 +20,7 @@ from aiohttp import web
 
 from swarmd.bounds import Integer
 from swarmd.chain.contract import ERRORS, advice
-from swarmd.chain.signer.signer import Asked, Signer
+from swarmd.chain.signer.signer import Signer, SignerRequest
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, LogWriteFailed
 from swarmd.http_server import carries_token
 
@@ -66,7 +66,7 @@ class WinnerBody(Body):
     peer_id: str
 
 
-class Refused(Exception):
+class SignerHttpError(Exception):
     """An answer other than 200, with the words that stand in it."""
 
     def __init__(self, status: int, error: str, **more: Any) -> None:
@@ -84,7 +84,7 @@ class Access(NamedTuple):
     per_minute: int = 0  # requests; 0: as many as come
 
 
-class Door:
+class SignerApp:
     """Answers HTTP requests.
 
     Args:
@@ -115,7 +115,7 @@ class Door:
         """Every refusal as JSON; nothing of what went wrong inside."""
         try:
             return await handler(request)
-        except Refused as refused:
+        except SignerHttpError as refused:
             log.info("%s from %s: %d %s", request.path[:100], request.remote, refused.status, refused)
             return _answer(refused.status, refused.content)
         except web.HTTPException as refused:
@@ -133,13 +133,13 @@ class Door:
     async def _register(self, request: web.Request) -> web.Response:
         async with self._admitted(request):
             body = await self._read(request, RegisterBody)
-            return await self._submit(Asked("register", body.peer_id), body, request, refusal_status=400)
+            return await self._submit(SignerRequest("register", body.peer_id), body, request, refusal_status=400)
 
     async def _reward(self, request: web.Request) -> web.Response:
         async with self._admitted(request):
             body = await self._read(request, RewardBody)
             place = _place(body.round_number, "roundNumber"), _place(body.stage_number, "stageNumber")
-            return await self._submit(Asked("reward", body.peer_id, *place, reward=body.reward), body, request)
+            return await self._submit(SignerRequest("reward", body.peer_id, *place, reward=body.reward), body, request)
 
     async def _winner(self, request: web.Request) -> web.Response:
         async with self._admitted(request):
@@ -148,23 +148,25 @@ class Door:
                 raise _bad(f"winners has more than {WINNERS_MAX} entries")
             winners = tuple(_peer(winner, "winners") for winner in body.winners)
             number = _place(body.round_number, "roundNumber")
-            return await self._submit(Asked("winners", body.peer_id, number, winners=winners), body, request)
+            return await self._submit(SignerRequest("winners", body.peer_id, number, winners=winners), body, request)
 
-    async def _submit(self, asked: Asked, body: Body, request: web.Request, refusal_status: int = 500) -> web.Response:
+    async def _submit(
+        self, asked: SignerRequest, body: Body, request: web.Request, refusal_status: int = 500
+    ) -> web.Response:
         _peer(asked.peer, "peerId")
         if body.org_id not in self._access.orgs:
-            raise Refused(404, "user not found")
+            raise SignerHttpError(404, "user not found")
         if self._access.peers and asked.peer not in self._access.peers:
-            raise Refused(403, "this peer is not served here")
+            raise SignerHttpError(403, "this peer is not served here")
         try:
             hash = await self._signer.submit(asked._replace(org=body.org_id, remote=request.remote or ""))
         except ContractRefused as error:
             if error.code in NAMES:
                 words = [f"Error: {error.code}()", advice(error.code)]
-                raise Refused(refusal_status, error.code, metaMessages=words) from None
-            raise Refused(500, "the contract refused it", original=error.message) from None
+                raise SignerHttpError(refusal_status, error.code, metaMessages=words) from None
+            raise SignerHttpError(500, "the contract refused it", original=error.message) from None
         except (ChainError, ChainMismatch) as error:
-            raise Refused(500, error.message, original=type(error).__name__) from None
+            raise SignerHttpError(500, error.message, original=type(error).__name__) from None
         return _answer(200, {"hash": hash})
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -182,7 +184,7 @@ class Door:
         self._authorise(request)
         self._spend()
         if self._under_way >= REQUESTS_MAX:
-            raise Refused(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
+            raise SignerHttpError(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
         self._under_way += 1
         try:
             yield
@@ -191,9 +193,9 @@ class Door:
 
     def _authorise(self, request: web.Request) -> None:
         if "Origin" in request.headers:  # a page in somebody's browser, which can reach loopback
-            raise Refused(403, "not for browsers")
+            raise SignerHttpError(403, "not for browsers")
         if not carries_token(request, self._access.token):
-            raise Refused(401, "unauthorized")
+            raise SignerHttpError(401, "unauthorized")
 
     def _spend(self) -> None:
         """One of the requests of this minute."""
@@ -202,7 +204,7 @@ class Door:
         while self._recent and monotonic() - self._recent[0] > MINUTE_S:
             self._recent.popleft()
         if len(self._recent) >= self._access.per_minute:
-            raise Refused(429, "too many requests")
+            raise SignerHttpError(429, "too many requests")
         self._recent.append(monotonic())
 
     async def _read(self, request: web.Request, kind: type[B]) -> B:
@@ -212,7 +214,7 @@ class Door:
             async with asyncio.timeout(BODY_S):
                 content = await request.read()
         except TimeoutError:
-            raise Refused(408, "request timeout") from None
+            raise SignerHttpError(408, "request timeout") from None
         try:
             return msgspec.json.decode(content, type=kind, strict=False)  # 5 may be written "5", as JavaScript takes it
         except msgspec.ValidationError as error:
@@ -221,8 +223,8 @@ class Door:
             raise _bad("the body is no JSON") from None
 
 
-def _bad(why: str) -> Refused:
-    return Refused(400, "bad request", original=why)
+def _bad(why: str) -> SignerHttpError:
+    return SignerHttpError(400, "bad request", original=why)
 
 
 def _peer(text: str, field: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from time import time
 
-from swarmd.chain.signer.audit import Line, now
+from swarmd.chain.signer.audit import AuditLine, now
 from swarmd.chain.signer.budget import counted
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, day_of
@@ -13,15 +13,15 @@ from swarmd.core.values import Prepared, day_of
 CONFIRMED_MAX = 10_000  # remembered; of older ones only the chain tells, and it refuses a second one
 
 
-class Entry:
+class SignedEntry:
     """One submission with a transaction that may be, or is, on the chain."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: AuditLine) -> None:
         self.peer = line.peer
         self.command: Submit = line.command()
-        self.signed: list[Line] = []
+        self.signed: list[AuditLine] = []
         self.attempts: list[Prepared] = []
-        self.mined: Line | None = None
+        self.mined: AuditLine | None = None
         self.confirmed = False
         self.trouble = ""  # why nothing could be done about it at the last look that failed
         self.dead_looks = 0  # at the chain, one after another, that found the nonces of all attempts taken by others
@@ -35,7 +35,7 @@ class Entry:
         """The transaction that did it, or the newest that may."""
         return self.mined.hash if self.mined is not None else self.attempts[-1].hash
 
-    def take(self, line: Line) -> None:
+    def take(self, line: AuditLine) -> None:
         """What a line says about it."""
         if line.what == "signed":
             self.signed.append(line)
@@ -48,16 +48,16 @@ class Entry:
             self.confirmed = True
 
 
-class Ledger:
+class SignerLedger:
     """Takes each line of the audit log, at start and as it is written."""
 
-    def __init__(self, lines: Iterable[Line] = ()) -> None:
-        self._entries: dict[str, Entry] = {}  # in the order of their last change
+    def __init__(self, lines: Iterable[AuditLine] = ()) -> None:
+        self._entries: dict[str, SignedEntry] = {}  # in the order of their last change
         self.spent: tuple[int, int] = (-1, 0)  # the last day on which something was signed, and its cost, in wei
         for line in lines:
             self.take(line)
 
-    def take(self, line: Line) -> None:
+    def take(self, line: AuditLine) -> None:
         """Fold one more line in."""
         if line.what == "spent":
             self.spent = (day_of(line.posix), int(line.cost_wei or 0))
@@ -65,7 +65,7 @@ class Ledger:
             self._entries.pop(line.submission, None)
         if line.what not in ("signed", "mined", "reorganised", "confirmed"):
             return
-        entry = self._entries.pop(line.submission, None) or (Entry(line) if line.what == "signed" else None)
+        entry = self._entries.pop(line.submission, None) or (SignedEntry(line) if line.what == "signed" else None)
         if entry is None:  # told of in an older file
             return
         if line.what == "signed":
@@ -75,7 +75,7 @@ class Ledger:
         if line.what == "confirmed":
             self._forget()
 
-    def _spend(self, line: Line, entry: Entry) -> None:
+    def _spend(self, line: AuditLine, entry: SignedEntry) -> None:
         day, before_wei = max(day_of(line.posix), self.spent[0]), self.spent[1]
         more_wei = max(int(line.cost_wei or 0) - counted(entry.attempts, line.nonce), 0)
         self.spent = (day, more_wei + (before_wei if day == self.spent[0] else 0))
@@ -85,11 +85,11 @@ class Ledger:
         for name in confirmed[: max(len(confirmed) - CONFIRMED_MAX, 0)]:
             del self._entries[name]
 
-    def find(self, submission: str) -> Entry | None:
+    def find(self, submission: str) -> SignedEntry | None:
         """What is known of a submission."""
         return self._entries.get(submission)
 
-    def open(self) -> list[Entry]:
+    def open(self) -> list[SignedEntry]:
         """Those that are not confirmed, by the nonce of their newest attempt."""
         return sorted((each for each in self._entries.values() if not each.confirmed), key=_nonce)
 
@@ -97,15 +97,15 @@ class Ledger:
         """Nonces that no other transaction may be given."""
         return {attempt.nonce for entry in self._entries.values() if not entry.confirmed for attempt in entry.attempts}
 
-    def carried(self) -> Iterator[Line]:
+    def carried(self) -> Iterator[AuditLine]:
         """The lines that tell of all that is not over."""
         for entry in self.open():
             yield from entry.signed
             if entry.mined is not None:
                 yield entry.mined
         if day_of(time()) == self.spent[0]:  # last: it counts what stands before it
-            yield Line(now(), "spent", cost_wei=str(self.spent[1]))
+            yield AuditLine(now(), "spent", cost_wei=str(self.spent[1]))
 
 
-def _nonce(entry: Entry) -> int:
+def _nonce(entry: SignedEntry) -> int:
     return entry.attempts[-1].nonce

@@ -15,10 +15,10 @@ from swarmd import http_server
 from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.endpoints.urls import read_urls
 from swarmd.chain.keystore import load_account
-from swarmd.chain.signer.audit import AuditLog, Line, now
+from swarmd.chain.signer.audit import AuditLine, AuditLog, now
 from swarmd.chain.signer.budget import Budget
-from swarmd.chain.signer.http import STOP_S, Access, Door
-from swarmd.chain.signer.ledger import Ledger
+from swarmd.chain.signer.http import STOP_S, Access, SignerApp
+from swarmd.chain.signer.ledger import SignerLedger
 from swarmd.chain.signer.signer import Signer
 from swarmd.chain.submitting.attempts import DYNAMIC_FEE
 from swarmd.chain.submitting.wallet import wallet_of
@@ -31,7 +31,7 @@ TOKEN = http_server.TOKEN._replace(error=KeystoreError)
 log = logging.getLogger(__name__)
 
 
-class Order(NamedTuple):
+class SignerSetup(NamedTuple):
     """What a signer is to do."""
 
     chain: ChainConfig
@@ -46,7 +46,7 @@ def load_token(named: str, root: Path) -> str:
     return http_server.load_token(named, root, TOKEN)
 
 
-async def run_signer(order: Order) -> None:
+async def run_signer(order: SignerSetup) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Raises:
@@ -67,11 +67,11 @@ async def run_signer(order: Order) -> None:
 
 
 @asynccontextmanager
-async def _opened(order: Order, rpc: Rpc, account: LocalAccount) -> AsyncIterator[tuple[Signer, AuditLog]]:
+async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncIterator[tuple[Signer, AuditLog]]:
     if not order.audit.parent.is_dir():
         fix = f"Make it first: `mkdir -m 700 -p {order.audit.parent}`"
         raise PathUnusable(f"there is no directory {order.audit.parent} for the audit log", fix)
-    ledger = Ledger()
+    ledger = SignerLedger()
     audit = AuditLog(order.audit, ledger.carried)
     try:
         for line in audit.lines:
@@ -101,11 +101,11 @@ async def _check(signer: Signer) -> None:
         log.warning("nothing can be signed yet: %s", error)
 
 
-async def _serve(order: Order, signer: Signer, audit: AuditLog) -> None:
-    door = Door(signer, order.access)
+async def _serve(order: SignerSetup, signer: Signer, audit: AuditLog) -> None:
+    door = SignerApp(signer, order.access)
     stopped = http_server.on_signals()
     async with http_server.listening(door.app(), order.listen, STOP_S) as url:
-        audit.append(Line(now(), "started", account=signer.account))
+        audit.append(AuditLine(now(), "started", account=signer.account))
         log.info("listening on %s for %s", url, signer.account)
         following = asyncio.create_task(signer.run())
         ends: set[asyncio.Future[Any]] = {following, door.broken, stopped}
@@ -116,4 +116,4 @@ async def _serve(order: Order, signer: Signer, audit: AuditLog) -> None:
         await following
     if door.broken.done():
         raise door.broken.result()
-    audit.append(Line(now(), "stopped", account=signer.account))
+    audit.append(AuditLine(now(), "stopped", account=signer.account))

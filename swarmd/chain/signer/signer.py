@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 from swarmd.chain.contract import check_code
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.rpc import Caller, Rpc
+from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.nonces import Numbering
+from swarmd.chain.nonces import NonceCaller
 from swarmd.chain.ports import NotThere
-from swarmd.chain.signer.audit import AuditLog, Line, What, now
+from swarmd.chain.signer.audit import AuditLine, AuditLog, What, now
 from swarmd.chain.signer.budget import Budget
-from swarmd.chain.signer.ledger import Entry, Ledger
+from swarmd.chain.signer.ledger import SignedEntry, SignerLedger
 from swarmd.chain.submitting.sender import Mined
 from swarmd.chain.submitting.wallet import Wallet
 from swarmd.chain.watching.blocks import Blocks
@@ -50,11 +50,11 @@ TAKEN: dict[SubmissionKind, str] = {
 log = logging.getLogger(__name__)
 
 
-class Busy(ChainError):
+class SignerBusy(ChainError):
     """Too much is asked for at once; nothing was signed."""
 
 
-class Asked(NamedTuple):
+class SignerRequest(NamedTuple):
     """A checked request, and who made it."""
 
     kind: SubmissionKind
@@ -86,16 +86,16 @@ class Signer:
         self,
         config: ChainConfig,
         caller: Rpc,
-        make_wallet: Callable[[Caller], Wallet],
+        make_wallet: Callable[[RpcCaller], Wallet],
         audit: AuditLog,
-        ledger: Ledger,
+        ledger: SignerLedger,
     ) -> None:
         self._config = config
         self._caller = caller
         self._chain = Ethereum(caller)
         self._audit = audit
         self._ledger = ledger
-        self._wallet = make_wallet(Numbering(caller, ledger.held))
+        self._wallet = make_wallet(NonceCaller(caller, ledger.held))
         self._coordinator = Coordinator(caller, config.contract)
         self._blocks = Blocks(caller, config.contract, config.range_blocks)
         self._turns = asyncio.Lock()
@@ -116,7 +116,7 @@ class Signer:
 
     # --- requests ---
 
-    async def submit(self, asked: Asked) -> str:
+    async def submit(self, asked: SignerRequest) -> str:
         """Bring a submission on its way and give its transaction's hash, which no block has yet.
 
         The hash is empty where the contract has the peer under this account already, and nothing here tells by which
@@ -146,7 +146,7 @@ class Signer:
             async with asyncio.timeout(TURN_S):
                 await self._turns.acquire()
         except TimeoutError:
-            raise Busy(f"the requests before this one took longer than {TURN_S:g} s") from None
+            raise SignerBusy(f"the requests before this one took longer than {TURN_S:g} s") from None
         try:
             yield
         finally:
@@ -172,7 +172,7 @@ class Signer:
         async with self._turn():
             await self._make_ready()
 
-    async def _again(self, entry: Entry, command: Submit) -> str:
+    async def _again(self, entry: SignedEntry, command: Submit) -> str:
         """What is out for a submission, empty where that came to nothing."""
         await self._follow(entry, resend=True)
         if self._ledger.find(entry.submission) is None:
@@ -182,9 +182,9 @@ class Signer:
             raise ContractRefused(name, f"{entry.hash} is out for {entry.submission} with another content")
         return entry.hash
 
-    async def _begin(self, asked: Asked, command: Submit) -> str:
+    async def _begin(self, asked: SignerRequest, command: Submit) -> str:
         if len(self._ledger.open()) >= OPEN_MAX:
-            raise Busy(f"{OPEN_MAX} submissions wait for the chain already")
+            raise SignerBusy(f"{OPEN_MAX} submissions wait for the chain already")
         for _ in range(TRIES):
             prepared = await self._prepare(asked, command)
             self._sign(asked, command, prepared)
@@ -194,7 +194,7 @@ class Signer:
             f"other programs take the nonces of {self.account}", "Let one signer or wallet alone use the account"
         )
 
-    async def _prepare(self, asked: Asked, command: Submit) -> Prepared:
+    async def _prepare(self, asked: SignerRequest, command: Submit) -> Prepared:
         try:
             prepared = await self._wallet.prepare(asked.peer, command, ())
         except ContractRefused as error:
@@ -237,7 +237,7 @@ class Signer:
             try:
                 await self._pass()
                 self._note("")
-            except Busy:
+            except SignerBusy:
                 log.debug("requests go first")
             except (ChainError, ChainMismatch) as error:
                 self._note(str(error))
@@ -267,7 +267,7 @@ class Signer:
                 if self._ledger.find(entry.submission) is entry:
                     await self._alone(entry, self._attend(entry, confirmed))
 
-    async def _alone(self, entry: Entry, look: Awaitable[None]) -> None:
+    async def _alone(self, entry: SignedEntry, look: Awaitable[None]) -> None:
         """What is wrong with one submission keeps none of the others waiting."""
         try:
             await look
@@ -278,7 +278,7 @@ class Signer:
             log.log(level, "%s: %s", entry.submission, error)
             entry.trouble = str(error)
 
-    async def _attend(self, entry: Entry, confirmed: int) -> None:
+    async def _attend(self, entry: SignedEntry, confirmed: int) -> None:
         await self._follow(entry, resend=self._due(entry))
         if self._ledger.find(entry.submission) is not entry:
             return
@@ -289,10 +289,10 @@ class Signer:
         elif time() - entry.signed[-1].posix > self._config.fees.stuck_s and self._ledger.open()[0] is entry:
             await self._replace(entry)
 
-    def _due(self, entry: Entry) -> bool:
+    def _due(self, entry: SignedEntry) -> bool:
         return monotonic() - self._sent_at.get(entry.submission, -1e9) > self._config.resend_s
 
-    async def _follow(self, entry: Entry, resend: bool) -> None:
+    async def _follow(self, entry: SignedEntry, resend: bool) -> None:
         """Write down what became of a submission; where it is still waiting, send the same bytes again."""
         fate = await self._wallet.trace(entry.attempts)
         if isinstance(fate, Mined):
@@ -306,7 +306,7 @@ class Signer:
             if resend:
                 await self._resend(entry)
 
-    async def _renew(self, entry: Entry) -> None:
+    async def _renew(self, entry: SignedEntry) -> None:
         """Take another nonce: other transactions took those of all attempts, once two looks say so."""
         entry.dead_looks += 1
         if entry.dead_looks < DEAD_LOOKS:
@@ -332,7 +332,7 @@ class Signer:
         """Whether the contract has the peer under this account."""
         return (await self._coordinator.eoa(peer)).lower() == self.account.lower()
 
-    async def _take_mined(self, entry: Entry, fate: Mined) -> None:
+    async def _take_mined(self, entry: SignedEntry, fate: Mined) -> None:
         if not fate.succeeded:
             code, reason = await self._explain(entry, fate)
             self._end(entry.command, entry.peer, code, reason)
@@ -340,14 +340,14 @@ class Signer:
             block: dict[str, Any] = {"block": fate.block.number, "block_hash": fate.block.hash}
             self._write("mined", entry.command, entry.peer, hash=fate.hash, **block)
 
-    async def _explain(self, entry: Entry, fate: Mined) -> tuple[str, str]:
+    async def _explain(self, entry: SignedEntry, fate: Mined) -> tuple[str, str]:
         try:
             await self._wallet.explain(entry.peer, entry.command, fate)
         except ContractRefused as error:
             return error.code or "reverted", error.message
         return "reverted", f"{fate.hash} was reverted"
 
-    async def _resend(self, entry: Entry) -> None:
+    async def _resend(self, entry: SignedEntry) -> None:
         try:
             await self._send(entry.peer, entry.command, entry.attempts[-1])
         except EndpointFailed:
@@ -355,7 +355,7 @@ class Signer:
         except (ChainError, ContractRefused) as error:  # the next look at it tells more
             log.info("%s: %s", entry.submission, error)
 
-    async def _replace(self, entry: Entry) -> None:
+    async def _replace(self, entry: SignedEntry) -> None:
         """A dearer transaction in the place of one that keeps all later ones waiting."""
         try:
             prepared = await self._wallet.prepare(entry.peer, entry.command, entry.attempts)
@@ -383,7 +383,7 @@ class Signer:
 
     # --- the audit log ---
 
-    def _sign(self, asked: Asked | None, command: Submit, prepared: Prepared, peer: str = "") -> None:
+    def _sign(self, asked: SignerRequest | None, command: Submit, prepared: Prepared, peer: str = "") -> None:
         said = {"hash": prepared.hash, "nonce": prepared.nonce, "fee_wei": prepared.fee_wei}
         said["cost_wei"] = prepared.cost_wei
         self._write(
@@ -396,13 +396,13 @@ class Signer:
         self._sent_at.pop(command.submission, None)
         self._write("ended", command, peer, code=code, reason=reason)
 
-    def _write(self, what: What, command: Submit, peer: str, asked: Asked | None = None, **fields: Any) -> None:
+    def _write(self, what: What, command: Submit, peer: str, asked: SignerRequest | None = None, **fields: Any) -> None:
         """A durable line, folded into the ledger. Raises LogWriteFailed."""
         if what in ("signed", "refused", "failed"):
             fields |= {"reward": command.reward, "winners": command.winners}
         if asked is not None:
             fields |= {"org": asked.org, "remote": asked.remote}
-        line = Line(
+        line = AuditLine(
             now(),
             what,
             command.submission,

@@ -10,7 +10,7 @@ from eth_utils.crypto import keccak
 
 from swarmd.chain.contract import encode_call
 from swarmd.chain.fees import Price
-from swarmd.chain.ports import Signed
+from swarmd.chain.ports import SignedTransaction
 from swarmd.core.commands import Submit
 from swarmd.core.values import Drive, Prepared
 from swarmd.errors import ChainError
@@ -43,10 +43,10 @@ class AccountKey:
     def content_of(self, command: Submit, peer: str) -> bytes:
         return call_of(command, peer, self._drive)
 
-    def sign(self, said: Signed) -> Prepared:
+    def sign(self, said: SignedTransaction) -> Prepared:
         return sign(self._account, self._chain_id, said)
 
-    def read(self, prepared: Prepared) -> Signed:
+    def read(self, prepared: Prepared) -> SignedTransaction:
         return read_signed(prepared)
 
 
@@ -64,7 +64,7 @@ def call_of(command: Submit, peer: str, drive: Drive) -> bytes:
     return encode_call(STEPS[drive])
 
 
-def sign(account: LocalAccount, chain_id: int, said: Signed) -> Prepared:
+def sign(account: LocalAccount, chain_id: int, said: SignedTransaction) -> Prepared:
     """Sign a transaction that carries no value. The chain's id is part of what is signed."""
     fields: dict[str, Any] = {
         "chainId": chain_id,
@@ -83,7 +83,7 @@ def sign(account: LocalAccount, chain_id: int, said: Signed) -> Prepared:
     return Prepared("0x" + keccak(raw).hex(), said.nonce, raw, str(said.price.fee_wei), str(cost_wei))
 
 
-def read_signed(prepared: Prepared) -> Signed:
+def read_signed(prepared: Prepared) -> SignedTransaction:
     """What a logged attempt says. Raises ChainError when it is no transaction that `sign` makes."""
     try:
         if prepared.raw[0] == DYNAMIC_FEE:
@@ -92,7 +92,7 @@ def read_signed(prepared: Prepared) -> Signed:
         else:
             nonce, fee, gas, to, _, content, *_ = rlp.decode(prepared.raw)
             price = Price(_number(fee))
-        return Signed(_number(nonce), price, _number(gas), to_checksum_address(to), bytes(content))
+        return SignedTransaction(_number(nonce), price, _number(gas), to_checksum_address(to), bytes(content))
     except (IndexError, ValueError, TypeError, rlp.exceptions.RLPException):
         raise ChainError(f"the logged attempt {prepared.hash} holds no transaction") from None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 
 from swarmd.chain.ports import BlockReader
-from swarmd.chain.submitting.resolution import TOO_EARLY, Refusal, Verdicts
+from swarmd.chain.submitting.resolution import TOO_EARLY, ContractRefusal, SubmissionResolver
 from swarmd.chain.submitting.sender import Mined, Sender
-from swarmd.chain.submitting.submission_events import Telling
-from swarmd.chain.submitting.tracking import Following
+from swarmd.chain.submitting.submission_events import SubmissionReporter
+from swarmd.chain.submitting.tracking import TrackedSubmission
 from swarmd.core.values import Prepared
 from swarmd.errors import ChainError, ContractRefused, EndpointFailed
 from swarmd.worker.runtime import LOOP, Runtime
@@ -16,7 +16,7 @@ from swarmd.worker.runtime import LOOP, Runtime
 log = logging.getLogger(__name__)
 
 
-class Way:
+class Broadcaster:
     """Brings attempts about.
 
     Args:
@@ -33,9 +33,9 @@ class Way:
         self,
         peer: str,
         sender: Sender,
-        verdicts: Verdicts,
+        verdicts: SubmissionResolver,
         blocks: BlockReader,
-        telling: Telling,
+        telling: SubmissionReporter,
         patience_s: float,
         runtime: Runtime = LOOP,
     ) -> None:
@@ -48,13 +48,13 @@ class Way:
         self._runtime = runtime
         self._unsent: set[str] = set()  # given back, and known not to be under way though the log has an attempt
 
-    def take_up(self, following: Following) -> None:
+    def take_up(self, following: TrackedSubmission) -> None:
         """An attempt of an earlier life may be under way; where nobody can tell, wait and see."""
         if following.attempts and not self._sender.repeatable and following.submission not in self._unsent:
             following.pushed_at = self._runtime.now()
         self._unsent.discard(following.submission)
 
-    async def prepare(self, following: Following) -> None:
+    async def prepare(self, following: TrackedSubmission) -> None:
         """Make the first attempt of this life."""
         try:
             prepared = await self._sender.prepare(self._peer, following.command, following.attempts)
@@ -65,7 +65,7 @@ class Way:
             raise ChainError("the bounds of chain.fees leave no price for it")
         self._tell.prepared(following, prepared)
 
-    async def push(self, following: Following) -> None:
+    async def push(self, following: TrackedSubmission) -> None:
         """Have the newest attempt that may leave under way, and make a dearer one when it is stuck."""
         following.was_alive = True
         since = self._runtime.now() - self._patience_s
@@ -76,7 +76,7 @@ class Way:
         elif (prepared := following.released()) is not None:
             await self._send(following, prepared)
 
-    async def _send(self, following: Following, prepared: Prepared) -> None:
+    async def _send(self, following: TrackedSubmission, prepared: Prepared) -> None:
         if not self._sender.repeatable:
             await self._send_once(following, prepared)
         elif prepared.raw:
@@ -84,7 +84,7 @@ class Way:
         elif not following.waits_for_log:
             await self.prepare(following)  # it was confirmed once, and its bytes are kept no longer
 
-    async def _hand_over(self, following: Following, prepared: Prepared) -> bool:
+    async def _hand_over(self, following: TrackedSubmission, prepared: Prepared) -> bool:
         """Send an attempt; False where the contract refused it."""
         try:
             name = await self._sender.send(self._peer, following.command, prepared)
@@ -97,7 +97,7 @@ class Way:
             self._tell.sent(following, prepared, name)
         return True
 
-    async def _send_once(self, following: Following, prepared: Prepared) -> None:
+    async def _send_once(self, following: TrackedSubmission, prepared: Prepared) -> None:
         if following.pushed_at is not None:
             return
         try:
@@ -109,7 +109,7 @@ class Way:
             self._unsent.add(following.submission)
             raise
 
-    async def _make_dearer(self, following: Following) -> None:
+    async def _make_dearer(self, following: TrackedSubmission) -> None:
         """Replace a stuck attempt: by a dearer one, or by nothing where the contract would not take it any more."""
         if not self._sender.repeatable:
             self._unsent.add(following.submission)
@@ -130,12 +130,12 @@ class Way:
             prepared = None
         await self._replace(following, prepared)
 
-    async def withdraw(self, following: Following) -> None:
+    async def withdraw(self, following: TrackedSubmission) -> None:
         """Have nothing mined in the place of what is under way."""
         following.withdrawn = True
         await self._replace(following, await self._sender.withdraw(following.attempts))
 
-    async def _replace(self, following: Following, prepared: Prepared | None) -> None:
+    async def _replace(self, following: TrackedSubmission, prepared: Prepared | None) -> None:
         """Tell the next attempt; where there can be none, send again what was sent.
 
         Of each nonce one: the endpoints may have forgotten the lowest, and no other comes up before it.
@@ -150,19 +150,19 @@ class Way:
 
     # --- what the contract says to it ---
 
-    async def _end_refused(self, following: Following, error: ContractRefused) -> None:
+    async def _end_refused(self, following: TrackedSubmission, error: ContractRefused) -> None:
         """The contract would not take the attempt."""
         verdict = await self._verdicts.judge(following.command, error)
-        if isinstance(verdict, Refusal):
+        if isinstance(verdict, ContractRefusal):
             self._tell.refused(following, verdict)
         else:
             await self.include_here(following)
 
-    async def include_here(self, following: Following) -> None:
+    async def include_here(self, following: TrackedSubmission) -> None:
         """The contract has it: the head, read after the contract, is no earlier than the block that brought it."""
         self._tell.included(following, await self._blocks.head(), "")
 
-    async def end_reverted(self, following: Following, mined: Mined) -> None:
+    async def end_reverted(self, following: TrackedSubmission, mined: Mined) -> None:
         """It was mined and reverted, so its nonce is spent."""
         try:
             await self._sender.explain(self._peer, following.command, mined)
@@ -171,7 +171,7 @@ class Way:
             return
         self._tell.lost(following, f"it was reverted in block {mined.block.number}")
 
-    async def _judge_reverted(self, following: Following, error: ContractRefused) -> None:
+    async def _judge_reverted(self, following: TrackedSubmission, error: ContractRefused) -> None:
         if error.code in TOO_EARLY:  # in that block, which says nothing of now: the contract is asked again
             self._tell.lost(following, error.message)
             return

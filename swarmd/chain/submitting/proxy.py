@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from swarmd.chain.contract import ERRORS, advice, refusal_of
-from swarmd.chain.endpoints.rpc import Caller
+from swarmd.chain.endpoints.rpc import RpcCaller
 from swarmd.chain.endpoints.urls import name_of
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.submitting.attempts import call_of
@@ -25,7 +25,7 @@ from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind
 from swarmd.errors import ConfigError, ContractRefused, EndpointFailed, ExitCode, KeystoreError, RpcRefused, SignerError
 from swarmd.paths import DataPaths
-from swarmd.secret_files import Kind, locate_secret, read_secret
+from swarmd.secret_files import SecretKind, locate_secret, read_secret
 
 ANSWER_BYTES_MAX = 64 * 1024  # more of a proxy's answer is not read
 HASH_CHARS_MAX = 128
@@ -47,10 +47,10 @@ HINTS = {
 }
 
 
-TOKEN = Kind("signer proxy's bearer token", KeystoreError, TOKEN_BYTES_MAX, "Ask the proxy's operator for one")
+TOKEN = SecretKind("signer proxy's bearer token", KeystoreError, TOKEN_BYTES_MAX, "Ask the proxy's operator for one")
 
 
-def open_proxy(config: ChainConfig, data: DataPaths, caller: Caller) -> Proxy:
+def open_proxy(config: ChainConfig, data: DataPaths, caller: RpcCaller) -> Proxy:
     """The configured proxy.
 
     Raises:
@@ -103,7 +103,7 @@ class Proxy:
     repeatable = False
     budget = None  # the signer's
 
-    def __init__(self, config: ChainConfig, caller: Caller, token: str = "") -> None:
+    def __init__(self, config: ChainConfig, caller: RpcCaller, token: str = "") -> None:
         self._config = config
         self._chain = Ethereum(caller)
         self._url = config.proxy.url.rstrip("/")

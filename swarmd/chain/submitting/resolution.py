@@ -17,7 +17,7 @@ REFUSED_ONCE_MAX = 64  # submissions; of an older one the first refusal is forgo
 Name = tuple[SubmissionKind, int, int]  # of a submission: kind, round, stage
 
 
-class Refusal(Value, frozen=True):
+class ContractRefusal(Value, frozen=True):
     """The contract will never take it, see `SubmissionRefused`."""
 
     code: str
@@ -25,7 +25,7 @@ class Refusal(Value, frozen=True):
     permanent: bool = False
 
 
-class Verdicts:
+class SubmissionResolver:
     """Judges submissions.
 
     Args:
@@ -41,14 +41,14 @@ class Verdicts:
         self._peer = peer
         self._account = account
         self._refused_once: dict[Name, BlockRef] = {}  # with the head at which it was not too early
-        self._looks: dict[SubmissionKind, Callable[[Submit], Awaitable[bool | Refusal]]] = {
+        self._looks: dict[SubmissionKind, Callable[[Submit], Awaitable[bool | ContractRefusal]]] = {
             "register": self._registered,
             "reward": self._rewarded,
             "winners": self._voted,
             "advance": self._advanced,
         }
 
-    async def look(self, command: Submit) -> bool | Refusal:
+    async def look(self, command: Submit) -> bool | ContractRefusal:
         """Whether the chain has it; a refusal where it can never have it from us.
 
         Raises:
@@ -56,25 +56,25 @@ class Verdicts:
         """
         return await self._looks[command.kind](command)
 
-    async def _registered(self, command: Submit) -> bool | Refusal:
+    async def _registered(self, command: Submit) -> bool | ContractRefusal:
         owner = await self._coordinator.eoa(self._peer)
         return self._ours(owner) if owner else False
 
-    async def _rewarded(self, command: Submit) -> bool | Refusal:
+    async def _rewarded(self, command: Submit) -> bool | ContractRefusal:
         found = await self._coordinator.has_reward(command.round, command.stage, self._peer, self._account)
         return await self._registered(command) if found else False
 
-    async def _voted(self, command: Submit) -> bool | Refusal:
+    async def _voted(self, command: Submit) -> bool | ContractRefusal:
         found = await self._coordinator.votes(command.round, self._peer)
         return await self._registered(command) if found else False
 
-    async def _advanced(self, command: Submit) -> bool | Refusal:
+    async def _advanced(self, command: Submit) -> bool | ContractRefusal:
         """A step leaves no name behind: that the contract is further says only that somebody made it."""
         place = await self._place()
         if place < (command.round, command.stage):
             raise self._behind(command, place)
         if place > (command.round, command.stage):
-            return Refusal("moved-on", f"the contract is at round {place[0]} stage {place[1]} already")
+            return ContractRefusal("moved-on", f"the contract is at round {place[0]} stage {place[1]} already")
         return False
 
     async def _place(self) -> tuple[int, int]:
@@ -88,13 +88,13 @@ class Verdicts:
         await check_unreplaced(self._blocks, head)
         return place, head
 
-    def _ours(self, owner: str) -> bool | Refusal:
+    def _ours(self, owner: str) -> bool | ContractRefusal:
         if not self._account or owner.lower() == self._account.lower():
             return True
         reason = (
             f"the peer id {self._peer} is registered to the account {owner}, this node submits from {self._account}"
         )
-        return Refusal("taken", reason, permanent=True)
+        return ContractRefusal("taken", reason, permanent=True)
 
     def _behind(self, command: Submit, place: tuple[int, int]) -> ChainError:
         return ChainError(
@@ -102,7 +102,7 @@ class Verdicts:
             f"{command.stage}; a reorganisation may have taken it back"
         )
 
-    async def judge(self, command: Submit, error: ContractRefused) -> bool | Refusal:
+    async def judge(self, command: Submit, error: ContractRefused) -> bool | ContractRefusal:
         """As `look`, after the contract has refused it: either it is there, or never will be.
 
         Raises:
@@ -117,7 +117,7 @@ class Verdicts:
             await self._judge_early(command, error)
         if error.code in (*DONE_ALREADY, "AdvanceNotAllowed", "Error", ""):
             raise ChainError(error.message, error.fix)
-        return Refusal(error.code, str(error))
+        return ContractRefusal(error.code, str(error))
 
     async def _judge_early(self, command: Submit, error: ContractRefused) -> None:
         """Of a round or stage that is not there: return where it never will be.
@@ -149,9 +149,9 @@ class Verdicts:
         except NotThere:
             return False
 
-    async def _judge_ownership(self, error: ContractRefused) -> bool | Refusal:
+    async def _judge_ownership(self, error: ContractRefused) -> bool | ContractRefusal:
         owner = await self._coordinator.eoa(self._peer)
         verdict = self._ours(owner) if owner else True
-        if isinstance(verdict, Refusal):
+        if isinstance(verdict, ContractRefusal):
             return verdict
         raise ChainError(error.message, error.fix)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from swarmd.chain.submitting.resolution import Refusal
-from swarmd.chain.submitting.tracking import Following
+from swarmd.chain.submitting.resolution import ContractRefusal
+from swarmd.chain.submitting.tracking import TrackedSubmission
 from swarmd.core.events import (
     CommandFailed,
     Event,
@@ -23,7 +23,7 @@ from swarmd.worker.runtime import LOOP, Runtime
 log = logging.getLogger(__name__)
 
 
-class Telling:
+class SubmissionReporter:
     """Notes what became of a submission, and tells it.
 
     Args:
@@ -33,49 +33,49 @@ class Telling:
     """
 
     def __init__(
-        self, emit: Callable[[Event], None], forget: Callable[[Following], None], runtime: Runtime = LOOP
+        self, emit: Callable[[Event], None], forget: Callable[[TrackedSubmission], None], runtime: Runtime = LOOP
     ) -> None:
         self._emit = emit
         self._forget = forget
         self._runtime = runtime
 
-    def prepared(self, following: Following, attempt: Prepared) -> None:
+    def prepared(self, following: TrackedSubmission, attempt: Prepared) -> None:
         """The next attempt waits to be in the log."""
         following.add(attempt, self._runtime.now())
         self._emit(SubmissionPrepared(following.submission, attempt))
 
-    def sent(self, following: Following, attempt: Prepared, name: str) -> None:
+    def sent(self, following: TrackedSubmission, attempt: Prepared, name: str) -> None:
         """An attempt was taken; told once in a process's life."""
         if following.is_news(attempt):
             self._emit(SubmissionSent(following.submission, name))
 
-    def included(self, following: Following, block: BlockRef, hash: str) -> None:
+    def included(self, following: TrackedSubmission, block: BlockRef, hash: str) -> None:
         """A block has it."""
         following.include(block, hash)
         self._emit(SubmissionIncluded(following.submission, block, hash))
 
-    def confirmed(self, following: Following, block: BlockRef) -> None:
+    def confirmed(self, following: TrackedSubmission, block: BlockRef) -> None:
         """The block is deep enough."""
         self._emit(SubmissionConfirmed(following.submission, block))
         self._forget(following)
 
-    def refused(self, following: Following, refusal: Refusal) -> None:
+    def refused(self, following: TrackedSubmission, refusal: ContractRefusal) -> None:
         """The contract will never take it."""
         self._emit(SubmissionRefused(following.submission, refusal.code, refusal.reason, refusal.permanent))
         self._forget(following)
 
-    def lost(self, following: Following, reason: str) -> None:
+    def lost(self, following: TrackedSubmission, reason: str) -> None:
         """No attempt can be mined any more."""
         self._emit(SubmissionLost(following.submission, reason))
         self._forget(following)
 
-    def failed(self, following: Following, reason: str) -> None:
+    def failed(self, following: TrackedSubmission, reason: str) -> None:
         """It is given back, and will come again."""
         log.info("%s: %s", following.command.id, reason)
         self._emit(CommandFailed(following.command.id, reason))
         self._forget(following)
 
-    def troubled(self, following: Following, reason: str) -> None:
+    def troubled(self, following: TrackedSubmission, reason: str) -> None:
         """Something failed, but it may be under way: it is looked after here all the same."""
         log.info("%s: %s", following.command.id, reason)
         self._emit(CommandFailed(following.command.id, reason))

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from swarmd.chain.ports import AccountPort, ContractReader, NotThere
-from swarmd.chain.submitting.broadcasting import Way
-from swarmd.chain.submitting.resolution import Refusal, Verdicts
+from swarmd.chain.submitting.broadcasting import Broadcaster
+from swarmd.chain.submitting.resolution import ContractRefusal, SubmissionResolver
 from swarmd.chain.submitting.sender import Fate, Mined, Sender
-from swarmd.chain.submitting.submission_events import Telling
-from swarmd.chain.submitting.tracking import Following
+from swarmd.chain.submitting.submission_events import SubmissionReporter
+from swarmd.chain.submitting.tracking import TrackedSubmission
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import CommandFailed, Event
@@ -61,12 +61,12 @@ class Submitter:
         self._sender = sender
         self._confirmed = confirmed
         self._emit = emit
-        self._following: dict[str, Following] = {}
+        self._following: dict[str, TrackedSubmission] = {}
         self._runtime = runtime
         self._blocks = coordinator.blocks
-        self._verdicts = Verdicts(coordinator, self._blocks, peer, sender.account)
-        self._tell = Telling(emit, self._forget, runtime)
-        self._way = Way(peer, sender, self._verdicts, self._blocks, self._tell, config.fees.stuck_s, runtime)
+        self._verdicts = SubmissionResolver(coordinator, self._blocks, peer, sender.account)
+        self._tell = SubmissionReporter(emit, self._forget, runtime)
+        self._way = Broadcaster(peer, sender, self._verdicts, self._blocks, self._tell, config.fees.stuck_s, runtime)
         self._woken = runtime.signal()
         self._depth: int | None = None  # in this round of looks: the last confirmed block,
         self._hashes: dict[int, str] = {}  # and the chain's blocks by number, read after it
@@ -84,16 +84,16 @@ class Submitter:
             following.release(command.prepared)
         self._woken.set()
 
-    def _take_submit(self, command: Submit, following: Following | None) -> None:
+    def _take_submit(self, command: Submit, following: TrackedSubmission | None) -> None:
         if following is not None:
             following.renew(command)
         elif len(self._following) >= FOLLOWED_MAX:
             self._emit(CommandFailed(command.id, f"{FOLLOWED_MAX} submissions are looked after already"))
         else:
-            following = self._following[command.submission] = Following(command)
+            following = self._following[command.submission] = TrackedSubmission(command)
             self._way.take_up(following)
 
-    def _forget(self, following: Following) -> None:
+    def _forget(self, following: TrackedSubmission) -> None:
         self._following.pop(following.submission, None)
 
     def on_head(self) -> None:
@@ -116,7 +116,7 @@ class Submitter:
     def _pause_s(self) -> float | None:
         return min(IDLE_S, self._config.fees.stuck_s / 2) if self._following else None
 
-    async def _look_after(self, following: Following) -> None:
+    async def _look_after(self, following: TrackedSubmission) -> None:
         try:
             if following.held_until <= self._runtime.now() and not await self._is_too_poor_for(following):
                 await self._step(following)
@@ -128,13 +128,13 @@ class Submitter:
             log.exception("%s failed", following.command.id)
             self._tell.failed(following, f"{type(error).__name__}: {error}")
 
-    async def _is_too_poor_for(self, following: Following) -> bool:
+    async def _is_too_poor_for(self, following: TrackedSubmission) -> bool:
         """Whether it still waits for the account to have what it takes."""
         if following.needed_wei and await self._accounts.balance_wei(self._sender.account) >= following.needed_wei:
             following.needed_wei = 0
         return bool(following.needed_wei)
 
-    def _on_trouble(self, following: Following, error: SwarmdError) -> None:
+    def _on_trouble(self, following: TrackedSubmission, error: SwarmdError) -> None:
         """What is under way is looked at again anyway; what could not even begin is given back.
 
         What only coins or the day's budget are missing for stays, so that it goes on as soon as they come; a step of
@@ -155,7 +155,7 @@ class Submitter:
 
     # --- one look ---
 
-    async def _step(self, following: Following) -> None:
+    async def _step(self, following: TrackedSubmission) -> None:
         if following.block is not None and await self._is_still_there(following, following.block):
             return
         fate: Fate = await self._sender.trace(following.attempts) if following.attempts else "gone"
@@ -165,7 +165,7 @@ class Submitter:
         seen = await self._verdicts.look(following.command)
         if seen is True:
             await self._way.include_here(following)
-        elif isinstance(seen, Refusal):
+        elif isinstance(seen, ContractRefusal):
             await self._end_unwanted(following, seen, fate)
         elif fate == "waiting":
             following.dead_looks = 0
@@ -173,7 +173,7 @@ class Submitter:
         elif isinstance(fate, Mined) or following.is_dead(DEAD_LOOKS):
             await self._replace_dead(following, fate)
 
-    async def _replace_dead(self, following: Following, fate: Fate) -> None:
+    async def _replace_dead(self, following: TrackedSubmission, fate: Fate) -> None:
         """No attempt can be mined. Those of an earlier life may have been reported as lost already."""
         if not following.was_alive:
             await self._begin(following)
@@ -182,14 +182,14 @@ class Submitter:
         else:
             self._tell.lost(following, "another transaction took the nonce")
 
-    async def _begin(self, following: Following) -> None:
+    async def _begin(self, following: TrackedSubmission) -> None:
         refusal = _unsignable(following.command)
         if refusal is not None:
             self._tell.refused(following, refusal)
         else:
             await self._way.prepare(following)
 
-    async def _end_unwanted(self, following: Following, refusal: Refusal, fate: Fate) -> None:
+    async def _end_unwanted(self, following: TrackedSubmission, refusal: ContractRefusal, fate: Fate) -> None:
         """Refuse it, but not while an attempt is under way that could still be mined: its nonce must be spent first."""
         if refusal.permanent or fate != "waiting" or not await self._is_under_way(following):
             self._tell.refused(following, refusal)
@@ -198,13 +198,13 @@ class Submitter:
         else:
             await self._way.push(following)
 
-    async def _is_under_way(self, following: Following) -> bool:
+    async def _is_under_way(self, following: TrackedSubmission) -> bool:
         released = following.released()
         return released is not None and (following.was_sent or await self._sender.is_known(released))
 
     # --- on the chain ---
 
-    async def _is_still_there(self, following: Following, block: BlockRef) -> bool:
+    async def _is_still_there(self, following: TrackedSubmission, block: BlockRef) -> bool:
         """Whether the chain still has it in this block; confirm it once that is deep enough."""
         if self._depth is None:
             self._depth = await self._confirmed()
@@ -230,11 +230,13 @@ class Submitter:
         return self._hashes[number]
 
 
-def _unsignable(command: Submit) -> Refusal | None:
+def _unsignable(command: Submit) -> ContractRefusal | None:
     """Why nothing new may be signed for it."""
     if command.kind == "winners" and not command.winners:
-        return Refusal("empty-vote", "a vote without winners leaves no trace on the chain, and could be repeated")
+        return ContractRefusal(
+            "empty-vote", "a vote without winners leaves no trace on the chain, and could be repeated"
+        )
     if command.kind in ("register", "advance") or command.prepared or command.mark < (command.round, command.stage):
         return None
     reason = f"the chain has one of this node of round {command.mark[0]} already: nothing older is signed"
-    return Refusal("below-mark", reason)
+    return ContractRefusal("below-mark", reason)

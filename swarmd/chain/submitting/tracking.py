@@ -10,7 +10,7 @@ from swarmd.core.values import BlockRef, Prepared
 ATTEMPTS_MAX = 64  # remembered; the core remembers fewer, and gives them back after a restart
 
 
-class Following:
+class TrackedSubmission:
     """State of one submission.
 
     Args:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from swarmd.chain.contract import refusal_of
 from swarmd.chain.fees import Price, quote, replacing
-from swarmd.chain.ports import AccountPort, Signatory, Signed
+from swarmd.chain.ports import AccountPort, Signatory, SignedTransaction
 from swarmd.chain.signer.budget import Budget, counted
 from swarmd.chain.submitting.sender import Fate, Mined
 from swarmd.config import ChainConfig
@@ -24,7 +24,7 @@ from swarmd.errors import AccountPoor, ChainError, RpcRefused
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
-    from swarmd.chain.endpoints.rpc import Caller
+    from swarmd.chain.endpoints.rpc import RpcCaller
     from swarmd.paths import DataPaths
 
 # What the clients of Ethereum say when they do not take a transaction; JSON-RPC's codes do not tell these apart.
@@ -39,14 +39,14 @@ POOR = re.compile(r"insufficient.?(funds|balance)|enough funds|exceeds (account 
 log = logging.getLogger(__name__)
 
 
-def open_wallet(config: ChainConfig, data: DataPaths, caller: Caller) -> Wallet:
+def open_wallet(config: ChainConfig, data: DataPaths, caller: RpcCaller) -> Wallet:
     """The wallet of the configured keystore. Raises KeystoreError where its key cannot be read."""
     from swarmd.chain.keystore import load_account  # what signs is loaded where something is signed
 
     return wallet_of(config, caller, load_account(config, data))
 
 
-def wallet_of(config: ChainConfig, caller: Caller, account: LocalAccount, budget: Budget | None = None) -> Wallet:
+def wallet_of(config: ChainConfig, caller: RpcCaller, account: LocalAccount, budget: Budget | None = None) -> Wallet:
     """The wallet of an account, over the chain that `caller` calls."""
     from swarmd.chain.ethereum import Ethereum
     from swarmd.chain.submitting.attempts import AccountKey
@@ -120,7 +120,7 @@ class Wallet:
         self.budget.check(cost_wei, counted_wei, what)
         await self._check_funds(cost_wei, what)
         self.budget.note(cost_wei, counted_wei)
-        return self._key.sign(Signed(place.nonce, price, said.gas, said.to, said.content))
+        return self._key.sign(SignedTransaction(place.nonce, price, said.gas, said.to, said.content))
 
     async def _place_for(self, attempts: Sequence[Prepared], what: str) -> Place:
         """Which nonce the next attempt takes.

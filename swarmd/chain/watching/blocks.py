@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from swarmd.chain.endpoints.rpc import Caller, Rpc
+from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
 from swarmd.chain.ports import NotThere, Span
-from swarmd.chain.watching.logs import Entry, Hash, Quantity, seconds_of
+from swarmd.chain.watching.logs import Hash, LogEntry, Quantity, seconds_of
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, EndpointFailed, RpcRefused
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Header(msgspec.Struct, rename="camel", gc=False):
+class BlockHeader(msgspec.Struct, rename="camel", gc=False):
     """What is needed of a block's header."""
 
     number: Quantity
@@ -40,12 +40,12 @@ class Header(msgspec.Struct, rename="camel", gc=False):
         return BlockRef(int(self.number, 16), self.hash, self.parent_hash, seconds_of(self.timestamp))
 
 
-class Asked(NamedTuple):
+class PendingRange(NamedTuple):
     """A range that is being asked for."""
 
     first: int
     last: int
-    task: asyncio.Task[list[Entry] | None]
+    task: asyncio.Task[list[LogEntry] | None]
 
     def give_up(self) -> None:
         """Nobody wants it any more, nor its error."""
@@ -62,7 +62,7 @@ class Blocks:
         range_blocks: most blocks asked for at once.
     """
 
-    def __init__(self, caller: Caller, contract: str, range_blocks: int) -> None:
+    def __init__(self, caller: RpcCaller, contract: str, range_blocks: int) -> None:
         self._caller = caller
         self._contract = contract
         self._range_most = range_blocks
@@ -71,7 +71,7 @@ class Blocks:
         self.requests = 0
 
     async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
-        """A call whose result is of this type. Raises as `Caller.request` does."""
+        """A call whose result is of this type. Raises as `RpcCaller.request` does."""
         self.requests += 1
         if isinstance(self._caller, Rpc):
             return await self._caller.ask(method, params, kind)
@@ -87,7 +87,7 @@ class Blocks:
     async def at(self, block: int | str) -> BlockRef:
         """A block by its number or tag. Raises NotThere."""
         tag = hex(block) if isinstance(block, int) else block
-        header = await self.ask("eth_getBlockByNumber", [tag, False], Header | None)  # type: ignore[arg-type]
+        header = await self.ask("eth_getBlockByNumber", [tag, False], BlockHeader | None)  # type: ignore[arg-type]
         if header is None:
             raise NotThere(f"the chain has no block {block} yet")
         return header.ref()
@@ -96,7 +96,7 @@ class Blocks:
         """Blocks by their numbers, a few asked for at once. Raises NotThere."""
         return await together(self.at, numbers)
 
-    async def logs_of_all(self, blocks: Iterable[BlockRef]) -> list[list[Entry]]:
+    async def logs_of_all(self, blocks: Iterable[BlockRef]) -> list[list[LogEntry]]:
         """The entries of each of these blocks, a few asked for at once. Raises NotThere."""
         return await together(self.logs_of, blocks)
 
@@ -107,7 +107,7 @@ class Blocks:
         except RpcRefused:
             return False
 
-    async def logs_of(self, block: BlockRef, topics: Sequence[Sequence[str]] = ()) -> list[Entry]:
+    async def logs_of(self, block: BlockRef, topics: Sequence[Sequence[str]] = ()) -> list[LogEntry]:
         """Entries of one block. Raises NotThere when the endpoint does not know it."""
         try:
             return await self._logs({"blockHash": block.hash}, topics)
@@ -135,16 +135,18 @@ class Blocks:
             if asked is not None:
                 asked.give_up()
 
-    def _ask_range(self, first: int, last: int, topics: Sequence[Sequence[str]], backwards: bool) -> Asked | None:
+    def _ask_range(
+        self, first: int, last: int, topics: Sequence[Sequence[str]], backwards: bool
+    ) -> PendingRange | None:
         """Begin to ask for the next range, if there is one."""
         if first > last:
             return None
         length = min(self._range, last - first + 1)
         begin = last - length + 1 if backwards else first
         task = asyncio.create_task(self._range_of(begin, length, topics))
-        return Asked(begin, begin + length - 1, task)
+        return PendingRange(begin, begin + length - 1, task)
 
-    async def _range_of(self, begin: int, length: int, topics: Sequence[Sequence[str]]) -> list[Entry] | None:
+    async def _range_of(self, begin: int, length: int, topics: Sequence[Sequence[str]]) -> list[LogEntry] | None:
         """Entries of a range, None after a refusal that a shorter range may be spared."""
         try:
             bounds = {"fromBlock": hex(begin), "toBlock": hex(begin + length - 1)}
@@ -160,13 +162,13 @@ class Blocks:
             self._range, self._answered = min(self._range * 2, self._range_most), 0
         return entries
 
-    async def _logs(self, where: dict[str, Any], topics: Sequence[Sequence[str]]) -> list[Entry]:
+    async def _logs(self, where: dict[str, Any], topics: Sequence[Sequence[str]]) -> list[LogEntry]:
         asked = where | {"address": self._contract} | ({"topics": [list(each) for each in topics]} if topics else {})
-        entries = await self.ask("eth_getLogs", [asked], list[Entry])
+        entries = await self.ask("eth_getLogs", [asked], list[LogEntry])
         return sorted((entry for entry in entries if not entry.removed), key=place_of)
 
 
-def place_of(entry: Entry) -> tuple[int, int]:
+def place_of(entry: LogEntry) -> tuple[int, int]:
     """Where an entry stands on the chain: block, place in the block."""
     return int(entry.block_number, 16), int(entry.log_index, 16)
 

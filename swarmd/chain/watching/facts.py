@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from swarmd.chain.ports import NotThere
-from swarmd.chain.watching.logs import Entry, decode_entry
+from swarmd.chain.watching.logs import LogEntry, decode_entry
 from swarmd.core.events import AnyChainLog, ChainBlock, Event
 from swarmd.core.values import BlockRef
 
@@ -17,10 +17,10 @@ BLOCK_CHARS_MAX = 3_000_000  # of one block's entries, as hex; a fact has to fit
 SMALL_CHARS = 8192  # entries up to here go first where a block has more than that
 ENTRY_CHARS = 300  # what an entry takes besides its text
 
-Decode = Callable[[Entry, Counter[str]], AnyChainLog | None]
+Decode = Callable[[LogEntry, Counter[str]], AnyChainLog | None]
 
 
-class Reports:
+class BlockReporter:
     """Observes blocks, in order.
 
     Args:
@@ -38,9 +38,9 @@ class Reports:
         """What comes next follows this block, which is known already."""
         self._last = block
 
-    def report(self, block: BlockRef, entries: Sequence[Entry]) -> tuple[AnyChainLog, ...]:
+    def report(self, block: BlockRef, entries: Sequence[LogEntry]) -> tuple[AnyChainLog, ...]:
         """Observe a block, if it has logs or is due as a mark. Returns its logs."""
-        logs = says(entries, self.rejected, self._decode)
+        logs = facts_from_logs(entries, self.rejected, self._decode)
         if logs or self._is_due(block):
             self._emit(ChainBlock(block, logs))
             self._last = block
@@ -51,7 +51,9 @@ class Reports:
         return last is None or block.number - last.number >= MARK_BLOCKS or block.at - last.at >= MARK_S
 
 
-def says(entries: Sequence[Entry], rejected: Counter[str], decode: Decode = decode_entry) -> tuple[AnyChainLog, ...]:
+def facts_from_logs(
+    entries: Sequence[LogEntry], rejected: Counter[str], decode: Decode = decode_entry
+) -> tuple[AnyChainLog, ...]:
     """What a block's entries say, up to BLOCK_CHARS_MAX; what is longest is left out first."""
     sizes = [len(entry.data) + ENTRY_CHARS for entry in entries]
     room = {True: BLOCK_CHARS_MAX}
@@ -67,7 +69,7 @@ def says(entries: Sequence[Entry], rejected: Counter[str], decode: Decode = deco
     return tuple(said)
 
 
-def by_block(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
+def by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
     """Entries, sorted already, by their block's number.
 
     Raises:

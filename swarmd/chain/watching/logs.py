@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from eth_utils.crypto import keccak
 
-from swarmd.chain.decoding import WORD, Content, Malformed, account_of
+from swarmd.chain.decoding import WORD, AbiReader, MalformedAbi, account_of
 from swarmd.core.events import (
     AnyChainLog,
     OtherLog,
@@ -35,7 +35,7 @@ Hash = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}$")]
 Quantity = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}$")]
 
 
-class Entry(msgspec.Struct, rename="camel", gc=False):
+class LogEntry(msgspec.Struct, rename="camel", gc=False):
     """An entry of eth_getLogs, as nodes write it."""
 
     address: str
@@ -71,23 +71,23 @@ def decode_log(entry: Mapping[str, Any], rejected: Counter[str] | None = None) -
         rejected: counts entries that make no sense or overstep a bound, by the reason.
     """
     try:
-        checked = msgspec.convert(dict(entry), Entry)
+        checked = msgspec.convert(dict(entry), LogEntry)
     except msgspec.ValidationError:
         _count(rejected, "no log entry")
         return None
     return decode_entry(checked, rejected)
 
 
-def decode_entry(entry: Entry, rejected: Counter[str] | None = None) -> AnyChainLog | None:
+def decode_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyChainLog | None:
     """As `decode_log`, for an entry that is typed already."""
     say = SAYINGS.get(entry.topics[0]) if entry.topics else None
     if say is None:
         return None
     try:
         if len(entry.data) > DATA_CHARS_MAX:
-            raise Malformed("too long")
-        return say(entry, Content(bytes.fromhex(entry.data[2:])))
-    except Malformed as error:
+            raise MalformedAbi("too long")
+        return say(entry, AbiReader(bytes.fromhex(entry.data[2:])))
+    except MalformedAbi as error:
         _count(rejected, str(error))
     except ValueError:
         _count(rejected, "no hex")
@@ -99,61 +99,61 @@ def _count(rejected: Counter[str] | None, reason: str) -> None:
         rejected[reason] += 1
 
 
-def _stage(entry: Entry, content: Content) -> StageLog:
+def _stage(entry: LogEntry, content: AbiReader) -> StageLog:
     return StageLog(*_origin(entry), _place(_topic(entry, 1)), _place(content.unsigned(0)))
 
 
-def _registration(entry: Entry, content: Content) -> RegistrationLog:
+def _registration(entry: LogEntry, content: AbiReader) -> RegistrationLog:
     return RegistrationLog(*_origin(entry), account_of(_topic(entry, 1)), _peer(content, content.offset(0, 0)))
 
 
-def _reward(entry: Entry, content: Content) -> RewardLog:
+def _reward(entry: LogEntry, content: AbiReader) -> RewardLog:
     account, round, stage = account_of(_topic(entry, 1)), _place(_topic(entry, 2)), _place(_topic(entry, 3))
     peer = _peer(content, content.offset(0, WORD))
     return RewardLog(*_origin(entry), account, peer, round, stage, str(content.signed(0)))
 
 
-def _vote(entry: Entry, content: Content) -> VoteLog:
+def _vote(entry: LogEntry, content: AbiReader) -> VoteLog:
     account, round = account_of(_topic(entry, 1)), _place(_topic(entry, 2))
     peer = _peer(content, content.offset(0, 0))
     return VoteLog(*_origin(entry), account, peer, round, _peers(content, content.offset(0, WORD), WINNERS_MAX))
 
 
-def _policy(entry: Entry, content: Content) -> PolicyLog:
+def _policy(entry: LogEntry, content: AbiReader) -> PolicyLog:
     values = content.unsigned(0), content.unsigned(WORD)
     if max(values) > SECONDS_MAX:
-        raise Malformed("out of range")
+        raise MalformedAbi("out of range")
     return PolicyLog(*_origin(entry), *values)
 
 
-def _other(name: str) -> Callable[[Entry, Content], OtherLog]:
+def _other(name: str) -> Callable[[LogEntry, AbiReader], OtherLog]:
     return lambda entry, content: OtherLog(*_origin(entry), name)
 
 
-def _origin(entry: Entry) -> tuple[int, str]:
+def _origin(entry: LogEntry) -> tuple[int, str]:
     return int(entry.log_index, 16), entry.transaction_hash
 
 
-def _topic(entry: Entry, place: int) -> int:
+def _topic(entry: LogEntry, place: int) -> int:
     if len(entry.topics) <= place:
-        raise Malformed("too short")
+        raise MalformedAbi("too short")
     return int(entry.topics[place][:66], 16)
 
 
 def _place(number: int) -> int:
     if number > PLACE_MAX:
-        raise Malformed("out of range")
+        raise MalformedAbi("out of range")
     return number
 
 
-def _peer(content: Content, at: int) -> str:
+def _peer(content: AbiReader, at: int) -> str:
     peer = content.text(at, PEER_BYTES_MAX)
     if len(peer) > PEER_CHARS_MAX:
-        raise Malformed("too long")
+        raise MalformedAbi("too long")
     return peer
 
 
-def _peers(content: Content, at: int, most: int) -> tuple[str, ...]:
+def _peers(content: AbiReader, at: int, most: int) -> tuple[str, ...]:
     first = at + WORD
     places = range(first, first + content.count(at, most) * WORD, WORD)
     return tuple(_peer(content, content.offset(first, place)) for place in places)
@@ -161,7 +161,7 @@ def _peers(content: Content, at: int, most: int) -> tuple[str, ...]:
 
 # RoundAdvanced and CumulativeRewardsUpdated are not among them: each repeats what another event of its transaction
 # says.
-SAYINGS: dict[str, Callable[[Entry, Content], AnyChainLog]] = {
+SAYINGS: dict[str, Callable[[LogEntry, AbiReader], AnyChainLog]] = {
     topic_of("StageAdvanced(uint256,uint256)"): _stage,
     topic_of("PeerRegistered(address,string)"): _registration,
     topic_of("RewardSubmitted(address,uint256,uint256,int256,string)"): _reward,
@@ -187,12 +187,12 @@ ALLOWED_TOPIC = topic_of("PeersAllowed(address,string[])")
 DISALLOWED_TOPIC = topic_of("PeersDisallowed(address,string[])")
 
 
-def decode_peers(entry: Entry) -> tuple[str, ...]:
+def decode_peers(entry: LogEntry) -> tuple[str, ...]:
     """The peer ids of PeersAllowed or PeersDisallowed. Raises Malformed (a ValueError)."""
-    content = Content(bytes.fromhex(entry.data[2:]))
+    content = AbiReader(bytes.fromhex(entry.data[2:]))
     return _peers(content, content.offset(0, 0), PEERS_MAX)
 
 
-def decode_open(entry: Entry) -> bool:
+def decode_open(entry: LogEntry) -> bool:
     """Whether MembershipChanged opened the swarm to all. Raises Malformed (a ValueError)."""
-    return Content(bytes.fromhex(entry.data[2:])).unsigned(0) != 0
+    return AbiReader(bytes.fromhex(entry.data[2:])).unsigned(0) != 0

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from swarmd.chain.membership import CHANGES, Membership
+from swarmd.chain.membership import CHANGES, MembershipReader
 from swarmd.chain.ports import Endpoints, HeadNews, NotThere, Span
-from swarmd.chain.requirements import Terms
+from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.watching.branch import Branch
-from swarmd.chain.watching.facts import Decode, Reports, by_block
+from swarmd.chain.watching.facts import BlockReporter, Decode, by_block
 from swarmd.chain.watching.logs import decode_entry, seconds_of
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
@@ -64,7 +64,7 @@ class Watcher:
     def __init__(
         self,
         config: ChainConfig,
-        terms: Terms,
+        terms: ChainRequirements,
         endpoints: Endpoints,
         heads: HeadNews,
         emit: Callable[[Event], None],
@@ -90,8 +90,8 @@ class Watcher:
         self._moved_at = self._runtime.now()
         self._warned = False
         self.heads = heads
-        self.reports = Reports(emit, decode)
-        self.membership = Membership(self._blocks, terms.coordinator, config.from_block, emit, runtime)
+        self.reports = BlockReporter(emit, decode)
+        self.membership = MembershipReader(self._blocks, terms.coordinator, config.from_block, emit, runtime)
         self.on_head: Callable[[], None] = lambda: None
         self.on_progress: Callable[[Reach], None] = lambda reach: None
 

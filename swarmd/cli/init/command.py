@@ -21,7 +21,7 @@ from swarmd.config import load_config
 from swarmd.errors import ExitCode
 
 if TYPE_CHECKING:
-    from swarmd.cli.init.profiles import Weighing
+    from swarmd.cli.init.profiles import ProfileFit
 
 PREFIX = "SWARMD_INIT_"
 
@@ -141,18 +141,18 @@ def _found(answers: Answers, asker: Asker) -> None:
         )
 
 
-def choose_model(answers: Answers, kind: str, asker: Asker) -> Weighing:
+def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
     """Weigh what is shipped for the kind, and take what fits. Raises ConfigError."""
-    from swarmd.cli.init.profiles import SMALL, Weighing, line_of, list_profiles, pick, weigh_profiles, with_device
-    from swarmd.doctor.machine.probe import Question, ask_torch
+    from swarmd.cli.init.profiles import SMALL, ProfileFit, line_of, list_profiles, pick, weigh_profiles, with_device
+    from swarmd.doctor.machine.probe import ProbeQuestion, ask_torch
 
     profiles = list_profiles(kind)
     wanted = answers.model or ("" if asker.asks else SMALL)
     if wanted == SMALL:
-        return Weighing(profiles[0], None, 0)
+        return ProfileFit(profiles[0], None, 0)
     typer.echo("looking at what fits on this machine ...")
     device = answers.device or "auto"
-    said = asyncio.run(ask_torch([Question(with_device(each.training, device)) for each in profiles]))
+    said = asyncio.run(ask_torch([ProbeQuestion(with_device(each.training, device)) for each in profiles]))
     weighed = weigh_profiles(profiles, said)
     if not wanted:
         for each in weighed:

@@ -16,7 +16,7 @@ from swarmd.errors import ConfigError
 from swarmd.paths import configs_directory
 
 if TYPE_CHECKING:
-    from swarmd.doctor.machine.probe import Answer, Weighed
+    from swarmd.doctor.machine.probe import ModelFit, ProbeAnswer
 
 SMALL = "embedded"  # the profile of a model that is shipped, which every kind has
 SIZE = re.compile(r"-(\d+(?:\.\d+)?)b$")  # of a profile's name: cuda-1.5b
@@ -25,7 +25,7 @@ STAGE_S = 300  # shortest stage of a new swarm
 OTHERS = ("coordinator", "follower", "legacy-coordinator", "legacy-follower")
 
 
-class Profile(NamedTuple):
+class InitProfile(NamedTuple):
     """A shipped configuration to start from. `path` is None where the kind's defaults are meant."""
 
     name: str
@@ -47,43 +47,43 @@ class Profile(NamedTuple):
         return found[1] if found else ""
 
 
-class Weighing(NamedTuple):
+class ProfileFit(NamedTuple):
     """A profile, and what its model takes here."""
 
-    profile: Profile
-    chosen: Weighed | None  # the model that fits, of a pool the largest; None where none does
+    profile: InitProfile
+    chosen: ModelFit | None  # the model that fits, of a pool the largest; None where none does
     need: int  # bytes, of that or of the least of the pool
     why: str = ""
 
 
-def list_profiles(kind: str) -> list[Profile]:
+def list_profiles(kind: str) -> list[InitProfile]:
     """The one of a shipped model first, then the shipped configurations of a kind."""
     home = configs_directory() / kind
     base = home / "coordinator.toml"
     shipped = base if base.is_file() else None
-    small = Profile(SMALL, shipped, load_config(shipped).training if shipped else TrainingConfig())
+    small = InitProfile(SMALL, shipped, load_config(shipped).training if shipped else TrainingConfig())
     files = sorted(path for path in home.glob("*.toml") if path.stem not in OTHERS and SMALL not in path.stem)
-    profiles = [Profile(path.stem, path, load_config(path).training) for path in files]
+    profiles = [InitProfile(path.stem, path, load_config(path).training) for path in files]
     return [small, *sorted(profiles, key=lambda each: (each.device, float(each.size or 0)))]
 
 
-def weigh_profiles(profiles: Sequence[Profile], answers: Sequence[Answer]) -> list[Weighing]:
+def weigh_profiles(profiles: Sequence[InitProfile], answers: Sequence[ProbeAnswer]) -> list[ProfileFit]:
     """What torch said about each profile's training."""
     return [_weigh(profile, answer) for profile, answer in zip(profiles, answers, strict=True)]
 
 
-def _weigh(profile: Profile, answer: Answer) -> Weighing:
+def _weigh(profile: InitProfile, answer: ProbeAnswer) -> ProfileFit:
     if answer.fault or not answer.weighed:
-        return Weighing(profile, None, 0, answer.fault or answer.unknown or "its size is not known")
+        return ProfileFit(profile, None, 0, answer.fault or answer.unknown or "its size is not known")
     fitting = [each for each in answer.weighed if each.fits]
     if fitting:
         chosen = max(fitting, key=lambda each: each.need)
-        return Weighing(profile, chosen, chosen.need)
+        return ProfileFit(profile, chosen, chosen.need)
     least = min(answer.weighed, key=lambda each: each.need)
-    return Weighing(profile, None, least.need, least.why or "it does not fit")
+    return ProfileFit(profile, None, least.need, least.why or "it does not fit")
 
 
-def pick(wanted: str, weighed: Sequence[Weighing]) -> Weighing:
+def pick(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
     """The profile that is meant: by name, by size in billions, or `auto` for the largest that fits.
 
     Raises:
@@ -104,7 +104,7 @@ def pick(wanted: str, weighed: Sequence[Weighing]) -> Weighing:
     return fitting[0]
 
 
-def line_of(weighing: Weighing) -> str:
+def line_of(weighing: ProfileFit) -> str:
     """One line for people."""
     profile = weighing.profile
     model = weighing.chosen.model if weighing.chosen else profile.model
@@ -112,7 +112,7 @@ def line_of(weighing: Weighing) -> str:
     return f"{profile.name:14} {model:40} {weighing.need / GIB:6.1f} GiB  {fits}"
 
 
-def base_text(kind: str, weighing: Weighing, **changes: Any) -> str:
+def base_text(kind: str, weighing: ProfileFit, **changes: Any) -> str:
     """A coordinator's configuration to make a swarm of: the profile's, with one model in place of a pool.
 
     Args:

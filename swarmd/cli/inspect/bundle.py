@@ -20,7 +20,7 @@ from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
     from swarmd.config import Config
-    from swarmd.observe.logging.redaction import Cover
+    from swarmd.observe.logging.redaction import Redactor
 
 MIB = 1024 * 1024
 JOURNAL_LINES_MAX = 20_000
@@ -58,7 +58,7 @@ def bundle(
     from swarmd.backup.bundle import write_bundle
     from swarmd.cli.locate import locate, log_in
     from swarmd.config import load_config
-    from swarmd.observe.logging.redaction import Cover
+    from swarmd.observe.logging.redaction import Redactor
     from swarmd.observe.logging.secret_locations import known_secrets
 
     node = locate(directory, config)
@@ -67,7 +67,7 @@ def bundle(
     loaded = load_config(config) if config is not None else None
     with _passed_credentials(config):
         secrets = known_secrets(loaded, place, signing=True) | _keys_in(place)
-    texts, notes = _texts(place, config, loaded, unit, Cover(secrets))
+    texts, notes = _texts(place, config, loaded, unit, Redactor(secrets))
     target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     made = write_bundle(log, target, texts, secrets, log_mib * MIB, notes, _progress)
     typer.echo(f"{target}: {target.stat().st_size / MIB:.1f} MiB, events {made.first_seq} to {made.next_seq - 1}")
@@ -120,7 +120,7 @@ def _progress(what: str) -> None:
 
 
 def _texts(
-    place: Path, file: Path | None, config: Config | None, unit: str, cover: Cover
+    place: Path, file: Path | None, config: Config | None, unit: str, cover: Redactor
 ) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """Files by name, and notes about those that could not be made."""
     makers: list[tuple[str, Callable[[], bytes]]] = [
@@ -161,7 +161,7 @@ def _stories(place: Path) -> bytes:
     return to_json(tell_latest(place))
 
 
-def _config(config: Config, cover: Cover) -> bytes:
+def _config(config: Config, cover: Redactor) -> bytes:
     """What is in force, with what looks like a secret covered."""
     import msgspec
 
@@ -192,7 +192,7 @@ def _findings(place: Path, config: Path | None) -> bytes:
     return done.stdout
 
 
-def _journal(unit: str, cover: Cover) -> bytes:
+def _journal(unit: str, cover: Redactor) -> bytes:
     """The newest lines of the unit, each without what is or looks like a secret."""
     call = ["journalctl", "--no-pager", "--output=short-iso", f"--unit={unit}", f"--lines={JOURNAL_LINES_MAX}"]
     done = subprocess.run(call, capture_output=True, timeout=JOURNAL_S, check=False)

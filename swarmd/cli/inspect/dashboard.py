@@ -17,7 +17,7 @@ from swarmd.paths import DataPaths
 if TYPE_CHECKING:
     import socket
 
-    from swarmd.web.http.guard import Doors, Guard
+    from swarmd.web.http.guard import AccessRules, RequestGuard
 
 LISTEN = "127.0.0.1:8800"
 PORT = 8800
@@ -185,19 +185,19 @@ def serve_observer(
 
 def open_doors(
     listen: str, token: str, root: Path, hosts: tuple[str, ...], else_any: bool = False
-) -> tuple[Doors, socket.socket]:
+) -> tuple[AccessRules, socket.socket]:
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
     from swarmd.http_server import check_listen, load_token, parse_listen
-    from swarmd.web.http.guard import Doors
+    from swarmd.web.http.guard import AccessRules
     from swarmd.web.http.server import bind
 
     address = parse_listen(listen, PORT)
     secret = load_token(token, root)
     check_listen(address, secret, "the dashboard")
-    return Doors(address, secret, hosts), bind(address, else_any)
+    return AccessRules(address, secret, hosts), bind(address, else_any)
 
 
-def serve_page(app: Guard, endpoint: socket.socket, open_page: bool) -> None:
+def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> None:
     """Tell the URL and serve until stopped."""
     from swarmd.web.http.server import serve, url_of
 

@@ -15,7 +15,7 @@ from swarmd.errors import NotFoundError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from swarmd.doctor.finding import Finding, Report
+    from swarmd.doctor.finding import DoctorReport, Finding
     from swarmd.doctor.subject import Subject
 
 COLOURS: dict[Severity, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
@@ -84,7 +84,7 @@ def find_data(directory: Path | None, config: Path | None) -> Path | None:
     return place if holds_log(place) and (place / CONFIG).is_file() else None
 
 
-def examine_visibly(subject: Subject, names: list[str], quiet: bool = False) -> Report:
+def examine_visibly(subject: Subject, names: list[str], quiet: bool = False) -> DoctorReport:
     """Make the checks; on a terminal, say on stderr which are under way."""
     from rich.console import Console
 
@@ -106,14 +106,14 @@ def examine_visibly(subject: Subject, names: list[str], quiet: bool = False) -> 
         return asyncio.run(examine(subject, checks, tell))
 
 
-def encode_report(report: Report) -> str:
+def encode_report(report: DoctorReport) -> str:
     """The report as JSON text."""
     import msgspec
 
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
-def print_report(report: Report, brief: bool = False) -> None:
+def print_report(report: DoctorReport, brief: bool = False) -> None:
     """The findings for people, the worst first; `brief` leaves out what is well and what was left out."""
     from rich.console import Console
 

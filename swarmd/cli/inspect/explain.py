@@ -107,12 +107,12 @@ def tell_round(directory: Path, round_: int, now: float | None = None) -> list[S
     from swarmd.cli.inspect.replay import folded
     from swarmd.eventlog.fold import bases_where
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.narrative.story import Teller, reached
+    from swarmd.observe.narrative.story import StoryTeller, reached
 
     log = find_log(directory)
-    teller = Teller(round_)
+    teller = StoryTeller(round_)
     for base in bases_where(log, lambda state: reached(state) < round_ - 1):
-        teller = Teller(round_)
+        teller = StoryTeller(round_)
         for applied in folded(log, None, progress=True, base=base):
             teller.apply(applied)
             if not teller.goes_on:

@@ -15,7 +15,7 @@ from swarmd.errors import ConfigError, ExitCode, NotFoundError
 
 if TYPE_CHECKING:
     from swarmd.cli.inspect.standings import ChainBoard, Ranked
-    from swarmd.dht.wire.leaderboard import Board
+    from swarmd.dht.wire.leaderboard import LeaderboardBody
 
 DEPTH = 2  # as chain.depth where a configuration says nothing
 TOP_MAX = 10_000
@@ -111,7 +111,7 @@ def tell_json(encoded: bytes) -> None:
     typer.echo(msgspec.json.format(encoded, indent=2))
 
 
-def read_boards(directory: Path) -> tuple[str, tuple[Standing, ...], list[Board]]:
+def read_boards(directory: Path) -> tuple[str, tuple[Standing, ...], list[LeaderboardBody]]:
     """The swarm id, the standings that the log begins with, and the leaderboards that it led to.
 
     Raises:
@@ -119,20 +119,20 @@ def read_boards(directory: Path) -> tuple[str, tuple[Standing, ...], list[Board]
         LogDamaged: the log cannot be read.
     """
     from swarmd.core.commands import PublishLeaderboard
-    from swarmd.dht.wire.leaderboard import Board
+    from swarmd.dht.wire.leaderboard import LeaderboardBody
     from swarmd.eventlog.fold import fold_log, oldest_base
     from swarmd.eventlog.segment import find_log
 
     log = find_log(directory)
     base = oldest_base(log)
     swarm = ""
-    boards: list[Board] = []
+    boards: list[LeaderboardBody] = []
     for applied in fold_log(log, base):
         if applied.after.settings is not None:
             swarm = applied.after.settings.swarm
         for command in applied.commands:
             if isinstance(command, PublishLeaderboard) and command.round not in {board.round for board in boards[-1:]}:
-                boards.append(Board(command.round, command.standings, command.reports))
+                boards.append(LeaderboardBody(command.round, command.standings, command.reports))
     if not boards:
         raise NotFoundError(f"the log in {log} closes no round", "Name the data directory of the swarm's coordinator")
     before = base.state.coordination

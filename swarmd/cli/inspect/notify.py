@@ -16,8 +16,8 @@ from swarmd.config import Config, load_config
 from swarmd.errors import ConfigError, ExitCode, NotifyFailed
 
 if TYPE_CHECKING:
-    from swarmd.web.notifications.health_changes import Note
-    from swarmd.web.notifications.senders import Sender
+    from swarmd.web.notifications.health_changes import HealthMessage
+    from swarmd.web.notifications.senders import NotificationSender
 
 WORDS_CHARACTERS_MAX = 200  # of what the service manager says
 
@@ -78,7 +78,7 @@ def notify(
     return ExitCode.OK if sent else ExitCode.FAILURE
 
 
-async def _send(senders: list[Sender], note: Note) -> bool:
+async def _send(senders: list[NotificationSender], note: HealthMessage) -> bool:
     outcomes = await asyncio.gather(*(sender.send(note) for sender in senders), return_exceptions=True)
     for sender, outcome in zip(senders, outcomes, strict=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, NotifyFailed):
@@ -87,11 +87,11 @@ async def _send(senders: list[Sender], note: Note) -> bool:
     return not any(outcomes)
 
 
-def _note(config: Config, words: str, well: bool) -> Note:
-    from swarmd.web.notifications.health_changes import Note
+def _note(config: Config, words: str, well: bool) -> HealthMessage:
+    from swarmd.web.notifications.health_changes import HealthMessage
 
     node = config.name or "node"
-    return Note(
+    return HealthMessage(
         node=node,
         peer="",
         swarm=config.swarm.id,

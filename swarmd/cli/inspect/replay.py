@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from swarmd.core.applied import Applied
     from swarmd.eventlog.commit import Commit
     from swarmd.eventlog.fold import Base
-    from swarmd.eventlog.offline.replay import Comparison, Outcome
+    from swarmd.eventlog.offline.replay import Comparison, StepOutcome
 
 FILTERS = "Show only"
 MODES = "What to do (by default, list events and commands)"
@@ -317,12 +317,12 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
     from swarmd.core.step import step
     from swarmd.eventlog.offline.replay import compare
     from swarmd.eventlog.offline.text import to_json
-    from swarmd.eventlog.offline.what_if import Supposed
+    from swarmd.eventlog.offline.what_if import SettingsOverride
 
     charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
     if len(charts) > 1:
         raise typer.BadParameter("one CHARTDIR at a time", param_hint="--against")
-    supposed = Supposed(dict(parse_setting(one) for one in against if Path(one) not in charts))
+    supposed = SettingsOverride(dict(parse_setting(one) for one in against if Path(one) not in charts))
     other = partial(step, charts=load_charts(charts[0])) if charts else step
     found = compare(log, other, partial(watch, log, last=last), supposed)
     if json:
@@ -353,7 +353,7 @@ def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
     yield from (f"  {change_line(change)}" for change in found.changes)
 
 
-def _outcome_lines(side: str, outcome: Outcome) -> Iterator[str]:
+def _outcome_lines(side: str, outcome: StepOutcome) -> Iterator[str]:
     from swarmd.eventlog.offline.text import change_line, command_line
 
     if outcome.refused:

@@ -13,7 +13,7 @@ from swarmd.errors import ConfigError, NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from swarmd.results.history import History
+    from swarmd.results.history import TrainingHistory
 
 OUT = Path("report.png")
 
@@ -59,7 +59,7 @@ def picture_files(out: Path | None, svg: bool, wanted: bool) -> list[Path]:
     return list(dict.fromkeys([first, first.with_suffix(".svg")] if svg else [first]))
 
 
-def read_histories(directories: Sequence[Path]) -> list[History]:
+def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
     """What the logs tell, in the order given.
 
     Raises:
@@ -91,7 +91,7 @@ def node_directories(directory: Path) -> list[Path]:
     return [directory if log == directory else log.parent]
 
 
-def print_card(histories: Sequence[History]) -> None:
+def print_card(histories: Sequence[TrainingHistory]) -> None:
     from swarmd.results.card import make_card
 
     if len(histories) != 1:
@@ -99,7 +99,7 @@ def print_card(histories: Sequence[History]) -> None:
     typer.echo(make_card(histories[0]), nl=False)
 
 
-def print_json(histories: Sequence[History]) -> None:
+def print_json(histories: Sequence[TrainingHistory]) -> None:
     import msgspec
 
     from swarmd.eventlog.offline.text import full, to_json
@@ -111,7 +111,7 @@ def print_json(histories: Sequence[History]) -> None:
     typer.echo(msgspec.json.format(to_json({"nodes": nodes}), indent=2))
 
 
-def print_summary(histories: Sequence[History]) -> None:
+def print_summary(histories: Sequence[TrainingHistory]) -> None:
     from swarmd.cli.inspect.standings import shown
     from swarmd.results.card import accuracy_words
 
@@ -124,7 +124,7 @@ def print_summary(histories: Sequence[History]) -> None:
         )
 
 
-def write_pictures(histories: Sequence[History], files: Sequence[Path], quiet: bool) -> None:
+def write_pictures(histories: Sequence[TrainingHistory], files: Sequence[Path], quiet: bool) -> None:
     """Draw, and say where, on stderr when something else is printed."""
     from swarmd.results.picture import NODES_MAX, draw
 

@@ -14,7 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from swarmd.chain.standings import Order, PeerStanding, Standings, rank
+from swarmd.chain.standings import ChainStandings, Order, PeerStanding, rank
 from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.eventlog.reader import read_commits
@@ -48,7 +48,7 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
         ChainError: its blocks cannot be put in order.
     """
     log = find_log(directory)
-    standings, up, chained, head = Standings(), None, False, -1
+    standings, up, chained, head = ChainStandings(), None, False, -1
     for commit in read_commits(log):
         for event in commit.events:
             if isinstance(event, ChainBlock | ChainReorged):
@@ -72,7 +72,7 @@ def _is_of_chain(event: Any) -> bool:
     return isinstance(event, ChainBlock | ChainReorged | ChainUp) or getattr(settings, "chain", None) is not None
 
 
-def _notes_of_log(standings: Standings, contract: str) -> tuple[str, ...]:
+def _notes_of_log(standings: ChainStandings, contract: str) -> tuple[str, ...]:
     since = f"block {standings.first.number}" if standings.first else "its first block"
     return (
         f"counted from {since} on: the log no longer holds what the contract said before",
@@ -116,7 +116,7 @@ def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: i
 
 
 def _board(
-    standings: Standings, contract: str, chain_id: int, head: int, by: Order, depth: int, notes: tuple[str, ...]
+    standings: ChainStandings, contract: str, chain_id: int, head: int, by: Order, depth: int, notes: tuple[str, ...]
 ) -> ChainBoard:
     confirmed = max(head - depth, -1)
     ranked = tuple(rank(standings.standings().values(), by))

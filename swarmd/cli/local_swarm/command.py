@@ -19,7 +19,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from swarmd.cli.local_swarm.daemons import Daemon
+from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.layout import parse_setting
 from swarmd.cli.local_swarm.nodes import LocalSwarm, read_skips
 from swarmd.errors import LocalSwarmFailed
@@ -210,7 +210,7 @@ def command() -> str:
     return shlex.quote(str(script.relative_to(here) if near else script))
 
 
-def check_ends(ended_early: tuple[Daemon, ...], codes: dict[str, int], leftovers: list[int]) -> None:
+def check_ends(ended_early: tuple[DaemonProcess, ...], codes: dict[str, int], leftovers: list[int]) -> None:
     """Nodes must end when asked, with code 0, and leave nothing. Raises LocalSwarmFailed.
 
     One that is asked before Python has loaded it dies of SIGTERM, having begun nothing.

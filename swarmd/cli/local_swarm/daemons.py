@@ -17,7 +17,7 @@ TAIL_BYTES = 16 * 1024
 KILLED_S = 5.0  # longest wait for a killed daemon to be gone
 
 
-class Daemon:
+class DaemonProcess:
     """`swarmd run` of one node, in a session of its own, so that a terminal's Ctrl-C reaches only who started it."""
 
     def __init__(self, place: NodePlace) -> None:
@@ -87,7 +87,7 @@ class Daemon:
             return []
 
 
-def stop_all(daemons: Sequence[Daemon], longest_s: float) -> None:
+def stop_all(daemons: Sequence[DaemonProcess], longest_s: float) -> None:
     """Ask all to end, wait for all together, kill what is left. Their `exit_code` tells how each ended."""
     until = time.monotonic() + longest_s
     for daemon in daemons:

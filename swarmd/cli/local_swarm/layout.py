@@ -121,7 +121,7 @@ def lay_out(
     return rounds_max
 
 
-def _refuse_other_swarm(places: tuple[NodePlace, ...], source: Source, settings: dict[str, Any]) -> None:
+def _refuse_other_swarm(places: tuple[NodePlace, ...], source: ConfigSource, settings: dict[str, Any]) -> None:
     """Raise OtherSwarm where a node of another swarm lives in one of the places, before anything is written."""
     text, origin = fill_template(source.coordinator, source.settings(True) | settings), str(source.coordinator)
     asked = swarm_of_config(parse_config(text, origin))
@@ -177,7 +177,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Source(NamedTuple):
+class ConfigSource(NamedTuple):
     """Configurations that those of the nodes are made from."""
 
     coordinator: Path
@@ -192,17 +192,17 @@ class Source(NamedTuple):
         return (role if coordinates else {"role": "follower", "dht.listen": [f"/ip4/{LOOPBACK}/tcp/0"]}) | ALONE
 
 
-def find_source(swarm: str) -> Source:
+def find_source(swarm: str) -> ConfigSource:
     """The configurations of a kind, or a file of one's own. Raises ConfigError, NotFoundError, SwarmError."""
     configs = configs_directory()
     if swarm in ("", "digits"):
-        return Source(configs / "local" / COORDINATOR, configs / "local" / FOLLOWER, local=True)
+        return ConfigSource(configs / "local" / COORDINATOR, configs / "local" / FOLLOWER, local=True)
     if swarm.endswith(".toml"):
         if load_config(Path(swarm)).chain is not None:
             raise ConfigError(f"{swarm} has a [chain]: the nodes of a local swarm have none", "Leave it out")
-        return Source(Path(swarm), Path(swarm))
+        return ConfigSource(Path(swarm), Path(swarm))
     kind = find_kind(swarm)
-    source = Source(configs / kind.name / COORDINATOR, configs / kind.name / FOLLOWER)
+    source = ConfigSource(configs / kind.name / COORDINATOR, configs / kind.name / FOLLOWER)
     if not (source.coordinator.is_file() and source.follower.is_file()):
         raise ConfigError(
             f"swarmd has no configurations of the kind {kind.name!r} to start from",
@@ -211,7 +211,7 @@ def find_source(swarm: str) -> Source:
     return source
 
 
-def write_config(place: NodePlace, values: Mapping[str, Any], source: Source) -> Config:
+def write_config(place: NodePlace, values: Mapping[str, Any], source: ConfigSource) -> Config:
     """Fill the template in and check the outcome; comments stay. Raises ConfigError, SwarmError."""
     template = source.coordinator if place.coordinates else source.follower
     place.config.write_text(fill_template(template, values), encoding="utf-8")

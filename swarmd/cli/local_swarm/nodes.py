@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from swarmd.cli.local_swarm.daemons import Daemon, stop_all
+from swarmd.cli.local_swarm.daemons import DaemonProcess, stop_all
 from swarmd.cli.local_swarm.layout import lay_out, node_places, peer_of
 from swarmd.core.events import RoundsSkipped, StageTrained
 from swarmd.daemon.control import ask
@@ -19,7 +19,7 @@ from swarmd.daemon.leftovers import find_leftovers, kill_leftovers, node_tag
 from swarmd.errors import ControlError, LocalSwarmFailed
 from swarmd.eventlog.reader import read_commits
 from swarmd.observe.status import Status
-from swarmd.observe.table import NodeRow, Trained
+from swarmd.observe.table import NodeRow, TrainedRound
 
 ASK_S = 1.0  # longest wait for one node's status
 STOP_S = 30.0  # longest orderly stop of all nodes; beyond it they are killed
@@ -35,7 +35,7 @@ class LocalSwarm:
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
         self.places = node_places(directory, nodes)
-        self.daemons = tuple(Daemon(place) for place in self.places)
+        self.daemons = tuple(DaemonProcess(place) for place in self.places)
         self.rounds_max = 0
         self._seen: dict[int, Status] = {}
 
@@ -72,7 +72,7 @@ class LocalSwarm:
         """Every node as the live table shows it."""
         return tuple(self._row(daemon) for daemon in self.daemons)
 
-    def _row(self, daemon: Daemon) -> NodeRow:
+    def _row(self, daemon: DaemonProcess) -> NodeRow:
         place = daemon.place
         if daemon.exit_code is not None:
             return NodeRow(place.name, "exited", note=f"exit code {daemon.exit_code}")
@@ -83,7 +83,7 @@ class LocalSwarm:
         return row_of(place.name, known, "" if answered else "does not answer")
 
     @property
-    def ended(self) -> tuple[Daemon, ...]:
+    def ended(self) -> tuple[DaemonProcess, ...]:
         """Nodes that were started and run no more."""
         return tuple(daemon for daemon in self.daemons if daemon.exit_code is not None)
 
@@ -127,15 +127,15 @@ class LocalSwarm:
         """Pids of workers, and of what they started, that still run (Linux)."""
         return [pid for daemon in self.daemons for pid in find_leftovers(self._tag(daemon))]
 
-    def _tag(self, daemon: Daemon) -> str:
+    def _tag(self, daemon: DaemonProcess) -> str:
         return node_tag(peer_of(daemon.place), daemon.place.root)
 
-    def histories(self) -> dict[str, tuple[Trained, ...]]:
+    def histories(self) -> dict[str, tuple[TrainedRound, ...]]:
         """What every node made of every round, from its event log."""
         return {place.name: read_history(place.paths.events) for place in self.places}
 
 
-def _ask(daemon: Daemon) -> Status | None:
+def _ask(daemon: DaemonProcess) -> Status | None:
     try:
         return msgspec.json.decode(ask(daemon.place.paths.control, "status", ASK_S), type=Status)
     except (ControlError, msgspec.DecodeError, UnicodeDecodeError):
@@ -179,7 +179,7 @@ def _trouble(status: Status) -> str:
     return ""
 
 
-def read_history(events: Path) -> tuple[Trained, ...]:
+def read_history(events: Path) -> tuple[TrainedRound, ...]:
     """Reward and held-out accuracy by round, as the event log has them; stages of a round are averaged."""
     stages: dict[int, list[StageTrained]] = {}
     if events.is_dir():
@@ -190,10 +190,10 @@ def read_history(events: Path) -> tuple[Trained, ...]:
     return tuple(_trained(round, results) for round, results in sorted(stages.items()))
 
 
-def _trained(round: int, results: list[StageTrained]) -> Trained:
+def _trained(round: int, results: list[StageTrained]) -> TrainedRound:
     mean = sum(result.reward for result in results) / len(results)
     stages = tuple((result.stage, result.reward) for result in results)
-    return Trained(round, mean, results[-1].held_out, results[0].held_out_before, stages)
+    return TrainedRound(round, mean, results[-1].held_out, results[0].held_out_before, stages)
 
 
 def read_skips(events: Path) -> tuple[RoundsSkipped, ...]:

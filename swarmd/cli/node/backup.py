@@ -13,7 +13,7 @@ from swarmd.cli.locate import RULE, Located, locate, log_in
 from swarmd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from swarmd.backup.archive import Manifest
+    from swarmd.backup.archive import BackupManifest
 
 MIB = 1024 * 1024
 
@@ -71,7 +71,7 @@ def make(
     ] = False,
 ) -> None:
     """Make a backup of a node: log up to a commit, rollouts in use, newest checkpoint, keys and configuration."""
-    from swarmd.backup.create import Plan, make_backup
+    from swarmd.backup.create import BackupPlan, make_backup
     from swarmd.cli.node.passphrase import take_passphrase
     from swarmd.paths import DataPaths
 
@@ -81,7 +81,7 @@ def make(
     secret = None if without_keys else take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
     data = DataPaths(directory)
     manifest = make_backup(
-        data, out, Plan(secret, not without_checkpoints, node.config if outside else config, for_move)
+        data, out, BackupPlan(secret, not without_checkpoints, node.config if outside else config, for_move)
     )
     _tell(out, manifest)
     key = directory / "identity.key"
@@ -108,7 +108,7 @@ def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path
     return node, out
 
 
-def _note(key: Path, manifest: Manifest, out: Path) -> None:
+def _note(key: Path, manifest: BackupManifest, out: Path) -> None:
     from swarmd.dht.identity.backup_notes import note_backup
 
     try:
@@ -133,7 +133,7 @@ def check(
         typer.echo("its keys open" if secret else "whether its keys open was not tried: give --passphrase-file")
 
 
-def _tell(file: Path, manifest: Manifest) -> None:
+def _tell(file: Path, manifest: BackupManifest) -> None:
     day = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.made_at))
     size = sum(member.size_bytes for member in manifest.members) / MIB
     typer.echo(f"{file}: {manifest.peer} of swarm {manifest.swarm}, made {day} by swarmd {manifest.version}")

@@ -24,7 +24,7 @@ from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, PathUnu
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
-    from swarmd.dht.identity.backup import Backup, Marks
+    from swarmd.dht.identity.backup import Backup, BackupMarks
 
 NAME_FILES = ("hivemind_exp/name_utils.py", "rgym_exp/src/utils/name_utils.py")  # in a copy of RL Swarm, old and new
 NAME_FILE_BYTES_MAX = 1 << 18
@@ -226,7 +226,7 @@ def _refuse_existing(path: Path) -> None:
         raise PathUnusable(f"{path} exists already", "Move it away first: it is never overwritten")
 
 
-def _marks_for_backup(path: Path, data: Path | None, peer: str) -> Marks | None:
+def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks | None:
     """How far the node has come; a log that nobody named and that cannot be used keeps no key from its backup."""
     from swarmd.dht.identity.backup import read_marks
 
@@ -247,7 +247,7 @@ def _marks_for_backup(path: Path, data: Path | None, peer: str) -> Marks | None:
     return marks
 
 
-def restore_warnings(opened: Backup, logged: Marks | None) -> list[str]:
+def restore_warnings(opened: Backup, logged: BackupMarks | None) -> list[str]:
     """What somebody should know before a node runs with a restored identity.
 
     Args:
@@ -266,7 +266,7 @@ def restore_warnings(opened: Backup, logged: Marks | None) -> list[str]:
     return lines
 
 
-def _whereabouts(marks: Marks | None) -> str:
+def _whereabouts(marks: BackupMarks | None) -> str:
     if marks is None:
         return "was at a round that the backup does not tell"
     return f"was at round {marks.round}" if marks.round >= 0 else "had trained nothing yet"
@@ -315,7 +315,7 @@ def _print_report(report: dict[str, Any]) -> None:
         typer.echo(f"{report['backup']['file']}: opens and holds this key, made {_time(report['backup']['made_at'])}")
 
 
-def _at_round(marks: Marks | None) -> str:
+def _at_round(marks: BackupMarks | None) -> str:
     return f", at round {marks.round}" if marks is not None and marks.round >= 0 else ""
 
 

@@ -13,7 +13,7 @@ from swarmd.errors import ExitCode, NotFoundError, UnitError
 
 if TYPE_CHECKING:
     from swarmd.units.files import Planned
-    from swarmd.units.plan import Place
+    from swarmd.units.plan import ServicePaths
     from swarmd.units.transfer import Transfer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a node as a service of systemd.")
@@ -98,7 +98,7 @@ def _take_data(transfer: Transfer, dry_run: bool) -> None:
         typer.echo(f"{target}: the node's data; copied from {source}, which is closed: no node starts there any more")
 
 
-def _drop_stale(place: Place, files: list[Planned], dry_run: bool) -> None:
+def _drop_stale(place: ServicePaths, files: list[Planned], dry_run: bool) -> None:
     """Drop-ins of an earlier install that asked for something else."""
     from swarmd.units.files import remove
     from swarmd.units.plan import OUR_DROP_INS
@@ -111,7 +111,7 @@ def _drop_stale(place: Place, files: list[Planned], dry_run: bool) -> None:
                 typer.echo(f"{path}: not needed any more; {'would go' if dry_run else remove(path)}")
 
 
-def _make_directories(place: Place) -> None:
+def _make_directories(place: ServicePaths) -> None:
     try:
         place.etc.mkdir(mode=0o755, parents=True, exist_ok=True)
         if not place.user:
@@ -120,7 +120,7 @@ def _make_directories(place: Place) -> None:
         raise UnitError(f"{error.filename}: {error.strerror}", "Run as root, or with --user") from error
 
 
-def _tell_next(place: Place, files: list[Planned], started: bool) -> None:
+def _tell_next(place: ServicePaths, files: list[Planned], started: bool) -> None:
     """What is left to the operator."""
     from swarmd.units.plan import credential_names, read_config
 
@@ -164,14 +164,14 @@ def uninstall(
     typer.echo(f"left as they are: {kept} and what lies beside them")
 
 
-def _active_instances(place: Place) -> set[str]:
+def _active_instances(place: ServicePaths) -> set[str]:
     """Instances beside this one that systemd runs, though nothing be left of their files."""
     states = "--state=active,activating,reloading,deactivating"
     listed = _systemctl(place, "list-units", "--plain", "--no-legend", "--full", states, "swarmd@*.service")
     return {line.split()[0] for line in listed.splitlines() if line.strip()} - {place.unit}
 
 
-def _written(place: Place, others: set[str]) -> list[Path]:
+def _written(place: ServicePaths, others: set[str]) -> list[Path]:
     """Files of this node; with the last node of its kind go the template, and with the last of all the target."""
     from swarmd.units.plan import OUR_DROP_INS
 
@@ -219,7 +219,7 @@ def show(
     return ExitCode.DIFFERENCE if differences else ExitCode.OK
 
 
-def _systemctl(place: Place, *words: str) -> str:
+def _systemctl(place: ServicePaths, *words: str) -> str:
     argv = ["systemctl", *(["--user"] if place.user else []), *words]
     try:
         ended = subprocess.run(argv, capture_output=True, text=True, timeout=SYSTEMCTL_S, stdin=subprocess.DEVNULL)

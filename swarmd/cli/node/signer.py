@@ -13,7 +13,7 @@ from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
-    from swarmd.chain.signer.service import Order
+    from swarmd.chain.signer.service import SignerSetup
 
 AUDIT = "signer.audit.jsonl"
 
@@ -56,7 +56,7 @@ def signer(
     import asyncio
 
     from swarmd.chain.signer.http import Access
-    from swarmd.chain.signer.service import Order, load_token, run_signer
+    from swarmd.chain.signer.service import SignerSetup, load_token, run_signer
     from swarmd.daemon.process import keep_memory_off_disk
     from swarmd.http_server import parse_listen
     from swarmd.observe.logging.logs import tell_fatal
@@ -69,7 +69,7 @@ def signer(
     if not orgs:
         raise ConfigError("no organisation is named", "Give --org ID: nodes name it in each request")
     access = Access(orgs, load_token(token_file, Path.cwd()), frozenset(peer or ()), per_minute)
-    order = Order(chain, data, parse_listen(listen, 3000), access, audit or data.root / AUDIT)
+    order = SignerSetup(chain, data, parse_listen(listen, 3000), access, audit or data.root / AUDIT)
     _set_up_logs(order)
     try:
         asyncio.run(run_signer(order))
@@ -128,7 +128,7 @@ def _absolute(named: str) -> str:
     return named if named.startswith("credential:") else str(Path.cwd() / named)
 
 
-def _set_up_logs(order: Order) -> None:
+def _set_up_logs(order: SignerSetup) -> None:
     from swarmd.chain.endpoints.urls import read_urls
     from swarmd.observe.logging.logs import configure
     from swarmd.observe.logging.redaction import address_secrets

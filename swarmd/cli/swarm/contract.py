@@ -9,35 +9,39 @@ import typer
 
 from swarmd.chain.endpoints.urls import name_of
 from swarmd.chain.fees import quote
-from swarmd.chain.operator.deploy import DEPLOY_GAS, Deployed, Plan, deploy
-from swarmd.chain.operator.transactions import Journal, Orders
-from swarmd.chain.ports import Policy
+from swarmd.chain.operator.deploy import DEPLOY_GAS, Deployed, DeploymentPlan, deploy
+from swarmd.chain.operator.transactions import Journal, OperatorTransactions
+from swarmd.chain.ports import RoundPolicy
 from swarmd.chain.watching.blocks import Blocks
 from swarmd.cli.chain_access import confirm_chain, open_orders, reach
 from swarmd.cli.node.directory import NodeDirectory, OwnAccount
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainError
 from swarmd.gas import coins
-from swarmd.manifest import Chain, Manifest
+from swarmd.manifest import Manifest, ManifestChain
 
 if TYPE_CHECKING:
-    from swarmd.cli.swarm.new import Wishes
+    from swarmd.cli.swarm.new import NewSwarmOptions
 
 PEER_GAS = 50_000  # what one peer more on the allow-list takes, a little more than measured
 SETTLE_LOOKS = 450  # for the blocks on top of the contract's, so far apart:
 SETTLE_LOOK_S = 2.0
 
 
-def create_contract(node: NodeDirectory, wishes: Wishes, manifest: Manifest, account: OwnAccount) -> Chain:
+def create_contract(
+    node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount
+) -> ManifestChain:
     """Create the swarm's contract, or go on where an earlier run ended. Raises as
     `swarmd.chain.operator.deploy.deploy`."""
     return anyio.run(_create, node, wishes, manifest, account)
 
 
-async def _create(node: NodeDirectory, wishes: Wishes, manifest: Manifest, account: OwnAccount) -> Chain:
-    policy = Policy(wishes.min_submissions, wishes.stage_s)
+async def _create(
+    node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount
+) -> ManifestChain:
+    policy = RoundPolicy(wishes.min_submissions, wishes.stage_s)
     members = manifest.members if wishes.closed else None
-    plan = Plan(manifest.recipe.stages, policy, manifest.bootnodes, members)
+    plan = DeploymentPlan(manifest.recipe.stages, policy, manifest.bootnodes, members)
     journal = Journal(node.journal)
     begun = journal.record is not None and bool(journal.record.steps)
     async with reach(wishes.paid_by.rpc, fees=wishes.paid_by.fees) as reached:
@@ -51,7 +55,7 @@ async def _create(node: NodeDirectory, wishes: Wishes, manifest: Manifest, accou
         if not reached.is_local:
             deployed = await _settle(orders, plan, deployed, wishes.depth)
         _tell(deployed)
-        return Chain(
+        return ManifestChain(
             chain_id=reached.chain_id,
             contract=deployed.contract,
             from_block=deployed.from_block,
@@ -64,7 +68,7 @@ async def _create(node: NodeDirectory, wishes: Wishes, manifest: Manifest, accou
         )
 
 
-async def _check_balance(orders: Orders, plan: Plan, fees: FeesConfig) -> None:
+async def _check_balance(orders: OperatorTransactions, plan: DeploymentPlan, fees: FeesConfig) -> None:
     """Told before the first step, not in the middle. Raises ChainError."""
     price = await quote(orders.chain, fees)
     needed_wei = (DEPLOY_GAS + PEER_GAS * len(plan.members or ())) * price.fee_wei
@@ -77,7 +81,7 @@ async def _check_balance(orders: Orders, plan: Plan, fees: FeesConfig) -> None:
         )
 
 
-async def _settle(orders: Orders, plan: Plan, deployed: Deployed, depth: int) -> Deployed:
+async def _settle(orders: OperatorTransactions, plan: DeploymentPlan, deployed: Deployed, depth: int) -> Deployed:
     """Wait until the contract lies as deep as nodes ask for; a reorganisation may have moved it to another block."""
     last = max(receipt.block for receipt in deployed.receipts)
     blocks = Blocks(orders.caller, deployed.contract, 1)
@@ -99,7 +103,7 @@ def _tell(deployed: Deployed) -> None:
     typer.echo(f"contract: {deployed.contract}, created in block {deployed.from_block}; {gas:,} gas, {coins(cost)}")
 
 
-def _hints(wishes: Wishes) -> tuple[str, ...]:
+def _hints(wishes: NewSwarmOptions) -> tuple[str, ...]:
     """Endpoints for the manifest, which everybody may read: none that may hold somebody's key."""
     if wishes.public_rpc:
         return wishes.public_rpc

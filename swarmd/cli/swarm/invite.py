@@ -15,7 +15,7 @@ from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
     from swarmd.dht.identity.identity import Identity
-    from swarmd.dht.members.invitations import Made, MadeHere
+    from swarmd.dht.members.invitations import IssuedInvitation, OwnInvitations
 
 DAY_S = 86400.0
 
@@ -38,7 +38,7 @@ def invite(
     made.
     """
     from swarmd.dht.identity.identity import load_identity
-    from swarmd.dht.members.invitations import MadeHere
+    from swarmd.dht.members.invitations import OwnInvitations
 
     if (peer is not None) + bool(withdraw) + listed != 1:
         fix = "swarmd swarm invite PEER, --list or --withdraw ID"
@@ -47,7 +47,7 @@ def invite(
     if place.config is None:
         raise ConfigError("an invitation is a node's of the swarm, and here is none", "Name its directory: --dir DIR")
     config = load_config(place.config)
-    made = MadeHere(DataPaths(place.data).invitations)
+    made = OwnInvitations(DataPaths(place.data).invitations)
     if listed:
         _list(made.read(), time.time())
         return
@@ -60,7 +60,7 @@ def invite(
         _invite(made, config, identity, peer, days)
 
 
-def _invite(made: MadeHere, config: Config, identity: Identity, peer: str, days: float) -> None:
+def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str, days: float) -> None:
     from swarmd.dht.members.admission import invite as sign_invitation
     from swarmd.dht.members.admission import read_invitation, write_invitation
 
@@ -74,7 +74,7 @@ def _invite(made: MadeHere, config: Config, identity: Identity, peer: str, days:
     typer.echo(f"`swarmd swarm invite --withdraw {id_}` takes it back", err=True)
 
 
-def _withdraw(made: MadeHere, named: str, everybodys: bool) -> None:
+def _withdraw(made: OwnInvitations, named: str, everybodys: bool) -> None:
     from swarmd.dht.members.admission import read_invitation
     from swarmd.dht.members.withdrawal import ID_BYTES, id_of_text, read_id
 
@@ -84,7 +84,7 @@ def _withdraw(made: MadeHere, named: str, everybodys: bool) -> None:
     typer.echo(f"{withdrawn.id}: {whose} is withdrawn; this node tells the others while it runs")
 
 
-def _list(made: tuple[Made, ...], now: float) -> None:
+def _list(made: tuple[IssuedInvitation, ...], now: float) -> None:
     for each in made:
         state = "withdrawn" if each.withdrawn_at is not None else "over" if each.is_over(now) else "holds"
         until = f"until {day_of(each.until)}" if each.until else "without an end"

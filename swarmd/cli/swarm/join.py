@@ -18,7 +18,16 @@ from swarmd.daemon.swarm_check import swarm_of_manifest
 from swarmd.dht.identity.foreign_name import known_name
 from swarmd.dht.members.admission import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
-from swarmd.manifest import Chain, Manifest, NodeChoice, config_of, node_text, read_manifest, recipe_digest, recipe_of
+from swarmd.manifest import (
+    Manifest,
+    ManifestChain,
+    NodeChoice,
+    config_of,
+    node_text,
+    read_manifest,
+    recipe_digest,
+    recipe_of,
+)
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
 from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.registry import check_kind, find_cuts_of, must_name_tasks
@@ -31,7 +40,7 @@ if TYPE_CHECKING:
 LISTEN = "/ip4/0.0.0.0/tcp/0"
 
 
-class Wishes(NamedTuple):
+class JoinOptions(NamedTuple):
     """What the command line asks for."""
 
     path: Path
@@ -87,7 +96,7 @@ def join(
     root = directory or Path(read.id)
     existing = NodeDirectory(root, data).existing(swarm_of_manifest(read))
     node = NodeDirectory(root, existing.data if existing else data)
-    wishes = Wishes(
+    wishes = JoinOptions(
         path=manifest,
         name=name,
         identity=identity,
@@ -111,7 +120,7 @@ def join(
     typer.echo(f"\nnext:  swarmd run --config {node.config}")
 
 
-def _check(manifest: Manifest, wishes: Wishes) -> None:
+def _check(manifest: Manifest, wishes: JoinOptions) -> None:
     check_kind(_swarm_of(manifest))
     if manifest.chain is None and (wishes.paid_by.rpc or wishes.paid_by.account or wishes.signer):
         raise ConfigError(f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there")
@@ -142,7 +151,7 @@ def _check_tasks(manifest: Manifest) -> None:
         )
 
 
-def _make(node: NodeDirectory, manifest: Manifest, wishes: Wishes, existing: Config | None) -> None:
+def _make(node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, existing: Config | None) -> None:
     identity = node.identity(_known_identity(node, existing) or wishes.identity)
     if existing is not None and existing.dht.peer not in ("", identity.peer_id):
         raise ConfigError(f"{node.config} is of {existing.dht.peer}, the identity is {identity.peer_id}")
@@ -169,7 +178,7 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: Wishes, existing: Con
         typer.echo(f"note: the recipe in {node.config} is not the manifest's; this node may train something else")
 
 
-def _name_of(peer: str, wishes: Wishes) -> str:
+def _name_of(peer: str, wishes: JoinOptions) -> str:
     """The name to go by: the one given, else the one that an identity from RL Swarm has there. Says both.
 
     RL Swarm makes its names of words that swarmd does not ship, so that only a note of `swarmd identity import` tells.
@@ -194,14 +203,14 @@ def _known_identity(node: NodeDirectory, existing: Config | None) -> Path | None
     return path if path is not None and path.exists() else None
 
 
-def _warn_closed(manifest: Manifest, wishes: Wishes, peer: str) -> None:
+def _warn_closed(manifest: Manifest, wishes: JoinOptions, peer: str) -> None:
     if manifest.chain is None and manifest.membership == "allow-list" and peer not in manifest.members:
         _say_closed(wishes, peer)
     if manifest.membership == "invitation":
         _check_invited(manifest, wishes, peer)
 
 
-def _check_invited(manifest: Manifest, wishes: Wishes, peer: str) -> None:
+def _check_invited(manifest: Manifest, wishes: JoinOptions, peer: str) -> None:
     """Raises ConfigError where the invitation is not one of this peer; without one, say how to come by it."""
     if wishes.invitation:
         must_be_invited(read_invitation(wishes.invitation), manifest.id, manifest.creator, peer)
@@ -211,7 +220,7 @@ def _check_invited(manifest: Manifest, wishes: Wishes, peer: str) -> None:
         typer.echo("and what that prints goes into the configuration, as dht.invitation")
 
 
-def _say_closed(wishes: Wishes, peer: str) -> None:
+def _say_closed(wishes: JoinOptions, peer: str) -> None:
     typer.echo("note: this node is not on the swarm's allow-list yet. The swarm's creator must run")
     typer.echo(f"    swarmd swarm allow {wishes.path.name} {peer}")
 
@@ -220,7 +229,7 @@ def _say_closed(wishes: Wishes, peer: str) -> None:
 
 
 async def _join_chain(
-    node: NodeDirectory, manifest: Manifest, wishes: Wishes, choice: NodeChoice, existing: Config | None
+    node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, choice: NodeChoice, existing: Config | None
 ) -> NodeChoice:
     """Check the contract, make the account, register; returns the choice with what was found."""
     from swarmd.cli.chain_access import check_contract, reach
@@ -249,7 +258,7 @@ async def _join_chain(
         )
 
 
-def _urls(node: NodeDirectory, chain: Chain, wishes: Wishes, known: ChainConfig | None) -> list[str]:
+def _urls(node: NodeDirectory, chain: ManifestChain, wishes: JoinOptions, known: ChainConfig | None) -> list[str]:
     """Endpoints: those given, else of the configuration made earlier, else the manifest's hints."""
     from swarmd.chain.endpoints.urls import read_urls
 
@@ -272,7 +281,7 @@ def _is_bootnode(address: str) -> bool:
     return True
 
 
-def _through_proxy(node: NodeDirectory, wishes: Wishes, choice: NodeChoice, registered_to: str) -> NodeChoice:
+def _through_proxy(node: NodeDirectory, wishes: JoinOptions, choice: NodeChoice, registered_to: str) -> NodeChoice:
     known = registered_to or "nobody yet; the node registers through the signer when it runs"
     typer.echo(f"registered to: {known}")
     if registered_to and wishes.signer_account and registered_to.lower() != wishes.signer_account.lower():

@@ -22,8 +22,8 @@ from swarmd.dht.wire.records import PROTOCOL, WORK_SINCE
 from swarmd.errors import ConfigError, OtherSwarm
 from swarmd.manifest import (
     Manifest,
+    ManifestRecipe,
     NodeChoice,
-    Recipe,
     Rounds,
     Signature,
     config_of,
@@ -64,7 +64,7 @@ WorkBits = Annotated[
 ]
 
 
-class Wishes(NamedTuple):
+class NewSwarmOptions(NamedTuple):
     """What the command line asks for."""
 
     name: str
@@ -126,7 +126,7 @@ def new(
     With --rpc, also create its contract. A run that died is taken up by running the same command again.
     """
     base, questions = _base(config, stages)
-    wishes = Wishes(
+    wishes = NewSwarmOptions(
         name=name,
         base=base,
         questions=questions,
@@ -171,7 +171,7 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
     return msgspec.structs.replace(base, swarm=swarm), home / name if name else None
 
 
-def _check(wishes: Wishes) -> None:
+def _check(wishes: NewSwarmOptions) -> None:
     rules = [wishes.closed, wishes.invited, wishes.work_bits > 0]
     if sum(rules) > 1 or (any(rules[1:]) and wishes.paid_by.rpc):
         raise ConfigError(
@@ -187,7 +187,7 @@ def _check(wishes: Wishes) -> None:
             raise ConfigError(f"{address!r} is no address", f"Write for example {LISTEN}")
 
 
-def _asked(node: NodeDirectory, wishes: Wishes, manifest: Manifest | None) -> SwarmName:
+def _asked(node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest | None) -> SwarmName:
     """The swarm that is to be made, or taken up. Raises OtherSwarm where the directory holds another one's manifest."""
     key = node.data / IDENTITY
     peer = manifest.creator if manifest else load_identity(key).peer_id if key.exists() else ""
@@ -200,7 +200,7 @@ def _asked(node: NodeDirectory, wishes: Wishes, manifest: Manifest | None) -> Sw
     return asked
 
 
-def _make(node: NodeDirectory, wishes: Wishes) -> Manifest:
+def _make(node: NodeDirectory, wishes: NewSwarmOptions) -> Manifest:
     recipe = recipe_of(wishes.base)
     identity = node.identity()
     manifest = _unsigned(wishes, recipe, identity.peer_id)
@@ -225,7 +225,7 @@ def _make(node: NodeDirectory, wishes: Wishes) -> Manifest:
     return manifest
 
 
-def _unsigned(wishes: Wishes, recipe: Recipe, peer: str) -> Manifest:
+def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Manifest:
     rounds: dict[str, Any] = msgspec.structs.asdict(wishes.base.coordinator)
     for own in ("resume_s", "when_alone"):  # the creator's node goes by these, and nobody else
         rounds.pop(own)
@@ -247,7 +247,7 @@ def _unsigned(wishes: Wishes, recipe: Recipe, peer: str) -> Manifest:
     )
 
 
-def _membership(wishes: Wishes) -> Literal["open", "allow-list", "invitation", "work"]:
+def _membership(wishes: NewSwarmOptions) -> Literal["open", "allow-list", "invitation", "work"]:
     if wishes.closed:
         return "allow-list"
     return "invitation" if wishes.invited else "work" if wishes.work_bits else "open"
@@ -259,7 +259,7 @@ def swarm_id(name: str, peer: str) -> str:
     return f"{slug}-{hashlib.sha256(peer.encode()).hexdigest()[:8]}"
 
 
-def bootnodes_of(wishes: Wishes, peer: str) -> tuple[str, ...]:
+def bootnodes_of(wishes: NewSwarmOptions, peer: str) -> tuple[str, ...]:
     """Where others find the first node, and the further ones. Raises ConfigError when no port is fixed."""
     places = wishes.announce or tuple(_concrete(address) for address in wishes.listen)
     if any(re.search(r"/(tcp|udp)/0(/|$)", place) for place in places):
@@ -280,7 +280,7 @@ def _concrete(address: str) -> str:
     return address
 
 
-def _choice(wishes: Wishes, peer: str) -> NodeChoice:
+def _choice(wishes: NewSwarmOptions, peer: str) -> NodeChoice:
     own = msgspec.to_builtins(wishes.base.training)  # what is not the default
     return NodeChoice(
         peer=peer,
@@ -289,11 +289,11 @@ def _choice(wishes: Wishes, peer: str) -> NodeChoice:
         listen=wishes.listen,
         announce=wishes.announce,
         options={key: value for key, value in wishes.base.swarm.options.items() if key in OWN_OPTIONS},
-        training={key: value for key, value in own.items() if key not in Recipe.__struct_fields__},
+        training={key: value for key, value in own.items() if key not in ManifestRecipe.__struct_fields__},
     )
 
 
-def _on_chain(node: NodeDirectory, wishes: Wishes, choice: NodeChoice, account: OwnAccount) -> NodeChoice:
+def _on_chain(node: NodeDirectory, wishes: NewSwarmOptions, choice: NodeChoice, account: OwnAccount) -> NodeChoice:
     return msgspec.structs.replace(
         choice,
         rpc=node.endpoints(list(wishes.paid_by.rpc)),

@@ -18,10 +18,10 @@ from swarmd.manifest.form import UINT32_MAX, Membership, check_bootnode
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
-    from swarmd.chain.operator.transactions import Orders, Receipt
+    from swarmd.chain.operator.transactions import OperatorTransactions, OrderReceipt
     from swarmd.cli.chain_access import Target
 
-Job = Callable[["Orders", "Coordinator"], Awaitable[Any]]
+Job = Callable[["OperatorTransactions", "Coordinator"], Awaitable[Any]]
 Peers = Annotated[list[str], typer.Argument(metavar="PEER...", help="Peer ids.")]
 
 
@@ -48,7 +48,7 @@ def advance(
     _order(find_target(manifest), payer(rpc, account, passphrase_file, max_gwei), job)
 
 
-async def _move_on(orders: Orders, coordinator: Coordinator) -> None:
+async def _move_on(orders: OperatorTransactions, coordinator: Coordinator) -> None:
     from swarmd.chain.contract import encode_call
     from swarmd.cli.swarm.status import when_next
 
@@ -66,7 +66,7 @@ async def _move_on(orders: Orders, coordinator: Coordinator) -> None:
     await _tell_place(coordinator)
 
 
-async def _move_on_as_manager(orders: Orders, coordinator: Coordinator) -> None:
+async def _move_on_as_manager(orders: OperatorTransactions, coordinator: Coordinator) -> None:
     from swarmd.chain.contract import encode_call
 
     _tell(await orders.carry_out("advance", coordinator.contract, encode_call("updateStageAndRound()")))
@@ -95,12 +95,12 @@ def set_policy(
 ) -> None:
     """Set when anybody may move the swarm on, as an owner of the contract."""
     from swarmd.chain.operator import deploy
-    from swarmd.chain.ports import Policy
+    from swarmd.chain.ports import RoundPolicy
     from swarmd.cli.chain_access import find_target
 
-    async def job(orders: Orders, coordinator: Coordinator) -> None:
+    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
         now = await coordinator.policy()
-        wanted = Policy(
+        wanted = RoundPolicy(
             now.min_submissions if min_submissions is None else min_submissions,
             now.max_stage_s if stage_seconds is None else stage_seconds,
         )
@@ -128,7 +128,7 @@ def add_bootnode(
         _sign_again(target, msgspec.structs.replace(target.manifest, bootnodes=bootnodes))
         return
 
-    async def job(orders: Orders, coordinator: Coordinator) -> None:
+    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
         from swarmd.chain.operator import deploy
 
         _tell(await deploy.add_bootnodes(orders, coordinator, (address,)))
@@ -155,7 +155,7 @@ def remove_bootnode(
         _sign_again(target, msgspec.structs.replace(target.manifest, bootnodes=bootnodes))
         return
 
-    async def job(orders: Orders, coordinator: Coordinator) -> None:
+    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
         from swarmd.chain.operator import deploy
 
         _tell(await deploy.remove_bootnode(orders, coordinator, address))
@@ -231,7 +231,7 @@ def _change_members(
         _change_manifest_members(target, added, removed, open)
         return
 
-    async def job(orders: Orders, coordinator: Coordinator) -> None:
+    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
         from swarmd.chain.operator import deploy
 
         receipts = [await deploy.become_membership_manager(orders, coordinator)]
@@ -305,7 +305,7 @@ def _order(target: Target, paid_by: Payer, job: Job) -> None:
     anyio.run(work)
 
 
-def _tell(*receipts: Receipt | None) -> None:
+def _tell(*receipts: OrderReceipt | None) -> None:
     from swarmd.gas import coins
 
     done = [receipt for receipt in receipts if receipt is not None]

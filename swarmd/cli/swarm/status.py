@@ -17,7 +17,7 @@ from swarmd.manifest import Manifest, read_manifest
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
-    from swarmd.chain.endpoints.rpc import Caller, Rpc
+    from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
     from swarmd.chain.watching.blocks import Blocks
 
 RANGE_BLOCKS = 20_000  # asked for at once; an endpoint that refuses is asked for fewer
@@ -155,7 +155,7 @@ async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, 
     return registered, tuple(allowed)
 
 
-async def read_submissions(caller: Caller, coordinator: Coordinator) -> int | None:
+async def read_submissions(caller: RpcCaller, coordinator: Coordinator) -> int | None:
     """Reports for the present stage, None where the contract does not count them."""
     from swarmd.chain.contract import read_call
     from swarmd.chain.ethereum import Ethereum
@@ -168,7 +168,7 @@ async def read_submissions(caller: Caller, coordinator: Coordinator) -> int | No
     return int(number)
 
 
-async def when_next(caller: Caller, coordinator: Coordinator) -> str:
+async def when_next(caller: RpcCaller, coordinator: Coordinator) -> str:
     """When anybody may move the swarm on, in words."""
     policy = await coordinator.policy()
     if policy == (0, 0):

@@ -34,7 +34,7 @@ PASSPHRASE_LENGTH_MAX = 1024
 _AGAIN = "Take another copy of the backup"
 
 
-class Marks(msgspec.Struct, frozen=True):
+class BackupMarks(msgspec.Struct, frozen=True):
     """How far the node had come when the backup was made: it had signed nothing beyond. -1 for nothing yet."""
 
     done: tuple[int, int] = (-1, -1)  # last (round, stage) trained
@@ -53,7 +53,7 @@ class Backup(msgspec.Struct, frozen=True):
     key: bytes  # the key file's contents
     peer: str
     made_at: float  # POSIX seconds
-    marks: Marks | None = None  # absent when no event log was at hand
+    marks: BackupMarks | None = None  # absent when no event log was at hand
 
     @property
     def identity(self) -> Identity:
@@ -151,7 +151,7 @@ def check_passphrase(passphrase: str) -> str:
     return passphrase
 
 
-def read_marks(data: DataPaths, peer: str) -> Marks | None:
+def read_marks(data: DataPaths, peer: str) -> BackupMarks | None:
     """How far the event log in a data directory says that the node has come; None where there is no log.
 
     Raises:
@@ -167,11 +167,11 @@ def read_marks(data: DataPaths, peer: str) -> Marks | None:
     return marks_of(load(data.events)[0])
 
 
-def marks_of(state: State) -> Marks:
+def marks_of(state: State) -> BackupMarks:
     """The marks in a node's state: what the chain has, and what the node may have signed since."""
     rewards = [(one.round, one.stage) for one in state.submissions if one.kind == "reward" and one.prepared]
     votes = [one.round for one in state.submissions if one.kind == "winners" and one.prepared]
     if state.chain is not None:
         rewards.append(state.chain.reward_mark)
         votes.append(state.chain.vote_mark)
-    return Marks(state.done, max(rewards, default=(-1, -1)), max(votes, default=-1))
+    return BackupMarks(state.done, max(rewards, default=(-1, -1)), max(votes, default=-1))

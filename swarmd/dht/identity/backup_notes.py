@@ -10,7 +10,7 @@ SUFFIX = ".saved"  # identity.key.saved
 NOTE_BYTES_MAX = 16 * 1024
 
 
-class Saved(msgspec.Struct, frozen=True):
+class BackupNote(msgspec.Struct, frozen=True):
     """The latest backup that was made here."""
 
     peer: str
@@ -25,14 +25,14 @@ def note_of(key: Path) -> Path:
 
 def note_backup(key: Path, peer: str, at: float, out: Path) -> None:
     """Write down that a backup was made. Raises OSError; the backup is none the worse for it."""
-    note_of(key).write_bytes(msgspec.json.encode(Saved(peer, at, str(out.absolute()))))
+    note_of(key).write_bytes(msgspec.json.encode(BackupNote(peer, at, str(out.absolute()))))
 
 
-def last_backup(key: Path, peer: str = "") -> Saved | None:
+def last_backup(key: Path, peer: str = "") -> BackupNote | None:
     """The latest backup of this peer's key, or of whatever key lay there, that was made here; None: none is known."""
     try:
         with note_of(key).open("rb") as file:
-            saved = msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=Saved)
+            saved = msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=BackupNote)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
     return saved if peer in ("", saved.peer) else None

@@ -11,7 +11,7 @@ NOTE_BYTES_MAX = 4096
 NAME_CHARS_MAX = 100
 
 
-class Called(msgspec.Struct, frozen=True):
+class ForeignName(msgspec.Struct, frozen=True):
     """A name in RL Swarm, made of words that swarmd does not ship."""
 
     peer: str
@@ -20,14 +20,14 @@ class Called(msgspec.Struct, frozen=True):
 
 def note_name(key: Path, peer: str, rl_swarm: str) -> None:
     """Write down what a key's peer is called in RL Swarm. Raises OSError."""
-    key.with_name(key.name + SUFFIX).write_bytes(msgspec.json.encode(Called(peer, rl_swarm)))
+    key.with_name(key.name + SUFFIX).write_bytes(msgspec.json.encode(ForeignName(peer, rl_swarm)))
 
 
 def known_name(key: Path, peer: str) -> str:
     """What this peer is called in RL Swarm, empty where no note says it."""
     try:
         with key.with_name(key.name + SUFFIX).open("rb") as file:
-            called = msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=Called)
+            called = msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=ForeignName)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return ""
     sound = called.peer == peer and len(called.rl_swarm) <= NAME_CHARS_MAX and called.rl_swarm.isprintable()

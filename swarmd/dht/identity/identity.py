@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import base58
 
 from swarmd.errors import IdentityDamaged, IdentityError, IdentityInUse, NotFoundError
-from swarmd.secret_files import Kind, write_secret
+from swarmd.secret_files import SecretKind, write_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FILE_PREFIX = b"\x08\x01\x12\x40"
 FILE_BYTES = len(FILE_PREFIX) + 64
 FILE_BYTES_MAX = 8192  # read at most; an RSA key of 4096 bits has 2,400
-PRIVATE_FILE = Kind("private file", IdentityError, FILE_BYTES_MAX)
+PRIVATE_FILE = SecretKind("private file", IdentityError, FILE_BYTES_MAX)
 RSA_PREFIX = b"\x08\x00\x12"  # RL Swarm's swarm.pem
 PEER_PREFIX = b"\x00\x24\x08\x01\x12\x20"  # identity multihash of a libp2p Ed25519 PublicKey
 PEER_BYTES = len(PEER_PREFIX) + 32

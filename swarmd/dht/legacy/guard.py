@@ -14,7 +14,7 @@ from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.records import LIFE_S, read_place
 from swarmd.dht.legacy.values import VALUE_BYTES_MAX, decode
 from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.p2p.hivemind_api import DHTRecord, RecordValidatorBase
 from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
@@ -32,7 +32,7 @@ Stored = Callable[[bytes], None]
 Record = tuple[str | None, bytes, float]  # subkey (None: a plain value), value, expiration
 
 
-class Guard(RecordValidatorBase):  # type: ignore[misc]
+class LegacyGuard(RecordValidatorBase):  # type: ignore[misc]
     """Checks of form and of amount.
 
     Args:
@@ -47,9 +47,9 @@ class Guard(RecordValidatorBase):  # type: ignore[misc]
         self.rejections = rejections
         self.stored = stored
         self._now = now
-        self.records_quota = Quota(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
-        self.bytes_quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
-        self.kept_quota = Quota(KEPT_BURST, KEPT_PER_S, time.monotonic)
+        self.records_quota = TokenBuckets(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
+        self.bytes_quota = TokenBuckets(BYTES_BURST, BYTES_PER_S, time.monotonic)
+        self.kept_quota = TokenBuckets(KEPT_BURST, KEPT_PER_S, time.monotonic)
 
     def check(self, key: bytes, subkey: object, value: object, expiration: object) -> Record:
         """A record's parts, typed; a plain value has the subkey None.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from swarmd.dht.legacy.guard import Guard
+from swarmd.dht.legacy.guard import LegacyGuard
 from swarmd.dht.legacy.storage import ENTRY_BYTES, LegacyStorage
 from swarmd.dht.legacy.values import Entry, decode, decode_dictionary
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID, ValueWithExpiration, dht_pb2, node_module
@@ -19,7 +19,7 @@ STALE = "stale"  # not worth counting: holders hand on what is just running out
 class LegacyProtocol(GuardedProtocol):
     """As `GuardedProtocol`, for records that nobody signed."""
 
-    record_validator: Guard
+    record_validator: LegacyGuard
     storage: LegacyStorage
     ids_are_chosen = True  # at random, by v0.4
     _rpc_handlers = None

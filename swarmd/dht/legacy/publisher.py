@@ -16,12 +16,12 @@ from typing import Any
 import anyio
 import msgspec
 
-from swarmd.dht.legacy.guard import Guard
+from swarmd.dht.legacy.guard import LegacyGuard
 from swarmd.dht.legacy.records import LIFE_S
 from swarmd.dht.legacy.search import Findings, search
 from swarmd.dht.legacy.values import encode
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
-from swarmd.dht.p2p.node import Life, Node
+from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.errors import NetworkDown, RecordRejected
 
 BEAM = 20
@@ -40,7 +40,7 @@ WRITTEN_BYTES_MAX = 32 * 1024 * 1024
 log = logging.getLogger(__name__)
 
 
-class Written(msgspec.Struct, frozen=True):
+class OwnLegacyRecord(msgspec.Struct, frozen=True):
     """An own record."""
 
     name: str
@@ -58,11 +58,11 @@ class LegacyPublisher:
         alone: may this node be the network's first, so that its own storage is enough while there is no peer?
     """
 
-    def __init__(self, node: Node, guard: Guard, alone: bool) -> None:
+    def __init__(self, node: DhtNode, guard: LegacyGuard, alone: bool) -> None:
         self._node = node
         self._guard = guard
         self._alone = alone
-        self._written: dict[tuple[str, str | None], Written] = {}
+        self._written: dict[tuple[str, str | None], OwnLegacyRecord] = {}
         self._lock = anyio.Lock()
 
     async def write(self, name: str, values: Mapping[str | None, Any]) -> None:
@@ -77,18 +77,19 @@ class LegacyPublisher:
             written = await self._node.call(lambda life: self._write(life, name, encoded), WRITE_S)
         self._remember(written)
 
-    async def _write(self, life: Life, name: str, encoded: Mapping[str | None, bytes]) -> list[Written]:
+    async def _write(self, life: NodeRun, name: str, encoded: Mapping[str | None, bytes]) -> list[OwnLegacyRecord]:
         for _ in range(ATTEMPTS):
             found = await self._look(life, name)
             records = [
-                Written(name, subkey, value, self._expiration(name, subkey, found)) for subkey, value in encoded.items()
+                OwnLegacyRecord(name, subkey, value, self._expiration(name, subkey, found))
+                for subkey, value in encoded.items()
             ]
             kept = [_keep_here(life, found.key, record) for record in records]
             if await self._spread(life, found, records) or (all(kept) and await self._is_alone(life, found)):
                 return records
         raise NetworkDown(f"no peer has taken {name}")
 
-    async def _look(self, life: Life, name: str) -> Findings[bytes]:
+    async def _look(self, life: NodeRun, name: str) -> Findings[bytes]:
         until = asyncio.get_running_loop().time() + SEARCH_S
         return await search(life, name, BEAM, until, _as_it_is, _never_refused)
 
@@ -100,20 +101,20 @@ class LegacyPublisher:
         floor = max(held.expiration if held else 0.0, before.expiration if before else 0.0)
         return min(max(now + LIFE_S, floor + STEP_S), self._guard.latest(now))
 
-    async def _spread(self, life: Life, found: Findings[bytes], records: list[Written]) -> bool:
+    async def _spread(self, life: NodeRun, found: Findings[bytes], records: list[OwnLegacyRecord]) -> bool:
         """Store at the nearest peers that answered. True when one has taken it all."""
         nearest = sorted(found.answered, key=found.key.xor_distance)[:REPLICAS]
         took = await asyncio.gather(*[_store_at(life, found.answered[peer], found.key, records) for peer in nearest])
         return any(took)
 
-    async def _is_alone(self, life: Life, found: Findings[bytes]) -> bool:
+    async def _is_alone(self, life: NodeRun, found: Findings[bytes]) -> bool:
         """Is this the network's first node, and up? With a dead p2pd hivemind stores locally and calls it success."""
         if not self._alone or found.answered:
             return False
         await life.p2p._client.identify()
         return True
 
-    def _remember(self, records: list[Written]) -> None:
+    def _remember(self, records: list[OwnLegacyRecord]) -> None:
         for record in records:
             self._written.pop((record.name, record.subkey), None)
             self._written[record.name, record.subkey] = record
@@ -136,7 +137,7 @@ class LegacyPublisher:
                     await anyio.sleep(LOOK_S)
 
     async def _hand_on(self) -> None:
-        by_name: dict[str, list[Written]] = {}
+        by_name: dict[str, list[OwnLegacyRecord]] = {}
         for record in self._written.values():
             by_name.setdefault(record.name, []).append(record)
         for records in by_name.values():
@@ -145,7 +146,7 @@ class LegacyPublisher:
             except NetworkDown as error:
                 log.debug("%s was not handed on: %s", records[0].name, error)
 
-    async def _store_again(self, records: list[Written], life: Life) -> None:
+    async def _store_again(self, records: list[OwnLegacyRecord], life: NodeRun) -> None:
         """Store records of one key once more, unless they have been replaced or have ended."""
         found = await self._look(life, records[0].name)
         live = [record for record in records if self._is_live(record)]
@@ -153,11 +154,11 @@ class LegacyPublisher:
             _keep_here(life, found.key, record)
         await self._spread(life, found, live)
 
-    def _is_live(self, record: Written) -> bool:
+    def _is_live(self, record: OwnLegacyRecord) -> bool:
         return self._written.get((record.name, record.subkey)) is record and record.expiration > time.time()
 
 
-def _keep_here(life: Life, key: DHTID, record: Written) -> bool:
+def _keep_here(life: NodeRun, key: DHTID, record: OwnLegacyRecord) -> bool:
     """Keep a record in this node's own storage, whether or not it is among the nearest. False when it does not fit."""
     try:
         return bool(life.dht.protocol.storage.keep(key, record.subkey, record.value, record.expiration))
@@ -166,7 +167,7 @@ def _keep_here(life: Life, key: DHTID, record: Written) -> bool:
         return False
 
 
-async def _store_at(life: Life, peer: PeerID, key: DHTID, records: list[Written]) -> bool:
+async def _store_at(life: NodeRun, peer: PeerID, key: DHTID, records: list[OwnLegacyRecord]) -> bool:
     """Store at one peer. True when it has taken all."""
     took = True
     for batch in _batches(records):
@@ -181,9 +182,9 @@ async def _store_at(life: Life, peer: PeerID, key: DHTID, records: list[Written]
     return took
 
 
-def _batches(records: list[Written]) -> Iterator[list[Written]]:
+def _batches(records: list[OwnLegacyRecord]) -> Iterator[list[OwnLegacyRecord]]:
     """Groups that fit in a request."""
-    batch: list[Written] = []
+    batch: list[OwnLegacyRecord] = []
     size_bytes = 0
     for record in records:
         if batch and size_bytes + len(record.value) > BATCH_BYTES_MAX:

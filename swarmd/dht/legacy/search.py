@@ -14,7 +14,7 @@ import msgspec
 
 from swarmd.dht.background import spawn
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID
-from swarmd.dht.p2p.node import Life
+from swarmd.dht.p2p.node import NodeRun
 from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
 
@@ -47,7 +47,7 @@ class Findings(Generic[T]):
         refused: told of each record that `read` refuses, once however many peers hold it.
     """
 
-    def __init__(self, life: Life, name: str, read: Read[T], refused: Refused) -> None:
+    def __init__(self, life: NodeRun, name: str, read: Read[T], refused: Refused) -> None:
         self.key = DHTID.from_bytes(names.key_id(name))
         self.plain: Latest[T] | None = None
         self.entries: dict[str, Latest[T]] = {}
@@ -60,7 +60,7 @@ class Findings(Generic[T]):
         self._own_id = life.dht.node_id
         self._begin(life)
 
-    def _begin(self, life: Life) -> None:
+    def _begin(self, life: NodeRun) -> None:
         """What this node itself holds, and the peers it knows."""
         bucket = life.dht.protocol.bucket_size
         self._learn(dict(life.table.get_nearest_neighbors(self.key, bucket, exclude=self._own_id)))
@@ -107,7 +107,7 @@ class Findings(Generic[T]):
             return before
 
 
-async def search(life: Life, name: str, beam: int, until: float, read: Read[T], refused: Refused) -> Findings[T]:
+async def search(life: NodeRun, name: str, beam: int, until: float, read: Read[T], refused: Refused) -> Findings[T]:
     """Ask the `beam` nearest peers, following nearer ones that they name, and merge.
 
     Args:
@@ -137,5 +137,5 @@ def _next(found: Findings[Any], beam: int, room: int) -> list[tuple[DHTID, PeerI
     return fresh
 
 
-async def _ask(life: Life, found: Findings[Any], node_id: DHTID, peer: PeerID) -> None:
+async def _ask(life: NodeRun, found: Findings[Any], node_id: DHTID, peer: PeerID) -> None:
     found.note(node_id, peer, await life.dht.protocol.call_find(peer, [found.key]))

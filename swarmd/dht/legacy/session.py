@@ -13,16 +13,16 @@ from swarmd.core.events import MemberSeen
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.identity.identity import is_peer_id
 from swarmd.dht.legacy import keys
-from swarmd.dht.legacy.guard import CLOCK_ID, Guard
+from swarmd.dht.legacy.guard import CLOCK_ID, LegacyGuard
 from swarmd.dht.legacy.protocol import install_legacy
 from swarmd.dht.legacy.publisher import LegacyPublisher
 from swarmd.dht.legacy.records import read_reward
 from swarmd.dht.legacy.search import Findings, Read, search
 from swarmd.dht.link import LinkReporter
-from swarmd.dht.p2p.node import Node
+from swarmd.dht.p2p.node import DhtNode
 from swarmd.dht.p2p.peers import Rejoin
 from swarmd.dht.session import Session, node_settings
-from swarmd.dht.wire.records import Policy
+from swarmd.dht.wire.records import RecordPolicy
 from swarmd.errors import IdentityError, NetworkDown, RecordRejected
 
 NOTE_S = 5.0
@@ -42,9 +42,9 @@ class LegacySession(Session):
         self._check()
         install_legacy()
         dht, paths = self.config.dht, self.paths
-        self.policy = Policy(self.swarm, self.coordinator, dht.members, self.peer_id)
-        guard = Guard(self.rejections, self._stored)
-        self.node = Node(node_settings(self.config, paths, self.peer_id), guard, self._down, self.door)
+        self.policy = RecordPolicy(self.swarm, self.coordinator, dht.members, self.peer_id)
+        guard = LegacyGuard(self.rejections, self._stored)
+        self.node = DhtNode(node_settings(self.config, paths, self.peer_id), guard, self._down, self.door)
         self.node.port = self.book.port
         self.rejoin = Rejoin(self.node, self.book)
         self.publisher = LegacyPublisher(self.node, guard, self.coordinating)

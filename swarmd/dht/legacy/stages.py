@@ -19,7 +19,7 @@ from swarmd.dht.legacy.clock import LegacyClock, Place
 from swarmd.dht.legacy.records import leaderboard_of, outputs_of
 from swarmd.dht.legacy.rollouts import outputs_in
 from swarmd.dht.legacy.session import LegacySession
-from swarmd.dht.legacy.telling import Telling
+from swarmd.dht.legacy.telling import RewardReporter
 from swarmd.errors import NetworkDown
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts
 
@@ -134,7 +134,7 @@ class Collecting:
     def __init__(self, session: LegacySession, place: Place) -> None:
         self.place = place
         self._session = session
-        self._telling = Telling()
+        self._telling = RewardReporter()
         self._listed: dict[str, float] = {}
 
     async def look(self, may_count: bool) -> None:

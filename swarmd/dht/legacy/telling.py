@@ -21,7 +21,7 @@ TELL_AGAIN_S = 30.0  # between two of them
 Refused = tuple[str, bytes, RecordRejected]  # peer, encoded reward, why
 
 
-class Told(msgspec.Struct, frozen=True):
+class ReportedReward(msgspec.Struct, frozen=True):
     """What was told of a peer last."""
 
     reward: float
@@ -29,7 +29,7 @@ class Told(msgspec.Struct, frozen=True):
     count: int
 
 
-class Telling:
+class RewardReporter:
     """The rewards of one stage.
 
     At the bounds a reward is dropped: "full" for a peer beyond `PEERS_TOLD_MAX`, "quota" for a change after
@@ -37,7 +37,7 @@ class Telling:
     """
 
     def __init__(self) -> None:
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, ReportedReward] = {}
 
     def take(self, rewards: Mapping[str, float], now: float) -> tuple[dict[str, float], list[Refused]]:
         """(what is to be told now, what is dropped).
@@ -61,7 +61,7 @@ class Telling:
         if last is None:
             if len(self._told) >= PEERS_TOLD_MAX:
                 raise RecordRejected("full", f"more than {PEERS_TOLD_MAX} peers have a reward of this stage")
-            self._told[peer] = Told(reward, now, 1)
+            self._told[peer] = ReportedReward(reward, now, 1)
             return True
         if last.reward == reward:
             return False
@@ -69,5 +69,5 @@ class Telling:
             raise RecordRejected("quota", f"the reward of {peer} has changed {TELLINGS_MAX} times in this stage")
         if now < last.at + TELL_AGAIN_S:
             return False
-        self._told[peer] = Told(reward, now, last.count + 1)
+        self._told[peer] = ReportedReward(reward, now, last.count + 1)
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarmd.dht.limits.door import Door
+from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTLocalStorage, DictionaryDHTValue
 from swarmd.dht.store.storage import size_of
 
@@ -12,7 +12,7 @@ RECORD_BYTES = 80  # of a record's owner and expiration, beside its value
 NEARBY_BYTES = 2048  # of the peers that are named for each key
 
 
-def check_answerable(door: Door, sender: str, keys: list[bytes], *storages: DHTLocalStorage) -> None:
+def check_answerable(door: RequestLimits, sender: str, keys: list[bytes], *storages: DHTLocalStorage) -> None:
     """May this peer have what is held under these keys?
 
     Raises:

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.limits.token_bucket import TokenBuckets
 
 RESERVE = 0.25  # share of all that only known peers may use
 ALL = ""
 
 
-class Caller(NamedTuple):
+class RemotePeer(NamedTuple):
     """Who wants something: its peer id, where it connects from, and whether it is one of the swarm."""
 
     peer: str
@@ -25,36 +25,36 @@ class Caller(NamedTuple):
     known: bool = False
 
 
-class Bounds(NamedTuple):
+class PeerBounds(NamedTuple):
     """Of one thing: for a peer, for an address prefix, in all."""
 
     peer: float
     prefix: float
     all: float
 
-    def times(self, factor: float) -> Bounds:
+    def times(self, factor: float) -> PeerBounds:
         """Each so many times."""
-        return Bounds(self.peer * factor, self.prefix * factor, self.all * factor)
+        return PeerBounds(self.peer * factor, self.prefix * factor, self.all * factor)
 
-    def reach(self, caller: Caller) -> tuple[float, float, float]:
+    def reach(self, caller: RemotePeer) -> tuple[float, float, float]:
         """What this caller may reach of each."""
         return (self.peer, self.prefix, self.all if caller.known else self.all * (1 - RESERVE))
 
 
-class Held:
+class ConcurrencyBudget:
     """Something of which a bounded amount may be held at once: open streams, running calls, bytes in memory.
 
     Args:
         bounds: how much.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: PeerBounds) -> None:
         self.bounds = bounds
         self._peers: Counter[str] = Counter()
         self._prefixes: Counter[str] = Counter()
         self.total = 0
 
-    def take(self, caller: Caller, amount: int = 1) -> bool:
+    def take(self, caller: RemotePeer, amount: int = 1) -> bool:
         """Hold so much for a caller. False, and nothing held, where that is too much."""
         peer, prefix, everything = self.bounds.reach(caller)
         if (
@@ -67,17 +67,17 @@ class Held:
         self._add(caller, amount)
         return True
 
-    def give_back(self, caller: Caller, amount: int = 1) -> None:
+    def give_back(self, caller: RemotePeer, amount: int = 1) -> None:
         """Let go of what `take` has held."""
         self._add(caller, -amount)
         self._forget(caller)
 
-    def _add(self, caller: Caller, amount: int) -> None:
+    def _add(self, caller: RemotePeer, amount: int) -> None:
         self._peers[caller.peer] += amount
         self._prefixes[caller.prefix] += amount
         self.total += amount
 
-    def _forget(self, caller: Caller) -> None:
+    def _forget(self, caller: RemotePeer) -> None:
         if not self._peers[caller.peer]:
             del self._peers[caller.peer]
         if not self._prefixes[caller.prefix]:
@@ -93,19 +93,19 @@ class Flow:
         now: a monotone clock in seconds.
     """
 
-    def __init__(self, per_s: Bounds, burst_s: float, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_s: PeerBounds, burst_s: float, now: Callable[[], float] = time.monotonic) -> None:
         self._burst = per_s.times(burst_s)
         bursts = zip(self._burst, per_s, strict=True)
-        self._peers, self._prefixes, self._all = (Quota(burst, rate, now) for burst, rate in bursts)
+        self._peers, self._prefixes, self._all = (TokenBuckets(burst, rate, now) for burst, rate in bursts)
 
-    def take(self, caller: Caller, amount: float = 1.0) -> bool:
+    def take(self, caller: RemotePeer, amount: float = 1.0) -> bool:
         """Charge a caller. False, and nothing charged, where it has not so much left."""
         if not self.has(caller, amount):
             return False
         self.charge(caller, amount)
         return True
 
-    def has(self, caller: Caller, amount: float = 0.0) -> bool:
+    def has(self, caller: RemotePeer, amount: float = 0.0) -> bool:
         """Has a caller so much left?"""
         reserve = 0.0 if caller.known else self._burst.all * RESERVE
         return (
@@ -114,7 +114,7 @@ class Flow:
             and amount <= self._all.left(ALL) - reserve
         )
 
-    def charge(self, caller: Caller, amount: float) -> None:
+    def charge(self, caller: RemotePeer, amount: float) -> None:
         """Charge a caller for what it has had, though that be more than it had left."""
         self._peers.charge(caller.peer, amount)
         self._prefixes.charge(caller.prefix, amount)

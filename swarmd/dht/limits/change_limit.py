@@ -11,7 +11,7 @@ from swarmd.errors import RecordRejected
 T = TypeVar("T", bound=Hashable)
 
 
-class Changes(Generic[T]):
+class ChangeLimit(Generic[T]):
     """What was taken of each peer.
 
     Args:

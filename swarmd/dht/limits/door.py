@@ -10,7 +10,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 
-from swarmd.dht.limits.budget import Bounds, Caller, Flow, Held
+from swarmd.dht.limits.budget import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.errors import RecordRejected
 
 MIB = 1 << 20
@@ -20,16 +20,16 @@ REQUEST_BYTES_MAX = {  # of each call of hivemind's; honest ones have some 40 by
     "DHTProtocol.rpc_store": 4 * MIB,
 }
 ANSWER_BYTES_MAX = 3 * MIB + MIB // 2  # p2pd's frame has 4 MiB
-CALLS = Bounds(64, 128, 256)  # at once
-REQUESTS = Bounds(8 * MIB, 16 * MIB, 24 * MIB)  # bytes of calls that are being answered
-ANSWERS = Bounds(8 * MIB, 12 * MIB, 16 * MIB)  # bytes of answers that p2pd has not taken yet
-STREAMS = Bounds(4, 32, 64)  # open at once
-CALLS_PER_S = Bounds(128, 1024, 2048)
-BYTES_IN_PER_S = Bounds(4 * MIB, 8 * MIB, 16 * MIB)
-BYTES_OUT_PER_S = Bounds(8 * MIB, 24 * MIB, 48 * MIB)
-PROCESSOR_PER_S = Bounds(0.2, 0.4, 0.6)  # seconds of one core
+CALLS = PeerBounds(64, 128, 256)  # at once
+REQUESTS = PeerBounds(8 * MIB, 16 * MIB, 24 * MIB)  # bytes of calls that are being answered
+ANSWERS = PeerBounds(8 * MIB, 12 * MIB, 16 * MIB)  # bytes of answers that p2pd has not taken yet
+STREAMS = PeerBounds(4, 32, 64)  # open at once
+CALLS_PER_S = PeerBounds(128, 1024, 2048)
+BYTES_IN_PER_S = PeerBounds(4 * MIB, 8 * MIB, 16 * MIB)
+BYTES_OUT_PER_S = PeerBounds(8 * MIB, 24 * MIB, 48 * MIB)
+PROCESSOR_PER_S = PeerBounds(0.2, 0.4, 0.6)  # seconds of one core
 BURST_S = 8.0
-STREAMS_PER_S = Bounds(8, 64, 128)
+STREAMS_PER_S = PeerBounds(8, 64, 128)
 
 REFUSALS_S = 10.0
 REFUSALS_MAX = 64  # of one peer within so many seconds; then it is disconnected
@@ -39,7 +39,7 @@ KNOWN_MAX = 4096
 Count = Callable[[str, str, str], None]
 
 
-class Door:
+class RequestLimits:
     """The bounds, and what is left of them.
 
     Args:
@@ -57,15 +57,17 @@ class Door:
         self._served: OrderedDict[str, None] = OrderedDict()  # whose latest call was answered
         self.unwanted: set[str] = set()  # to be disconnected
         self.out: OrderedDict[str, float] = OrderedDict()  # until when a peer that was is kept out
-        self.calls, self.requests, self.answers, self.streams = map(Held, (CALLS, REQUESTS, ANSWERS, STREAMS))
+        self.calls, self.requests, self.answers, self.streams = map(
+            ConcurrencyBudget, (CALLS, REQUESTS, ANSWERS, STREAMS)
+        )
         self.call_flow, self.stream_flow, self.bytes_in, self.bytes_out, self.processor = (
             Flow(bounds, BURST_S)
             for bounds in (CALLS_PER_S, STREAMS_PER_S, BYTES_IN_PER_S, BYTES_OUT_PER_S, PROCESSOR_PER_S)
         )
 
-    def caller(self, peer: str, prefix: str = "") -> Caller:
+    def caller(self, peer: str, prefix: str = "") -> RemotePeer:
         """Who that is. Without `prefix`, whoever connected since the last look shares one with all such."""
-        return Caller(peer, prefix or self._places.get(peer, ""), peer in self._listed or peer in self._met)
+        return RemotePeer(peer, prefix or self._places.get(peer, ""), peer in self._listed or peer in self._met)
 
     def is_served(self, peer: str) -> bool:
         """Does a peer call, and nothing of it was refused lately?"""
@@ -85,7 +87,7 @@ class Door:
         while len(self._places) > PLACES_MAX:
             self._places.popitem(last=False)
 
-    def enter_call(self, caller: Caller, proto: str, size_bytes: int) -> None:
+    def enter_call(self, caller: RemotePeer, proto: str, size_bytes: int) -> None:
         """A call begins; `leave_call` ends it. Raises RecordRejected, with the bound's name as the reason."""
         self._check_out(caller)
         if size_bytes > REQUEST_BYTES_MAX.get(proto, ANSWER_BYTES_MAX):
@@ -102,11 +104,11 @@ class Door:
             self.calls.give_back(caller)
             raise self.refusal(caller.peer, "bytes-in", "too many bytes in calls at once")
 
-    def _check_out(self, caller: Caller) -> None:
+    def _check_out(self, caller: RemotePeer) -> None:
         if caller.peer in self.out:
             raise self.refusal(caller.peer, "out", "it was disconnected for what it did", weight=REFUSALS_MAX)
 
-    def leave_call(self, caller: Caller, size_bytes: int, processor_s: float) -> None:
+    def leave_call(self, caller: RemotePeer, size_bytes: int, processor_s: float) -> None:
         """A call ended, after so much processor time."""
         self.calls.give_back(caller)
         self.requests.give_back(caller, size_bytes)
@@ -123,17 +125,17 @@ class Door:
         if not self.bytes_out.has(caller, size_bytes) or self.answers.total + size_bytes > ANSWERS.all:
             raise self.refusal(peer, "bytes-out", "too many bytes of answers a second")
 
-    def enter_answer(self, caller: Caller, size_bytes: int) -> None:
+    def enter_answer(self, caller: RemotePeer, size_bytes: int) -> None:
         """An answer was made and waits for p2pd; `leave_answer` ends it. Raises RecordRejected."""
         if not self.answers.take(caller, size_bytes):
             raise self.refusal(caller.peer, "bytes-out", "too many bytes of answers wait for p2pd")
         self.bytes_out.charge(caller, size_bytes)
 
-    def leave_answer(self, caller: Caller, size_bytes: int) -> None:
+    def leave_answer(self, caller: RemotePeer, size_bytes: int) -> None:
         """p2pd has taken it."""
         self.answers.give_back(caller, size_bytes)
 
-    def enter_stream(self, caller: Caller) -> None:
+    def enter_stream(self, caller: RemotePeer) -> None:
         """A stream was opened; `leave_stream` ends it. Raises RecordRejected."""
         self._check_out(caller)
         if not self.stream_flow.take(caller):
@@ -141,7 +143,7 @@ class Door:
         if not self.streams.take(caller):
             raise self.refusal(caller.peer, "streams", "too many open streams")
 
-    def leave_stream(self, caller: Caller) -> None:
+    def leave_stream(self, caller: RemotePeer) -> None:
         """It was closed."""
         self.streams.give_back(caller)
 

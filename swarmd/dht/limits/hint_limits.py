@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.limits.token_bucket import TokenBuckets
 
 HINTS_BURST, HINTS_PER_S = 20.0, 5.0  # one sender's
 ALL_BURST, ALL_PER_S = 4096.0, 256.0  # of all senders together
@@ -20,8 +20,8 @@ class HintBounds:
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._senders = Quota(HINTS_BURST, HINTS_PER_S, now)
-        self._all = Quota(ALL_BURST, ALL_PER_S, now)
+        self._senders = TokenBuckets(HINTS_BURST, HINTS_PER_S, now)
+        self._all = TokenBuckets(ALL_BURST, ALL_PER_S, now)
 
     def take_own(self, sender: str, count: float = 1.0) -> bool:
         """Charge a sender. False when it says too much."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from swarmd.core.events import RecordsRejected
-from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.limits.token_bucket import TokenBuckets
 
 COUNTERS_MAX = 256  # distinct (peer, reason); the rest is counted under no peer
 REPEAT_S = 60.0  # between two events about the same peer and reason
@@ -27,7 +27,7 @@ class Rejections:
         self._now = now
         self._counts: Counter[tuple[str, str]] = Counter()
         self._told_at: dict[tuple[str, str], float] = {}
-        self._named = Quota(NAMED_BURST, NAMED_PER_S, now)
+        self._named = TokenBuckets(NAMED_BURST, NAMED_PER_S, now)
         self.total: Counter[str] = Counter()
 
     @property

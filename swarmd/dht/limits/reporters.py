@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, TypeVar
 
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.limits.change_limit import Changes
+from swarmd.dht.limits.change_limit import ChangeLimit
 from swarmd.dht.store.seniority import Places, Rank, pick
 
 NEWCOMERS_MAX = 256  # peers without any credit whose reports count in a stage: those that worked most, then by lot
@@ -29,7 +29,7 @@ class Reporters(Generic[T]):
         self.peers: set[str] = set()
         self._awaited: set[str] = set()
         self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
-        self._changes: Changes[T] = Changes(CHANGES_MAX, CHANGES_APART_S, now)
+        self._changes: ChangeLimit[T] = ChangeLimit(CHANGES_MAX, CHANGES_APART_S, now)
 
     def choose(self, ranks: Mapping[str, Rank]) -> None:
         """Of peers not yet among them, take those whom the swarm knows, and a bounded number of newcomers."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 SENDERS_MAX = 1024  # remembered; the longest silent is forgotten first
 
 
-class Quota:
+class TokenBuckets:
     """One bucket for each sender.
 
     Args:

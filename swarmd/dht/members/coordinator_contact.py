@@ -8,7 +8,7 @@ from collections.abc import Callable
 SILENT_S = 30.0  # without a word of the coordinator, and a stage that should be over, before it is said
 
 
-class Hearing:
+class CoordinatorContact:
     """What was heard, and when.
 
     Args:

@@ -23,7 +23,7 @@ MADE_BYTES_MAX = 2 * 1024 * 1024
 log = logging.getLogger(__name__)
 
 
-class Made(msgspec.Struct, frozen=True, omit_defaults=True):
+class IssuedInvitation(msgspec.Struct, frozen=True, omit_defaults=True):
     """An invitation that was made here, or one of another host that the creator withdrew here."""
 
     id: Annotated[str, msgspec.Meta(pattern=f"^[0-9a-f]{{{2 * ID_BYTES}}}$")]
@@ -37,7 +37,7 @@ class Made(msgspec.Struct, frozen=True, omit_defaults=True):
         return bool(self.until) and self.until <= now
 
 
-class MadeHere:
+class OwnInvitations:
     """The list of them in a node's directory; read and written anew with each call.
 
     Args:
@@ -47,11 +47,11 @@ class MadeHere:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self) -> tuple[Made, ...]:
+    def read(self) -> tuple[IssuedInvitation, ...]:
         """All of them, oldest first. Raises ConfigError where the file is there and is none."""
         try:
             with self._path.open("rb") as file:
-                return msgspec.json.decode(file.read(MADE_BYTES_MAX), type=tuple[Made, ...])
+                return msgspec.json.decode(file.read(MADE_BYTES_MAX), type=tuple[IssuedInvitation, ...])
         except FileNotFoundError:
             return ()
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -61,11 +61,11 @@ class MadeHere:
     def note(self, encoded: bytes, guest: str, until: float, now: float) -> str:
         """Add one that has just been made. Returns its id. Raises ConfigError, NoSpaceLeft, LogWriteFailed."""
         found = id_of(msgspec.msgpack.decode(encoded, type=Invitation)).hex()
-        before = next((each for each in self.read() if each.id == found), Made(found))
+        before = next((each for each in self.read() if each.id == found), IssuedInvitation(found))
         self._write(msgspec.structs.replace(before, guest=guest, made_at=now, until=until), now)
         return found
 
-    def withdraw(self, id_: bytes, everybodys: bool, now: float) -> Made:
+    def withdraw(self, id_: bytes, everybodys: bool, now: float) -> IssuedInvitation:
         """Withdraw one.
 
         Args:
@@ -88,7 +88,7 @@ class MadeHere:
                 "guest made; a list of members (dht.members) needs no invitations"
             )
             raise ConfigError(f"{WITHDRAWN_MAX} invitations are withdrawn already, as many as nodes carry", fix)
-        withdrawn = msgspec.structs.replace(known or Made(id_.hex()), withdrawn_at=now)
+        withdrawn = msgspec.structs.replace(known or IssuedInvitation(id_.hex()), withdrawn_at=now)
         self._write(withdrawn, now)
         return withdrawn
 
@@ -96,7 +96,7 @@ class MadeHere:
         """Those withdrawn that have not come to their end, as they travel. Raises ConfigError."""
         return pack(bytes.fromhex(each.id) for each in _standing(self.read(), now)[:WITHDRAWN_MAX])
 
-    def _write(self, changed: Made, now: float) -> None:
+    def _write(self, changed: IssuedInvitation, now: float) -> None:
         made = [each for each in self.read() if each.id != changed.id and not each.is_over(now)] + [changed]
         spare = [each for each in made if each.withdrawn_at is None][: max(0, len(made) - MADE_MAX)]
         make_directory(self._path.parent)
@@ -105,18 +105,18 @@ class MadeHere:
         )
 
 
-def _standing(made: Iterable[Made], now: float) -> list[Made]:
+def _standing(made: Iterable[IssuedInvitation], now: float) -> list[IssuedInvitation]:
     return [each for each in made if each.withdrawn_at is not None and not each.is_over(now)]
 
 
-class WithdrawnHere:
+class OwnWithdrawals:
     """What this node's operator has withdrawn, for a node that runs: read anew where the file has changed.
 
     Args:
         made: the list.
     """
 
-    def __init__(self, made: MadeHere) -> None:
+    def __init__(self, made: OwnInvitations) -> None:
         self._made = made
         self._last = b""
 

@@ -13,7 +13,7 @@ from swarmd.dht.members.presence import Presences
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.p2p.multiaddrs import is_loopback
 from swarmd.dht.ports import Record
-from swarmd.dht.rounds.key_watch import Watch
+from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ADDRESSES_MAX, PROTOCOL, Membership
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
@@ -39,7 +39,7 @@ class Members:
         self._invitations: dict[str, bytes] = {}  # of members, where the swarm asks for them
         self._published = 0.0  # expiration of the latest own record
         self._withdrawn: bytes | None = b""  # in it
-        self._watch: Watch | None = None
+        self._watch: KeyWatch | None = None
         self._alert_until = 0.0
         self._elder = ""  # nonce of an elder twin's record that ours was written over
         self._insisting = False
@@ -96,12 +96,12 @@ class Members:
                     self._withdrawn = None  # not told yet: once more
                     log.info("what was withdrawn is not told yet: %s", error)
 
-    def _begin_watch(self) -> Watch:
+    def _begin_watch(self) -> KeyWatch:
         session = self._session
         polls = 1 if session.coordinating else WATCHED_SLOWLY
         return session.watch(names.members(session.swarm), self._see, polls)
 
-    async def _keep_alert(self, watch: Watch) -> None:
+    async def _keep_alert(self, watch: KeyWatch) -> None:
         """Read often while a twin may be about, so that of two the wrong one does not work for long."""
         self._alert_until = self._session.runtime.now() + ALERT_S
         while True:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from swarmd.core.coordinator.members import IDLE_MEMBERS_MAX
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.store.seniority import Rank, pick
 from swarmd.dht.wire.records import PAST_S
 
@@ -34,9 +34,9 @@ class Presences:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.known: dict[str, Presence] = {}
         self._unworked: set[str] = set()  # of them, who had not done the work that every node does when they came
-        self._newcomers = Quota(NEWCOMERS_BURST, NEWCOMERS_PER_S, now)
-        self._idle = Quota(IDLE_BURST, IDLE_PER_S, now)
-        self._returns = Quota(RETURNS_BURST, RETURNS_PER_S, now)
+        self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, now)
+        self._idle = TokenBuckets(IDLE_BURST, IDLE_PER_S, now)
+        self._returns = TokenBuckets(RETURNS_BURST, RETURNS_PER_S, now)
 
     @property
     def here(self) -> int:

@@ -64,7 +64,7 @@ def unpack(packed: bytes) -> frozenset[bytes]:
     return frozenset(packed[start : start + ID_BYTES] for start in range(0, len(packed), ID_BYTES))
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class HostWithdrawals(msgspec.Struct, frozen=True, array_like=True):
     """What one host has withdrawn, and the expiration of the record that says so."""
 
     host: str
@@ -76,7 +76,7 @@ class KeptWithdrawals(msgspec.Struct, frozen=True):
     """The file that a node keeps them in."""
 
     swarm: str
-    told: tuple[Told, ...]
+    told: tuple[HostWithdrawals, ...]
 
 
 class Withdrawals:
@@ -87,13 +87,13 @@ class Withdrawals:
         told: what was heard in earlier lives.
     """
 
-    def __init__(self, creator: str, told: Iterable[Told] = ()) -> None:
+    def __init__(self, creator: str, told: Iterable[HostWithdrawals] = ()) -> None:
         self._creator = creator
         self._told = {each.host: each for each in told if is_packed(each.packed)}
         self._ids = {host: unpack(each.packed) for host, each in self._told.items()}
 
     @property
-    def told(self) -> tuple[Told, ...]:
+    def told(self) -> tuple[HostWithdrawals, ...]:
         """All of it, to be kept."""
         return tuple(self._told.values())
 
@@ -110,7 +110,7 @@ class Withdrawals:
             return False
         if before is not None and expiration <= before.expiration <= latest:
             return False
-        self._told[host] = Told(host, expiration, packed)
+        self._told[host] = HostWithdrawals(host, expiration, packed)
         self._ids[host] = unpack(packed)
         return (before.packed if before else b"") != packed
 
@@ -120,12 +120,12 @@ class Withdrawals:
         return any(found in self._ids.get(host, ()) for host in (self._creator, invitation.host))
 
 
-def keep_withdrawals(path: Path, swarm: str, told: tuple[Told, ...]) -> None:
+def keep_withdrawals(path: Path, swarm: str, told: tuple[HostWithdrawals, ...]) -> None:
     """Write them in the place of earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
     write_durably(path, msgspec.msgpack.encode(KeptWithdrawals(swarm, told)))
 
 
-def read_withdrawals(path: Path, swarm: str) -> tuple[Told, ...]:
+def read_withdrawals(path: Path, swarm: str) -> tuple[HostWithdrawals, ...]:
     """What was kept of this swarm; nothing where nothing is there that can be read."""
     try:
         with path.open("rb") as file:

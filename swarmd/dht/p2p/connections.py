@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import anyio
 
 from swarmd.dht.background import spawn
-from swarmd.dht.limits.budget import Bounds
-from swarmd.dht.limits.door import Door
+from swarmd.dht.limits.budget import PeerBounds
+from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import PeerID
-from swarmd.dht.p2p.node import Life, Node
+from swarmd.dht.p2p.node import DhtNode, NodeRun
 
 LOOK_S = 2.0
 UNWANTED_S = 0.2  # between two looks at whom the door no longer wants
@@ -37,14 +37,14 @@ class Connections:
         connections_max: in all; one address prefix has half of them at most.
     """
 
-    def __init__(self, node: Node, door: Door, connections_max: int) -> None:
+    def __init__(self, node: DhtNode, door: RequestLimits, connections_max: int) -> None:
         self._door = door
-        self._bounds = Bounds(4, max(connections_max // 2, 1), connections_max)
+        self._bounds = PeerBounds(4, max(connections_max // 2, 1), connections_max)
         self._since: OrderedDict[str, float] = OrderedDict()  # when a connected peer was first seen
         self._leaving: set[str] = set()  # being disconnected
         node.attendants.append(self.watch)
 
-    async def watch(self, life: Life) -> None:
+    async def watch(self, life: NodeRun) -> None:
         """Look and disconnect until cancelled."""
         looked_at = 0.0
         while True:
@@ -55,7 +55,7 @@ class Connections:
             self._put_out(life, now)
             await anyio.sleep(UNWANTED_S)
 
-    async def make_room(self, life: Life, all_strangers: bool) -> int:
+    async def make_room(self, life: NodeRun, all_strangers: bool) -> int:
         """Disconnect those whom this node does not know, at first without those whom it serves. Returns how many."""
         places = await life.p2p.control.places()
         strangers = {peer for peer, _ in places if not self._door.caller(peer).known}
@@ -64,7 +64,7 @@ class Connections:
             self._disconnect(life, peer)
         return len(going)
 
-    async def _look(self, life: Life, now: float) -> None:
+    async def _look(self, life: NodeRun, now: float) -> None:
         places = await life.p2p.control.places()
         for peer, prefix in places:
             self._door.place(peer, prefix)
@@ -96,7 +96,7 @@ class Connections:
     def _rank(self, peer: str) -> tuple[bool, float]:
         return not self._door.caller(peer).known, self._since.get(peer, 0.0)
 
-    def _put_out(self, life: Life, now: float) -> None:
+    def _put_out(self, life: NodeRun, now: float) -> None:
         while self._door.unwanted:
             peer = self._door.unwanted.pop()
             if peer not in self._door.out:
@@ -110,13 +110,13 @@ class Connections:
         while len(self._door.out) > OUT_MAX:
             self._door.out.popitem(last=False)
 
-    def _disconnect(self, life: Life, peer: str) -> None:
+    def _disconnect(self, life: NodeRun, peer: str) -> None:
         """Begin to; it takes as long as the peer's own buffers make it."""
         if peer not in self._leaving:
             self._leaving.add(peer)
             spawn(self._close(life, peer))
 
-    async def _close(self, life: Life, peer: str) -> None:
+    async def _close(self, life: NodeRun, peer: str) -> None:
         try:
             with anyio.move_on_after(CLOSE_S):
                 await life.p2p.control.disconnect(PeerID.from_base58(peer))

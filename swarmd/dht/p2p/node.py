@@ -1,7 +1,7 @@
 """The DHT node: hivemind's P2P and DHTNode in this process, p2pd as a child that is started again whenever it dies.
 
 hivemind does not notice the death of its p2pd: `is_alive` stays True, a store succeeds locally and is lost, a shutdown
-hangs. So every life of p2pd is watched here, and every operation goes through `Node.call`, which fails at once when
+hangs. So every life of p2pd is watched here, and every operation goes through `DhtNode.call`, which fails at once when
 there is no p2pd or when it dies meanwhile. What the node holds for others survives, in memory, from life to life.
 """
 
@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
-from swarmd.dht.limits.door import Door
+from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
 from swarmd.dht.p2p.multiaddrs import is_free, is_loopback, tcp_place
-from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, Daemon, SocketDirectory, await_ports, limits
+from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, P2pDaemon, SocketDirectory, await_ports, limits
 from swarmd.dht.wire import names
 from swarmd.errors import NetworkDown
 
@@ -52,10 +52,10 @@ class NodeSettings(msgspec.Struct, frozen=True):
     connections_max: int = CONNECTIONS_MAX
 
 
-class Life:
+class NodeRun:
     """One run of p2pd, with hivemind's node on it."""
 
-    def __init__(self, p2p: Daemon, dht: DHTNode) -> None:
+    def __init__(self, p2p: P2pDaemon, dht: DHTNode) -> None:
         self.p2p = p2p
         self.dht = dht
         self.gone = asyncio.ensure_future(p2p.wait_gone())
@@ -77,10 +77,10 @@ class Life:
         return f"p2pd ended with {how}; it said last: {self.p2p.last_words()}"
 
 
-Attendant = Callable[[Life], Awaitable[None]]
+Attendant = Callable[[NodeRun], Awaitable[None]]
 
 
-class Node:
+class DhtNode:
     """The supervised node.
 
     Args:
@@ -95,10 +95,10 @@ class Node:
         settings: NodeSettings,
         validator: RecordValidatorBase,
         down: Callable[[str], None],
-        door: Door | None = None,
+        door: RequestLimits | None = None,
     ) -> None:
         self.settings = settings
-        self.door = door or Door(lambda peer, reason, detail: None)
+        self.door = door or RequestLimits(lambda peer, reason, detail: None)
         self.restarts = 0
         self.attendants: list[Attendant] = []  # run for as long as each life of p2pd
         self.streams: dict[str, Any] = {}  # protocol id → stream handler of hivemind's kind
@@ -107,12 +107,12 @@ class Node:
         self._down = down
         self._sockets = SocketDirectory(settings.sockets)
         self._storage: Any = None
-        self._life: Life | None = None
+        self._life: NodeRun | None = None
         self._up = asyncio.Event()
-        self._p2p: Daemon | None = None
+        self._p2p: P2pDaemon | None = None
 
     @property
-    def life(self) -> Life | None:
+    def life(self) -> NodeRun | None:
         """The present life of p2pd, None while there is none."""
         return self._life
 
@@ -121,7 +121,7 @@ class Node:
         """Peers in the routing table, 0 while p2pd is down."""
         return self._life.peers if self._life else 0
 
-    async def wait_up(self) -> Life:
+    async def wait_up(self) -> NodeRun:
         """Wait until p2pd runs."""
         while self._life is None:
             await self._up.wait()
@@ -156,7 +156,7 @@ class Node:
         self.restarts += 1
         return anyio.current_time() - began
 
-    async def _open(self) -> Life:
+    async def _open(self) -> NodeRun:
         listen = self._listen_at()
         await await_ports(listen, PORT_PATIENCE_S)
         p2p = await self._start_p2pd(listen)
@@ -167,7 +167,7 @@ class Node:
                 await self._end_p2pd(p2p)
             raise
         self._note_port(p2p)
-        return Life(p2p, dht)
+        return NodeRun(p2p, dht)
 
     def _listen_at(self) -> list[str]:
         """The addresses to listen at; where any port will do, the one of the life before, so that peers find us."""
@@ -179,19 +179,19 @@ class Node:
             return again if is_free(again) else address
         return address
 
-    def _note_port(self, p2p: Daemon) -> None:
+    def _note_port(self, p2p: P2pDaemon) -> None:
         for address in p2p._visible_maddrs:
             place = tcp_place(str(address))
             if place is not None:
                 self.port = place[1]
                 return
 
-    async def _start_p2pd(self, listen: list[str]) -> Daemon:
+    async def _start_p2pd(self, listen: list[str]) -> P2pDaemon:
         settings = self.settings
         kind = self._sockets.daemon_class(**limits(settings.connections_max))
         kind.began = self._note_start
         try:
-            p2p: Daemon = await kind.create(
+            p2p: P2pDaemon = await kind.create(
                 host_maddrs=listen,
                 announce_maddrs=list(settings.announce) or None,
                 identity_path=str(settings.identity),
@@ -211,10 +211,10 @@ class Node:
                     await self._end_p2pd(self._p2p)
             raise
 
-    def _note_start(self, p2p: Daemon) -> None:
+    def _note_start(self, p2p: P2pDaemon) -> None:
         self._p2p = p2p
 
-    async def _start_dht(self, p2p: Daemon) -> DHTNode:
+    async def _start_dht(self, p2p: P2pDaemon) -> DHTNode:
         self._sockets.note(p2p.pid)
         dht = await DHTNode.create(
             p2p=p2p,
@@ -237,7 +237,7 @@ class Node:
             await p2p.add_binary_stream_handler(name, stream)
         return dht
 
-    async def _live(self, life: Life) -> None:
+    async def _live(self, life: NodeRun) -> None:
         self._life = life
         self._up.set()
         try:
@@ -257,7 +257,7 @@ class Node:
         self._life = None
         self._up.clear()
 
-    async def _close(self, life: Life) -> None:
+    async def _close(self, life: NodeRun) -> None:
         """End hivemind's node, which would hang without p2pd, then p2pd."""
         life.dht.is_alive = False
         if life.p2p.returncode is None:
@@ -265,7 +265,7 @@ class Node:
                 await life.dht.shutdown()
         await self._end_p2pd(life.p2p)
 
-    async def _end_p2pd(self, p2p: Daemon) -> None:
+    async def _end_p2pd(self, p2p: P2pDaemon) -> None:
         with anyio.move_on_after(CLOSE_S):
             await p2p.shutdown()
         if p2p.returncode is None:
@@ -273,7 +273,7 @@ class Node:
             await p2p.wait_gone()
         self._sockets.clear()
 
-    async def call(self, operation: Callable[[Life], Awaitable[T]], timeout_s: float | None = None) -> T:
+    async def call(self, operation: Callable[[NodeRun], Awaitable[T]], timeout_s: float | None = None) -> T:
         """Run an operation on the present life, with an end.
 
         Raises:
@@ -311,7 +311,7 @@ class Node:
         return tuple(str(address) for address in found)
 
 
-async def _attend(attendant: Attendant, life: Life) -> None:
+async def _attend(attendant: Attendant, life: NodeRun) -> None:
     """Keep an attendant running; p2pd's death shows as all kinds of errors in it."""
     while True:
         try:

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from swarmd.dht.limits.door import Door
+from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe, write_pbmsg
 from swarmd.dht.p2p.multiaddrs import is_free
 from swarmd.dht.p2p.p2pd_control import BoundedControl, install_control
@@ -44,7 +44,7 @@ def find_p2pd() -> Path:
     return Path(str(files("hivemind.hivemind_cli") / "p2pd"))
 
 
-class Daemon(P2P):  # type: ignore[misc]
+class P2pDaemon(P2P):  # type: ignore[misc]
     """hivemind's P2P with gossipsub, and with what p2pd last said."""
 
     DHT_MODE_MAPPING = {  # noqa: RUF012 - as in hivemind
@@ -52,7 +52,7 @@ class Daemon(P2P):  # type: ignore[misc]
         for mode, flags in P2P.DHT_MODE_MAPPING.items()
     }
 
-    began: Callable[[Daemon], None] | None = None  # told of every start, so that a cancelled one can be ended
+    began: Callable[[P2pDaemon], None] | None = None  # told of every start, so that a cancelled one can be ended
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Daemon(P2P):  # type: ignore[misc]
         return control
 
     @property
-    def door(self) -> Door:
+    def door(self) -> RequestLimits:
         """What every call and stream passes."""
         return self.control.door
 
@@ -155,10 +155,10 @@ class SocketDirectory:
         self._end_leftover()
         self.clear()
 
-    def daemon_class(self, **flags: str | int) -> type[Daemon]:
-        """`Daemon` with its sockets here, and with these flags."""
-        modes = {mode: {**given, **flags} for mode, given in Daemon.DHT_MODE_MAPPING.items()}
-        return type("Daemon", (Daemon,), {"_UNIX_SOCKET_PREFIX": f"/unix{self.path}/", "DHT_MODE_MAPPING": modes})
+    def daemon_class(self, **flags: str | int) -> type[P2pDaemon]:
+        """`P2pDaemon` with its sockets here, and with these flags."""
+        modes = {mode: {**given, **flags} for mode, given in P2pDaemon.DHT_MODE_MAPPING.items()}
+        return type("Daemon", (P2pDaemon,), {"_UNIX_SOCKET_PREFIX": f"/unix{self.path}/", "DHT_MODE_MAPPING": modes})
 
     def note(self, pid: int) -> None:
         """Write down which p2pd runs."""

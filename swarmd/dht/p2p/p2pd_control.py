@@ -21,8 +21,8 @@ from uuid import UUID
 import anyio
 
 from swarmd.dht.background import spawn
-from swarmd.dht.limits.budget import Caller
-from swarmd.dht.limits.door import ANSWER_BYTES_MAX, Door
+from swarmd.dht.limits.budget import RemotePeer
+from swarmd.dht.limits.door import ANSWER_BYTES_MAX, RequestLimits
 from swarmd.dht.p2p.address_prefixes import prefix_of
 from swarmd.dht.p2p.hivemind_api import (
     ControlClient,
@@ -85,7 +85,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.door = Door(_ignore)  # a node puts its own in place before it registers a handler
+        self.door = RequestLimits(_ignore)  # a node puts its own in place before it registers a handler
         self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
@@ -124,7 +124,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         task.add_done_callback(partial(self._end_call, call_id, caller, size_bytes, answering))
 
     def _end_call(
-        self, call_id: UUID, caller: Caller, size_bytes: int, answering: Timed[None], task: asyncio.Task[None]
+        self, call_id: UUID, caller: RemotePeer, size_bytes: int, answering: Timed[None], task: asyncio.Task[None]
     ) -> None:
         if self._handler_tasks.get(call_id) is task:
             del self._handler_tasks[call_id]
@@ -133,7 +133,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         if not task.cancelled() and task.exception() is not None:
             log.debug("a call of %s failed: %r", caller.peer, task.exception())
 
-    async def _answer(self, call_id: UUID, caller: Caller, request: Any) -> None:
+    async def _answer(self, call_id: UUID, caller: RemotePeer, request: Any) -> None:
         try:
             handler = self.unary_handlers[request.proto]
             answer = await handler(request.data, PeerID(request.peer))
@@ -203,7 +203,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         finally:
             self.door.leave_stream(caller)
 
-    async def _inspect(self, accepted: socket.socket) -> tuple[Any, Caller, Any]:
+    async def _inspect(self, accepted: socket.socket) -> tuple[Any, RemotePeer, Any]:
         """(what p2pd says about a stream, whose it is, its handler), with nothing read. Raises RecordRejected."""
         accepted.setblocking(False)
         with anyio.fail_after(HEADER_S):

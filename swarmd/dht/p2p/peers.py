@@ -18,7 +18,7 @@ import anyio
 from swarmd.dht.addresses import split_address
 from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
 from swarmd.dht.p2p.multiaddrs import tcp_place
-from swarmd.dht.p2p.node import Life, Node
+from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.p2p.routing_diversity import surplus
 from swarmd.errors import ConfigError, NetworkDown
 
@@ -103,14 +103,14 @@ class Rejoin:
         book: whom.
     """
 
-    def __init__(self, node: Node, book: AddressBook) -> None:
+    def __init__(self, node: DhtNode, book: AddressBook) -> None:
         self._node = node
         self._book = book
         self._mute = 0
         self.rounds = 0  # completed
         node.attendants.append(self.attend)
 
-    async def attend(self, life: Life) -> None:
+    async def attend(self, life: NodeRun) -> None:
         """Run rounds for as long as p2pd lives: quickly while alone, slowly among peers."""
         self._book.port = self._node.port
         pause_s = ALONE_FIRST_S
@@ -122,14 +122,14 @@ class Rejoin:
             pause_s = ALONE_FIRST_S if life.peers else min(pause_s * 2, ALONE_MAX_S)
             await self._pause(life, REJOIN_S if life.peers else pause_s)
 
-    async def _pause(self, life: Life, pause_s: float) -> None:
+    async def _pause(self, life: NodeRun, pause_s: float) -> None:
         """Wait, but no longer than until the last peer is gone."""
         accompanied = life.peers > 0
         with anyio.move_on_after(pause_s * random.uniform(0.8, 1.2)):
             while not accompanied or life.peers:  # noqa: ASYNC110 - hivemind's table tells nobody when it changes
                 await anyio.sleep(0.25)
 
-    async def _run_round(self, life: Life) -> bool:
+    async def _run_round(self, life: NodeRun) -> bool:
         """Dial and ping once. True when the table has grown."""
         before = life.peers
         addresses = await self._connected(life)
@@ -155,14 +155,14 @@ class Rejoin:
             others = random.sample(others, STRANGERS)
         return wanted + others
 
-    def _spread(self, life: Life, addresses: Mapping[str, list[str]]) -> None:
+    def _spread(self, life: NodeRun, addresses: Mapping[str, list[str]]) -> None:
         """Take peers out of the table that are too many of one range of addresses."""
         places = {peer.to_base58(): node_id for peer, node_id in life.table.peer_id_to_uid.items()}
         trusted = [peer for _, peer in self._book.bootstrap]
         for peer in surplus(places, addresses, trusted):
             del life.table[places[peer]]
 
-    async def _connected(self, life: Life) -> dict[str, list[str]]:
+    async def _connected(self, life: NodeRun) -> dict[str, list[str]]:
         """Peers that p2pd is connected to, and where from. A p2pd that stays mute is killed, for a new one to start."""
         try:
             peers = await self._node.call(lambda life: life.p2p.list_peers())
@@ -176,7 +176,7 @@ class Rejoin:
         self._mute = 0
         return {peer.peer_id.to_base58(): [str(address) for address in peer.addrs] for peer in peers}
 
-    def _dialling(self, life: Life, place: str, peer: str) -> Callable[[], Awaitable[bool]]:
+    def _dialling(self, life: NodeRun, place: str, peer: str) -> Callable[[], Awaitable[bool]]:
         async def dial() -> bool:
             if not await answers(place):
                 return False
@@ -185,13 +185,13 @@ class Rejoin:
 
         return dial
 
-    def _pinging(self, life: Life, peer: str) -> Callable[[], Awaitable[bool]]:
+    def _pinging(self, life: NodeRun, peer: str) -> Callable[[], Awaitable[bool]]:
         async def ping() -> bool:
             return await _ping(life, peer)
 
         return ping
 
-    async def _fill_table(self, life: Life) -> None:
+    async def _fill_table(self, life: NodeRun) -> None:
         """Look for this node's own neighbours, which makes both sides known to one another."""
         try:
             await self._node.call(lambda life: life.dht.find_nearest_nodes([life.dht.node_id]))
@@ -199,7 +199,7 @@ class Rejoin:
             log.debug("the neighbourhood was not explored: %s", error)
 
 
-async def _ping(life: Life, peer: str) -> bool:
+async def _ping(life: NodeRun, peer: str) -> bool:
     return await life.dht.protocol.call_ping(PeerID.from_base58(peer)) is not None
 
 

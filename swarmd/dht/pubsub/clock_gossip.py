@@ -13,7 +13,7 @@ from collections.abc import Callable
 import anyio
 
 from swarmd.dht.background import spawn
-from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.ports import Record
 from swarmd.dht.pubsub.topic import Topic
 from swarmd.dht.wire.records import decode_signed
@@ -26,7 +26,7 @@ HEARD_KEPT = 16  # messages that need not be judged again
 HEARD_ELSEWHERE_S = 1.0  # longest wait before it is passed on, in which others may have done so
 
 
-class Herald:
+class ClockGossip:
     """Sends and receives the clock record on a topic of its own.
 
     Args:
@@ -46,8 +46,8 @@ class Herald:
         self._refused = refused
         self._latest = 0.0  # expiration of the latest record that was on the topic
         self._heard_lately: deque[bytes] = deque(maxlen=HEARD_KEPT)
-        self._quota = Quota(MESSAGES_BURST, MESSAGES_PER_S, time.monotonic)
-        self._all = Quota(ALL_BURST, ALL_PER_S, time.monotonic)
+        self._quota = TokenBuckets(MESSAGES_BURST, MESSAGES_PER_S, time.monotonic)
+        self._all = TokenBuckets(ALL_BURST, ALL_PER_S, time.monotonic)
         topic.listen(self._take)
 
     def _take(self, sender: str, message: bytes) -> None:

@@ -21,7 +21,7 @@ from swarmd.core.peers.evidence import BARRED_ROUNDS, EQUIVOCATIONS_KEPT, bars, 
 from swarmd.core.values import KnownEvidence
 from swarmd.dht.background import spawn
 from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
 from swarmd.dht.ports import Record, as_signed
 from swarmd.dht.pubsub.topic import Topic
@@ -29,7 +29,7 @@ from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
-from swarmd.dht.wire.records import LeaderboardRecord, Policy, Round, Signed, check_payload
+from swarmd.dht.wire.records import LeaderboardRecord, RecordPolicy, Round, SignedRecord, check_payload
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX
 from swarmd.errors import RecordRejected
 
@@ -56,7 +56,7 @@ class BoardRead(msgspec.Struct, frozen=True, gc=False, tag="board"):
 class BoardShown(msgspec.Struct, frozen=True, gc=False, tag="shown"):
     """The signed record of a leaderboard, because somebody has read another one."""
 
-    record: Signed
+    record: SignedRecord
 
 
 class EvidenceTold(msgspec.Struct, frozen=True, gc=False, tag="evidence"):
@@ -78,7 +78,7 @@ def decode_message(encoded: bytes) -> Message:
         raise RecordRejected("malformed", f"no evidence: {error}") from error
 
 
-class Exchange:
+class EvidenceGossip:
     """Tells, takes and keeps evidence.
 
     Args:
@@ -94,7 +94,7 @@ class Exchange:
     def __init__(
         self,
         topic: Topic,
-        policy: Policy,
+        policy: RecordPolicy,
         validator: Validator,
         known: Callable[[str], bool],
         rejections: Rejections,
@@ -110,13 +110,13 @@ class Exchange:
         self.contradicted = contradicted
         self._noted: tuple[KnownEvidence, ...] = ()
         self._pairs: dict[Evidence, float] = {}  # held → when it was told last, by whomever
-        self._board: Signed | None = None  # the leaderboard that this node read last
+        self._board: SignedRecord | None = None  # the leaderboard that this node read last
         self._board_told: set[tuple[int, str]] = set()  # (round, digest) that somebody has told of
         self._board_shown = -1  # round whose leaderboard somebody with ours has shown
-        self._quota = Quota(MESSAGES_BURST, MESSAGES_PER_S, time.monotonic)
-        self._all = Quota(ALL_BURST, ALL_PER_S, time.monotonic)
-        self._signers = Quota(SIGNER_BURST, SIGNER_PER_S, time.monotonic)
-        self._newcomers = Quota(NEWCOMERS_BURST, NEWCOMERS_PER_S, time.monotonic)
+        self._quota = TokenBuckets(MESSAGES_BURST, MESSAGES_PER_S, time.monotonic)
+        self._all = TokenBuckets(ALL_BURST, ALL_PER_S, time.monotonic)
+        self._signers = TokenBuckets(SIGNER_BURST, SIGNER_PER_S, time.monotonic)
+        self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, time.monotonic)
         topic.listen(self._listen)
 
     async def note(self, command: NoteEvidence) -> None:
@@ -168,7 +168,7 @@ class Exchange:
         self._board = as_signed(record)
         spawn(self._tell_board(self._board))
 
-    async def _tell_board(self, signed: Signed) -> None:
+    async def _tell_board(self, signed: SignedRecord) -> None:
         content = signed.content
         assert isinstance(content, LeaderboardRecord)
         await anyio.sleep(random.uniform(0, HEARD_ELSEWHERE_S))
@@ -182,7 +182,7 @@ class Exchange:
         if len(self._board_told) < KEPT:
             self._board_told.add((round, digest))
 
-    async def _show_board(self, signed: Signed, round: int) -> None:
+    async def _show_board(self, signed: SignedRecord, round: int) -> None:
         await anyio.sleep(random.uniform(0, HEARD_ELSEWHERE_S))
         if self._board_shown < round:
             self._board_shown = round
@@ -198,7 +198,7 @@ class Exchange:
         if told.digest != content.digest:
             spawn(self._show_board(board, content.round))
 
-    def _see_board(self, signed: Signed) -> None:
+    def _see_board(self, signed: SignedRecord) -> None:
         """Somebody shows a leaderboard; the validator compares it. Raises RecordRejected."""
         content = check_payload(signed.payload)
         if not isinstance(content, LeaderboardRecord):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from swarmd.bounds import Real
-from swarmd.dht.limits.door import Door
+from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.limits.hint_limits import HintBounds
 from swarmd.dht.ports import Record
 from swarmd.dht.pubsub.topic import Topic
@@ -31,7 +31,7 @@ class Hint(msgspec.Struct, frozen=True, gc=False):
     sender: str
 
 
-class Gossip:
+class HintGossip:
     """Sends and receives hints.
 
     Args:
@@ -46,7 +46,7 @@ class Gossip:
     def __init__(
         self,
         topic: Topic,
-        door: Door,
+        door: RequestLimits,
         peer_id: str,
         admits: Callable[[str], bool],
         credited: Callable[[str], bool],

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from swarmd.dht.background import spawn
-from swarmd.dht.p2p.node import Life, Node
+from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.errors import NetworkDown
 
 PUBLISH_S = 2.0
@@ -22,14 +22,14 @@ class Topic:
         name: of the topic.
     """
 
-    def __init__(self, node: Node, name: str) -> None:
+    def __init__(self, node: DhtNode, name: str) -> None:
         self._node = node
         self._name = name
 
     def listen(self, take: Callable[[str, bytes], None]) -> None:
         """Have each message taken, with its sender, whose peer id p2pd has authenticated; own ones come back too."""
 
-        async def attend(life: Life) -> None:
+        async def attend(life: NodeRun) -> None:
             async for sender, message in life.p2p.subscribe(self._name):
                 take(sender, message)
 

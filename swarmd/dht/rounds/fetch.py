@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import anyio
 
-from swarmd.dht.limits.budget import Bounds, Caller, Flow, Held
+from swarmd.dht.limits.budget import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.dht.p2p.hivemind_api import PeerID
-from swarmd.dht.p2p.node import Life, Node
+from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.wire.bodies import BlobStore
 from swarmd.dht.wire.records import BODY_BYTES_MAX
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
@@ -26,13 +26,13 @@ PROTOCOL = "/swarmd/body/1"
 DIGEST_BYTES = 32
 ABSENT = 2**64 - 1
 CHUNK_BYTES = 64 * 1024
-SERVED = Bounds(2, 8, 16)  # bodies on their way at once
-SERVED_BYTES = Bounds(BODY_BYTES_MAX, 1.5 * BODY_BYTES_MAX, 2.0 * BODY_BYTES_MAX)  # of them, in memory
+SERVED = PeerBounds(2, 8, 16)  # bodies on their way at once
+SERVED_BYTES = PeerBounds(BODY_BYTES_MAX, 1.5 * BODY_BYTES_MAX, 2.0 * BODY_BYTES_MAX)  # of them, in memory
 READ_AT_ONCE = 2  # from the disk
 SERVE_S = 60.0
 REQUEST_S = 5.0
 CHUNK_S = 5.0  # for the next 64 KiB to be taken, or to come
-BYTES_PER_S = Bounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # given away
+BYTES_PER_S = PeerBounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # given away
 BURST_S = 32.0
 
 log = logging.getLogger(__name__)
@@ -48,13 +48,13 @@ class BodyServer:
         admits: who may ask.
     """
 
-    def __init__(self, node: Node, blobs: BlobStore, admits: Callable[[str], bool]) -> None:
+    def __init__(self, node: DhtNode, blobs: BlobStore, admits: Callable[[str], bool]) -> None:
         self._blobs = blobs
         self._admits = admits
         self._door = node.door
         self._flow = Flow(BYTES_PER_S, BURST_S)
-        self._serving = Held(SERVED)
-        self._bytes = Held(SERVED_BYTES)
+        self._serving = ConcurrencyBudget(SERVED)
+        self._bytes = ConcurrencyBudget(SERVED_BYTES)
         self._reading = anyio.CapacityLimiter(READ_AT_ONCE)
         node.streams[PROTOCOL] = self.serve
 
@@ -83,7 +83,7 @@ class BodyServer:
         finally:
             self._serving.give_back(caller)
 
-    async def _send(self, caller: Caller, digest: str, writer: asyncio.StreamWriter) -> None:
+    async def _send(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
         async with self._reading:
             body = await self._read(digest)
         if body is None or not self._bytes.take(caller, len(body)):
@@ -122,7 +122,7 @@ async def _in_time(step: Awaitable[T], within_s: float, reason: str, what: str) 
     raise RecordRejected(reason, f"{what} within {within_s:g} s")
 
 
-async def fetch_body(node: Node, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+async def fetch_body(node: DhtNode, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
     """Fetch a body from its owner.
 
     Raises:
@@ -132,7 +132,7 @@ async def fetch_body(node: Node, peer: str, digest: str, size_bytes: int, timeou
     return await node.call(lambda life: _fetch(life, peer, digest, size_bytes), timeout_s)
 
 
-async def _fetch(life: Life, peer: str, digest: str, size_bytes: int) -> bytes:
+async def _fetch(life: NodeRun, peer: str, digest: str, size_bytes: int) -> bytes:
     _, reader, writer = await life.p2p.call_binary_stream_handler(PeerID.from_base58(peer), PROTOCOL)
     try:
         writer.write(bytes.fromhex(digest))

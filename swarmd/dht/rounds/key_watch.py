@@ -19,7 +19,7 @@ REST = 4.0  # times the processor time of a read, before the next: a crowd that 
 log = logging.getLogger(__name__)
 
 
-class Watch:
+class KeyWatch:
     """One key under watch.
 
     Args:

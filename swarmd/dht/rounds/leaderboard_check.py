@@ -8,7 +8,7 @@ from swarmd.core.commands import PublishReport
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.rounds.credit_check import CreditCheck
 from swarmd.dht.wire import names
-from swarmd.dht.wire.leaderboard import Board
+from swarmd.dht.wire.leaderboard import LeaderboardBody
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import NetworkDown
 
@@ -46,12 +46,12 @@ class LeaderboardCheck:
             peers = [peer for peer in ranks if ranks[peer].awaited or peer == self._session.peer_id]
             self._credit.note(round, stage, self._session.runtime.time(), peers)
 
-    def take(self, board: Board) -> None:
+    def take(self, board: LeaderboardBody) -> None:
         """Compare a leaderboard, and take over its standings."""
         self._session.learn(board)
         self._session.start(self._compare, board)
 
-    async def _compare(self, board: Board) -> None:
+    async def _compare(self, board: LeaderboardBody) -> None:
         reporters, whole = await self._session.open_reports(board)
         event = self._credit.read(board.round, board.standings, reporters, whole)
         if event is not None:

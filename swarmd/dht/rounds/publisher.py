@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 
 from swarmd.dht.ports import Keepers, Network, Record
-from swarmd.dht.store.own_records import Shelf
+from swarmd.dht.store.own_records import OwnRecordStore
 from swarmd.dht.wire.records import Membership, Payload, is_far
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.worker.runtime import Runtime
@@ -37,7 +37,7 @@ class Publisher:
     def __init__(
         self,
         network: Network,
-        shelf: Shelf,
+        shelf: OwnRecordStore,
         runtime: Runtime,
         ttl_s: float,
         alone: bool,

@@ -14,7 +14,7 @@ from swarmd.dht.wire.records import (
     LeaderboardRecord,
     Payload,
     ReportRecord,
-    Signed,
+    SignedRecord,
     check_payload,
     decode_signed,
     verifies,
@@ -30,14 +30,14 @@ Place = tuple[str, int, int]  # owner, round, stage
 K = TypeVar("K")
 
 
-class Seen(NamedTuple):
+class SeenRecord(NamedTuple):
     """A record and what it says."""
 
-    signed: Signed
+    signed: SignedRecord
     content: Payload
 
 
-class Compared:
+class RecordComparison:
     """Remembers the first version of everything, a bounded number of them.
 
     Args:
@@ -50,16 +50,16 @@ class Compared:
         self._coordinator = coordinator
         self._known = known
         self._found = found
-        self._members: OrderedDict[Place, Seen] = OrderedDict()
-        self._newcomers: OrderedDict[Place, Seen] = OrderedDict()
-        self._quoted: OrderedDict[Place, Seen] = OrderedDict()
-        self._boards: OrderedDict[Place, Seen] = OrderedDict()
-        self._clocks: OrderedDict[Payload, Seen] = OrderedDict()
+        self._members: OrderedDict[Place, SeenRecord] = OrderedDict()
+        self._newcomers: OrderedDict[Place, SeenRecord] = OrderedDict()
+        self._quoted: OrderedDict[Place, SeenRecord] = OrderedDict()
+        self._boards: OrderedDict[Place, SeenRecord] = OrderedDict()
+        self._clocks: OrderedDict[Payload, SeenRecord] = OrderedDict()
 
     def see(self, record: Record) -> None:
         """Compare a record whose signature has been checked."""
         signed = as_signed(record)
-        seen = Seen(signed, signed.content)
+        seen = SeenRecord(signed, signed.content)
         content = seen.content
         if isinstance(content, ReportRecord):
             self._see_report((signed.owner, content.round, content.stage), seen)
@@ -71,7 +71,7 @@ class Compared:
         elif isinstance(content, ClockRecord):
             self._see_clock(seen)
 
-    def _see_report(self, place: Place, seen: Seen) -> None:
+    def _see_report(self, place: Place, seen: SeenRecord) -> None:
         before = self._members.get(place) or self._newcomers.get(place)
         _compare(before, seen, self._found)
         if before is None:
@@ -80,7 +80,7 @@ class Compared:
         if quoted is not None:
             self._compare_quoted(quoted, seen)
 
-    def _see_clock(self, seen: Seen) -> None:
+    def _see_clock(self, seen: SeenRecord) -> None:
         """Of each content the record that expires first is kept: renewals say nothing new."""
         before = self._clocks.get(seen.content)
         if before is not None and before.signed.expiration <= seen.signed.expiration:
@@ -99,16 +99,16 @@ class Compared:
             except RecordRejected:
                 continue  # `verify_leaderboard` names it
             if isinstance(content, ReportRecord):
-                self._quote((signed.owner, content.round, content.stage), Seen(signed, content))
+                self._quote((signed.owner, content.round, content.stage), SeenRecord(signed, content))
 
-    def _quote(self, place: Place, quoted: Seen) -> None:
+    def _quote(self, place: Place, quoted: SeenRecord) -> None:
         self._quoted.pop(place, None)
         _keep(self._quoted, place, quoted, QUOTED_KEPT)
         seen = self._members.get(place) or self._newcomers.get(place)
         if seen is not None:
             self._compare_quoted(quoted, seen)
 
-    def _compare_quoted(self, quoted: Seen, seen: Seen) -> None:
+    def _compare_quoted(self, quoted: SeenRecord, seen: SeenRecord) -> None:
         """A leaderboard's word is verified only where it differs."""
 
         def found(evidence: Evidence) -> None:
@@ -118,7 +118,7 @@ class Compared:
         _compare(quoted, seen, found)
 
 
-def _compare(before: Seen | None, seen: Seen, found: Callable[[Evidence], None]) -> None:
+def _compare(before: SeenRecord | None, seen: SeenRecord, found: Callable[[Evidence], None]) -> None:
     if before is None or before.signed == seen.signed:
         return
     one, other = sorted((before, seen), key=lambda each: each.signed.expiration)
@@ -126,7 +126,7 @@ def _compare(before: Seen | None, seen: Seen, found: Callable[[Evidence], None])
         found(pair_of(one.signed, other.signed))
 
 
-def _keep(kept: OrderedDict[K, Seen], place: K, seen: Seen, most: int) -> None:
+def _keep(kept: OrderedDict[K, SeenRecord], place: K, seen: SeenRecord, most: int) -> None:
     kept.setdefault(place, seen)
     while len(kept) > most:
         kept.popitem(last=False)

@@ -12,7 +12,7 @@ from swarmd.dht.limits.reporters import Reporters
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
 from swarmd.dht.wire import names
-from swarmd.dht.wire.leaderboard import Board, encode_board
+from swarmd.dht.wire.leaderboard import LeaderboardBody, encode_board
 from swarmd.dht.wire.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown, RecordRejected
 
@@ -144,7 +144,7 @@ class Stages:
 
     async def publish_leaderboard(self, command: PublishLeaderboard) -> None:
         """Publish standings and reports. Raises NetworkDown."""
-        board = Board(command.round, command.standings, command.reports)
+        board = LeaderboardBody(command.round, command.standings, command.reports)
         self._session.learn(board)
         body = encode_board(board)
         _check_size(len(body))

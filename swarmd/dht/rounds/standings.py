@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
 from swarmd.dht.wire import names
-from swarmd.dht.wire.leaderboard import Board, decode_board
+from swarmd.dht.wire.leaderboard import LeaderboardBody, decode_board
 from swarmd.dht.wire.records import LeaderboardRecord
 from swarmd.errors import RecordRejected, SwarmdError
 
@@ -17,7 +17,7 @@ FETCH_S = 10.0  # for a leaderboard's body
 log = logging.getLogger(__name__)
 
 
-class Standings:
+class LeaderboardFollower:
     """Follows the leaderboards.
 
     Args:
@@ -25,7 +25,7 @@ class Standings:
         take: called with each leaderboard, in the event loop.
     """
 
-    def __init__(self, session: NetworkSession, take: Callable[[Board], None]) -> None:
+    def __init__(self, session: NetworkSession, take: Callable[[LeaderboardBody], None]) -> None:
         self._session = session
         self._take = take
         self._name = ""
@@ -59,7 +59,7 @@ class Standings:
         else:
             self._take(board)
 
-    async def _body_of(self, record: LeaderboardRecord) -> Board:
+    async def _body_of(self, record: LeaderboardRecord) -> LeaderboardBody:
         session = self._session
         if record.body:
             body = await session.bodies.inflate(record.body, record.size_bytes)

@@ -31,7 +31,7 @@ def _order_of(rank: Rank) -> _Order:
     return rank.known and rank.small, not rank.idle, rank
 
 
-class KeyRoom:
+class KeyCapacity:
     """Sizes and ranks of records by name.
 
     Args:

@@ -14,11 +14,11 @@ from typing import Any
 
 from swarmd.dht.background import spawn
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID
-from swarmd.dht.p2p.node import Life
+from swarmd.dht.p2p.node import NodeRun
 from swarmd.dht.rounds.publisher import INDEPENDENT
 from swarmd.dht.store.validator import id_of
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import Signed
+from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
 
 BREADTH = 8  # nearest peers that are asked
@@ -36,9 +36,9 @@ class Found:
     `records` holds the latest record of each owner; `answered` is whether any other peer answered.
     """
 
-    def __init__(self, life: Life, name: str) -> None:
+    def __init__(self, life: NodeRun, name: str) -> None:
         self.key = DHTID.from_bytes(names.key_id(name))
-        self.records: dict[str, Signed] = {}
+        self.records: dict[str, SignedRecord] = {}
         self.answered = False
         self.known: dict[DHTID, PeerID] = {}
         self.asked: set[DHTID] = set()
@@ -100,7 +100,7 @@ class Found:
         return bool(wanted) and all(late)
 
 
-def local(life: Life, name: str) -> Found:
+def local(life: NodeRun, name: str) -> Found:
     """What this node itself holds, and the peers it knows."""
     found = Found(life, name)
     found.learn(life.table.get_nearest_neighbors(found.key, life.dht.protocol.bucket_size, exclude=life.dht.node_id))
@@ -110,7 +110,7 @@ def local(life: Life, name: str) -> Found:
     return found
 
 
-async def lookup(life: Life, name: str, wanted: Mapping[str, float] | None = None) -> Found:
+async def lookup(life: NodeRun, name: str, wanted: Mapping[str, float] | None = None) -> Found:
     """Collect the records of a key.
 
     Args:
@@ -134,7 +134,7 @@ async def lookup(life: Life, name: str, wanted: Mapping[str, float] | None = Non
     return found
 
 
-async def _ask(life: Life, found: Found, node_id: DHTID, peer: PeerID) -> bool:
+async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID) -> bool:
     """Ask one peer and merge its answer. True when it answered."""
     answer = await life.dht.protocol.call_find(peer, [found.key])
     if answer is None:
@@ -148,7 +148,7 @@ async def _ask(life: Life, found: Found, node_id: DHTID, peer: PeerID) -> bool:
 
 
 async def spread(
-    life: Life, name: str, signed: Signed, peers: Iterable[PeerID], enough: int = INDEPENDENT
+    life: NodeRun, name: str, signed: SignedRecord, peers: Iterable[PeerID], enough: int = INDEPENDENT
 ) -> list[PeerID]:
     """Store a record at peers, all at once.
 
@@ -169,14 +169,14 @@ async def spread(
     return took
 
 
-async def _store_at(life: Life, peer: PeerID, key: DHTID, signed: Signed) -> PeerID | None:
+async def _store_at(life: NodeRun, peer: PeerID, key: DHTID, signed: SignedRecord) -> PeerID | None:
     answer = await life.dht.protocol.call_store(
         peer, [key], [signed.value], [signed.expiration], subkeys=[signed.owner]
     )
     return peer if answer and answer[0] else None
 
 
-async def holds(life: Life, peer: PeerID, name: str, signed: Signed) -> tuple[bool, Signed | None]:
+async def holds(life: NodeRun, peer: PeerID, name: str, signed: SignedRecord) -> tuple[bool, SignedRecord | None]:
     """Read a record back from a peer: (is it there, the later one of the same owner that is there instead)."""
     found = Found(life, name)
     answer = await life.dht.protocol.call_find(peer, [found.key])

@@ -27,7 +27,7 @@ KEPT = {Membership: 1, ClockRecord: 1, ReportRecord: 3, RolloutsRecord: 3, Leade
 log = logging.getLogger(__name__)
 
 
-class Entry(msgspec.Struct, array_like=True):
+class OwnRecord(msgspec.Struct, array_like=True):
     """One own record in the file: its payload and the latest expiration it was published with."""
 
     payload: bytes
@@ -51,7 +51,7 @@ class ShelfStore(Protocol):
         """Keep these in the place of what was saved before."""
 
 
-class Shelf:
+class OwnRecordStore:
     """Own records by key.
 
     Args:
@@ -105,7 +105,7 @@ class ShelfFile:
 
     def load(self) -> list[Kept]:
         try:
-            entries = msgspec.msgpack.decode(self._path.read_bytes(), type=list[Entry])
+            entries = msgspec.msgpack.decode(self._path.read_bytes(), type=list[OwnRecord])
             return [Kept(check_payload(entry.payload), entry.expiration) for entry in entries]
         except FileNotFoundError:
             return []
@@ -116,7 +116,7 @@ class ShelfFile:
 
     async def save(self, kept: list[Kept]) -> None:
         """Write the file. A full disk costs the records' survival of a restart, not the network."""
-        entries = [Entry(msgspec.msgpack.encode(content), expiration) for content, expiration in kept]
+        entries = [OwnRecord(msgspec.msgpack.encode(content), expiration) for content, expiration in kept]
         async with self._saving:
             try:
                 await anyio.to_thread.run_sync(_write, self._path, msgspec.msgpack.encode(entries))

@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTLocalStorage, DictionaryDHTValue, TimedStorage
-from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyRoom
+from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyCapacity
 from swarmd.dht.store.seniority import Rank, Seniority
-from swarmd.dht.store.total_capacity import WholeRoom
+from swarmd.dht.store.total_capacity import TotalCapacity
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
-from swarmd.dht.wire.records import Signed, is_far
+from swarmd.dht.wire.records import SignedRecord, is_far
 from swarmd.errors import RecordRejected
 
 KEYS_MAX = 16384
@@ -29,9 +29,9 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
     def __init__(self, seniority: Seniority | None = None) -> None:
         super().__init__()
         self._seniority = seniority or Seniority()
-        self._rooms: dict[DHTID, KeyRoom] = {}
+        self._rooms: dict[DHTID, KeyCapacity] = {}
         self._counted: dict[DHTID, tuple[int, float]] = {}  # key → version of the seniority, when
-        self._whole = WholeRoom(STORED_BYTES_MAX)
+        self._whole = TotalCapacity(STORED_BYTES_MAX)
         self._whole_counted = (0, -RECOUNT_S)  # version of the seniority, when
 
     def records(self, key: DHTID) -> dict[str, tuple[bytes, float]]:
@@ -49,7 +49,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         entry = item.value.get(owner) if item is not None and isinstance(item.value, DictionaryDHTValue) else None
         return None if entry is None else (entry.value, entry.expiration_time)
 
-    def admit(self, key: DHTID, signed: Signed) -> bool:
+    def admit(self, key: DHTID, signed: SignedRecord) -> bool:
         """Store a checked record. True when it is stored or was there already.
 
         Raises:
@@ -69,11 +69,11 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self._forget_ghosts(key)
         return stored
 
-    def _fit(self, key: DHTID, signed: Signed, fresh: bool) -> None:
+    def _fit(self, key: DHTID, signed: SignedRecord, fresh: bool) -> None:
         """Note a record, and drop those that it takes the place of. Raises RecordRejected("full")."""
         if fresh or key not in self._rooms:
             self._forget_rooms()
-            self._rooms[key] = KeyRoom(KEY_BYTES_MAX)
+            self._rooms[key] = KeyCapacity(KEY_BYTES_MAX)
             self._count(key)
         rank = self._seniority.rank_of(signed, key.to_bytes())
         gone, gone_elsewhere = self._losers(key, signed, rank), self._losers_of_all(key, signed, rank)
@@ -84,7 +84,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self._rooms[key].put(signed.owner, len(signed.value), rank)
         self._whole.put(key.to_bytes(), signed, rank)
 
-    def check_room(self, key: DHTID, signed: Signed) -> None:
+    def check_room(self, key: DHTID, signed: SignedRecord) -> None:
         """Would there be room for a record that is not verified yet? It costs a tenth of verifying it.
 
         Raises:
@@ -98,7 +98,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             self._losers(key, signed, rank)
         self._losers_of_all(key, signed, rank)
 
-    def _losers(self, key: DHTID, signed: Signed, rank: Rank) -> list[str]:
+    def _losers(self, key: DHTID, signed: SignedRecord, rank: Rank) -> list[str]:
         """Owners whose records under a key must go for this one. Raises RecordRejected("full")."""
         room, size = self._rooms[key], len(signed.value)
         gone = room.find(signed.owner, size, rank)
@@ -109,7 +109,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             raise RecordRejected("full", f"the key holds {room.size_bytes} bytes of those who come first")
         return gone
 
-    def _losers_of_all(self, key: DHTID, signed: Signed, rank: Rank) -> list[tuple[bytes, str]]:
+    def _losers_of_all(self, key: DHTID, signed: SignedRecord, rank: Rank) -> list[tuple[bytes, str]]:
         """(key, owner) of records under all keys that must go for this one. Raises RecordRejected("full")."""
         if self._whole.is_filling(key.to_bytes(), signed, rank):
             self._recount_whole()
@@ -143,7 +143,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         if version != self._seniority.version:
             self._whole.rank_anew(self._seniority.rounds_of, sizes)
 
-    def _recount(self, key: DHTID) -> KeyRoom:
+    def _recount(self, key: DHTID) -> KeyCapacity:
         """The room of a key, without what has expired, by who is known now; not counted anew for every record."""
         version, at = self._counted.get(key, (-1, 0.0))
         if version != self._seniority.version or time.monotonic() > at + RECOUNT_S:
@@ -180,11 +180,11 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             for key in self._rooms.keys() - self.data.keys():
                 del self._rooms[key], self._counted[key]
 
-    def has_exactly(self, key: DHTID, signed: Signed) -> bool:
+    def has_exactly(self, key: DHTID, signed: SignedRecord) -> bool:
         """Is this very record held?"""
         return self.held(key, signed.owner) == (signed.value, signed.expiration)
 
-    def has_later(self, key: DHTID, signed: Signed) -> bool:
+    def has_later(self, key: DHTID, signed: SignedRecord) -> bool:
         """Is a later record of the same owner held?"""
         held = self.held(key, signed.owner)
         return held is not None and held[1] > signed.expiration

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from swarmd.dht.store.key_capacity import NEWCOMERS_SHARE, KeyRoom
+from swarmd.dht.store.key_capacity import NEWCOMERS_SHARE, KeyCapacity
 from swarmd.dht.store.seniority import Rank
-from swarmd.dht.wire.records import LeaderboardRecord, Payload, ReportRecord, RolloutsRecord, Signed
+from swarmd.dht.wire.records import LeaderboardRecord, Payload, ReportRecord, RolloutsRecord, SignedRecord
 from swarmd.errors import RecordRejected
 
 STAGES_MAX = 8  # of one owner's reports, rollouts, or leaderboards; owners renew their latest three
@@ -20,7 +20,7 @@ Place = tuple[bytes, str]  # (key id, owner)
 _KEY_DIGITS = 40
 
 
-class WholeRoom:
+class TotalCapacity:
     """Who has how much of it.
 
     Args:
@@ -29,7 +29,7 @@ class WholeRoom:
 
     def __init__(self, bytes_max: int) -> None:
         self._newcomers_bytes_max = int(bytes_max * NEWCOMERS_SHARE)
-        self._room = KeyRoom(bytes_max, self._newcomers_bytes_max)
+        self._room = KeyCapacity(bytes_max, self._newcomers_bytes_max)
         self._stages: dict[tuple[str, type], dict[bytes, tuple[int, int]]] = {}  # owner, kind → key → round, stage
         self._kinds: dict[Place, type] = {}
 
@@ -38,11 +38,11 @@ class WholeRoom:
         """Of all records, with what they cost beside their values."""
         return self._room.size_bytes
 
-    def is_filling(self, key: bytes, signed: Signed, rank: Rank) -> bool:
+    def is_filling(self, key: bytes, signed: SignedRecord, rank: Rank) -> bool:
         """Would some have to go for this one, or it wait? Then what has expired is not to be counted any more."""
         return self._room.find(_name(key, signed.owner), _size(signed), rank) != []
 
-    def find(self, key: bytes, signed: Signed, rank: Rank) -> list[Place]:
+    def find(self, key: bytes, signed: SignedRecord, rank: Rank) -> list[Place]:
         """The records that must go to make room for this one.
 
         Raises:
@@ -54,7 +54,7 @@ class WholeRoom:
             raise RecordRejected("full", f"this node holds {self.size_bytes} bytes of those who come first")
         return [*([(older, signed.owner)] if older else []), *map(_place, gone)]
 
-    def _too_old(self, key: bytes, signed: Signed) -> bytes | None:
+    def _too_old(self, key: bytes, signed: SignedRecord) -> bytes | None:
         """The key of the owner's record that gives way to this one. Raises RecordRejected("full")."""
         content = signed.content
         stages = self._stages.get((signed.owner, type(content)), {})
@@ -65,7 +65,7 @@ class WholeRoom:
             raise RecordRejected("full", f"{STAGES_MAX} later ones of {signed.owner} are held")
         return oldest
 
-    def put(self, key: bytes, signed: Signed, rank: Rank) -> None:
+    def put(self, key: bytes, signed: SignedRecord, rank: Rank) -> None:
         """Note a record in the place of what its owner had under the key."""
         content = signed.content
         self._room.put(_name(key, signed.owner), _size(signed), rank)
@@ -106,7 +106,7 @@ def _place(name: str) -> Place:
     return bytes.fromhex(name[:_KEY_DIGITS]), name[_KEY_DIGITS:]
 
 
-def _size(signed: Signed) -> int:
+def _size(signed: SignedRecord) -> int:
     return len(signed.value) + RECORD_BYTES
 
 

@@ -18,7 +18,7 @@ import msgpack  # type: ignore[import-untyped]
 from swarmd.dht.background import spawn
 from swarmd.dht.limits.answer_size import check_answerable
 from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.p2p.hivemind_api import (
     DHTID,
     DHTRecord,
@@ -38,8 +38,8 @@ from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, size_of
 from swarmd.dht.store.total_capacity import RECORD_BYTES
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import (
-    Policy,
-    Signed,
+    RecordPolicy,
+    SignedRecord,
     check_admitted,
     check_expiration,
     check_record,
@@ -66,7 +66,7 @@ ABUSED_CALL = 16  # refusals that such a call counts for
 STALE = "stale"
 YIELD_EVERY = 16  # records checked before the loop may do something else
 
-Accepted = Callable[[Signed], None]
+Accepted = Callable[[SignedRecord], None]
 
 
 def guard_serializer() -> None:
@@ -122,7 +122,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
 
     def __init__(
         self,
-        policy: Policy,
+        policy: RecordPolicy,
         rejections: Rejections,
         accepted: Accepted | None = None,
         seniority: Seniority | None = None,
@@ -132,14 +132,16 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.accepted = accepted
         self.seniority = seniority
         self.guides: Callable[[], Iterable[str]] = tuple  # peers to ask in each search, whoever is nearest to the key
-        self.verified: Callable[[Signed], None] = lambda signed: None  # called with every record that is seen first
-        self.records_quota = Quota(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
-        self.bytes_quota = Quota(BYTES_BURST, BYTES_PER_S, time.monotonic)
-        self.rewrites_quota = Quota(REWRITES_BURST, REWRITES_PER_S, time.monotonic, REWRITTEN_MAX)
+        self.verified: Callable[[SignedRecord], None] = lambda signed: (
+            None
+        )  # called with every record that is seen first
+        self.records_quota = TokenBuckets(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
+        self.bytes_quota = TokenBuckets(BYTES_BURST, BYTES_PER_S, time.monotonic)
+        self.rewrites_quota = TokenBuckets(REWRITES_BURST, REWRITES_PER_S, time.monotonic, REWRITTEN_MAX)
         self._checked_bytes = 0
-        self._checked: OrderedDict[tuple[bytes, bytes, float, bytes], Signed] = OrderedDict()
+        self._checked: OrderedDict[tuple[bytes, bytes, float, bytes], SignedRecord] = OrderedDict()
 
-    def judge(self, key: bytes, subkey: bytes, value: bytes, expiration: float) -> Signed:
+    def judge(self, key: bytes, subkey: bytes, value: bytes, expiration: float) -> SignedRecord:
         """The record, if it counts. Raises RecordRejected."""
         place = (key, subkey, expiration, value[-64:] if isinstance(value, bytes) else b"")
         known = self._checked.get(place)
@@ -153,11 +155,11 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.verified(signed)
         return signed
 
-    def judge_held(self, owner: str, value: bytes, expiration: float) -> Signed:
+    def judge_held(self, owner: str, value: bytes, expiration: float) -> SignedRecord:
         """A record that this node holds: it was checked when it came. Raises RecordRejected."""
         return self._judge_again(split_value(owner, value, expiration))
 
-    def _judge_again(self, known: Signed) -> Signed:
+    def _judge_again(self, known: SignedRecord) -> SignedRecord:
         """The signature stands; whether it is too old, and its owner still admitted, is a question of now."""
         check_admitted(self.policy, known.owner)
         check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
@@ -291,7 +293,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         check_size(value)
         self.storage.check_room(key, split_value(owner_of(subkey), value, expiration))
 
-    def _check_rewrite(self, key: DHTID, signed: Signed) -> None:
+    def _check_rewrite(self, key: DHTID, signed: SignedRecord) -> None:
         """An owner writes its record under a key anew now and then, whoever brings it. Raises RecordRejected."""
         item = self.storage.get(key)
         held = item is not None and isinstance(item.value, DictionaryDHTValue) and signed.owner in item.value
@@ -355,7 +357,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             return None, nearest
         return self._keep_genuine(sender, key, entries), nearest
 
-    def judge_shown(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> Signed:
+    def judge_shown(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> SignedRecord:
         """A record that a peer shows, or this node itself. What is held here was checked when it came: a key may have
         thousands of records, and is read every few seconds. Raises RecordRejected."""
         validator = self.record_validator

@@ -24,9 +24,9 @@ from swarmd.dht.wire.records import (
     ClockRecord,
     LeaderboardRecord,
     Payload,
-    Policy,
+    RecordPolicy,
     ReportRecord,
-    Signed,
+    SignedRecord,
     check_admitted,
     check_payload,
     decode_signed,
@@ -41,8 +41,8 @@ NO_EVIDENCE = "no-evidence"  # reason for what proves nothing
 class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Two signed records of one owner, the one that expires first before the other."""
 
-    first: Signed
-    second: Signed
+    first: SignedRecord
+    second: SignedRecord
 
 
 class Charge(NamedTuple):
@@ -54,7 +54,7 @@ class Charge(NamedTuple):
     stage: int
 
 
-def pair_of(one: Signed, other: Signed) -> Evidence:
+def pair_of(one: SignedRecord, other: SignedRecord) -> Evidence:
     """The two in their order, so that whoever finds them has the same evidence."""
     first, second = sorted((one, other), key=lambda signed: (signed.expiration, signed.payload, signed.signature))
     return Evidence(first, second)
@@ -134,7 +134,7 @@ def open_evidence(first: bytes, second: bytes) -> tuple[Evidence, Charge]:
     return evidence, charge_of(evidence)
 
 
-def check_evidence(policy: Policy, evidence: Evidence) -> Charge:
+def check_evidence(policy: RecordPolicy, evidence: Evidence) -> Charge:
     """What a pair shows in this swarm, now.
 
     Raises:

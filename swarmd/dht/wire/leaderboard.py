@@ -13,7 +13,7 @@ from swarmd.core.coordinator.standings import REPORTS_BYTES_MAX
 from swarmd.core.values import Standing
 from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
-from swarmd.dht.wire.records import BODY_BYTES_MAX, ReportRecord, Signed, check_payload, decode_signed, verifies
+from swarmd.dht.wire.records import BODY_BYTES_MAX, ReportRecord, SignedRecord, check_payload, decode_signed, verifies
 from swarmd.errors import RecordRejected
 from swarmd.eventlog.files import write_durably
 
@@ -22,7 +22,7 @@ ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see
 TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
 
 
-class Board(msgspec.Struct, frozen=True):
+class LeaderboardBody(msgspec.Struct, frozen=True):
     """Standings after a round, and the signed reports of that round."""
 
     round: int
@@ -30,15 +30,15 @@ class Board(msgspec.Struct, frozen=True):
     reports: tuple[bytes, ...] = ()
 
 
-def encode_board(board: Board) -> bytes:
+def encode_board(board: LeaderboardBody) -> bytes:
     """The body of a `LeaderboardRecord`."""
     return msgspec.msgpack.encode(board)
 
 
-def decode_board(body: bytes) -> Board:
+def decode_board(body: bytes) -> LeaderboardBody:
     """What `encode_board` made. Raises RecordRejected("malformed")."""
     try:
-        board = msgspec.msgpack.decode(body, type=Board)
+        board = msgspec.msgpack.decode(body, type=LeaderboardBody)
     except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no leaderboard: {error}") from error
     if not is_bounded(board):
@@ -54,7 +54,7 @@ class KeptStandings(msgspec.Struct, frozen=True):
     standings: tuple[Standing, ...]
 
 
-def keep_standings(path: Path, swarm: str, board: Board) -> None:
+def keep_standings(path: Path, swarm: str, board: LeaderboardBody) -> None:
     """Write them in the place of earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
     write_durably(path, msgspec.msgpack.encode(KeptStandings(swarm, board.round, board.standings)))
 
@@ -70,7 +70,7 @@ def read_standings(path: Path, swarm: str) -> KeptStandings | None:
     return kept if kept.swarm == swarm else None
 
 
-def verify_leaderboard(boards: Sequence[Board], swarm: str, before: Iterable[Standing] = ()) -> list[str]:
+def verify_leaderboard(boards: Sequence[LeaderboardBody], swarm: str, before: Iterable[Standing] = ()) -> list[str]:
     """Add up the standings again from the signed reports.
 
     Args:
@@ -90,7 +90,7 @@ def verify_leaderboard(boards: Sequence[Board], swarm: str, before: Iterable[Sta
     return problems
 
 
-def _verified(board: Board, swarm: str, problems: list[str]) -> list[tuple[str, int, float]]:
+def _verified(board: LeaderboardBody, swarm: str, problems: list[str]) -> list[tuple[str, int, float]]:
     """(peer, round, reward) of the board's genuine reports, in the order of their stages."""
     found: dict[tuple[str, int], float] = {}
     for number, encoded in enumerate(board.reports):
@@ -110,7 +110,7 @@ def _verified(board: Board, swarm: str, problems: list[str]) -> list[tuple[str, 
     return [(peer, board.round, found[peer, stage]) for peer, stage in ordered]
 
 
-def open_report(encoded: bytes, swarm: str) -> tuple[Signed, ReportRecord]:
+def open_report(encoded: bytes, swarm: str) -> tuple[SignedRecord, ReportRecord]:
     """A signed report, verified, whenever it expired. Raises RecordRejected."""
     signed = decode_signed(encoded)
     content = check_payload(signed.payload)
@@ -121,7 +121,7 @@ def open_report(encoded: bytes, swarm: str) -> tuple[Signed, ReportRecord]:
     return signed, content
 
 
-def open_reports(board: Board, swarm: str) -> tuple[dict[int, set[str]], bool]:
+def open_reports(board: LeaderboardBody, swarm: str) -> tuple[dict[int, set[str]], bool]:
     """Owners of a leaderboard's genuine reports by stage, and whether these are all that the round has."""
     reporters: dict[int, set[str]] = {}
     for encoded in board.reports[:VERIFIED_MAX]:
@@ -142,7 +142,7 @@ def _credited(standing: Standing | None, peer: str, round: int, reward: float) -
     return Standing(peer, standing.name, standing.reward + reward, rounds, round)
 
 
-def _compare(board: Board, expected: dict[str, Standing], problems: list[str]) -> None:
+def _compare(board: LeaderboardBody, expected: dict[str, Standing], problems: list[str]) -> None:
     given = {standing.peer: standing for standing in board.standings}
     for peer in sorted(expected.keys() | given.keys()):
         stated, counted = given.get(peer), expected.get(peer)

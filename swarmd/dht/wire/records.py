@@ -52,13 +52,13 @@ Protocol = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.identity.proof_of_work`
 
 
-class Content(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind"):
+class RecordContent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind"):
     """Base of all payloads."""
 
     swarm: str
 
 
-class Membership(Content, frozen=True, tag="membership"):
+class Membership(RecordContent, frozen=True, tag="membership"):
     """The owner takes part, or (leaving) did so until now."""
 
     name: str
@@ -76,7 +76,7 @@ class Membership(Content, frozen=True, tag="membership"):
         return names.members(self.swarm)
 
 
-class ClockRecord(Content, frozen=True, tag="clock"):
+class ClockRecord(RecordContent, frozen=True, tag="clock"):
     """Where the swarm is. Counts from the coordinator only."""
 
     round: Round
@@ -91,7 +91,7 @@ class ClockRecord(Content, frozen=True, tag="clock"):
         return names.clock(self.swarm)
 
 
-class ReportRecord(Content, frozen=True, tag="report"):
+class ReportRecord(RecordContent, frozen=True, tag="report"):
     """What the owner's stage gave; `digest` names its rollouts."""
 
     round: Round
@@ -108,7 +108,7 @@ class ReportRecord(Content, frozen=True, tag="report"):
         return names.reports(self.swarm, self.round, self.stage)
 
 
-class RolloutsRecord(Content, frozen=True, tag="rollouts"):
+class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
     """The owner's rollouts: small ones come along as a zlib stream, larger ones are fetched from the owner."""
 
     round: Round
@@ -125,7 +125,7 @@ class RolloutsRecord(Content, frozen=True, tag="rollouts"):
         return names.rollouts(self.swarm, self.round, self.stage)
 
 
-class LeaderboardRecord(Content, frozen=True, tag="leaderboard"):
+class LeaderboardRecord(RecordContent, frozen=True, tag="leaderboard"):
     """Standings and the reports they add up from, as a body. Counts from the coordinator only."""
 
     round: Round
@@ -143,7 +143,7 @@ Payload = Membership | ClockRecord | ReportRecord | RolloutsRecord | Leaderboard
 _decoder: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
 
 
-class Signed(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class SignedRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A record as it travels outside the DHT: an array of owner, payload, expiration and signature."""
 
     owner: str
@@ -171,10 +171,10 @@ class Signed(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return msgspec.msgpack.encode(self)
 
 
-def decode_signed(encoded: bytes) -> Signed:
-    """What `Signed.encode` made, not yet verified. Raises RecordRejected("malformed")."""
+def decode_signed(encoded: bytes) -> SignedRecord:
+    """What `SignedRecord.encode` made, not yet verified. Raises RecordRejected("malformed")."""
     try:
-        return msgspec.msgpack.decode(encoded, type=Signed)
+        return msgspec.msgpack.decode(encoded, type=SignedRecord)
     except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no signed record: {error}") from error
 
@@ -184,7 +184,7 @@ def signed_message(key: bytes, owner: str, payload: bytes, expiration: float) ->
     return DOMAIN + bytes(msgpack.packb([key, owner, payload, expiration], use_bin_type=True))
 
 
-def sign(identity: Identity, content: Payload, expiration: float) -> Signed:
+def sign(identity: Identity, content: Payload, expiration: float) -> SignedRecord:
     """A record of `identity`, valid until `expiration` (POSIX seconds).
 
     Raises:
@@ -193,10 +193,10 @@ def sign(identity: Identity, content: Payload, expiration: float) -> Signed:
     payload = msgspec.msgpack.encode(content)
     check_payload_size(payload, content)
     message = signed_message(names.key_id(content.key), identity.peer_id, payload, expiration)
-    return Signed(identity.peer_id, payload, expiration, identity.sign(message))
+    return SignedRecord(identity.peer_id, payload, expiration, identity.sign(message))
 
 
-class Policy:
+class RecordPolicy:
     """Whose records count in this swarm.
 
     Args:
@@ -257,7 +257,7 @@ class Policy:
         return self._members is None or peer in self._members
 
 
-def check_record(policy: Policy, key: bytes, subkey: bytes, value: bytes, expiration: float) -> Signed:
+def check_record(policy: RecordPolicy, key: bytes, subkey: bytes, value: bytes, expiration: float) -> SignedRecord:
     """All that is asked of a record found under (`key`, `subkey`), cheapest first.
 
     Args:
@@ -289,19 +289,19 @@ def check_size(value: object) -> None:
         raise RecordRejected("oversized", f"{len(value)} bytes, the limit is {VALUE_BYTES_MAX}")
 
 
-def check_admitted(policy: Policy, owner: str) -> None:
+def check_admitted(policy: RecordPolicy, owner: str) -> None:
     """May the owner write here? Raises RecordRejected("not-a-member")."""
     if not policy.admits(owner):
         raise RecordRejected("not-a-member", f"{owner} is not on the members list")
 
 
-def split_value(owner: str, value: bytes, expiration: float) -> Signed:
+def split_value(owner: str, value: bytes, expiration: float) -> SignedRecord:
     """A value's payload and signature, not yet verified. Raises RecordRejected("unsigned")."""
     try:
         size_bytes = signature_bytes(owner, value)
     except ValueError as error:
         raise RecordRejected("unsigned", str(error)) from error
-    return Signed(owner, value[:-size_bytes], expiration, value[-size_bytes:])
+    return SignedRecord(owner, value[:-size_bytes], expiration, value[-size_bytes:])
 
 
 def is_far(expiration: float, now: float) -> bool:
@@ -330,7 +330,7 @@ def owner_of(subkey: bytes) -> str:
     return owner
 
 
-def _check_signature(signed: Signed, key: bytes, value: bytes) -> None:
+def _check_signature(signed: SignedRecord, key: bytes, value: bytes) -> None:
     if verifies(signed, key):
         return
     try:
@@ -340,7 +340,7 @@ def _check_signature(signed: Signed, key: bytes, value: bytes) -> None:
     raise RecordRejected("unsigned", "a payload without a signature")
 
 
-def verifies(signed: Signed, key: bytes) -> bool:
+def verifies(signed: SignedRecord, key: bytes) -> bool:
     """True when the owner signed exactly this payload, for this key and expiration."""
     message = signed_message(key, signed.owner, signed.payload, signed.expiration)
     return verify(signed.owner, signed.signature, message)
@@ -400,7 +400,7 @@ def _check_body(digest: str, size_bytes: int, needed: bool = True) -> None:
         raise RecordRejected("oversized", f"a body of {size_bytes} bytes, the limit is {BODY_BYTES_MAX}")
 
 
-def check_rights(policy: Policy, owner: str, content: Payload) -> None:
+def check_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
     """Is this the owner's to write, here and now? Raises RecordRejected."""
     if content.swarm != policy.swarm:
         raise RecordRejected("wrong-swarm", f"swarm {content.swarm!r}")

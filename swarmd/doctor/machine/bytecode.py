@@ -7,21 +7,21 @@ import sys
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.installed import compile_command
 
 LOOKED_AT = ("torch/__init__.py", "torch/nn/functional.py", "transformers/__init__.py", "trl/__init__.py")
 
-NEVER = Kind(
+NEVER = FindingKind(
     "bytecode.never",
     "warning",
     "torch is compiled anew with each start",
     "Python finds no compiled form of what the trainer loads and may not keep one, so each start of a trainer costs "
     "three times the processor time: some 21 s rather than 7 s.",
 )
-FIRST = Kind(
+FIRST = FindingKind(
     "bytecode.missing",
     "note",
     "torch is not compiled yet",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from swarmd.core.events import RoundAnnounced
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import LogDamaged
@@ -20,7 +20,7 @@ EVENTS_READ = 5000  # of the log's end
 ANNOUNCEMENTS_MAX = 16  # latest ones that count
 UNSYNCHRONISED = 5  # adjtimex(2): TIME_ERROR
 
-CLOCK_SKEWED = Kind(
+CLOCK_SKEWED = FindingKind(
     "clock.skew",
     "error",
     "The clock is wrong",
@@ -28,21 +28,21 @@ CLOCK_SKEWED = Kind(
     "for expired.",
     "Set it right and keep it so: `timedatectl set-ntp true`, or start chrony; in a virtual machine look at the host's",
 )
-CLOCK_DRIFTING = Kind(
+CLOCK_DRIFTING = FindingKind(
     "clock.drift",
     "warning",
     "The clock is drifting away",
     "At 3 s peers begin to turn this node away.",
     "Keep it right: `timedatectl set-ntp true`, or start chrony",
 )
-CLOCK_FREE = Kind(
+CLOCK_FREE = FindingKind(
     "clock.free",
     "note",
     "Nothing keeps the clock right",
     "The kernel says that no time service sets this clock. It drifts, and at 3 s peers begin to turn the node away.",
     "`timedatectl set-ntp true`, or start chrony; inside a container this is the host's business",
 )
-CLOCK_OF_PEER = Kind(
+CLOCK_OF_PEER = FindingKind(
     "clock.peer",
     "note",
     "A peer's clock is wrong",

@@ -8,8 +8,8 @@ from itertools import chain
 from pathlib import Path
 
 from swarmd.config import Dtype, TrainingConfig
-from swarmd.doctor.finding import Finding, Kind, well
-from swarmd.doctor.machine.probe import Answer, Weighed
+from swarmd.doctor.finding import Finding, FindingKind, well
+from swarmd.doctor.machine.probe import ModelFit, ProbeAnswer
 from swarmd.doctor.subject import Subject
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.training.distributed.parallelism import find_spread
@@ -20,21 +20,21 @@ NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
 HALF: tuple[Dtype, ...] = ("float16", "bfloat16")
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
-PROBE_FAILED = Kind(
+PROBE_FAILED = FindingKind(
     "device.torch",
     "error",
     "torch cannot be used",
     "The trainer would end as soon as it starts: torch does not load, or crashes when it looks for devices.",
     "Install torch anew for this machine (pytorch.org says how), then `swarmd doctor --only device`",
 )
-DEVICE_MISSING = Kind(
+DEVICE_MISSING = FindingKind(
     "device.missing",
     "error",
     "The configured device is not there",
     "The trainer ends with code 78 at its start.",
     'Set training.device = "auto", or make the device visible to torch',
 )
-DRIVER_UNUSED = Kind(
+DRIVER_UNUSED = FindingKind(
     "device.driver",
     "warning",
     "There is an NVIDIA driver, but torch finds no GPU",
@@ -42,70 +42,70 @@ DRIVER_UNUSED = Kind(
     "CUDA_VISIBLE_DEVICES hides the GPUs.",
     "Install the torch that fits the driver (pytorch.org says which), and look at CUDA_VISIBLE_DEVICES",
 )
-HALF_ON_CPU = Kind(
+HALF_ON_CPU = FindingKind(
     "device.half",
     "warning",
     "16-bit numbers on a CPU",
     "Some operations are not there in 16 bit on CPUs and end in a RuntimeError, others are slow; small updates vanish.",
     'Set training.dtype = "auto" or "float32"',
 )
-GPUS_IDLE = Kind(
+GPUS_IDLE = FindingKind(
     "device.idle",
     "note",
     "Not all accelerators are used",
     "One trainer process uses one accelerator.",
     "Set training.processes to their number, or run a node for each with its own CUDA_VISIBLE_DEVICES",
 )
-ACCELERATE_WRONG = Kind(
+ACCELERATE_WRONG = FindingKind(
     "device.accelerate",
     "error",
     "The file of training.accelerate cannot be used",
     "The trainer ends with code 78 at its start.",
     'Set training.accelerate to "ddp", "fsdp", "zero2" or "zero3"',
 )
-GPUS_FEW = Kind(
+GPUS_FEW = FindingKind(
     "device.few",
     "error",
     "More trainer processes than accelerators",
     "The processes would share one device; the trainer does not start so.",
     "Lower training.processes to the number of accelerators",
 )
-MODEL_TOO_LARGE = Kind(
+MODEL_TOO_LARGE = FindingKind(
     "memory.short",
     "error",
     "The model does not fit",
     "Training takes more memory than is free: the trainer ends with code 66 at its start.",
     "Free memory, choose a smaller model, or adapters with quantisation: `swarmd model fit --config FILE` weighs them",
 )
-MODEL_TIGHT = Kind(
+MODEL_TIGHT = FindingKind(
     "memory.tight",
     "warning",
     "The model only just fits",
     "Any other program may push the trainer out of memory. It then cuts its passes smaller, and rounds take longer.",
     "Lower training.micro_questions or the token counts, set training.gradient_checkpointing, or stop other programs",
 )
-MODEL_UNKNOWN = Kind(
+MODEL_UNKNOWN = FindingKind(
     "memory.unknown",
     "note",
     "The model's size is not known",
     "Whether it fits shows when the trainer loads it.",
     "Download it first, or name a model whose size is in its name",
 )
-MODEL_UNUSABLE = Kind(
+MODEL_UNUSABLE = FindingKind(
     "memory.model",
     "error",
     "The model cannot be used",
     "The trainer ends with code 66 or 78 at its start.",
     "Correct training.model or training.pool",
 )
-MODEL_ABSENT = Kind(
+MODEL_ABSENT = FindingKind(
     "memory.download",
     "note",
     "The model is not on this machine yet",
     "It is downloaded when the trainer first starts, which must be over within workers.ready_s.",
     "Download it before the start: `hf download` and its name",
 )
-MODEL_UNREACHABLE = Kind(
+MODEL_UNREACHABLE = FindingKind(
     "memory.offline",
     "error",
     "The model is not on this machine, and downloads are forbidden",
@@ -130,7 +130,7 @@ async def check_device(subject: Subject) -> list[Finding]:
     return findings or [well("device", "Device", evidence)]
 
 
-def _examine_driver(found: Answer) -> Iterator[Finding]:
+def _examine_driver(found: ProbeAnswer) -> Iterator[Finding]:
     if found.names or not NVIDIA_DRIVER.exists():
         return
     version = NVIDIA_DRIVER.read_text(encoding="ascii", errors="replace").partition("\n")[0]
@@ -140,12 +140,12 @@ def _examine_driver(found: Answer) -> Iterator[Finding]:
     yield DRIVER_UNUSED.found(f"{version}; torch {found.torch} is {built}{shown}")
 
 
-def _examine_numbers(found: Answer, training: TrainingConfig) -> Iterator[Finding]:
+def _examine_numbers(found: ProbeAnswer, training: TrainingConfig) -> Iterator[Finding]:
     if found.device == "cpu" and training.dtype in HALF:
         yield HALF_ON_CPU.found(f'training.dtype is "{training.dtype}", and the device is a CPU')
 
 
-def _examine_count(found: Answer, training: TrainingConfig) -> Iterator[Finding]:
+def _examine_count(found: ProbeAnswer, training: TrainingConfig) -> Iterator[Finding]:
     if found.device != "cuda":
         return
     count = len(found.names)
@@ -182,13 +182,13 @@ async def check_memory(subject: Subject) -> list[Finding]:
     return [*_examine_download(found), *_examine_fit(found)]
 
 
-def _unknown(named: str, found: Answer) -> Finding:
+def _unknown(named: str, found: ProbeAnswer) -> Finding:
     """A wrong directory is an error; a Hub id without a size in its name is none."""
     kind = MODEL_UNKNOWN if "neither in swarmd's table" in found.unknown and named != "auto" else MODEL_UNUSABLE
     return kind.found(found.unknown, found.fix if kind is MODEL_UNUSABLE else "")
 
 
-def _examine_fit(found: Answer) -> Iterator[Finding]:
+def _examine_fit(found: ProbeAnswer) -> Iterator[Finding]:
     fitting = [each for each in found.weighed if each.fits]
     if not fitting:
         least = min(found.weighed, key=lambda each: each.need)
@@ -208,12 +208,12 @@ def _examine_fit(found: Answer) -> Iterator[Finding]:
         yield well("memory", "Memory", evidence)
 
 
-def chosen_of(found: Answer) -> Weighed | None:
+def chosen_of(found: ProbeAnswer) -> ModelFit | None:
     """The configured model, or the largest of the pool that fits; None where none does."""
     return max((each for each in found.weighed if each.fits), key=lambda each: each.need, default=None)
 
 
-def _examine_download(found: Answer) -> Iterator[Finding]:
+def _examine_download(found: ProbeAnswer) -> Iterator[Finding]:
     if not found.absent:
         return
     forbidden = [name for name in OFFLINE_VARIABLES if os.environ.get(name, "").lower() in ("1", "true", "yes", "on")]

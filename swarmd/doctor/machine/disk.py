@@ -10,7 +10,7 @@ import psutil
 
 from swarmd.config import StorageConfig
 from swarmd.daemon.space import free_bytes
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.machine.device import chosen_of
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
@@ -25,14 +25,14 @@ VOLATILE = ("tmpfs", "ramfs")
 LAYERED = ("overlay", "aufs")
 REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.glusterfs", "ceph", "afs")
 
-DISK_FULL = Kind(
+DISK_FULL = FindingKind(
     "disk.full",
     "error",
     "The disk is full",
     "The node pauses before it fills the disk; where nothing is left it ends with code 73. Its log stays whole.",
     "Free some space, or lower storage.free_bytes_min",
 )
-DISK_BUDGET = Kind(
+DISK_BUDGET = FindingKind(
     "disk.budget",
     "warning",
     "The node may use more than is free",
@@ -40,42 +40,42 @@ DISK_BUDGET = Kind(
     "until there is room.",
     "Free some space, or lower storage.log_bytes_max, storage.blob_bytes_max or training.checkpoints_kept",
 )
-DISK_INODES = Kind(
+DISK_INODES = FindingKind(
     "disk.inodes",
     "warning",
     "Few i-nodes are left",
     "New files cannot be made though there is room: the node stops as on a full disk.",
     "Remove small files that nobody needs (`df -i` shows where they are), or use another file system",
 )
-DISK_READ_ONLY = Kind(
+DISK_READ_ONLY = FindingKind(
     "disk.read-only",
     "error",
     "The data directory cannot be written to",
     "The node ends with code 73 or 74 at its start.",
     "Mount it writable, give the directory to the node's user, or name another one with --data",
 )
-DISK_NOEXEC = Kind(
+DISK_NOEXEC = FindingKind(
     "disk.noexec",
     "error",
     "Programs may not run where swarmd is installed",
     "p2pd, which speaks to peers, is a program inside the installation and cannot be started.",
     "Install swarmd on a file system that is mounted without noexec",
 )
-DISK_VOLATILE = Kind(
+DISK_VOLATILE = FindingKind(
     "disk.volatile",
     "note",
     "The data directory is in memory",
     "Identity, log and checkpoints are gone after a reboot, and they take memory that training could use.",
     "Put it on a disk, or keep the identity elsewhere (dht.identity) and a backup of it",
 )
-DISK_LAYERED = Kind(
+DISK_LAYERED = FindingKind(
     "disk.layered",
     "note",
     "The data directory is in a container's own layer",
     "It is gone with the container, and whether a sync reaches the disk is up to what lies below.",
     "Mount a volume there",
 )
-DISK_REMOTE = Kind(
+DISK_REMOTE = FindingKind(
     "disk.remote",
     "warning",
     "The data directory is on a network file system",

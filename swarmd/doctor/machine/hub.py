@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from swarmd.config import TrainingConfig
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
@@ -20,7 +20,7 @@ HUB_S = 5.0  # longest wait for all answers of the Hub
 ENDPOINT = "HF_ENDPOINT"
 SIMILAR = 0.85  # of two ids, by difflib
 
-MODEL_NOWHERE = Kind(
+MODEL_NOWHERE = FindingKind(
     "model.nowhere",
     "error",
     "The Hub has no such model",
@@ -28,7 +28,7 @@ MODEL_NOWHERE = Kind(
     "shown.",
     "Correct training.model or training.pool; for a private model log in with `hf auth login`, or set HF_TOKEN",
 )
-MODEL_UNASKED = Kind(
+MODEL_UNASKED = FindingKind(
     "model.unasked",
     "note",
     "The Hub was not asked whether it has the model",

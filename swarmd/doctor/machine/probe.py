@@ -19,14 +19,14 @@ from swarmd.doctor.waiting import ChildFailed, ask_child
 from swarmd.errors import SwarmdError
 
 
-class Question(msgspec.Struct, frozen=True):
+class ProbeQuestion(msgspec.Struct, frozen=True):
     """What is asked."""
 
     training: TrainingConfig
     kept: str = ""  # the model that `auto` settled on earlier
 
 
-class Weighed(msgspec.Struct, frozen=True):
+class ModelFit(msgspec.Struct, frozen=True):
     """A model, what it takes, and whether it fits. Sizes in bytes."""
 
     model: str
@@ -36,7 +36,7 @@ class Weighed(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ProbeAnswer(msgspec.Struct, frozen=True):
     """What torch says."""
 
     torch: str
@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True):
     total: int = 0
     limit: str = ""
     absent: str = ""  # a model on the Hub that is not in the cache
-    weighed: tuple[Weighed, ...] = ()  # the configured model, or the pool of `auto`
+    weighed: tuple[ModelFit, ...] = ()  # the configured model, or the pool of `auto`
     unknown: str = ""  # why the model cannot be weighed
 
 
@@ -60,18 +60,18 @@ def main() -> int:
     """Answer all questions on standard output, whatever the libraries print there."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    questions = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[Question])
+    questions = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=list[ProbeQuestion])
     with out:
         out.write(msgspec.json.encode([answer(question) for question in questions]))
     return 0
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ProbeQuestion) -> ProbeAnswer:
     """Look at the devices, then weigh the model."""
     import torch
 
     from swarmd.training.library_logging import quieten
-    from swarmd.training.models.device import choose_device, choose_numbers, computes_bfloat16
+    from swarmd.training.models.device import choose_device, choose_precision, computes_bfloat16
     from swarmd.training.models.memory import measure_room
 
     quieten()
@@ -80,11 +80,13 @@ def answer(question: Question) -> Answer:
     names = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
     try:
         device = choose_device(training.device)
-        numbers, room = choose_numbers(training, device), measure_room(device)
+        numbers, room = choose_precision(training, device), measure_room(device)
     except (SwarmdError, RuntimeError) as error:
         fix = error.fix if isinstance(error, SwarmdError) else ""
-        return Answer(str(torch.__version__), cuda, fault=str(getattr(error, "message", error)), fix=fix, names=names)
-    found = Answer(
+        return ProbeAnswer(
+            str(torch.__version__), cuda, fault=str(getattr(error, "message", error)), fix=fix, names=names
+        )
+    found = ProbeAnswer(
         torch=str(torch.__version__),
         cuda=cuda,
         device=device,
@@ -103,7 +105,7 @@ def answer(question: Question) -> Answer:
     return msgspec.structs.replace(found, weighed=weighed, absent=absent)
 
 
-def _weigh(question: Question, numbers: Any, room: Any) -> tuple[tuple[Weighed, ...], str]:
+def _weigh(question: ProbeQuestion, numbers: Any, room: Any) -> tuple[tuple[ModelFit, ...], str]:
     from swarmd.training.models.model import inspect_model
     from swarmd.training.models.pool import list_pool, weigh
     from swarmd.training.models.source import AUTO
@@ -114,7 +116,7 @@ def _weigh(question: Question, numbers: Any, room: Any) -> tuple[tuple[Weighed, 
     rows = list_pool(training, lambda source: inspect_model(source, source))
     fits = [weigh(row, training, numbers, room) for row in rows]
     weighed = tuple(
-        Weighed(fit.model.name, fit.need.total, fit.need.weights + fit.need.optimizer, fit.fits, fit.why)
+        ModelFit(fit.model.name, fit.need.total, fit.need.weights + fit.need.optimizer, fit.fits, fit.why)
         for fit in fits
     )
     absent = [row.name for row in rows if not _is_here(row.name, training.revision)] if len(rows) == 1 else []
@@ -133,11 +135,11 @@ def _is_here(name: str, revision: str) -> bool:
     return isinstance(try_to_load_from_cache(located, "config.json", revision=revision or None), str)
 
 
-async def ask_torch(questions: Sequence[Question]) -> list[Answer]:
+async def ask_torch(questions: Sequence[ProbeQuestion]) -> list[ProbeAnswer]:
     """The answers of a process of its own, in order. Raises ChildFailed."""
     said = await ask_child("swarmd.doctor.machine.probe", msgspec.msgpack.encode(list(questions)))
     try:
-        return msgspec.json.decode(said, type=list[Answer])
+        return msgspec.json.decode(said, type=list[ProbeAnswer])
     except msgspec.DecodeError as error:
         raise ChildFailed(f"torch was asked, and something else answered: {error}") from error
 

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import msgspec
 
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SandboxUnavailable, SwarmdError
@@ -19,7 +19,7 @@ RUNS_PROGRAMS = {  # kind: (module, options)
     "proposer-solver": ("swarmd.swarms.proposer.settings", "ProposerOptions"),
 }
 
-SANDBOX_MISSING = Kind(
+SANDBOX_MISSING = FindingKind(
     "sandbox.unavailable",
     "error",
     "Programs cannot be kept in on this machine",
@@ -28,7 +28,7 @@ SANDBOX_MISSING = Kind(
     "Install bubblewrap (package `bubblewrap`) or allow unprivileged user namespaces; docs/OPERATING.md, section "
     "Sandbox, has the drop-in for systemd",
 )
-SANDBOX_RISKY = Kind(
+SANDBOX_RISKY = FindingKind(
     "sandbox.off",
     "warning",
     "Programs of strangers run without a sandbox",

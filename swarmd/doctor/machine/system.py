@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 
 from swarmd import __version__
 from swarmd.config import Config, TrainingConfig
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import ConfigError
@@ -31,73 +31,73 @@ FILES_MIN = 1024  # open files at once: sockets of p2pd, segments, data sets
 FILES_WANTED = 4096  # what a node in a large swarm may use
 GIB = 2**30
 
-PYTHON_OLD = Kind(
+PYTHON_OLD = FindingKind(
     "python.version",
     "error",
     "Python is too old or too new",
     "swarmd was not made for this Python, and what it needs may not install or run on it.",
     "Make a virtual environment of a Python that fits, and install swarmd there",
 )
-PACKAGES_UNKNOWN = Kind(
+PACKAGES_UNKNOWN = FindingKind(
     "packages.unknown",
     "note",
     "swarmd is not installed as a package",
     "It runs from its sources, so what it needs is not written down where pip can compare.",
     "Install it in an environment of its own: docs/OPERATING.md, Install",
 )
-PACKAGE_MISSING = Kind(
+PACKAGE_MISSING = FindingKind(
     "packages.missing",
     "error",
     "A package is missing",
     "swarmd cannot start, or a worker ends as soon as it needs the package.",
 )
-PACKAGE_VERSION = Kind(
+PACKAGE_VERSION = FindingKind(
     "packages.version",
     "warning",
     "A package has another version than swarmd asks for",
     "Something else changed it. Nobody has tried this version with this swarmd; it may fail, or compute differently.",
 )
-EXTRA_MISSING = Kind(
+EXTRA_MISSING = FindingKind(
     "extras.missing",
     "error",
     "The configuration needs a package that is not installed",
     "The trainer ends with code 78 at its start.",
 )
-FILES_FEW = Kind(
+FILES_FEW = FindingKind(
     "limits.files",
     "warning",
     "Few files may be open at once",
     "Peers' connections are files: with so few, the network worker fails in a swarm of some dozens of nodes.",
     "Raise it: `LimitNOFILE=16384` in the unit, or `ulimit -n 16384` in the shell before the start",
 )
-FILES_MODEST = Kind(
+FILES_MODEST = FindingKind(
     "limits.files-modest",
     "note",
     "A modest bound on open files",
     "It is enough for a small swarm.",
     "For a large one raise it: `LimitNOFILE=16384` in the unit, or `ulimit -n 16384` in the shell before the start",
 )
-GROUP_LIMIT = Kind(
+GROUP_LIMIT = FindingKind(
     "limits.cgroup",
     "note",
     "A control group bounds the memory",
     "The kernel ends the trainer when the group reaches its limit, however much the machine has.",
     "Raise it where the service or the container is set up (`MemoryMax=`, `--memory`), if more is to be used",
 )
-SWAP_NONE = Kind(
+SWAP_NONE = FindingKind(
     "limits.swap",
     "note",
     "There is no swap",
     "When memory runs out the kernel ends the trainer at once; swarmd starts it again with smaller parts.",
     "Add some where the model only just fits, or choose a smaller one: `swarmd model fit`",
 )
-PROXY_SET = Kind(
+PROXY_SET = FindingKind(
     "proxies.set",
     "note",
     "Programs are sent through a proxy",
     "Downloads, pushes and HTTP endpoints of the chain go through it. Peers do not: the DHT has TCP of its own.",
 )
-PROXY_LOOPBACK = Kind(
+PROXY_LOOPBACK = FindingKind(
     "proxies.loopback",
     "warning",
     "The proxy is asked even for this machine",
@@ -187,7 +187,7 @@ def _is_extra(requirement: Requirement) -> bool:
     return requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
 
 
-def _compare(requirement: Requirement, missing: Kind, install: str) -> Iterator[Finding]:
+def _compare(requirement: Requirement, missing: FindingKind, install: str) -> Iterator[Finding]:
     try:
         here = version(requirement.name)
     except PackageNotFoundError:

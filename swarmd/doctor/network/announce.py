@@ -11,7 +11,7 @@ import psutil
 
 from swarmd.config import Config
 from swarmd.dht.p2p.multiaddrs import is_loopback, tcp_place
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.network.ports import port_of
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
@@ -20,28 +20,28 @@ DIAL_S = 4.0
 SHARED = ipaddress.ip_network("100.64.0.0/10")  # carrier-grade NAT
 DEFAULT_PORT = 38331
 
-ANNOUNCE_ANY = Kind(
+ANNOUNCE_ANY = FindingKind(
     "announce.any",
     "error",
     "The node announces an address that is none",
     '0.0.0.0 and :: mean "any address of this machine"; nobody can dial them.',
     "Put the address into dht.announce under which others reach this machine",
 )
-ANNOUNCE_LOOPBACK = Kind(
+ANNOUNCE_LOOPBACK = FindingKind(
     "announce.loopback",
     "warning",
     "The node announces an address of this machine alone",
     "Nodes on other machines dial themselves at it.",
     "Put the address into dht.announce under which others reach this machine, or leave it empty",
 )
-ANNOUNCE_PRIVATE = Kind(
+ANNOUNCE_PRIVATE = FindingKind(
     "announce.private",
     "note",
     "The node announces a private address",
     "Only nodes in the same private network reach it.",
     "For others, announce the public address and forward the port",
 )
-ANNOUNCE_NAT = Kind(
+ANNOUNCE_NAT = FindingKind(
     "announce.nat",
     "warning",
     "The node seems to be behind a NAT, and announces nothing",
@@ -49,35 +49,35 @@ ANNOUNCE_NAT = Kind(
     "rollouts travel by way of others.",
     "Forward the port on the router and announce the public address; a follower may set dht.client_mode = true instead",
 )
-ANNOUNCE_INSIDE = Kind(
+ANNOUNCE_INSIDE = FindingKind(
     "announce.inside",
     "note",
     "Only the same network can join through this node",
     "It has private addresses and announces nothing. That is right for a swarm within one network.",
     "For others, forward the port on the router and announce the public address",
 )
-ANNOUNCE_PORT = Kind(
+ANNOUNCE_PORT = FindingKind(
     "announce.port",
     "note",
     "The announced port is not the one that the node listens on",
     "That is right where a router forwards the one to the other, and wrong otherwise.",
     "See that the router forwards it",
 )
-ANNOUNCE_SILENT = Kind(
+ANNOUNCE_SILENT = FindingKind(
     "announce.unanswered",
     "note",
     "Nobody answers at the announced address, seen from here",
     "Many routers do not lead a machine back to itself, so this alone proves nothing.",
     "Try from another network: `nc -vz HOST PORT`",
 )
-ANNOUNCE_UNKNOWN = Kind(
+ANNOUNCE_UNKNOWN = FindingKind(
     "announce.name",
     "warning",
     "An announced name cannot be resolved",
     "Others look it up and find nothing.",
     "Correct the name, or announce an address",
 )
-CLIENT_COORDINATOR = Kind(
+CLIENT_COORDINATOR = FindingKind(
     "announce.client",
     "warning",
     "The coordinator accepts no connections",

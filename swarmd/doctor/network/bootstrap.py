@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swarmd.doctor.finding import Finding, Kind, well
-from swarmd.doctor.network.dial import Dialled
+from swarmd.doctor.finding import Finding, FindingKind, well
+from swarmd.doctor.network.dial import DialResult
 from swarmd.doctor.subject import Subject
 
-BOOTSTRAP_SILENT = Kind(
+BOOTSTRAP_SILENT = FindingKind(
     "bootstrap.unreachable",
     "warning",
     "A bootstrap node cannot be reached",
     "The node joins through the others. Of a node behind a firewall, or switched off, the address helps nobody.",
     "Ask whoever runs it, or take its address out of dht.bootstrap",
 )
-BOOTSTRAP_ALONE = Kind(
+BOOTSTRAP_ALONE = FindingKind(
     "bootstrap.none",
     "error",
     "No bootstrap node can be reached",
@@ -23,7 +23,7 @@ BOOTSTRAP_ALONE = Kind(
     "See that this machine reaches the network (a firewall may forbid outgoing TCP on that port), then ask the swarm's "
     "creator for an address that works",
 )
-BOOTSTRAP_FOREIGN = Kind(
+BOOTSTRAP_FOREIGN = FindingKind(
     "bootstrap.identity",
     "warning",
     "Somebody else answers at a bootstrap address",
@@ -31,7 +31,7 @@ BOOTSTRAP_FOREIGN = Kind(
     "identity, or another program has its port.",
     "Ask the swarm's creator for the present address",
 )
-BOOTSTRAP_SELF = Kind(
+BOOTSTRAP_SELF = FindingKind(
     "bootstrap.self",
     "note",
     "This node is its own bootstrap node",
@@ -51,7 +51,7 @@ async def check_bootstrap(subject: Subject) -> list[Finding]:
     return [*found, *judge(dialled)]
 
 
-def judge(dialled: Sequence[Dialled]) -> list[Finding]:
+def judge(dialled: Sequence[DialResult]) -> list[Finding]:
     """Findings about what came of dialling."""
     good = [each for each in dialled if each.peer]
     foreign = [each for each in dialled if not each.peer and each.tcp]

@@ -27,7 +27,7 @@ ADDRESSES_MAX = 16
 REASON_LENGTH_MAX = 300
 
 
-class Dialled(msgspec.Struct, frozen=True):
+class DialResult(msgspec.Struct, frozen=True):
     """What came of dialling one address. Seconds.
 
     Attributes:
@@ -54,7 +54,7 @@ def main() -> int:
     return 0
 
 
-async def dial_all(addresses: list[str]) -> list[Dialled]:
+async def dial_all(addresses: list[str]) -> list[DialResult]:
     """Dial each: TCP first, which tells more when it fails, then as a peer."""
     reached = await asyncio.gather(*(_try_tcp(address) for address in addresses))
     if all(each.reason for each in reached):
@@ -63,22 +63,24 @@ async def dial_all(addresses: list[str]) -> list[Dialled]:
         return await _dial_peers(list(reached), Path(place))
 
 
-async def _try_tcp(address: str) -> Dialled:
+async def _try_tcp(address: str) -> DialResult:
     place = tcp_place(split_address(address)[0])
     if place is None:
-        return Dialled(address)
+        return DialResult(address)
     try:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(*place)
     except TimeoutError:
-        return Dialled(address, tcp=False, reason=f"no answer from {place[0]} port {place[1]} within {CONNECT_S:g} s")
+        return DialResult(
+            address, tcp=False, reason=f"no answer from {place[0]} port {place[1]} within {CONNECT_S:g} s"
+        )
     except OSError as error:
-        return Dialled(address, tcp=False, reason=_word_for(error))
+        return DialResult(address, tcp=False, reason=_word_for(error))
     writer.close()
-    return Dialled(address, tcp=True)
+    return DialResult(address, tcp=True)
 
 
-async def _dial_peers(reached: list[Dialled], place: Path) -> list[Dialled]:
+async def _dial_peers(reached: list[DialResult], place: Path) -> list[DialResult]:
     from swarmd.dht.p2p.p2pd import START_S, SocketDirectory
 
     sockets = SocketDirectory(place)
@@ -94,7 +96,7 @@ async def _dial_peers(reached: list[Dialled], place: Path) -> list[Dialled]:
         sockets.close()
 
 
-async def _meet(p2p: Any, reached: Dialled) -> Dialled:
+async def _meet(p2p: Any, reached: DialResult) -> DialResult:
     """Connect as a peer and ask for its time."""
     from swarmd.dht.p2p.hivemind_api import Multiaddr, P2PDaemonError, PeerID
 

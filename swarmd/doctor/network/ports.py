@@ -11,7 +11,7 @@ import psutil
 from swarmd.config import Config
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.p2p.multiaddrs import is_free, tcp_place
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
@@ -20,21 +20,21 @@ from swarmd.http_server import parse_listen
 PRIVILEGED = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
 EXAMPLE_PORT = 8800
 
-PORT_TAKEN = Kind(
+PORT_TAKEN = FindingKind(
     "ports.taken",
     "error",
     "A port is taken",
     "The node cannot listen there: its network worker ends with code 78.",
     "Stop what listens there, or choose another port",
 )
-PORT_PRIVILEGED = Kind(
+PORT_PRIVILEGED = FindingKind(
     "ports.privileged",
     "error",
     "A port is reserved for root",
     "This user may not listen on so low a port.",
     "Choose a port of 1024 or more, 38331 for example",
 )
-PORT_CHANGING = Kind(
+PORT_CHANGING = FindingKind(
     "ports.changing",
     "warning",
     "A node that others join through has no fixed port",

@@ -11,12 +11,12 @@ from swarmd.core.state import State
 from swarmd.daemon.notes import refuse_moved
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_manifest, swarm_of_state
 from swarmd.dht.addresses import check_addresses
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import OtherSwarm, SwarmdError
 from swarmd.http_server import is_loopback, parse_listen
-from swarmd.manifest import Manifest, Recipe, read_manifest, recipe_of
+from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.logging.secret_locations import secret_values, slots_of
 from swarmd.secret_files import CREDENTIAL
 from swarmd.swarms.registry import check_kind
@@ -26,14 +26,14 @@ EXAMPLE_PORT = 8800
 MANIFEST = "swarm.toml"  # that `swarmd swarm new` leaves beside the configuration
 SWARM_KEYS = frozenset(SwarmConfig.__struct_fields__)
 
-CONFIG_ABSENT = Kind(
+CONFIG_ABSENT = FindingKind(
     "config.absent",
     "note",
     "No configuration was examined",
     "Only the machine was looked at.",
     "Name a node: `swarmd doctor DIR`, or `--config FILE`. `swarmd init` makes one",
 )
-CONFIG_WRONG = Kind(
+CONFIG_WRONG = FindingKind(
     "config.wrong",
     "error",
     "The configuration cannot be used",
@@ -41,77 +41,77 @@ CONFIG_WRONG = Kind(
     "swarm or a model that is not there.",
     "Correct the key that the evidence names; configs/reference.toml explains each",
 )
-CONFIG_WRITABLE = Kind(
+CONFIG_WRITABLE = FindingKind(
     "config.writable",
     "warning",
     "Others may change the configuration",
     "Whoever can write to it decides what the node runs, and with whose account.",
     "Run `chmod go-w` on the file",
 )
-CONFIG_SECRET = Kind(
+CONFIG_SECRET = FindingKind(
     "config.secret",
     "warning",
     "A secret stands in a file that others may read",
     "A key in a URL can be used by everybody who sees it.",
     "Run `chmod 600` on the file, or put the URLs into a private file and name it as file:PATH",
 )
-CONFIG_SECRET_PLAIN = Kind(
+CONFIG_SECRET_PLAIN = FindingKind(
     "config.plain",
     "note",
     "A secret stands in the configuration itself",
     "It goes wherever the file is copied to.",
     "Put it into a private file of its own and name that as file:PATH",
 )
-WEB_OPEN = Kind(
+WEB_OPEN = FindingKind(
     "config.web",
     "error",
     "The node's page would be open to other machines",
     "It listens on an address that others reach, and has no token.",
     "Set web.listen to 127.0.0.1 and use a tunnel (`ssh -L 8800:127.0.0.1:8800 HOST`), or set web.token",
 )
-SECRET_MISSING = Kind(
+SECRET_MISSING = FindingKind(
     "secrets.missing",
     "error",
     "A file with a secret is missing",
     "What needs it fails: a push, a signer, the account's key.",
     "Make the file, mode 0600, or take the key out of the configuration",
 )
-SECRET_MODE = Kind(
+SECRET_MODE = FindingKind(
     "secrets.mode",
     "error",
     "Others may read a secret",
     "swarmd refuses to use it.",
     "Run `chmod 600` on the file, and change the secret if others can have read it",
 )
-SECRET_OWNER = Kind(
+SECRET_OWNER = FindingKind(
     "secrets.owner",
     "error",
     "A file with a secret belongs to another user",
     "The node cannot read it.",
     "Run the node as that user, or give the file away with `chown`",
 )
-SECRET_CREDENTIAL = Kind(
+SECRET_CREDENTIAL = FindingKind(
     "secrets.credential",
     "note",
     "A secret comes from the service manager",
     "Only a start by systemd has it; it cannot be examined here.",
     "See that the unit has `LoadCredential=` for it",
 )
-DATA_MODE = Kind(
+DATA_MODE = FindingKind(
     "directory.mode",
     "warning",
     "Others may look into the data directory",
     "They can read the log and what the node trained. Keys in it have a mode of their own.",
     "Run `chmod 700` on it",
 )
-DATA_OWNER = Kind(
+DATA_OWNER = FindingKind(
     "directory.owner",
     "error",
     "The data directory belongs to another user",
     "This user cannot run the node there.",
     "Run swarmd as that user, or give the directory away with `chown -R`",
 )
-DATA_CLOSED = Kind(
+DATA_CLOSED = FindingKind(
     "directory.closed",
     "error",
     "The node was moved away from here",
@@ -119,21 +119,21 @@ DATA_CLOSED = Kind(
     "twice.",
     "Run it where it went; the finding says when and where to",
 )
-DATA_OTHER = Kind(
+DATA_OTHER = FindingKind(
     "directory.swarm",
     "error",
     "The data directory is another swarm's",
     "The node refuses to start (code 78): in one log, rounds of two swarms would be taken for each other's.",
     "Use another directory: `swarmd join MANIFEST --dir NEW --identity OLD/identity.key` keeps the identity",
 )
-DATA_RECIPE = Kind(
+DATA_RECIPE = FindingKind(
     "directory.recipe",
     "warning",
     "The configuration is not the manifest's",
     "Those who join by the manifest train something else, or refuse this node's rollouts.",
     "Set the keys to what the manifest says, or make a swarm of its own for another recipe",
 )
-DATA_NEW = Kind(
+DATA_NEW = FindingKind(
     "directory.new",
     "note",
     "The data directory is not there yet",
@@ -272,7 +272,9 @@ def keys_apart(config: Config, manifest: Manifest) -> tuple[str, ...]:
     """Keys in which a node's configuration is not as its swarm's manifest says. Raises ManifestError."""
     own, shared = recipe_of(config), manifest.recipe
     apart = [
-        name for name in Recipe.__struct_fields__ if name != "digest" and getattr(own, name) != getattr(shared, name)
+        name
+        for name in ManifestRecipe.__struct_fields__
+        if name != "digest" and getattr(own, name) != getattr(shared, name)
     ]
     named = tuple(f"swarm.{name}" if name in SWARM_KEYS else f"training.{name}" for name in apart)
     if config.swarm.id != manifest.id:

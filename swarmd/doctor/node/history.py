@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import LogDamaged, LogForeign, LogNewer, NotFoundError
-from swarmd.eventlog.offline.check import Soundness, check_log
+from swarmd.eventlog.offline.check import LogCheck, check_log
 from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.segment import first_seq_of, list_segments
@@ -21,49 +21,49 @@ BUDGET_SHARE = 1.25  # the log may be over its budget by what came since the new
 QUIET_S = 3600.0  # a running node writes sooner: stages end, peers report, deadlines pass
 EVENTS_WITHOUT_SNAPSHOT = 100_000
 
-LOG_DAMAGED = Kind(
+LOG_DAMAGED = FindingKind(
     "log.damaged",
     "error",
     "The event log is damaged",
     "The node refuses to start with it (code 65): what it did is no longer certain.",
     "Restore the file from a copy, or begin with an empty data directory and the same identity",
 )
-LOG_NEWER = Kind(
+LOG_NEWER = FindingKind(
     "log.newer",
     "error",
     "The event log was written by a newer swarmd",
     "This version cannot read it and ends with code 65. Nothing is changed in it.",
     "Install the version that wrote it, or a later one",
 )
-LOG_FOREIGN = Kind(
+LOG_FOREIGN = FindingKind(
     "log.foreign",
     "error",
     "The event log, or a part of it, is another node's",
     "The node refuses to start with it (code 65).",
     "Name the right data directory, or take the foreign files out",
 )
-LOG_TORN = Kind(
+LOG_TORN = FindingKind(
     "log.torn",
     "note",
     "The log ends in an unfinished write",
     "The node was killed while it wrote, or writes at this moment. Nothing that it acted on is lost.",
     "Nothing: the next start cuts it off",
 )
-LOG_LARGE = Kind(
+LOG_LARGE = FindingKind(
     "log.large",
     "warning",
     "The log is over its budget",
     "Old segments go only where a snapshot stands in for them, and there is none that does.",
     "Restart the node, which makes a snapshot; `swarmd log verify` names one that is bad",
 )
-LOG_QUIET = Kind(
+LOG_QUIET = FindingKind(
     "log.quiet",
     "warning",
     "The node runs, and its log is silent",
     "Nothing has happened to it for long: no stage, no report, no deadline.",
     "`swarmd status` says what it waits for; look whether the coordinator still runs",
 )
-LOG_SLOW = Kind(
+LOG_SLOW = FindingKind(
     "log.snapshots",
     "note",
     "A long log has no snapshot",
@@ -96,7 +96,7 @@ async def check_log_health(subject: Subject) -> list[Finding]:
     ]
 
 
-def examine_log(events: Path, last_only: bool) -> Soundness:
+def examine_log(events: Path, last_only: bool) -> LogCheck:
     """As `swarmd log verify`, or for a large log the same of the last segment. Raises LogDamaged."""
     if not last_only:
         return check_log(events)
@@ -106,12 +106,12 @@ def examine_log(events: Path, last_only: bool) -> Soundness:
         for commit in reader.read():
             count, commits = count + len(commit.events), commits + 1
         snapshots = len(list_snapshots(events))
-        return Soundness(
+        return LogCheck(
             reader.node, first, reader.next_seq, count, commits, reader.segments, snapshots, reader.torn_bytes
         )
 
 
-def _judge(subject: Subject, sound: Soundness, size: int) -> list[Finding]:
+def _judge(subject: Subject, sound: LogCheck, size: int) -> list[Finding]:
     storage, found = subject.whole[0].storage, []
     if sound.torn_bytes:
         found.append(LOG_TORN.found(f"its last {sound.torn_bytes} bytes"))

@@ -13,7 +13,7 @@ import psutil
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.identity.backup_notes import last_backup, note_of
 from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identity
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
@@ -24,14 +24,14 @@ KEY_NAMES = ("identity.key", "swarm.pem")
 NEIGHBOURS_MAX = 256  # directories beside the data directory that are searched for the same key
 SERVICE_DIRECTORY = Path("/var/lib")
 
-KEY_NEW = Kind(
+KEY_NEW = FindingKind(
     "identity.new",
     "note",
     "There is no identity yet",
     "The first start makes one in the new data directory.",
     "Make a copy of it after the first start: `swarmd identity backup`",
 )
-KEY_LOST = Kind(
+KEY_LOST = FindingKind(
     "identity.lost",
     "warning",
     "The identity seems to be lost",
@@ -39,68 +39,68 @@ KEY_LOST = Kind(
     "one.",
     "Bring it back with `swarmd identity restore BACKUP FILE` before the next start",
 )
-KEY_MISSING = Kind(
+KEY_MISSING = FindingKind(
     "identity.missing",
     "error",
     "The identity is missing",
     "The node refuses to start: a new key would be another node, without the standing of this one.",
     "Bring it back with `swarmd identity restore BACKUP FILE`, or name the right data directory",
 )
-KEY_MODE = Kind(
+KEY_MODE = FindingKind(
     "identity.mode",
     "error",
     "Others may read the identity",
     "Whoever has the key file is the peer. The node refuses to start with it (code 77).",
     "Run `chmod 600 FILE`; if others can have copied it, begin with a new identity",
 )
-KEY_OWNER = Kind(
+KEY_OWNER = FindingKind(
     "identity.owner",
     "error",
     "The identity belongs to another user",
     "The node cannot read it and ends with code 77.",
     "Run the node as that user, or give the file away with `chown`",
 )
-KEY_DAMAGED = Kind(
+KEY_DAMAGED = FindingKind(
     "identity.damaged",
     "error",
     "The identity is damaged or no key",
     "The node ends with code 65.",
     "Bring it back with `swarmd identity restore BACKUP FILE`",
 )
-KEY_OTHER = Kind(
+KEY_OTHER = FindingKind(
     "identity.other",
     "error",
     "The identity is another peer's",
     "The node refuses to run under a peer id that the configuration or the log does not have.",
     "Put the right key there (`swarmd identity restore`), or correct dht.peer if the other one is meant",
 )
-KEY_REUSED = Kind(
+KEY_REUSED = FindingKind(
     "identity.reused",
     "error",
     "Another node on this machine has the same identity",
     "One identity runs one node: the second one ends with code 79, and both together harm each other's records.",
     "Keep one of them; make the other a new identity in a data directory of its own",
 )
-KEY_EXPOSED = Kind(
+KEY_EXPOSED = FindingKind(
     "identity.exposed",
     "warning",
     "Others may replace the identity",
     "Its directory may be written to by others, who could put another key in its place.",
     "Run `chmod go-w` on the directory",
 )
-KEY_UNPINNED = Kind(
+KEY_UNPINNED = FindingKind(
     "identity.unpinned",
     "note",
     "The identity is not pinned",
     "With a wrong path or an unmounted disk a node with a new data directory would make itself a new identity.",
 )
-KEY_UNSAVED = Kind(
+KEY_UNSAVED = FindingKind(
     "identity.backup",
     "note",
     "No backup of the identity is known",
     "Rewards and registrations belong to the peer id, and no one can make a lost key again.",
 )
-KEY_SAVED_ELSEWHERE = Kind(
+KEY_SAVED_ELSEWHERE = FindingKind(
     "identity.backup-same-disk",
     "note",
     "The backup lies on the same disk as the identity",

@@ -4,42 +4,42 @@ from __future__ import annotations
 
 from swarmd import __version__
 from swarmd.daemon.leftovers import find_leftovers, node_tag
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.node.keys import read_key
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.observe.layers import Layer
 from swarmd.observe.status import Status
 
-DAEMON_DOWN = Kind(
+DAEMON_DOWN = FindingKind(
     "daemon.down",
     "note",
     "The node does not run",
     "It takes part in no round.",
     "Start it: `swarmd run --config FILE`, or `systemctl start` and its unit",
 )
-DAEMON_MUTE = Kind(
+DAEMON_MUTE = FindingKind(
     "daemon.mute",
     "error",
     "The daemon does not answer",
     "A process listens on the control socket and says nothing, or something else than a status.",
     "Restart the node; nothing is lost",
 )
-DAEMON_UNWELL = Kind(
+DAEMON_UNWELL = FindingKind(
     "daemon.unwell",
     "warning",
     "A layer of the node is not well",
     "Rounds may be missed while it stays so. The layer says what it waits for.",
     "`swarmd status` shows all layers; a layer that only starts is well in a minute",
 )
-DAEMON_VERSION = Kind(
+DAEMON_VERSION = FindingKind(
     "daemon.version",
     "warning",
     "The daemon runs another version than is installed",
     "swarmd was changed under it: its workers, when they are started again, are of the new version.",
     "Restart the node",
 )
-LEFTOVERS = Kind(
+LEFTOVERS = FindingKind(
     "leftovers.alive",
     "warning",
     "Processes of an earlier life are still there",

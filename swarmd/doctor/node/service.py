@@ -6,24 +6,24 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
-from swarmd.units.plan import INSTANCE, Place, find_place
-from swarmd.units.reading import Difference, drift
+from swarmd.units.plan import INSTANCE, ServicePaths, find_place
+from swarmd.units.reading import UnitDifference, drift
 
 SHOWN_MAX = 6  # differences in one finding
 VALUE_LENGTH_MAX = 80
 
-UNIT_DRIFTED = Kind(
+UNIT_DRIFTED = FindingKind(
     "unit.drift",
     "warning",
     "The service is not what this swarmd would install",
     "The unit was changed, or is of another version: limits, hardening, or what is restarted may not be as documented.",
     "Compare with `swarmd service show`; changes of your own belong into a drop-in of another name",
 )
-UNIT_UNREAD = Kind(
+UNIT_UNREAD = FindingKind(
     "unit.unread",
     "note",
     "The service could not be compared",
@@ -42,7 +42,7 @@ async def check_unit(subject: Subject) -> list[Finding]:
     return found or [well("unit", "Service", f"{', '.join(place.unit for place in places)}: as this swarmd writes it")]
 
 
-def places_of(config: Path) -> Iterator[Place]:
+def places_of(config: Path) -> Iterator[ServicePaths]:
     """Where a service of this configuration would lie: the system's and the user's, the one node's or an instance's."""
     for user in (False, True):
         names = ["", config.stem] if INSTANCE.fullmatch(config.stem) else [""]
@@ -52,7 +52,7 @@ def places_of(config: Path) -> Iterator[Place]:
                 yield place
 
 
-def _compare(place: Place) -> list[Finding]:
+def _compare(place: ServicePaths) -> list[Finding]:
     try:
         differences = drift(place)
     except (SwarmdError, OSError) as error:
@@ -64,7 +64,7 @@ def _compare(place: Place) -> list[Finding]:
     return [UNIT_DRIFTED.found(f"{place.unit}: {told}{more}", differences[0].fix)]
 
 
-def _told(difference: Difference) -> str:
+def _told(difference: UnitDifference) -> str:
     if not difference.setting:
         return f"{difference.file} is missing"
     here, wanted = _short(difference.installed), _short(difference.expected)

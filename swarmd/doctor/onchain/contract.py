@@ -15,7 +15,7 @@ from swarmd.chain.keystore import load_account
 from swarmd.config import ChainConfig
 from swarmd.core.state import Chain
 from swarmd.core.values import day_of
-from swarmd.doctor.finding import Finding, Kind, well
+from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.node.keys import read_key
 from swarmd.doctor.onchain.seen import CALL_S
 from swarmd.doctor.subject import Subject
@@ -42,89 +42,89 @@ from swarmd.gas import (
 )
 from swarmd.secret_files import CREDENTIAL
 
-CONTRACT_MISSING = Kind(
+CONTRACT_MISSING = FindingKind(
     "contract.missing",
     "error",
     "There is no such contract",
     "The node ends with code 80.",
     "Compare chain.contract and chain.chain_id with the swarm's manifest",
 )
-CONTRACT_STAGES = Kind(
+CONTRACT_STAGES = FindingKind(
     "contract.stages",
     "error",
     "The contract counts other stages",
     "Rounds there have another number of stages than this kind of swarm; the node ends with code 80.",
     "Compare [chain] and [swarm] with the swarm's manifest",
 )
-CONTRACT_PLAIN = Kind(
+CONTRACT_PLAIN = FindingKind(
     "contract.plain",
     "note",
     "The contract has no round policy",
     "It is one of upstream's: only its stage manager moves the rounds on.",
 )
-CONTRACT_RESET = Kind(
+CONTRACT_RESET = FindingKind(
     "contract.reset",
     "error",
     "The chain was reset, or is another one",
     "This node's log began on a chain with another first block. It ends with code 80 and signs nothing.",
     "See that chain.rpc is right; on a chain that was reset on purpose begin with an empty data directory",
 )
-CONTRACT_UNREAD = Kind(
+CONTRACT_UNREAD = FindingKind(
     "contract.unread",
     "warning",
     "The contract could not be read",
     "The endpoints answer, but not to this.",
     "Try again; if it stays so, name another endpoint",
 )
-ACCOUNT_CLOSED = Kind(
+ACCOUNT_CLOSED = FindingKind(
     "account.keystore",
     "error",
     "The account's key cannot be used",
     "Nothing can be submitted; the node ends with code 65, 66 or 77.",
     "Correct chain.keystore and chain.passphrase, or restore the files from a copy",
 )
-ACCOUNT_POOR = Kind(
+ACCOUNT_POOR = FindingKind(
     "account.empty",
     "error",
     "The account cannot pay",
     "Registration, rewards and votes wait until it has coins. No restart is needed then.",
     "Send it coins",
 )
-ACCOUNT_LOW = Kind(
+ACCOUNT_LOW = FindingKind(
     "account.low",
     "warning",
     "The account will soon be unable to pay",
     "It has coins for a few rounds only, by the present price of gas.",
     "Send it coins",
 )
-ACCOUNT_BUDGET = Kind(
+ACCOUNT_BUDGET = FindingKind(
     "account.budget",
     "warning",
     "The day's budget of gas is too small, or nearly spent",
     "What it has no room for waits until 00:00 UTC; rewards of rounds that are over by then are lost.",
     "Raise chain.fees.day_coins_max and restart",
 )
-ACCOUNT_DEAR = Kind(
+ACCOUNT_DEAR = FindingKind(
     "account.fees",
     "warning",
     "Gas is dearer than the configuration allows",
     "Submissions wait until it is cheaper.",
     "Wait, or raise chain.fees.max_gwei and restart",
 )
-ACCOUNT_FOREIGN = Kind(
+ACCOUNT_FOREIGN = FindingKind(
     "account.registered",
     "error",
     "The peer id is registered to another account",
     "A registration is for ever: only that account can submit for this peer id. The node ends with code 80.",
     "Use the account that the evidence names; if its key is lost, begin with a new identity",
 )
-ACCOUNT_NEW = Kind(
+ACCOUNT_NEW = FindingKind(
     "account.unregistered",
     "note",
     "The peer id is not registered yet",
     "The node registers by itself when it runs, as soon as it may and can pay.",
 )
-ACCOUNT_BARRED = Kind(
+ACCOUNT_BARRED = FindingKind(
     "account.allowed",
     "error",
     "The peer id is not on the allow-list",

@@ -10,7 +10,7 @@ import msgspec
 from swarmd.chain.endpoints.endpoint import Throttled, endpoint_of
 from swarmd.chain.endpoints.urls import name_of, read_urls
 from swarmd.chain.fees import quantity
-from swarmd.chain.watching.blocks import Header
+from swarmd.chain.watching.blocks import BlockHeader
 from swarmd.config import ChainConfig
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import EndpointFailed, RpcRefused
@@ -18,7 +18,7 @@ from swarmd.errors import EndpointFailed, RpcRefused
 CALL_S = 8.0  # every call of the doctor ends within this, or the configured time where that is shorter
 
 
-class Seen(msgspec.Struct, frozen=True):
+class EndpointReplies(msgspec.Struct, frozen=True):
     """What one endpoint said."""
 
     url: str
@@ -31,7 +31,7 @@ class Seen(msgspec.Struct, frozen=True):
     throttled: bool = False
 
 
-async def look_at(chain: ChainConfig, root: Path) -> list[Seen]:
+async def look_at(chain: ChainConfig, root: Path) -> list[EndpointReplies]:
     """Ask every endpoint for its chain, its head and its first block.
 
     Args:
@@ -45,16 +45,16 @@ async def look_at(chain: ChainConfig, root: Path) -> list[Seen]:
     return list(await asyncio.gather(*(_look_at_one(url, call_s) for url in urls)))
 
 
-async def _look_at_one(url: str, call_s: float) -> Seen:
-    endpoint, seen = endpoint_of(url, call_s), Seen(url, name_of(url))
+async def _look_at_one(url: str, call_s: float) -> EndpointReplies:
+    endpoint, seen = endpoint_of(url, call_s), EndpointReplies(url, name_of(url))
     try:
         chain_id = quantity(await endpoint.ask("eth_chainId", [], str), "chain id")
-        head = (await endpoint.ask("eth_getBlockByNumber", ["latest", False], Header)).ref()
-        genesis = await endpoint.ask("eth_getBlockByNumber", ["0x0", False], Header)
+        head = (await endpoint.ask("eth_getBlockByNumber", ["latest", False], BlockHeader)).ref()
+        genesis = await endpoint.ask("eth_getBlockByNumber", ["0x0", False], BlockHeader)
     except Throttled as error:
         return msgspec.structs.replace(seen, failure=error.message, throttled=True)
     except (EndpointFailed, RpcRefused) as error:
         return msgspec.structs.replace(seen, failure=f"{seen.name}: {error.message}")
     finally:
         await endpoint.close()
-    return Seen(url, seen.name, chain_id, head.number, head.at, genesis.hash)
+    return EndpointReplies(url, seen.name, chain_id, head.number, head.at, genesis.hash)

@@ -12,7 +12,7 @@ from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snapshot
 
 
-class Soundness(msgspec.Struct, frozen=True):
+class LogCheck(msgspec.Struct, frozen=True):
     """What was checked.
 
     Attributes:
@@ -29,7 +29,7 @@ class Soundness(msgspec.Struct, frozen=True):
     torn_bytes: int
 
 
-def check_log(directory: Path) -> Soundness:
+def check_log(directory: Path) -> LogCheck:
     """Check frames, sequence numbers, the chain of segments, and snapshots.
 
     Raises:
@@ -46,7 +46,7 @@ def check_log(directory: Path) -> Soundness:
         snapshots = list_snapshots(directory)
         for path in snapshots:
             read_snapshot(path, reader.node, RULES)
-        return Soundness(
+        return LogCheck(
             reader.node,
             from_seq,
             reader.next_seq,

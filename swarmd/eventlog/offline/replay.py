@@ -19,7 +19,7 @@ from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import Base, commits_from, fold_commit, node_of, oldest_base
 from swarmd.eventlog.offline.changes import Change, changes_between
 from swarmd.eventlog.offline.text import command_line
-from swarmd.eventlog.offline.what_if import Supposed
+from swarmd.eventlog.offline.what_if import SettingsOverride
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, read_snapshot, snapshot_seq
 
 Watch = Callable[[Iterator[Commit]], Iterator[Commit]]
@@ -41,7 +41,7 @@ class Verified(msgspec.Struct, frozen=True):
     snapshots: int = 0
 
 
-class Difference(msgspec.Struct, frozen=True):
+class CommandDifference(msgspec.Struct, frozen=True):
     """The first commit whose commands come out otherwise than they did."""
 
     seq: int
@@ -72,7 +72,7 @@ def verify(directory: Path, watch: Watch = iter) -> Verified:
         if commit.rules not in REPRODUCES:
             unchecked += 1
         elif (got := digest_commands(commands)) != commit.commands_digest:
-            raise CommitDiffers(Difference(commit.seq, commit.events, commit.commands_digest, got, commands))
+            raise CommitDiffers(CommandDifference(commit.seq, commit.events, commit.commands_digest, got, commands))
         events += len(commit.events)
         commits += 1
         end_seq = commit.end_seq
@@ -83,7 +83,7 @@ def verify(directory: Path, watch: Watch = iter) -> Verified:
 class CommitDiffers(ReplayDifference):
     """A commit's commands come out otherwise than they did."""
 
-    def __init__(self, difference: Difference) -> None:
+    def __init__(self, difference: CommandDifference) -> None:
         tags = ", ".join(map(tag_of, difference.events))
         issued = "; ".join(map(command_line, difference.commands)) or "none"
         count = len(difference.events)
@@ -119,7 +119,7 @@ def _compare_snapshot(directory: Path, snapshots: dict[int, bytes], seq: int, fo
 # --- other charts, other settings ---
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class StepOutcome(msgspec.Struct, frozen=True):
     """What one side made of an event; `refused` says why it could not."""
 
     changes: tuple[Change, ...] = ()
@@ -133,8 +133,8 @@ class Divergence(msgspec.Struct, frozen=True):
     seq: int
     at: float
     event: Event
-    here: Outcome
-    there: Outcome
+    here: StepOutcome
+    there: StepOutcome
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -164,22 +164,24 @@ class _Side:
         self.step = step
         self.commands: Counter[str] = Counter()
 
-    def apply(self, envelope: Envelope) -> Outcome:
+    def apply(self, envelope: Envelope) -> StepOutcome:
         before = self.state
         try:
             applied = apply(before, envelope, self.step)
         except (SwarmdError, AssertionError, LookupError) as error:
-            return Outcome(refused=f"{type(error).__name__}: {error}")
+            return StepOutcome(refused=f"{type(error).__name__}: {error}")
         self.state, commands = applied.after, applied.commands
         self.commands.update(str(type(command).__struct_config__.tag) for command in commands)
-        return Outcome((), commands) if self.state is before else Outcome(_changes(before, self.state), commands)
+        return (
+            StepOutcome((), commands) if self.state is before else StepOutcome(_changes(before, self.state), commands)
+        )
 
 
-NOTHING_SUPPOSED = Supposed({})
+NOTHING_SUPPOSED = SettingsOverride({})
 
 
 def compare(
-    directory: Path, other: StepRule = step, watch: Watch = iter, supposed: Supposed = NOTHING_SUPPOSED
+    directory: Path, other: StepRule = step, watch: Watch = iter, supposed: SettingsOverride = NOTHING_SUPPOSED
 ) -> Comparison:
     """Fold a log as it was, and under other charts or settings. Both sides are told the same events.
 

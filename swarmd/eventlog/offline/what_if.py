@@ -30,7 +30,7 @@ def _keys() -> tuple[str, ...]:
 KEYS = _keys()
 
 
-class Supposed:
+class SettingsOverride:
     """Settings by their keys in a configuration, in place of those of a log.
 
     Raises ConfigError for a key that no log has, or a value that a configuration would not take.

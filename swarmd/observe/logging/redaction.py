@@ -49,7 +49,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 Processor = Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]
 
 
-class Cover:
+class Redactor:
     """Gives texts without what is known to be a secret, or looks like one.
 
     Args:
@@ -94,7 +94,7 @@ class Cover:
 
 def redacting(secrets: Iterable[str] = ()) -> Processor:
     """A structlog processor that gives the line without its secrets; `secrets` are those known by their text."""
-    cover = Cover(secrets)
+    cover = Redactor(secrets)
 
     def redact(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         for name in list(fields):

@@ -21,7 +21,7 @@ import msgspec
 from swarmd.config import Config
 from swarmd.errors import SwarmdError
 from swarmd.observe.logging.redaction import SECRET_CHARACTERS_MIN, address_secrets
-from swarmd.secret_files import Kind, locate_secret
+from swarmd.secret_files import SecretKind, locate_secret
 
 SECRET_BYTES_MAX = 64 * 1024
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
@@ -32,12 +32,12 @@ ED25519_FILE_BYTES = 68
 Part = Literal["network", "trainer", "chain", "web"]  # a process beside the daemon
 Form = Literal["text", "addresses", "keystore", "key"]
 
-_ANY = Kind("secret", SwarmdError, SECRET_BYTES_MAX)
+_ANY = SecretKind("secret", SwarmdError, SECRET_BYTES_MAX)
 _SECRET_VARIABLE = re.compile(r"(?i)token(?!iz)|secret|passw|passphrase|mnemonic|(?:api|private|access)_?key|_key$")
 _CIPHERTEXT = re.compile(r"\"ciphertext\"\s*:\s*\"(?:0x)?([0-9a-fA-F]{16,})\"")
 
 
-class Slot(NamedTuple):
+class SecretLocation(NamedTuple):
     """One place: `key` of the configuration, and the file or credential that it names."""
 
     key: str
@@ -46,21 +46,21 @@ class Slot(NamedTuple):
     signs: bool = False  # it is, or opens, a key that signs
 
 
-def slots_of(config: Config) -> list[Slot]:
+def slots_of(config: Config) -> list[SecretLocation]:
     """The files and credentials that a configuration names for its secrets."""
     found = [
-        Slot("dht.identity", config.dht.identity, "key", signs=True),
-        Slot("results.hub.token", config.results.hub.token),
-        Slot("training.reference.token", config.training.reference.token),
-        Slot("web.token", config.web.token),
-        Slot("notify.telegram_token", config.notify.telegram_token),
-        Slot("notify.webhook", _file_in(config.notify.webhook), "addresses"),
+        SecretLocation("dht.identity", config.dht.identity, "key", signs=True),
+        SecretLocation("results.hub.token", config.results.hub.token),
+        SecretLocation("training.reference.token", config.training.reference.token),
+        SecretLocation("web.token", config.web.token),
+        SecretLocation("notify.telegram_token", config.notify.telegram_token),
+        SecretLocation("notify.webhook", _file_in(config.notify.webhook), "addresses"),
     ]
     if config.chain is not None:
-        found.append(Slot("chain.proxy.token", config.chain.proxy.token))
-        found.append(Slot("chain.passphrase", config.chain.passphrase, signs=True))
-        found.append(Slot("chain.keystore", config.chain.keystore, "keystore", signs=True))
-        found += [Slot("chain.rpc", _file_in(url), "addresses") for url in config.chain.rpc]
+        found.append(SecretLocation("chain.proxy.token", config.chain.proxy.token))
+        found.append(SecretLocation("chain.passphrase", config.chain.passphrase, signs=True))
+        found.append(SecretLocation("chain.keystore", config.chain.keystore, "keystore", signs=True))
+        found += [SecretLocation("chain.rpc", _file_in(url), "addresses") for url in config.chain.rpc]
     return [slot for slot in found if slot.named]
 
 
@@ -136,7 +136,7 @@ def _spellings(text: str) -> Iterator[str]:
     yield from {text, unquote(text), quote(text), quote(text, safe=""), json.dumps(text)[1:-1]}
 
 
-def _texts(slot: Slot, root: Path) -> Iterator[str]:
+def _texts(slot: SecretLocation, root: Path) -> Iterator[str]:
     with contextlib.suppress(SwarmdError, OSError, UnicodeDecodeError):
         content = _read(locate_secret(slot.named, root, _ANY).path)
         if slot.form == "key":

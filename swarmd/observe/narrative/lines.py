@@ -17,7 +17,7 @@ from swarmd.core.events import (
     Envelope,
     Equivocated,
     Event,
-    Fact,
+    EventBase,
     LeaderboardPublished,
     LeaderboardSeen,
     LinkDegraded,
@@ -79,7 +79,7 @@ class EventLine(msgspec.Struct, frozen=True):
 
 
 # Level, and words with the event's fields. An event that changed nothing is told at "debug", unless it is a warning.
-_WORDS: dict[type[Fact], tuple[str, str]] = {
+_WORDS: dict[type[EventBase], tuple[str, str]] = {
     NodeStarted: ("info", "node started as {settings.role} of swarm {settings.swarm}"),
     StopRequested: ("info", "stop requested: {reason}"),
     NodeStopped: ("info", "node stopped: {reason}"),

@@ -1,8 +1,8 @@
 """The story of one round in sentences, with its causes, told from the event log alone.
 
-`Teller` is a projection of the log that keeps what belongs to the round: from the moment the swarm reached it to the
-moment this node went past it, the troubles since the last trained stage before, and, later, what the chain made of the
-node's submissions. Its memory is bounded, whatever the log's length.
+`StoryTeller` is a projection of the log that keeps what belongs to the round: from the moment the swarm reached it to
+the moment this node went past it, the troubles since the last trained stage before, and, later, what the chain made of
+the node's submissions. Its memory is bounded, whatever the log's length.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Story(msgspec.Struct, frozen=True):
     unread: str = ""
 
 
-class Teller:
+class StoryTeller:
     """Listens to a log and tells the story of one round."""
 
     def __init__(self, round: int) -> None:

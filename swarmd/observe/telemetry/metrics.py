@@ -17,12 +17,12 @@ from swarmd.config import Config
 from swarmd.core.applied import Applied
 from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
-from swarmd.observe.disk import Disk, measure_disk
-from swarmd.observe.health import Progress, live, productive, ready
+from swarmd.observe.disk import DiskUsage, measure_disk
+from swarmd.observe.health import NodeProgress, live, productive, ready
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry import labels, readings
 from swarmd.observe.telemetry.outcomes import Count, Outcomes, counter_of, progress_of
-from swarmd.observe.telemetry.readings import Limits
+from swarmd.observe.telemetry.readings import ConfiguredLimits
 from swarmd.paths import DataPaths
 
 DISK_LOOK_S = 15.0  # at most one look at the disk in so long, however often the figures are asked for
@@ -46,18 +46,21 @@ class Metrics:
     """
 
     def __init__(
-        self, paths: DataPaths | None = None, limits: Limits | None = None, clock: Callable[[], float] = time.time
+        self,
+        paths: DataPaths | None = None,
+        limits: ConfiguredLimits | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._paths = paths
-        self._limits = limits or Limits()
+        self._limits = limits or ConfiguredLimits()
         self._clock = clock
         self._outcomes = Outcomes()
-        self._disk: tuple[float, Disk] | None = None
+        self._disk: tuple[float, DiskUsage] | None = None
         self._own = CollectorRegistry()
         self._notifications = counter_of("notifications", NOTIFICATIONS, self._own)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> NodeProgress:
         """What the node got done in its present life, for `swarmd.observe.health.productive`."""
         return self._outcomes.progress
 
@@ -72,7 +75,7 @@ class Metrics:
     def apply(self, applied: Applied) -> None:
         """Count an event. Never fails on an event that a log may hold."""
         if isinstance(applied.event, NodeStarted):
-            self._outcomes = Outcomes(Progress(started_at=applied.at))
+            self._outcomes = Outcomes(NodeProgress(started_at=applied.at))
         self._outcomes.apply(applied)
 
     def count_notification(self, sender: str, sent: bool) -> None:
@@ -115,7 +118,7 @@ class Metrics:
         if self._paths is not None:
             yield from readings.read_memory(status)
 
-    def _look(self, paths: DataPaths, now: float) -> Disk:
+    def _look(self, paths: DataPaths, now: float) -> DiskUsage:
         known = self._disk
         if known is not None and 0 <= now - known[0] < DISK_LOOK_S:
             return known[1]
@@ -124,10 +127,10 @@ class Metrics:
         return disk
 
 
-def limits_of(config: Config) -> Limits:
+def limits_of(config: Config) -> ConfiguredLimits:
     """What a node's configuration allows."""
     storage = config.storage
-    return Limits(
+    return ConfiguredLimits(
         log_bytes=storage.log_bytes_max,
         blob_bytes=storage.blob_bytes_max,
         free_bytes=storage.free_bytes_min,

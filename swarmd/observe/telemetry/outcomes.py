@@ -21,7 +21,7 @@ from swarmd.core.events import (
     CommandFailed,
     Envelope,
     Equivocated,
-    Fact,
+    EventBase,
     ModelPushed,
     NodeStarted,
     ReportPublished,
@@ -33,7 +33,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
-from swarmd.observe.health import Progress
+from swarmd.observe.health import NodeProgress
 from swarmd.observe.telemetry import labels
 
 PART_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)  # bounds of buckets
@@ -107,9 +107,9 @@ class Outcomes:
         progress: what health is judged by besides the status.
     """
 
-    def __init__(self, progress: Progress | None = None) -> None:
+    def __init__(self, progress: NodeProgress | None = None) -> None:
         registry = self._registry = CollectorRegistry()
-        self.progress = progress or Progress()
+        self.progress = progress or NodeProgress()
         self._counters = {name: counter_of(name, count, registry) for name, count in COUNTERS.items()}
         self.part_seconds = Histogram(
             "swarmd_stage_part_seconds",
@@ -161,14 +161,14 @@ class Outcomes:
             progress.submits = _submits(after)
 
 
-def progress_of(state: State) -> Progress:
+def progress_of(state: State) -> NodeProgress:
     """What a state tells of a life whose beginning the log does not have any more.
 
     When it trained last is not among it: the last change of state, which is later by a stage at most, counts for that.
     """
     confirmed: dict[str, float] = {each.kind: each.since for each in state.submissions if each.chart == "confirmed"}
     trained = state.done >= (0, 0) and state.since > state.started_at
-    return Progress(
+    return NodeProgress(
         started_at=state.started_at,
         trained_at=state.since if trained else 0.0,
         confirmed_at=confirmed,
@@ -278,7 +278,7 @@ def _on_model_pushed(to: Outcomes, event: ModelPushed, before: State, after: Sta
     to.count("model_pushes", labels.OUTCOMES[bool(event.error)])
 
 
-_RULES: dict[type[Fact], Callable[[Outcomes, Any, State, State], None]] = {
+_RULES: dict[type[EventBase], Callable[[Outcomes, Any, State, State], None]] = {
     StageTrained: _on_stage_trained,
     TrainingCancelled: lambda to, *_: to.count("stages_cancelled"),
     ReportPublished: lambda to, *_: to.count("reports_published"),

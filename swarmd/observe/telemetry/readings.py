@@ -10,8 +10,8 @@ import msgspec
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from swarmd import __version__
-from swarmd.observe.disk import Disk
-from swarmd.observe.health import Health, Progress
+from swarmd.observe.disk import DiskUsage
+from swarmd.observe.health import Health, NodeProgress
 from swarmd.observe.layers import Layer, LayerName, WorkerStatus
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import Status
@@ -20,7 +20,7 @@ from swarmd.observe.telemetry import labels
 Reading = tuple[str, tuple[str, ...], float]  # name without its prefix, label values, value
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ConfiguredLimits(msgspec.Struct, frozen=True):
     """Bounds that the node's configuration sets; 0 for none."""
 
     log_bytes: int = 0
@@ -202,7 +202,7 @@ def _submissions(submissions: SubmissionsStatus) -> Iterator[Reading]:
         yield "submission_oldest_seconds", (), submissions.oldest_s
 
 
-def read_progress(progress: Progress) -> Iterator[Reading]:
+def read_progress(progress: NodeProgress) -> Iterator[Reading]:
     """What the node got done in its present life."""
     if progress.started_at:
         yield "start_time_seconds", (), progress.started_at
@@ -223,7 +223,7 @@ def read_health(depths: Iterable[tuple[str, Health]]) -> Iterator[Reading]:
         yield "health", (depth,), health.ok
 
 
-def read_disk(disk: Disk, limits: Limits) -> Iterator[Reading]:
+def read_disk(disk: DiskUsage, limits: ConfiguredLimits) -> Iterator[Reading]:
     """What the data directory takes, and how much it may."""
     yield "log_bytes", (), disk.log
     yield "log_segments", (), disk.segments

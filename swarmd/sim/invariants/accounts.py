@@ -24,7 +24,7 @@ from swarmd.core.values import SkipCause
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
     from swarmd.sim.world import World
 
 
@@ -44,7 +44,7 @@ def breaks(event: Event, chart: RoundState) -> bool:
 class Accounts:
     """The rounds of one node, counted from its events alone."""
 
-    def __init__(self, world: World, node: Node) -> None:
+    def __init__(self, world: World, node: SimNode) -> None:
         self.world = world
         self.node = node
         self.trained: dict[int, bool] = {}  # rounds with a trained stage, since the last one accounted for

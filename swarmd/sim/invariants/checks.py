@@ -14,28 +14,28 @@ from swarmd.core.peers.conduct import verdict_of, words_of
 from swarmd.core.state import State
 from swarmd.errors import SwarmdError
 from swarmd.sim.invariants.accounts import Accounts
-from swarmd.sim.invariants.claims import Claims
-from swarmd.sim.invariants.coordinator_model import Chair
+from swarmd.sim.invariants.claims import SubmissionChecks
+from swarmd.sim.invariants.coordinator_model import CoordinatorModel
 from swarmd.sim.invariants.honest import Honest
-from swarmd.sim.invariants.orders import Orders
-from swarmd.sim.invariants.progress import Progress
+from swarmd.sim.invariants.orders import CommandChecks
+from swarmd.sim.invariants.progress import ProgressChecks
 from swarmd.sim.invariants.recovery import Recovery
 from swarmd.sim.invariants.waits import find_stall
-from swarmd.sim.ports.chain import Receipt
-from swarmd.sim.ports.dht import Report
-from swarmd.sim.profile import Profile, draw_profile
+from swarmd.sim.ports.chain import SimReceipt
+from swarmd.sim.ports.dht import SimReport
+from swarmd.sim.profile import SimProfile, draw_profile
 from swarmd.sim.strangers.signed import SignedRecords
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
     from swarmd.sim.world import World
 
 
 class InvariantBroken(SwarmdError):
     """Something that must not happen has happened in a simulated run; the seed and profile repeat it."""
 
-    def __init__(self, seed: int, profile: Profile, time_s: float, where: str, what: str) -> None:
+    def __init__(self, seed: int, profile: SimProfile, time_s: float, where: str, what: str) -> None:
         super().__init__(
             f"seed {seed}, {where}, {time_s:.3f} s after the beginning: {what}",
             f"Repeat it with: {line_of(seed, profile)}",
@@ -44,23 +44,23 @@ class InvariantBroken(SwarmdError):
         self.what = what
 
 
-def line_of(seed: int, profile: Profile) -> str:
+def line_of(seed: int, profile: SimProfile) -> str:
     """The command line that repeats a run."""
     drawn = draw_profile(seed)
     differing = {key: value for key, value in msgspec.structs.asdict(profile).items() if value != getattr(drawn, key)}
     return " ".join([f"swarmd sim --seed {seed}", *(f"--set {key}={value}" for key, value in differing.items())])
 
 
-class Ledger:
+class NodeChecks:
     """The checks of one node: a projection of its journal."""
 
-    def __init__(self, world: World, node: Node) -> None:
+    def __init__(self, world: World, node: SimNode) -> None:
         self.world = world
         self.node = node
         self.accounts = Accounts(world, node)
-        self.orders = Orders(world, node)
-        self.chair = Chair(world, node) if node.settings.coordination is not None else None
-        self.claims = Claims(world, node)
+        self.orders = CommandChecks(world, node)
+        self.chair = CoordinatorModel(world, node) if node.settings.coordination is not None else None
+        self.claims = SubmissionChecks(world, node)
         self.seq = 0  # the fold of the events before `seq` is `state`
         self.state = State()
 
@@ -96,36 +96,36 @@ class Checks:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.ledgers = [Ledger(world, node) for node in world.nodes]
+        self.ledgers = [NodeChecks(world, node) for node in world.nodes]
         self._by_peer = {node.peer: ledger for node, ledger in zip(world.nodes, self.ledgers, strict=True)}
-        self.progress = Progress(world)
+        self.progress = ProgressChecks(world)
         self.recovery = Recovery(world)
         self.honest = Honest(world)
         self.signed = SignedRecords(world)
-        self.reports: dict[tuple[str, int, int], Report] = {}
+        self.reports: dict[tuple[str, int, int], SimReport] = {}
 
-    def forget(self, node: Node) -> None:
+    def forget(self, node: SimNode) -> None:
         """A node goes on from a backup: its own books are those of then. What it has published stays published."""
-        self.ledgers[node.index] = self._by_peer[node.peer] = Ledger(self.world, node)
+        self.ledgers[node.index] = self._by_peer[node.peer] = NodeChecks(self.world, node)
 
-    def last_of(self, node: Node) -> tuple[int, State]:
+    def last_of(self, node: SimNode) -> tuple[int, State]:
         """The state that a node was last known to have, and the sequence number it is the fold up to."""
         ledger = self.ledgers[node.index]
         return ledger.seq, ledger.state
 
-    def on_dispatch(self, node: Node, command: Command) -> None:
+    def on_dispatch(self, node: SimNode, command: Command) -> None:
         """A command goes out."""
         self.signed.on_dispatch(node, command)
         self.ledgers[node.index].orders.on_dispatch(command)
 
-    def on_report(self, node: Node, report: Report) -> None:
+    def on_report(self, node: SimNode, report: SimReport) -> None:
         """A report is published: there is one for each stage, whatever happened in between."""
         seen = report.seen
         known = self.reports.setdefault((seen.peer, seen.round, seen.stage), report)
         if known is not report and known != report:
             self.world.fail(node, f"two reports for round {seen.round}, stage {seen.stage}: {known} and {report}")
 
-    def on_receipt(self, receipt: Receipt) -> None:
+    def on_receipt(self, receipt: SimReceipt) -> None:
         """A block has a transaction."""
         if receipt.tx.submission:
             self._by_peer[receipt.tx.call.peer].claims.on_receipt(receipt)

@@ -15,11 +15,11 @@ from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrep
 from swarmd.core.ids import submission_id
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
 from swarmd.sim.invariants.progress import reachable
-from swarmd.sim.ports.chain import GAS_ALLOWED, GAS_IDLE_ALLOWED, Chain, Receipt, Tx
+from swarmd.sim.ports.chain import GAS_ALLOWED, GAS_IDLE_ALLOWED, SimChain, SimReceipt, Tx
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
     from swarmd.sim.world import World
 
 DRAIN_S = 120.0  # from a claim in a calm world until it is settled
@@ -28,7 +28,7 @@ TWICE = ("RewardAlreadySubmitted", "WinnerAlreadyVoted", "PeerIdAlreadyRegistere
 Place = tuple[int, int]
 
 
-class Claims:
+class SubmissionChecks:
     """The submissions of one node.
 
     Attributes:
@@ -37,7 +37,7 @@ class Claims:
         charts: how far each submission ever intended is, as the state last said.
     """
 
-    def __init__(self, world: World, node: Node) -> None:
+    def __init__(self, world: World, node: SimNode) -> None:
         self.world = world
         self.node = node
         self.trained: dict[Place, float] = {}
@@ -93,7 +93,7 @@ class Claims:
         if 0 < self.world.day_wei_max() < self._spent_wei:
             self._fail(f"it may pay {self._spent_wei} wei, and {self.world.day_wei_max()} is a day's budget")
 
-    def on_receipt(self, receipt: Receipt) -> None:
+    def on_receipt(self, receipt: SimReceipt) -> None:
         """A block has one of this node's transactions."""
         tx, chain = receipt.tx, self._chain
         undisturbed = self._reorgs[tx.hash] == chain.reorgs
@@ -216,7 +216,7 @@ class Claims:
         return kind == "advance" or contract.registration_block(peer) is not None
 
     @property
-    def _chain(self) -> Chain:
+    def _chain(self) -> SimChain:
         assert self.world.chain is not None, "claims are made only where there is a chain"
         return self.world.chain
 

@@ -17,7 +17,7 @@ from swarmd.core.state import Coordination, Member, State
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
     from swarmd.sim.world import World
 
 OPEN: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
@@ -25,10 +25,10 @@ OPEN: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
 _record = msgspec.msgpack.Decoder(tuple[str, int, int, float])
 
 
-class Chair:
+class CoordinatorModel:
     """Follows one coordinator's events."""
 
-    def __init__(self, world: World, node: Node) -> None:
+    def __init__(self, world: World, node: SimNode) -> None:
         self.world = world
         self.node = node
         self.reports: dict[str, float] = {}  # of the open stage

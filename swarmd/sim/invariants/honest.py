@@ -20,7 +20,7 @@ from swarmd.sim.strangers.hostile import is_hostile
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
     from swarmd.sim.world import World
 
 Place = tuple[int, int]
@@ -57,7 +57,7 @@ class Honest:
 
     # --- what happens ---
 
-    def on_no_room(self, node: Node, what: str) -> None:
+    def on_no_room(self, node: SimNode, what: str) -> None:
         """A record was not kept although somebody honest could be reached: then it had no room."""
         self.world.fail(node, f"strangers leave no room for its {what}")
 
@@ -65,7 +65,7 @@ class Honest:
         """An honest report is kept."""
         self._stored.setdefault((seen.peer, (seen.round, seen.stage)), self.world.now)
 
-    def look_at(self, node: Node, applied: Applied) -> None:
+    def look_at(self, node: SimNode, applied: Applied) -> None:
         """Count what strangers make a node write down; nobody honest ends because of them."""
         if self.world.hostile is None:
             return
@@ -91,7 +91,7 @@ class Honest:
         """Whether a node ends for what is no fault of its world; an operator's stop may take a frozen node a while."""
         return self.world.now > self.calm_at - SETTLE_S + SETTLED_S and event.reason != "operator"
 
-    def _count(self, node: Node, event: MemberSeen | MemberLeft | ReportSeen) -> None:
+    def _count(self, node: SimNode, event: MemberSeen | MemberLeft | ReportSeen) -> None:
         if is_hostile(event.peer):
             kind = type(event).__name__
             self.told[node.index][kind] += 1
@@ -133,7 +133,7 @@ class Honest:
             if place[0] > round + NEWCOMER_ROUNDS and peer not in self._credited and self._is_quick(peer):
                 self.world.fail(None, f"{peer} joined in round {round} and is not credited by round {place[0]}")
 
-    def _is_up(self, node: Node) -> bool:
+    def _is_up(self, node: SimNode) -> bool:
         """Whether an honest node has been there for long enough to know everything."""
         link = node.state.link
         return node.running and link.chart == "up" and node.clock() - link.since > NOTICE_S
@@ -153,7 +153,7 @@ class Honest:
             self._check_log(node)
             self._check_sizes(node)
 
-    def _check_log(self, node: Node) -> None:
+    def _check_log(self, node: SimNode) -> None:
         """What strangers made a node write is bounded by time, stages and those who have credit or have worked."""
         told, lasted_s, lives = self.told[node.index], self.world.profile.hours * 3600.0, 1 + node.life
         lives += self.world.counts["worker_exits"]
@@ -181,7 +181,7 @@ class Honest:
         worked = {peer for peer in self.world.works if self._has_worked(peer)}
         return len({peer for peer in self._credited if is_hostile(peer)} | worked)
 
-    def _check_sizes(self, node: Node) -> None:
+    def _check_sizes(self, node: SimNode) -> None:
         worker = node.supervisor.running["network"]
         if isinstance(worker, GuardedNetworkWorker):
             sizes = (len(worker.presences.known), len(worker.rejections.waiting))

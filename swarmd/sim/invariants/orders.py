@@ -25,7 +25,7 @@ from swarmd.core.values import Worker
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
     from swarmd.sim.world import World
 
 Port = Literal["network", "trainer", "chain", "supervisor"]
@@ -39,7 +39,7 @@ PORTS: dict[type, Port] = {
 }
 
 
-class Orders:
+class CommandChecks:
     """The commands of one node.
 
     Attributes:
@@ -48,7 +48,7 @@ class Orders:
             trainer's since it was ready, the chain's and the supervisor's since the daemon started.
     """
 
-    def __init__(self, world: World, node: Node) -> None:
+    def __init__(self, world: World, node: SimNode) -> None:
         self.world = world
         self.node = node
         self.content: dict[str, Command] = {}

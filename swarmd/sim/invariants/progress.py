@@ -25,7 +25,7 @@ from swarmd.core.turn import PENDING_MAX
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
     from swarmd.sim.world import World
 
 MOVES_MAX = 4  # transitions of one chart in one step: trained, published, submitted, announced
@@ -46,7 +46,7 @@ def reachable(chart: Chart[StateT, TriggerT], without: tuple[TriggerT, ...]) -> 
     return reached
 
 
-class Progress:
+class ProgressChecks:
     """Checks of one event's effect on one node's state."""
 
     def __init__(self, world: World) -> None:
@@ -57,7 +57,7 @@ class Progress:
         self.trainer = reachable(charts.trainer, ("exited",))
         self.coordinator = reachable(charts.coordinator, ("restart",))
 
-    def look_at(self, node: Node, applied: Applied) -> None:
+    def look_at(self, node: SimNode, applied: Applied) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
         if after.chart is not before.chart or after.link is not before.link or after.trainer is not before.trainer:
             self._check_charts(node, envelope.event, before, after)
@@ -80,7 +80,7 @@ class Progress:
         if after.rewards is not before.rewards or after.coordination is not before.coordination:
             self._check_sizes(node, after)
 
-    def _check_charts(self, node: Node, event: Event, before: State, after: State) -> None:
+    def _check_charts(self, node: SimNode, event: Event, before: State, after: State) -> None:
         legal = (
             after.chart in self.round[before.chart]
             and after.link.chart in self.link[before.link.chart]
@@ -92,7 +92,7 @@ class Progress:
             self.world.fail(node, f"no chart leads from {here} to {there} on {type(event).__name__}")
 
     def _check_coordinator_chart(
-        self, node: Node, event: Event, before: Coordination | None, after: Coordination | None
+        self, node: SimNode, event: Event, before: Coordination | None, after: Coordination | None
     ) -> None:
         """Only a new life begins the muster again."""
         here, there = before.chart if before else "idle", after.chart if after else "idle"
@@ -100,7 +100,7 @@ class Progress:
         if there not in self.coordinator[here] and not restarts:
             self.world.fail(node, f"no chart leads a coordinator from {here} to {there} on {type(event).__name__}")
 
-    def _check_chain(self, node: Node, event: Event, before: Chain | None, after: Chain) -> None:
+    def _check_chain(self, node: SimNode, event: Event, before: Chain | None, after: Chain) -> None:
         here = before.chart if before else "down"
         restarts = isinstance(event, NodeStarted | WorkerExited | WorkerStartFailed) and after.chart == "down"
         if after.chart not in self.link[here] and not restarts:
@@ -121,22 +121,22 @@ class Progress:
         gone = after.link if event.worker == "network" else after.trainer
         return gone.chart == "down"
 
-    def _check_forward(self, node: Node, what: str, before: tuple[float, ...], after: tuple[float, ...]) -> None:
+    def _check_forward(self, node: SimNode, what: str, before: tuple[float, ...], after: tuple[float, ...]) -> None:
         if after < before:
             self.world.fail(node, f"{what} went back from {before} to {after}")
 
-    def _check_deadlines(self, node: Node, at: float, deadlines: tuple[Deadline, ...]) -> None:
+    def _check_deadlines(self, node: SimNode, at: float, deadlines: tuple[Deadline, ...]) -> None:
         due_at = {deadline.name: deadline.due_at for deadline in deadlines}
         if len(due_at) != len(deadlines) or len(due_at) > DEADLINES_MAX:
             self.world.fail(node, f"deadlines twice or out of bounds: {deadlines}")
         if deadlines and deadlines[-1].due_at > at + DEADLINE_S_MAX:
             self.world.fail(node, f"a deadline lies too far away: {deadlines[-1]}")
 
-    def _check_pending(self, node: Node, pending: tuple[Command, ...]) -> None:
+    def _check_pending(self, node: SimNode, pending: tuple[Command, ...]) -> None:
         if len(pending) > PENDING_MAX or len({command.id for command in pending}) != len(pending):
             self.world.fail(node, f"pending commands twice or out of bounds: {[command.id for command in pending]}")
 
-    def _check_sizes(self, node: Node, after: State) -> None:
+    def _check_sizes(self, node: SimNode, after: State) -> None:
         sized = len(after.skips) <= SKIPS_KEPT and len(after.rewards) <= REWARDS_KEPT
         coordination = after.coordination
         if coordination is not None:

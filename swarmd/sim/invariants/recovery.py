@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from swarmd.core.state import Coordination, State
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
     from swarmd.sim.world import World
 
 PROPAGATION_S = 30.0  # from an announcement until every connected node has heard of it
@@ -65,7 +65,7 @@ class Recovery:
             else:
                 self._check_node(node, coordination)
 
-    def _check_running(self, node: Node) -> None:
+    def _check_running(self, node: SimNode) -> None:
         state = node.state
         if not node.running or state.link.chart != "up":
             self.world.fail(node, f"it is {state.chart}, its link {state.link.chart}, although all faults have ceased")
@@ -74,7 +74,7 @@ class Recovery:
         if state.chain is not None and state.chain.chart != "up":
             self.world.fail(node, f"its chain is {state.chain.chart}, although all faults have ceased")
 
-    def _check_node(self, node: Node, coordination: Coordination | None) -> None:
+    def _check_node(self, node: SimNode, coordination: Coordination | None) -> None:
         assert self.last is not None and self.settled is not None, "the marks are set before"
         state, chain = node.state, node.state.chain
         if state.clock is None or (state.clock.round, state.clock.stage) < self.last:
@@ -91,17 +91,17 @@ class Recovery:
         if chain is not None:
             self.world.checks.ledgers[node.index].claims.check()
 
-    def _check_ended(self, node: Node, state: State) -> None:
+    def _check_ended(self, node: SimNode, state: State) -> None:
         if state.clock is None or not state.clock.final or state.chart not in ("waiting", "round.training"):
             self.world.fail(node, f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
 
-    def _is_waited_for(self, node: Node) -> bool:
+    def _is_waited_for(self, node: SimNode) -> bool:
         """By its own rules a swarm leaves nodes behind that take too long, or that are slower than its quorum."""
         settings = node.settings
         quick = node.pace_s * PACE_MARGIN < min(settings.train_s, self.world.profile.stage_s)
         return quick and self.world.profile.quorum == 1.0
 
-    def _check_credit(self, node: Node, coordination: Coordination) -> None:
+    def _check_credit(self, node: SimNode, coordination: Coordination) -> None:
         assert self.settled is not None, "the marks are set before"
         credited = {member.peer: member.last_round for member in coordination.members}.get(node.peer, -1)
         if credited < self.settled[0]:

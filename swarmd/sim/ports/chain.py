@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from swarmd.chain.watching.logs import Entry
+from swarmd.chain.watching.logs import LogEntry
 from swarmd.core.events import AnyChainLog
 from swarmd.core.values import BlockRef
-from swarmd.sim.ports.contract import Call, Contract, Undo, View
+from swarmd.sim.ports.contract import Call, SimContract, Undo, View
 
 if TYPE_CHECKING:
     from swarmd.sim.world import World
@@ -39,13 +39,13 @@ class Tx(msgspec.Struct, frozen=True):
     tip: int = 0
 
 
-class Spoken(Entry, gc=False):
+class Spoken(LogEntry, gc=False):
     """A log entry, with what it says instead of its encoding."""
 
     said: AnyChainLog | None = None
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class SimReceipt(msgspec.Struct, frozen=True):
     """A transaction that a block of the present branch has; `error` is why the contract took it back."""
 
     tx: Tx
@@ -57,7 +57,7 @@ class Block(msgspec.Struct, frozen=True):
     """One block of the present branch."""
 
     ref: BlockRef
-    receipts: tuple[Receipt, ...]
+    receipts: tuple[SimReceipt, ...]
     entries: tuple[Spoken, ...]
     undo: Undo
 
@@ -84,7 +84,7 @@ def entry_of(said: AnyChainLog, ref: BlockRef, timed: bool) -> Spoken:
     )
 
 
-class Chain:
+class SimChain:
     """What all honest endpoints agree on.
 
     Attributes:
@@ -99,13 +99,13 @@ class Chain:
         furthest: the last round and stage that any branch ever reached.
     """
 
-    def __init__(self, world: World, contract: Contract) -> None:
+    def __init__(self, world: World, contract: SimContract) -> None:
         self.world = world
         self.random = world.random
         self.contract = contract
         genesis = BlockRef(0, "0xgenesis", "", float(int(world.now)))
         self.blocks = [Block(genesis, (), (), [])]
-        self.receipts: dict[str, Receipt] = {}
+        self.receipts: dict[str, SimReceipt] = {}
         self.pool: dict[tuple[str, int], Tx] = {}
         self.seen: dict[str, Tx] = {}
         self.halted_until = 0.0
@@ -225,7 +225,7 @@ class Chain:
                 nonce += 1
         return taken
 
-    def _execute(self, tx: Tx, ref: BlockRef, logs: list[AnyChainLog]) -> Receipt:
+    def _execute(self, tx: Tx, ref: BlockRef, logs: list[AnyChainLog]) -> SimReceipt:
         contract = self.contract
         contract.count(tx.call.account)
         error = contract.refusal(tx.call, ref.at)
@@ -233,7 +233,7 @@ class Chain:
             said = contract.take(tx.call, ref.number, ref.at, tx.hash, len(logs))
             if said is not None:
                 logs.append(said)
-        return Receipt(tx, ref, error)
+        return SimReceipt(tx, ref, error)
 
     # --- what goes wrong ---
 

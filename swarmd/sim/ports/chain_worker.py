@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from swarmd.chain.agent import ChainAgent
 from swarmd.chain.fees import GWEI
-from swarmd.chain.requirements import Terms
+from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.signer.budget import Budget
 from swarmd.chain.submitting.submitter import Submitter
 from swarmd.chain.submitting.wallet import Wallet
-from swarmd.chain.watching.logs import Entry
+from swarmd.chain.watching.logs import LogEntry
 from swarmd.chain.watching.watcher import Watcher
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Command, Submit
@@ -30,7 +30,7 @@ from swarmd.sim.ports.signatory import CONTRACT, SimSignatory
 from swarmd.sim.ports.worker import SimWorker
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
 
 PIPE_S = 0.001  # from the daemon to the worker
 CALL_S = 10.0  # a call without an answer ends after this
@@ -44,7 +44,7 @@ class ChainWorker(SimWorker):
 
     kind = "chain"
 
-    def __init__(self, node: Node, pid: int) -> None:
+    def __init__(self, node: SimNode, pid: int) -> None:
         super().__init__(node, pid)
         self.deaf = self.random.random() < self.world.chance("slow_start")
         self.runtime = VirtualRuntime(self.later, lambda: self.world.now, node.clock)
@@ -54,7 +54,7 @@ class ChainWorker(SimWorker):
         self.accounts = SimAccounts(self.line)
         contract = SimContract(self.line, SimBlocks(self.line, config.depth, config.range_blocks))
         wallet = Wallet(config, self.accounts, SimSignatory(node), Budget(config.fees, node.clock))
-        terms = Terms(config, node.settings.stages, node.peer, contract)
+        terms = ChainRequirements(config, node.settings.stages, node.peer, contract)
         watcher = Watcher(
             config,
             terms,
@@ -113,7 +113,7 @@ class ChainWorker(SimWorker):
         self.runtime.stop()
 
 
-def config_of(node: Node) -> ChainConfig:
+def config_of(node: SimNode) -> ChainConfig:
     """What a node's configuration says of the chain: in some things nodes differ, by their number."""
     profile, settings = node.world.profile, node.settings.chain
     assert settings is not None, "there is a chain"
@@ -137,7 +137,7 @@ def config_of(node: Node) -> ChainConfig:
     )
 
 
-def said_in(entry: Entry, rejected: Counter[str]) -> AnyChainLog | None:
+def said_in(entry: LogEntry, rejected: Counter[str]) -> AnyChainLog | None:
     """What an entry of the simulated chain says."""
     assert isinstance(entry, Spoken), "there are no others"
     return entry.said

@@ -136,7 +136,7 @@ class View:
         return enough or late or (rules.manager != "" and account == rules.manager)
 
 
-class Contract(View):
+class SimContract(View):
     """The contract at the newest block, and what changes it.
 
     Attributes:

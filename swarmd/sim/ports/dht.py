@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 ROUNDS_KEPT = 3  # records of earlier rounds have expired
 
 
-class Report(msgspec.Struct, frozen=True):
+class SimReport(msgspec.Struct, frozen=True):
     """A published report: what others see of it, and the rollouts that go with it."""
 
     seen: ReportSeen
     rollouts: RolloutsRef
 
 
-Reports = dict[tuple[int, int], dict[str, Report]]
+Reports = dict[tuple[int, int], dict[str, SimReport]]
 
 
 class Store:
     """What the nodes of one side of a partition hold together."""
 
-    def __init__(self, dht: Dht) -> None:
+    def __init__(self, dht: SimDht) -> None:
         self.dht = dht
         self.clock: RoundAnnounced | None = None
         self.clock_before: RoundAnnounced | None = None
@@ -67,7 +67,7 @@ class Store:
     def _forget_place(self, place: tuple[int, int]) -> None:
         del self.reports[place]
 
-    def put_report(self, report: Report) -> bool:
+    def put_report(self, report: SimReport) -> bool:
         """Keep a report. False where it finds no room, which it always does among friends."""
         seen = report.seen
         reports = self.reports.setdefault((seen.round, seen.stage), {})
@@ -108,11 +108,11 @@ def announcement_of(command: Announce) -> RoundAnnounced:
     return RoundAnnounced(command.round, command.stage, command.opened_at, command.deadline_at, command.final)
 
 
-def report_of(peer: str, command: PublishReport) -> Report:
+def report_of(peer: str, command: PublishReport) -> SimReport:
     """The signed report as others read it; its record says what it says, so that anyone can add up the leaderboard."""
     rollouts = command.rollouts
     record = msgspec.msgpack.encode((peer, command.round, command.stage, command.reward))
-    return Report(
+    return SimReport(
         ReportSeen(peer, command.round, command.stage, command.reward, rollouts.digest, record=record), rollouts
     )
 
@@ -126,7 +126,7 @@ def reporters_of(board: PublishLeaderboard) -> dict[int, set[str]]:
     return reporters
 
 
-class Dht:
+class SimDht:
     """The network between the nodes. Side 0 is all of it while it is whole."""
 
     def __init__(self, world: World) -> None:

@@ -61,7 +61,7 @@ def recover(written: bytes) -> list[Commit]:
     return [decode_commit(payload, RULES, PLACE) for _, payload in read_frames(file, 0, 0)]  # type: ignore[arg-type]
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class SimCheckpoint(msgspec.Struct, frozen=True):
     """What training a stage left behind."""
 
     round: int
@@ -70,7 +70,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     rollouts: RolloutsRef
 
 
-class Disk:
+class SimDisk:
     """Log and checkpoints of one machine.
 
     Attributes:
@@ -83,7 +83,7 @@ class Disk:
     def __init__(self, commit_events_max: int | None = None) -> None:
         self.log = DiskLog(commit_events_max)
         self.snapshot = (0, State())
-        self.checkpoints: dict[tuple[int, int], Checkpoint] = {}
+        self.checkpoints: dict[tuple[int, int], SimCheckpoint] = {}
         self.trained: dict[tuple[int, int], int] = {}
         self.free_bytes = ROOM_BYTES
 
@@ -99,7 +99,7 @@ class Disk:
         self.checkpoints = {}
         self.snapshot = (0, State())
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: SimCheckpoint) -> None:
         """Write a checkpoint, atomically, and drop the oldest."""
         place = (checkpoint.round, checkpoint.stage)
         self.trained[place] = self.trained.get(place, 0) + 1

@@ -12,17 +12,17 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from swarmd.chain.contract import ERRORS
-from swarmd.chain.ports import Block, MinedTransaction, NotThere, Policy, Span
-from swarmd.chain.watching.logs import Entry
+from swarmd.chain.ports import Block, MinedTransaction, NotThere, RoundPolicy, Span
+from swarmd.chain.watching.logs import LogEntry
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed, RpcRefused
 from swarmd.sim.coroutines import Answer, Later, VirtualRuntime
-from swarmd.sim.ports.chain import GAS, GAS_IDLE, Chain
+from swarmd.sim.ports.chain import GAS, GAS_IDLE, SimChain
 from swarmd.sim.ports.contract import View
 from swarmd.sim.ports.signatory import CONTRACT, call_in, tx_in
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
 
 CALL_S_MAX = 2.0
 SHARE = 0.25  # of `Profile.latency_s` that a call takes on average; one look makes ten of them
@@ -52,11 +52,11 @@ class Line:
         call_s: how long the caller waits for an answer.
     """
 
-    def __init__(self, node: Node, runtime: VirtualRuntime, is_alive: Callable[[], bool], call_s: float) -> None:
+    def __init__(self, node: SimNode, runtime: VirtualRuntime, is_alive: Callable[[], bool], call_s: float) -> None:
         assert node.world.chain is not None, "there is a chain wherever there is a chain worker"
         self.node = node
         self.world = node.world
-        self.chain: Chain = node.world.chain
+        self.chain: SimChain = node.world.chain
         self.random: Random = node.world.random
         self.runtime = runtime
         self._is_alive = is_alive
@@ -143,12 +143,12 @@ class SimBlocks:
             return []
         return await self._line.runtime.gather([self.at(number) for number in numbers])
 
-    async def logs_of_all(self, blocks: Sequence[BlockRef]) -> list[list[Entry]]:
+    async def logs_of_all(self, blocks: Sequence[BlockRef]) -> list[list[LogEntry]]:
         if len(blocks) == 1:
             return [await self._logs_of(blocks[0])]
         return await self._line.runtime.gather([self._logs_of(block) for block in blocks])
 
-    async def _logs_of(self, block: BlockRef) -> list[Entry]:
+    async def _logs_of(self, block: BlockRef) -> list[LogEntry]:
         await self._line.ask()
         if not self._chain.has(block):
             raise NotThere(f"no logs of block {block.number} {block.hash}")
@@ -194,9 +194,9 @@ class SimContract:
         await self._line.ask()
         return 0 if self._line.chain.contract.rules.manager else 1
 
-    async def policy(self, block: str = "latest") -> Policy:
+    async def policy(self, block: str = "latest") -> RoundPolicy:
         rules = (await self._line.view(block)).rules
-        return Policy(rules.min_submissions, rules.max_stage_s)
+        return RoundPolicy(rules.min_submissions, rules.max_stage_s)
 
     async def opened_at(self, block: str = "latest") -> float:
         return (await self._line.view(block)).opened_at

@@ -34,11 +34,11 @@ from swarmd.core.events import (
 )
 from swarmd.dht.rounds.credit_check import CreditCheck
 from swarmd.dht.wire.records import PAST_S, TTL_MAX_S
-from swarmd.sim.ports.dht import Report, announcement_of, is_newer, member_fact, report_of, reporters_of
+from swarmd.sim.ports.dht import SimReport, announcement_of, is_newer, member_fact, report_of, reporters_of
 from swarmd.sim.ports.worker import SimWorker
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
 
 CALL_S = 5.0  # a network command that gets no answer fails after this
 RECORD_S = 900.0  # how long records live
@@ -59,7 +59,7 @@ class NetworkWorker(SimWorker):
 
     kind = "network"
 
-    def __init__(self, node: Node, pid: int) -> None:
+    def __init__(self, node: SimNode, pid: int) -> None:
         super().__init__(node, pid)
         self.dht = node.world.dht
         self.linked = False
@@ -72,7 +72,7 @@ class NetworkWorker(SimWorker):
         self.told_members: dict[str, Event] = {}
         self.seen_version = -1  # of the DHT, at the last poll
         self.own_clock: RoundAnnounced | None = None
-        self.own_report: Report | None = None
+        self.own_report: SimReport | None = None
         self.own_member: Event | None = None
         self.credit = CreditCheck(node.peer, node.settings.stages)
 
@@ -157,7 +157,7 @@ class NetworkWorker(SimWorker):
     def _keep_member(self, fact: Event) -> bool:
         return self.dht.store_of(self).put_member(self.node.peer, fact)
 
-    def _keep_report(self, report: Report) -> bool:
+    def _keep_report(self, report: SimReport) -> bool:
         return self.dht.store_of(self).put_report(report)
 
     def _read_clock(self, command: ReadClock) -> None:

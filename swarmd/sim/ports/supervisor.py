@@ -32,7 +32,7 @@ from swarmd.sim.strangers.guarded import GuardedNetworkWorker
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Stop, ToWorker
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
 
 EXEC_S = 0.02
 REAP_S = 0.01  # from a process's end to its being reaped
@@ -49,7 +49,7 @@ GUARDED_KINDS = KINDS | {"network": GuardedNetworkWorker}  # among strangers
 class WorkerPort:
     """The port of one worker's own commands."""
 
-    def __init__(self, supervisor: Supervisor, worker: Worker) -> None:
+    def __init__(self, supervisor: SimSupervisor, worker: Worker) -> None:
         self._supervisor = supervisor
         self._worker: Worker = worker
 
@@ -58,7 +58,7 @@ class WorkerPort:
         self._supervisor.hand(self._worker, command)
 
 
-class Supervisor:
+class SimSupervisor:
     """The worker processes of one daemon life.
 
     Attributes:
@@ -67,7 +67,7 @@ class Supervisor:
         refusals: how many of the next starts fail.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimNode) -> None:
         self.node = node
         self.world = node.world
         self.life = node.life
@@ -270,7 +270,7 @@ class Supervisor:
 class SupervisionChecks:
     """What must hold of every decision about processes, told from what really happens to them."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: SimSupervisor) -> None:
         self._supervisor = supervisor
         self._node = supervisor.node
         self._world = supervisor.world

@@ -7,7 +7,7 @@ import math
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import CommandFailed, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.core.values import RolloutsRef
-from swarmd.sim.ports.disk import Checkpoint
+from swarmd.sim.ports.disk import SimCheckpoint
 from swarmd.sim.ports.worker import SimWorker
 
 ORPHAN_S = 0.5  # a trainer whose daemon was killed notices within this, and may save a checkpoint meanwhile
@@ -88,7 +88,7 @@ class TrainerWorker(SimWorker):
             )
         )
 
-    def save(self, command: Train) -> Checkpoint:
+    def save(self, command: Train) -> SimCheckpoint:
         """The stage's checkpoint: the one there is, or a new one."""
         disk, place = self.node.disk, (command.round, command.stage)
         known = disk.checkpoints.get(place)
@@ -96,7 +96,7 @@ class TrainerWorker(SimWorker):
             return known
         reward = round(self.random.random(), 6)
         rollouts = RolloutsRef(self.node.peer, *place, f"{self.random.getrandbits(64):016x}", 4096, 16)
-        checkpoint = Checkpoint(*place, reward, rollouts)
+        checkpoint = SimCheckpoint(*place, reward, rollouts)
         disk.save(checkpoint)
         if disk.trained[place] > 1:
             self.world.fail(self.node, f"round {place[0]}, stage {place[1]} was trained twice")

@@ -13,7 +13,7 @@ from swarmd.core.values import Worker
 from swarmd.worker.messages import Fault, Observed
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
 
 
 class SimWorker(ABC):
@@ -21,7 +21,7 @@ class SimWorker(ABC):
 
     kind: Worker
 
-    def __init__(self, node: Node, pid: int) -> None:
+    def __init__(self, node: SimNode, pid: int) -> None:
         self.node = node
         self.supervisor = node.supervisor
         self.world = node.world

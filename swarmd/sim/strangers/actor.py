@@ -11,7 +11,7 @@ import msgspec
 from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.sim.ports.dht import Report
+from swarmd.sim.ports.dht import SimReport
 from swarmd.sim.strangers.stored_records import (
     BARE_BYTES,
     MEMBER_BYTES,
@@ -83,7 +83,7 @@ class Actor(ABC):
     ) -> ReportSeen:
         """Write a report and the rollouts that it names."""
         seen = seen_of(rollouts, reward)
-        report = Report(seen, rollouts)
+        report = SimReport(seen, rollouts)
         if rollouts.groups and not store.keep_rollouts(report, rollouts_bytes):
             store.keep_rollouts(report, BARE_BYTES)
         store.keep_report(report, report_bytes)

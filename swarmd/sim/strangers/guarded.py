@@ -18,12 +18,12 @@ from swarmd.dht.rounds.sources import Sources
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.errors import RecordRejected
 from swarmd.sim.evidence import EvidenceFinder
-from swarmd.sim.ports.dht import Report, is_newer
+from swarmd.sim.ports.dht import SimReport, is_newer
 from swarmd.sim.ports.network import NetworkWorker
 from swarmd.sim.strangers.stored_records import MEMBERS, GuardedDht, GuardedStore
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
 
 BOOTSTRAP = ("peer-000", "peer-001")  # that every node was given
 
@@ -33,7 +33,7 @@ class GuardedNetworkWorker(NetworkWorker):
 
     dht: GuardedDht
 
-    def __init__(self, node: Node, pid: int) -> None:
+    def __init__(self, node: SimNode, pid: int) -> None:
         super().__init__(node, pid)
         world = node.world
         assert world.hostile is not None, "there are strangers"
@@ -98,7 +98,7 @@ class GuardedNetworkWorker(NetworkWorker):
         view = self._view()
         return view is not None and self.world.note_room(self.node, "membership", super()._keep_member(fact))
 
-    def _keep_report(self, report: Report) -> bool:
+    def _keep_report(self, report: SimReport) -> bool:
         view = self._view()
         if view is None:
             return False
@@ -144,7 +144,7 @@ class GuardedNetworkWorker(NetworkWorker):
             report = view.reports.get(self.collecting, {}).get(seen.peer)
             self._take_reports(view, {} if report is None else {seen.peer: report})
 
-    def _take_reports(self, view: GuardedStore, reports: Mapping[str, Report]) -> None:
+    def _take_reports(self, view: GuardedStore, reports: Mapping[str, SimReport]) -> None:
         assert self.collecting is not None, "a stage is collected"
         fresh = reports.keys() - self.reporters.peers - self._passed_over
         if fresh:

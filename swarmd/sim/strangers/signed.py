@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmd.core.commands import Announce, Command, PublishLeaderboard, PublishReport
-from swarmd.dht.rounds.record_comparison import Compared
+from swarmd.dht.rounds.record_comparison import RecordComparison
 from swarmd.dht.wire.evidence import Evidence
-from swarmd.dht.wire.leaderboard import Board, encode_board
-from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, Payload, ReportRecord, Signed
+from swarmd.dht.wire.leaderboard import LeaderboardBody, encode_board
+from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, Payload, ReportRecord, SignedRecord
 
 if TYPE_CHECKING:
-    from swarmd.sim.node import Node
+    from swarmd.sim.node import SimNode
     from swarmd.sim.world import World
 
 STEP_S = 0.001  # a node's expirations grow with each record, as `swarmd.dht.rounds.publisher` has it
@@ -26,16 +26,16 @@ class SignedRecords:
     def __init__(self, world: World) -> None:
         self._world = world
         self._at = 0.0
-        self._node: Node | None = None
+        self._node: SimNode | None = None
         coordinator = next((node.peer for node in world.nodes if node.coordinates), "")
-        self._compared = Compared(coordinator, lambda peer: True, self._accuse)
+        self._compared = RecordComparison(coordinator, lambda peer: True, self._accuse)
 
-    def on_dispatch(self, node: Node, command: Command) -> None:
+    def on_dispatch(self, node: SimNode, command: Command) -> None:
         """An order goes to a node's network worker, which signs a record if it is one for that."""
         content = record_of(command)
         if content is not None:
             self._at, self._node = self._at + STEP_S, node
-            self._compared.see(Signed(node.peer, msgspec.msgpack.encode(content), self._at, b""))
+            self._compared.see(SignedRecord(node.peer, msgspec.msgpack.encode(content), self._at, b""))
 
     def _accuse(self, evidence: Evidence) -> None:
         assert self._node is not None
@@ -53,6 +53,6 @@ def record_of(command: Command) -> Payload | None:
         times = (command.opened_at, command.deadline_at, command.final, command.opening)
         return ClockRecord("sim", command.round, command.stage, *times)
     if isinstance(command, PublishLeaderboard):
-        board = encode_board(Board(command.round, command.standings, command.reports))
+        board = encode_board(LeaderboardBody(command.round, command.standings, command.reports))
         return LeaderboardRecord("sim", command.round, hashlib.sha256(board).hexdigest(), len(board))
     return None

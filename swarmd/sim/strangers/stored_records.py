@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from swarmd.core.events import Event
 from swarmd.core.values import Standing
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyRoom
+from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyCapacity
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.wire.records import PAST_S, ROUNDS_AHEAD, ROUNDS_BEHIND
-from swarmd.sim.ports.dht import Dht, Report, Reports, Store
+from swarmd.sim.ports.dht import Reports, SimDht, SimReport, Store
 
 if TYPE_CHECKING:
     from swarmd.sim.world import World
@@ -38,7 +38,7 @@ class KeyRecords:
         self.until: dict[str, float] = {}  # owner → expiration
         self.sizes: dict[str, int] = {}
         self._dht = dht
-        self._room = KeyRoom(KEY_BYTES_MAX)
+        self._room = KeyCapacity(KEY_BYTES_MAX)
         self._counted = dht.seniority.version
 
     def admit(self, owner: str, size_bytes: int, until: float) -> list[str] | None:
@@ -149,12 +149,12 @@ class GuardedStore(Store):
             return False
         return super().put_member(peer, fact)
 
-    def put_report(self, report: Report) -> bool:
+    def put_report(self, report: SimReport) -> bool:
         """A report and its rollouts: with their body, else without."""
         kept = self.keep_rollouts(report, ROLLOUTS_BYTES) or self.keep_rollouts(report, BARE_BYTES)
         return kept and self.keep_report(report, REPORT_BYTES)
 
-    def keep_report(self, report: Report, size_bytes: int) -> bool:
+    def keep_report(self, report: SimReport, size_bytes: int) -> bool:
         """Keep a report of some size. False where there is no room, or its round is not of this time."""
         seen, place = report.seen, (report.seen.round, report.seen.stage)
         reports = self.reports.setdefault(place, {})
@@ -162,7 +162,7 @@ class GuardedStore(Store):
             return False
         return super().put_report(report)
 
-    def keep_rollouts(self, report: Report, size_bytes: int) -> bool:
+    def keep_rollouts(self, report: SimReport, size_bytes: int) -> bool:
         """Keep rollouts of some size, likewise."""
         place = (report.seen.round, report.seen.stage)
         rollouts = self.rollouts.setdefault(place, {})
@@ -175,7 +175,7 @@ class GuardedStore(Store):
         """Whether a round is one whose records are taken."""
         return self.clock is None or -ROUNDS_BEHIND <= place[0] - self.clock.round <= ROUNDS_AHEAD
 
-    def _admit(self, name: str, held: dict[str, Event] | dict[str, Report], owner: str, size_bytes: int) -> bool:
+    def _admit(self, name: str, held: dict[str, Event] | dict[str, SimReport], owner: str, size_bytes: int) -> bool:
         until = self.dht.world.now + RECORD_S
         gone = self.key(name).admit(owner, size_bytes, until)
         for other in gone or ():
@@ -210,7 +210,7 @@ def _rollouts(place: Place) -> str:
     return f"rollouts/{place[0]}/{place[1]}"
 
 
-class GuardedDht(Dht):
+class GuardedDht(SimDht):
     """The network with strangers in it.
 
     Attributes:

@@ -40,7 +40,7 @@ class Columns(Section, frozen=True):
     task: Text = ""
 
 
-class Source(Section, frozen=True):
+class DatasetSource(Section, frozen=True):
     """Where a file of questions comes from while it is not there."""
 
     dataset: Text = ""  # a Hub id, or a file or directory, relative to the data directory; empty: from nowhere
@@ -57,15 +57,15 @@ def is_hub_id(name: str) -> bool:
     return bool(_HUB_ID.fullmatch(name)) and ".." not in name
 
 
-def source_of(options: Mapping[str, Any]) -> Source:
+def source_of(options: Mapping[str, Any]) -> DatasetSource:
     """The source in a kind's options. Raises SwarmError where it is not sound."""
     try:
-        return msgspec.convert({key: options[key] for key in SOURCE_KEYS if key in options}, Source)
+        return msgspec.convert({key: options[key] for key in SOURCE_KEYS if key in options}, DatasetSource)
     except msgspec.ValidationError as error:
         raise SwarmError(f"swarm.options: {error}", "docs/swarms/file.md has the keys of a data set") from error
 
 
-def keep_dataset(home: Path, name: str, source: Source, digest: str = "") -> None:
+def keep_dataset(home: Path, name: str, source: DatasetSource, digest: str = "") -> None:
     """Load a data set into the file of questions, unless the file is there or no data set is named.
 
     Args:
@@ -94,7 +94,7 @@ def keep_dataset(home: Path, name: str, source: Source, digest: str = "") -> Non
     _write(target, rows, source)
 
 
-def _write(target: Path, rows: tuple[dict[str, Any], ...], source: Source) -> None:
+def _write(target: Path, rows: tuple[dict[str, Any], ...], source: DatasetSource) -> None:
     """All of it or nothing: several processes of a node may do so at a time."""
     fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
     size = 0
@@ -116,12 +116,12 @@ def _write(target: Path, rows: tuple[dict[str, Any], ...], source: Source) -> No
         fresh.unlink(missing_ok=True)
 
 
-def _beyond(source: Source, what: str) -> SwarmError:
+def _beyond(source: DatasetSource, what: str) -> SwarmError:
     fix = 'Take a part of it, such as swarm.options.split = "train[:10000]", or fewer columns: swarm.options.keep'
     return SwarmError(f"the data set {source.dataset} {what}", fix)
 
 
-def _load(home: Path, source: Source) -> Any:
+def _load(home: Path, source: DatasetSource) -> Any:
     """The split. Whatever the many back-ends of `datasets` raise becomes one error."""
     path = home / Path(source.dataset).expanduser()
     try:
@@ -139,7 +139,7 @@ def _load(home: Path, source: Source) -> Any:
         ) from error
 
 
-def _read(path: Path, source: Source) -> Any:
+def _read(path: Path, source: DatasetSource) -> Any:
     import datasets
 
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():  # of save_to_disk
@@ -155,7 +155,7 @@ def _read(path: Path, source: Source) -> Any:
     return load_from_hub(source.dataset, source.subset, source.split, source.revision, source.download_bytes)
 
 
-def _rows(found: Any, source: Source) -> Iterator[dict[str, Any]]:
+def _rows(found: Any, source: DatasetSource) -> Iterator[dict[str, Any]]:
     """Rows as the file has them: prompt, answer and task under these names, other plain columns under their own."""
     columns = source.columns
     named = [name for name in (columns.prompt, columns.answer, columns.task) if name]
@@ -177,7 +177,7 @@ def _rows(found: Any, source: Source) -> Iterator[dict[str, Any]]:
         yield kept | {name: _finite(row[name]) for name in others}
 
 
-def _need(found: Any, names: list[str], source: Source) -> None:
+def _need(found: Any, names: list[str], source: DatasetSource) -> None:
     missing = [name for name in names if name not in found.column_names]
     if missing:
         raise SwarmError(

@@ -19,7 +19,7 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.data.dataset import Source, keep_dataset
+from swarmd.swarms.data.dataset import DatasetSource, keep_dataset
 from swarmd.swarms.jsonl import load_rows
 from swarmd.swarms.options import decode_options
 from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of
@@ -43,8 +43,8 @@ INSTRUCTIONS: dict[AnswerPlace, str] = {
 }
 
 
-class FileOptions(Source, frozen=True, kw_only=True):
-    """`swarm.options` of the kind; those of `Source` say where the file comes from while it is not there."""
+class FileOptions(DatasetSource, frozen=True, kw_only=True):
+    """`swarm.options` of the kind; those of `DatasetSource` say where the file comes from while it is not there."""
 
     data: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]  # JSONL file, relative to the data directory
     digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = ""  # of its rows; empty: any

@@ -14,7 +14,7 @@ from swarmd.errors import SwarmError
 Accuracy = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-class Remembered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LadderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A ladder as it stands in a checkpoint."""
 
     level: Annotated[int, msgspec.Meta(ge=0)]
@@ -58,7 +58,7 @@ class Ladder:
             SwarmError: it is nothing that `read` gives.
         """
         try:
-            known = msgspec.convert(remembered, Remembered)
+            known = msgspec.convert(remembered, LadderState)
         except msgspec.ValidationError as error:
             raise SwarmError(f"the level of a curriculum cannot be read: {error}") from error
         self.level = min(known.level, self.levels - 1)

@@ -28,7 +28,7 @@ INSTRUCTION = (
 )
 
 
-class Task(msgspec.Struct, frozen=True):
+class GymTask(msgspec.Struct, frozen=True):
     """One task, or one level of it, ready to be drawn from."""
 
     name: str
@@ -41,7 +41,7 @@ class Task(msgspec.Struct, frozen=True):
         return reasoning_gym.create_dataset(self.name, seed=seed, size=DATASET_SIZE, **self.config)
 
 
-def make_levels(config: TaskConfig) -> tuple[Task, ...]:
+def make_levels(config: TaskConfig) -> tuple[GymTask, ...]:
     """The levels of one entry of `swarm.tasks`, the easiest first; a single one without a curriculum.
 
     What the entry sets itself is the same on every level, and levels that do not differ are one.
@@ -100,7 +100,7 @@ def _fields(attribute: Any) -> tuple[str, ...]:
     return (attribute.lower_field_name, attribute.upper_field_name)
 
 
-def _can_be_made(task: Task) -> bool:
+def _can_be_made(task: GymTask) -> bool:
     """Whether the data set takes the settings: some of reasoning-gym's own levels are refused by their tasks."""
     try:
         task.make(0)
@@ -109,12 +109,12 @@ def _can_be_made(task: Task) -> bool:
     return True
 
 
-def make_task(name: str, config: dict[str, Any]) -> Task:
+def make_task(name: str, config: dict[str, Any]) -> GymTask:
     """A task with settings that are known to be its own."""
     own = SOURCE if name in KNOWN_NAMES else MADE_SOURCE if name in MADE_NAMES else ""
     source = own or f"reasoning-gym/{importlib.metadata.version('reasoning-gym')}"
     before = () if own else (Message("system", INSTRUCTION, trusted=True),)
-    return Task(name, config, digest_config(source, name, config), before)
+    return GymTask(name, config, digest_config(source, name, config), before)
 
 
 def digest_config(source: str, name: str, config: dict[str, Any]) -> str:

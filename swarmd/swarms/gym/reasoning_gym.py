@@ -21,7 +21,7 @@ from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless
 from swarmd.swarms.gym.curriculum import load_ladders, make_ladder
 from swarmd.swarms.gym.digits import register_digits
-from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, Task, make_levels
+from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, GymTask, make_levels
 from swarmd.swarms.gym.made import register_made
 from swarmd.swarms.options import NoOptions, decode_options
 from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of
@@ -84,18 +84,18 @@ class ReasoningGymPlan(Plan):
         streams = {name: self._stream(self._present(name), place) for name in self.tasks}
         return (next(streams[random.choices(self.tasks, weights)[0]]) for _ in itertools.count())
 
-    def _present(self, name: str) -> Task:
+    def _present(self, name: str) -> GymTask:
         """The task at the level that this node has come to."""
         return self._levels[name][self._ladders[name].level if name in self._ladders else 0]
 
-    def _stream(self, task: Task, place: Place) -> Iterator[Question]:
+    def _stream(self, task: GymTask, place: Place) -> Iterator[Question]:
         seen: set[str] = set()
         while True:
             for chunk in range(CHUNKS_MAX):
                 seed = self._seed(task, place, chunk)
                 yield from self._select(task, seed, "train", seen)
 
-    def _select(self, task: Task, seed: int, side: Split, seen: set[str]) -> Iterator[Question]:
+    def _select(self, task: GymTask, seed: int, side: Split, seen: set[str]) -> Iterator[Question]:
         """Questions of one seed on one side of the split; new ones first, then again what was seen."""
         tries, repeated = 0, None
         for index in range(DATASET_SIZE):
@@ -167,7 +167,7 @@ class ReasoningGymPlan(Plan):
             raise RecordRejected("held-out", f"{peer} sent a question of {task.name} that is held out")
         return question
 
-    def _level_of(self, reference: Reference) -> Task | None:
+    def _level_of(self, reference: Reference) -> GymTask | None:
         levels = self._levels.get(reference.task, ())
         return next((level for level in levels if level.digest == reference.config_digest), None)
 
@@ -217,11 +217,11 @@ class ReasoningGymPlan(Plan):
     def _weigh(self, accuracy: float, shape: float, failed: bool = False) -> Score:
         return Score(accuracy + self._format_reward * shape, accuracy, shape, failed=failed)
 
-    def _seed(self, task: Task, place: Place, chunk: int) -> int:
+    def _seed(self, task: GymTask, place: Place, chunk: int) -> int:
         where = (place.peer, place.round, place.stage)
         return hash_number("questions", self._swarm, *where, task.name, task.digest, chunk)
 
-    def _generate(self, task: Task, seed: int, index: int) -> tuple[Question, str]:
+    def _generate(self, task: GymTask, seed: int, index: int) -> tuple[Question, str]:
         """A question and its canonical form, by which it falls on a side of the split."""
         entry = self._dataset(task, seed)[index]
         text = str(entry["question"])
@@ -229,7 +229,7 @@ class ReasoningGymPlan(Plan):
         reference = Reference(task.name, task.digest, seed, index)
         return Question(reference, (*task.messages, Message("user", text)), entry), canonical
 
-    def _dataset(self, task: Task, seed: int) -> ProceduralDataset:
+    def _dataset(self, task: GymTask, seed: int) -> ProceduralDataset:
         key = (task.digest, seed)
         if key not in self._datasets:
             self._datasets[key] = task.make(seed)

@@ -7,7 +7,7 @@ from typing import Any
 
 from swarmd.swarms.math import compat
 from swarmd.swarms.math.extraction import NONE_WORDS, extract_answers, extract_tag
-from swarmd.swarms.math.modes import Mode, Parts, Posed, Voice, best_of, entry_of, sources_of
+from swarmd.swarms.math.modes import Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
 from swarmd.swarms.math.prompts import NO_ANSWER, agreement_prompt, comparison_prompt
 from swarmd.swarms.math.questions import Item
 from swarmd.swarms.plan import Outcome
@@ -37,17 +37,19 @@ class CompatMode(Mode):
                 return (*shown, *critics)
         return ()
 
-    def compare(self, item: Item, answers: Sequence[Voice]) -> Posed:
+    def compare(self, item: Item, answers: Sequence[PeerCompletion]) -> PosedQuestion:
         shown = [(f"Student #{number}", self._cut(voice)) for number, voice in enumerate(answers)]
-        return Posed(comparison_prompt(item.text, shown), entry_of(item))
+        return PosedQuestion(comparison_prompt(item.text, shown), entry_of(item))
 
-    def agree(self, item: Item, answers: Sequence[Voice], opinions: Sequence[Voice], said: str = "") -> Posed:
+    def agree(
+        self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion], said: str = ""
+    ) -> PosedQuestion:
         comparison = said[:SAID_CHARACTERS_MAX] or self.compare(item, answers).prompt
         shown = [(f"Criticism #{number}", self._cut(voice)) for number, voice in enumerate(opinions)]
-        return Posed(agreement_prompt(comparison, shown), entry_of(item))
+        return PosedQuestion(agreement_prompt(comparison, shown), entry_of(item))
 
-    def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> Posed:
-        return Posed(prompt, entry_of(item, said=True))
+    def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> PosedQuestion:
+        return PosedQuestion(prompt, entry_of(item, said=True))
 
     def score(
         self, stage: int, entry: Mapping[str, Any], prompt: str, texts: Sequence[str]
@@ -69,7 +71,7 @@ class CompatMode(Mode):
         choices = dict.fromkeys(absent, ABSENT) | {outcome.place.peer: outcome.best for outcome in outcomes}
         return sources_of(stage, {peer: choices[peer] for peer in best_of(rewards, stage, self._students)})
 
-    def _cut(self, voice: Voice) -> str:
+    def _cut(self, voice: PeerCompletion) -> str:
         return voice.text[: SHOWN_CHARACTERS_MAX // self._students]
 
 

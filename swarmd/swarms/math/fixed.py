@@ -1,6 +1,6 @@
 """The rewards that are trained on by default: v0.4's, without what can be had for nothing or is the wrong way round.
 
-What a completion is measured by comes from the question as this node made it (`Facts`), never from the text of a
+What a completion is measured by comes from the question as this node made it (`ScoringFacts`), never from the text of a
 prompt, so nothing that a peer wrote can pass for an id, a vote or an answer.
 """
 
@@ -25,7 +25,7 @@ Parts = dict[str, float]
 _NONE_WORDS = {word.casefold() for word in NONE_WORDS}
 
 
-class Facts(msgspec.Struct, frozen=True):
+class ScoringFacts(msgspec.Struct, frozen=True):
     """What completions are held against."""
 
     truth: str
@@ -34,22 +34,26 @@ class Facts(msgspec.Struct, frozen=True):
     leaders: Sequence[str] = ()  # ids with the most votes, or NONE
 
 
-def score_answers(facts: Facts, texts: Sequence[str]) -> list[Parts]:
+def score_answers(facts: ScoringFacts, texts: Sequence[str]) -> list[Parts]:
     """Stage 0: parts of the reward of each completion; 3.5 together at most."""
     return [_score_answer(facts, text) for text in texts]
 
 
-def score_choices(facts: Facts, texts: Sequence[str]) -> list[Parts]:
+def score_choices(facts: ScoringFacts, texts: Sequence[str]) -> list[Parts]:
     """Stage 1: parts of the reward of each completion; 3.75 together at most."""
     return [_score_choice(facts, text) for text in texts]
 
 
-def score_agreements(facts: Facts, texts: Sequence[str]) -> list[Parts]:
+def score_agreements(facts: ScoringFacts, texts: Sequence[str]) -> list[Parts]:
     """Stage 2: parts of the reward of each completion; 6.75 together at most."""
     return [_score_agreement(facts, text) for text in texts]
 
 
-SCORERS: tuple[Callable[[Facts, Sequence[str]], list[Parts]], ...] = (score_answers, score_choices, score_agreements)
+SCORERS: tuple[Callable[[ScoringFacts, Sequence[str]], list[Parts]], ...] = (
+    score_answers,
+    score_choices,
+    score_agreements,
+)
 
 
 def read_choice(text: str | None, ids: Mapping[str, object]) -> str | None:
@@ -65,7 +69,7 @@ def is_right_choice(choice: str | None, right: Mapping[str, bool]) -> bool:
     return not any(right.values()) if choice == NONE else right.get(choice or "", False)
 
 
-def _score_answer(facts: Facts, text: str) -> Parts:
+def _score_answer(facts: ScoringFacts, text: str) -> Parts:
     answer = read_last(text, "answer") or ""
     return {
         "xmlcount": count_tags(text, 0),
@@ -75,7 +79,7 @@ def _score_answer(facts: Facts, text: str) -> Parts:
     }
 
 
-def _score_choice(facts: Facts, text: str) -> Parts:
+def _score_choice(facts: ScoringFacts, text: str) -> Parts:
     choice = read_choice(read_last(text, "identify"), facts.right)
     return {
         "proper_id": 0.5 * (choice is not None),
@@ -85,7 +89,7 @@ def _score_choice(facts: Facts, text: str) -> Parts:
     }
 
 
-def _score_agreement(facts: Facts, text: str) -> Parts:
+def _score_agreement(facts: ScoringFacts, text: str) -> Parts:
     choice = read_choice(read_last(text, "majority"), facts.right)
     return {
         "consensus": 1.0 * (choice in facts.leaders),

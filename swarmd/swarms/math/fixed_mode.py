@@ -13,7 +13,7 @@ from swarmd.swarms.math import fixed
 from swarmd.swarms.math.escaping import number_peers, show_answer
 from swarmd.swarms.math.extraction import extract_answers, extract_question, extract_votes, most_voted
 from swarmd.swarms.math.forms import read_last
-from swarmd.swarms.math.modes import Mode, Parts, Posed, Voice, best_of, entry_of, sources_of
+from swarmd.swarms.math.modes import Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
 from swarmd.swarms.math.numbers import same_answer
 from swarmd.swarms.math.questions import Item
 from swarmd.swarms.math.settings import STUDENTS_MAX
@@ -50,7 +50,7 @@ class FixedMode(Mode):
         best = {outcome.place.peer: outcome.best for outcome in shown}
         return (*sources_of(0, {peer: known[peer].best for peer in wanted}), *sources_of(1, best))
 
-    def compare(self, item: Item, answers: Sequence[Voice]) -> Posed:
+    def compare(self, item: Item, answers: Sequence[PeerCompletion]) -> PosedQuestion:
         numbers = number_peers(voice.source.peer for voice in answers)
         names = {voice.source.peer: f"Student #{numbers[voice.source.peer]}" for voice in answers}
         said = tuple((names[voice.source.peer], voice.text) for voice in answers)
@@ -63,7 +63,9 @@ class FixedMode(Mode):
         }
         return _pose(Shown(item.text, self._shown_bytes, said), entry_of(item, students=students))
 
-    def agree(self, item: Item, answers: Sequence[Voice], opinions: Sequence[Voice], said: str = "") -> Posed:
+    def agree(
+        self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion], said: str = ""
+    ) -> PosedQuestion:
         comparison = self.compare(item, answers)
         students = comparison.entry["students"]
         names = {student["peer"]: name for name, student in students.items()}
@@ -79,12 +81,12 @@ class FixedMode(Mode):
         both = msgspec.structs.replace(comparison.entry["shown"], opinions=tuple(shown))
         return _pose(both, entry_of(item, students=students, votes=votes))
 
-    def shorten(self, entry: Mapping[str, Any]) -> Posed | None:
+    def shorten(self, entry: Mapping[str, Any]) -> PosedQuestion | None:
         shown: Shown | None = entry.get("shown")
         shorter = shown.shorten() if shown is not None else None
         return _pose(shorter, entry) if shorter is not None else None
 
-    def _read_vote(self, voice: Voice, names: Mapping[str, str]) -> str | None:
+    def _read_vote(self, voice: PeerCompletion, names: Mapping[str, str]) -> str | None:
         """The id, in this prompt, that a critic names. Raises RecordRejected where a student named is not shown."""
         peer = _vote(voice.outcome, voice.text) if voice.outcome is not None else None
         if peer is None or peer == fixed.NONE:
@@ -93,7 +95,7 @@ class FixedMode(Mode):
             raise RecordRejected("source", f"a question leaves out {peer}, whom {voice.source.peer} names")
         return names[peer]
 
-    def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> Posed:
+    def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> PosedQuestion:
         if extract_question(prompt).strip() != item.text.strip():
             raise RecordRejected("unknown-question", "a message in words is about another question than it says")
         shown, said = extract_answers(prompt, stage), extract_votes(prompt)
@@ -106,7 +108,7 @@ class FixedMode(Mode):
         }
         votes = [choice for vote in said if (choice := fixed.read_choice(vote, students)) is not None]
         more = {"votes": votes} if stage == 2 else {}
-        return Posed(prompt, entry_of(item, students=students, **more))
+        return PosedQuestion(prompt, entry_of(item, students=students, **more))
 
     def _find_authors(self, shown: Mapping[str, str], answers: Sequence[Outcome]) -> dict[str, str]:
         """Who wrote each answer in a message, by its text; of several with the same, the one of that name or the next.
@@ -129,7 +131,7 @@ class FixedMode(Mode):
     ) -> Sequence[tuple[Parts, float, float]]:
         right = {name: bool(student["right"]) for name, student in entry.get("students", {}).items()}
         leaders = most_voted(list(entry.get("votes", ())))
-        facts = fixed.Facts(str(entry["answer"]), str(entry["question"]), right, leaders)
+        facts = fixed.ScoringFacts(str(entry["answer"]), str(entry["question"]), right, leaders)
         correct = "final_correctness" if stage == 2 else "correctness"
         return [
             (parts, parts[correct] / 2, 2 * (parts["strict_format"] + parts["soft_format"]))
@@ -137,8 +139,8 @@ class FixedMode(Mode):
         ]
 
 
-def _pose(shown: Shown, entry: Mapping[str, Any]) -> Posed:
-    return Posed(shown.prompt, {**entry, "shown": shown})
+def _pose(shown: Shown, entry: Mapping[str, Any]) -> PosedQuestion:
+    return PosedQuestion(shown.prompt, {**entry, "shown": shown})
 
 
 def _rewards(outcomes: Sequence[Outcome]) -> dict[str, float]:

@@ -17,7 +17,7 @@ COLUMNS = ("agent_answers_", "agent_opinion_")  # upstream's, which break ties b
 Parts = dict[str, float]
 
 
-class Voice(msgspec.Struct, frozen=True):
+class PeerCompletion(msgspec.Struct, frozen=True):
     """A peer's completion of an earlier stage, found again here; without an outcome where there was no answer."""
 
     source: Source
@@ -25,7 +25,7 @@ class Voice(msgspec.Struct, frozen=True):
     outcome: Outcome | None = None
 
 
-class Posed(msgspec.Struct, frozen=True):
+class PosedQuestion(msgspec.Struct, frozen=True):
     """A question of a later stage: the user's message, and what its completions are held against."""
 
     prompt: str
@@ -55,19 +55,21 @@ class Mode(abc.ABC):
         """Whose answers and opinions a question of stage 2 shows; nothing where the answers are not known here."""
 
     @abc.abstractmethod
-    def compare(self, item: Item, answers: Sequence[Voice]) -> Posed:
+    def compare(self, item: Item, answers: Sequence[PeerCompletion]) -> PosedQuestion:
         """The question of stage 1."""
 
     @abc.abstractmethod
-    def agree(self, item: Item, answers: Sequence[Voice], opinions: Sequence[Voice], said: str = "") -> Posed:
+    def agree(
+        self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion], said: str = ""
+    ) -> PosedQuestion:
         """The question of stage 2. `said` is the message of stage 1 where it came in words. Raises RecordRejected."""
 
-    def shorten(self, entry: Mapping[str, Any]) -> Posed | None:
+    def shorten(self, entry: Mapping[str, Any]) -> PosedQuestion | None:
         """A question that `compare` or `agree` posed, with less of peers' texts; None where none can be cut."""
         return None
 
     @abc.abstractmethod
-    def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> Posed:
+    def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> PosedQuestion:
         """A question of a later stage that came in words. Raises RecordRejected."""
 
     @abc.abstractmethod

@@ -22,10 +22,10 @@ from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.math import prompts
 from swarmd.swarms.math.compat_mode import ABSENT, CompatMode
 from swarmd.swarms.math.fixed_mode import FixedMode
-from swarmd.swarms.math.modes import Mode, Posed, Voice, entry_of
+from swarmd.swarms.math.modes import Mode, PeerCompletion, PosedQuestion, entry_of
 from swarmd.swarms.math.personas import persona_of
 from swarmd.swarms.math.questions import Bank, GeneratedBank, Item, RowBank, md5_of
-from swarmd.swarms.math.rows import DAPO, GSM8K, Shape, load_rows
+from swarmd.swarms.math.rows import DAPO, GSM8K, DatasetShape, load_rows
 from swarmd.swarms.math.settings import MathOptions
 from swarmd.swarms.options import decode_options
 from swarmd.swarms.plan import Material, Message, Outcome, Place, Plan, Question, Score, Split, hash_number
@@ -49,7 +49,7 @@ class MathPlan(Plan):
 
     stages: ClassVar[int] = 3
     name: ClassVar[str]
-    shape: ClassVar[Shape]
+    shape: ClassVar[DatasetShape]
     generated: ClassVar[tuple[TaskConfig, ...]]
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
@@ -170,9 +170,11 @@ class MathPlan(Plan):
             raise RecordRejected("source", f"{place.peer} sent sources that are too many or out of order")
 
     def _ask(self, item: Item, place: Place) -> Question:
-        return self._question(item, (), 0, Posed(item.text, entry_of(item)), place)
+        return self._question(item, (), 0, PosedQuestion(item.text, entry_of(item)), place)
 
-    def _question(self, item: Item, sources: tuple[Source, ...], stage: int, posed: Posed, place: Place) -> Question:
+    def _question(
+        self, item: Item, sources: tuple[Source, ...], stage: int, posed: PosedQuestion, place: Place
+    ) -> Question:
         digest = item.digest if item.digest == QUOTED else self._digest(item.task)
         persona = persona_of(self._options.persona, place)
         system = prompts.system_prompt(stage, self._options.brief, persona)
@@ -277,14 +279,14 @@ def _by_question(material: Material, round: int, stage: int) -> dict[Reference, 
     return groups
 
 
-def _hear(source: Source, place: Place, base: Reference, material: Material) -> Voice:
+def _hear(source: Source, place: Place, base: Reference, material: Material) -> PeerCompletion:
     """What a source names. Raises RecordRejected(`source`) where it is not known here, or of another kind."""
     outcome = material.find(Place(source.peer, place.round, source.stage), base)
     if outcome is None and source.choice == ABSENT and _has_spoken(material, source, place.round):
-        return Voice(source, prompts.NO_ANSWER)
+        return PeerCompletion(source, prompts.NO_ANSWER)
     if outcome is None or outcome.question.stage != source.stage or source.choice >= len(outcome.completions):
         raise RecordRejected("source", f"what {source.peer} wrote at stage {source.stage} is not known here")
-    return Voice(source, outcome.completions[source.choice], outcome)
+    return PeerCompletion(source, outcome.completions[source.choice], outcome)
 
 
 def _has_spoken(material: Material, source: Source, round: int) -> bool:

@@ -18,7 +18,7 @@ import msgspec
 from swarmd.config import TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.gym.digits import register_digits
-from swarmd.swarms.gym.gym_tasks import Task, make_levels
+from swarmd.swarms.gym.gym_tasks import GymTask, make_levels
 from swarmd.swarms.gym.made import register_made
 from swarmd.swarms.plan import Split, hash_number, split_of
 
@@ -190,7 +190,7 @@ class RowBank(Bank):
         return self._by_text.get(text)
 
 
-def _make_task(config: TaskConfig) -> Task:
+def _make_task(config: TaskConfig) -> GymTask:
     levels = make_levels(config)
     if config.curriculum:
         raise SwarmError(

@@ -18,7 +18,7 @@ COMPAT_ROWS = 100  # of DAPO's, which upstream shuffled and cut
 COMPAT_SEED = 42
 
 
-class Shape(msgspec.Struct, frozen=True):
+class DatasetShape(msgspec.Struct, frozen=True):
     """How a data set lies on the Hub."""
 
     repo: str
@@ -29,12 +29,12 @@ class Shape(msgspec.Struct, frozen=True):
     sample: bool = False  # upstream took `COMPAT_ROWS` of the rows
 
 
-GSM8K = Shape("openai/gsm8k", "main", "question", "answer", marked=True)
-DAPO = Shape("open-r1/DAPO-Math-17k-Processed", "en", "prompt", "solution", sample=True)
+GSM8K = DatasetShape("openai/gsm8k", "main", "question", "answer", marked=True)
+DAPO = DatasetShape("open-r1/DAPO-Math-17k-Processed", "en", "prompt", "solution", sample=True)
 
 
 def load_rows(
-    shape: Shape, data: str, home: Path, rewards: Literal["fixed", "compat"], digest: str = ""
+    shape: DatasetShape, data: str, home: Path, rewards: Literal["fixed", "compat"], digest: str = ""
 ) -> list[tuple[str, str]]:
     """Questions and true answers.
 
@@ -64,7 +64,7 @@ def load_rows(
     return rows
 
 
-def read_answer(shape: Shape, cell: object) -> str:
+def read_answer(shape: DatasetShape, cell: object) -> str:
     """The true answer in a row; empty where there is none."""
     if not isinstance(cell, str):
         return ""
@@ -74,7 +74,7 @@ def read_answer(shape: Shape, cell: object) -> str:
     return cell.strip()
 
 
-def _load_dataset(name: str, shape: Shape, sample: bool) -> Iterable[Mapping[str, Any]]:
+def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapping[str, Any]]:
     """The training split, from the cache where the Hub is not reached."""
     try:
         if name == shape.repo:

@@ -22,7 +22,7 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class Remembered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LevelState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The level as it stands in a checkpoint."""
 
     level: Annotated[int, msgspec.Meta(ge=1, le=LEVELS)]
@@ -41,7 +41,7 @@ class Level:
     """
 
     def __init__(self, level: int) -> None:
-        self._state = Remembered(level)
+        self._state = LevelState(level)
 
     @property
     def level(self) -> int:
@@ -64,7 +64,7 @@ class Level:
         if rounds >= EVERY_ROUNDS:
             rounds = 0
             level = min(max(level + compare(list(rewards)), 1), LEVELS)
-        self._state = Remembered(level, tuple(rewards), rounds)
+        self._state = LevelState(level, tuple(rewards), rounds)
 
     def read(self) -> dict[str, Any]:
         """As plain values."""
@@ -74,7 +74,7 @@ class Level:
     def load(self, remembered: Any) -> None:
         """Take up what `read` gave. Raises SwarmError when it is nothing that `read` gives."""
         try:
-            self._state = msgspec.convert(remembered, Remembered)
+            self._state = msgspec.convert(remembered, LevelState)
         except msgspec.ValidationError as error:
             raise SwarmError(f"the level of proposer-solver cannot be read: {error}") from error
 

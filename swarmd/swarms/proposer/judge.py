@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from swarmd.http_client import Request, ask, connect_to
+from swarmd.http_client import HttpRequest, ask, connect_to
 
 ANSWER_BYTES_MAX = 64 * 1024
 ANSWER_TOKENS_MAX = 64
@@ -80,7 +80,7 @@ class Judge:
     def _post(self, body: bytes) -> bytes:
         """The body of an answer, bounded in bytes and time. Raises OSError, HTTPException or ValueError."""
         path = f"{self._parts.path.rstrip('/')}/chat/completions"
-        request = Request("POST", path, body, {"Content-Type": "application/json"})
+        request = HttpRequest("POST", path, body, {"Content-Type": "application/json"})
         connect = connect_to(self._parts.scheme, self._parts.hostname or "", self._parts.port)
         status, answer = ask(connect, request, time.monotonic() + self._answer_s, ANSWER_BYTES_MAX)
         if status != 200:

@@ -26,16 +26,16 @@ from swarmd.swarms.proposer.difficulty import CORRECT, NO_RATES, Level, PassRate
 from swarmd.swarms.proposer.judge import Judge
 from swarmd.swarms.proposer.pool import find_steps, make_problem, name_steps
 from swarmd.swarms.proposer.proposals import (
-    Bounds,
     Problem,
     Proposal,
+    ProposalBounds,
     find_programs,
     find_sections,
     fits,
     read_proposal,
 )
 from swarmd.swarms.proposer.rewards import SECTIONS_FORM, Rewards
-from swarmd.swarms.proposer.running import FAILED, Job, Marks, Runner
+from swarmd.swarms.proposer.running import FAILED, ProgramJob, Runner, TestResults
 from swarmd.swarms.proposer.settings import LEVELS, ProposerOptions
 from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, Reference, Source
 
@@ -67,7 +67,7 @@ class ProposerSolverPlan(Plan):
             raise SwarmError("swarm.tasks: proposer-solver has none", "Leave them out; its models propose the problems")
         self._options = options = decode_options(swarm.options, ProposerOptions)
         self._swarm = swarm.id
-        self._bounds = Bounds(options.problem_bytes, options.test_bytes, options.solution_bytes)
+        self._bounds = ProposalBounds(options.problem_bytes, options.test_bytes, options.solution_bytes)
         self._digest = _digest_of(options)
         self._level = Level(options.level)
         self._rewards = Rewards(options, (training or TrainingConfig()).format_reward)
@@ -284,11 +284,11 @@ class ProposerSolverPlan(Plan):
             scores.append(self._rewards.score_proposal(1.0, valid, worth, mark.state == "broken"))
         return scores
 
-    def _check_solutions(self, proposals: Sequence[Proposal], author: str) -> list[Marks]:
+    def _check_solutions(self, proposals: Sequence[Proposal], author: str) -> list[TestResults]:
         """Marks of the solutions, each run twice: what differs from run to run proves nothing."""
-        marks = self._runner.mark([Job(each.solution, each.problem.tests) for each in proposals], author)
+        marks = self._runner.mark([ProgramJob(each.solution, each.problem.tests) for each in proposals], author)
         again = [place for place, mark in enumerate(marks) if mark.all_passed]
-        jobs = [Job(proposals[place].solution, proposals[place].problem.tests, copy=1) for place in again]
+        jobs = [ProgramJob(proposals[place].solution, proposals[place].problem.tests, copy=1) for place in again]
         for place, mark in zip(again, self._runner.mark(jobs, author), strict=True):
             marks[place] = mark
         return marks
@@ -297,7 +297,7 @@ class ProposerSolverPlan(Plan):
         problem: Problem = question.entry["problem"]
         blocks = [find_programs(text) for text in completions]
         programs = [found[-1] if found and fits(found[-1], self._bounds.solution_bytes) else None for found in blocks]
-        jobs = {text: Job(text, problem.tests) for text in programs if text is not None}
+        jobs = {text: ProgramJob(text, problem.tests) for text in programs if text is not None}
         marks = dict(zip(jobs, self._runner.mark(list(jobs.values()), question.entry["author"]), strict=True))
         if any(mark.state == "unaffordable" for mark in marks.values()):
             marks = dict.fromkeys(jobs, FAILED)  # so that no completion of a group is better off than another

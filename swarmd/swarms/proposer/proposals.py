@@ -50,7 +50,7 @@ class Proposal(msgspec.Struct, frozen=True):
     solution: str
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class ProposalBounds(msgspec.Struct, frozen=True):
     """Bytes of UTF-8, each text as it is shown or run."""
 
     problem_bytes: int
@@ -67,7 +67,7 @@ def find_sections(completion: str) -> dict[str, str] | None:
     return found.groupdict() if found else None
 
 
-def read_proposal(sections: dict[str, str], bounds: Bounds) -> Proposal | None:
+def read_proposal(sections: dict[str, str], bounds: ProposalBounds) -> Proposal | None:
     """The proposal in three texts; None where one of them is out of bounds, or the tests tell nothing."""
     text = show(sections["problem"].strip())
     lines = [line for line in sections["tests"].splitlines() if line.strip()]

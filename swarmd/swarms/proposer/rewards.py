@@ -9,7 +9,7 @@ from __future__ import annotations
 from swarmd.swarms.plan import Score
 from swarmd.swarms.proposer.cases import FUNCTION, SHOWN
 from swarmd.swarms.proposer.proposals import fits
-from swarmd.swarms.proposer.running import Marks
+from swarmd.swarms.proposer.running import TestResults
 from swarmd.swarms.proposer.settings import ProposerOptions
 
 SECTIONS_FORM = 0.5  # of the form, for a proposal with its three sections and a fault in one of them
@@ -47,7 +47,9 @@ class Rewards:
             }
         return Score(sum(parts.values()), float(valid), form, parts, failed)
 
-    def score_program(self, completion: str, blocks: list[str], marks: Marks | None, judged: bool | None) -> Score:
+    def score_program(
+        self, completion: str, blocks: list[str], marks: TestResults | None, judged: bool | None
+    ) -> Score:
         """
         Args:
             blocks: fenced blocks of Python in the completion.
@@ -68,7 +70,7 @@ class Rewards:
         return Score(sum(parts.values()), correct, well_formed, parts, failed)
 
 
-def share_of(marks: Marks | None) -> float:
+def share_of(marks: TestResults | None) -> float:
     """The share of the hidden tests that were passed."""
     hidden = marks.passed[SHOWN:] if marks is not None else ()
     return sum(hidden) / len(hidden) if hidden else 0.0

@@ -46,7 +46,7 @@ State = Literal["ran", "unaffordable", "broken"]
 log = logging.getLogger(__name__)
 
 
-class Job(msgspec.Struct, frozen=True):
+class ProgramJob(msgspec.Struct, frozen=True):
     """A program and the tests that it is held against."""
 
     program: str
@@ -54,7 +54,7 @@ class Job(msgspec.Struct, frozen=True):
     copy: int = 0  # another number is another run of the same
 
 
-class Marks(msgspec.Struct, frozen=True):
+class TestResults(msgspec.Struct, frozen=True):
     """What came of a job: one mark for each test where all of them ran, else none."""
 
     state: State
@@ -65,9 +65,9 @@ class Marks(msgspec.Struct, frozen=True):
         return bool(self.passed) and all(self.passed)
 
 
-UNAFFORDABLE = Marks("unaffordable")
-BROKEN = Marks("broken")
-FAILED = Marks("ran")
+UNAFFORDABLE = TestResults("unaffordable")
+BROKEN = TestResults("broken")
+FAILED = TestResults("ran")
 
 
 class Runner:
@@ -84,7 +84,7 @@ class Runner:
         self._own_s = own_s
         self._peer_s = peer_s
         self._spent_s: defaultdict[str, float] = defaultdict(float)
-        self._known: OrderedDict[bytes, Marks] = OrderedDict()
+        self._known: OrderedDict[bytes, TestResults] = OrderedDict()
         self.runs = 0  # programs run, in all
 
     def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
@@ -92,7 +92,7 @@ class Runner:
         self._sandbox.heed(is_cancelled)
         self._spent_s.clear()
 
-    def mark(self, jobs: Sequence[Job], author: str) -> list[Marks]:
+    def mark(self, jobs: Sequence[ProgramJob], author: str) -> list[TestResults]:
         """Marks of one author's jobs, in their order; those not known yet are run side by side.
 
         Args:
@@ -107,7 +107,7 @@ class Runner:
                 self._remember(key, found[key])
         return [found[key] for key in keys]
 
-    def _run(self, jobs: list[Job], author: str) -> list[Marks]:
+    def _run(self, jobs: list[ProgramJob], author: str) -> list[TestResults]:
         bound_s = self._peer_s if author else self._own_s
         crowded = author not in self._spent_s and len(self._spent_s) >= AUTHORS_MAX
         if jobs and (crowded or self._spent_s[author] >= bound_s):
@@ -122,19 +122,19 @@ class Runner:
         self.runs += len(jobs)
         return [read_marks(job, verdict) for job, verdict in zip(jobs, verdicts, strict=True)]
 
-    def _remember(self, key: bytes, marks: Marks) -> None:
+    def _remember(self, key: bytes, marks: TestResults) -> None:
         self._known[key] = marks
         if len(self._known) > REMEMBERED_MAX:
             self._known.popitem(last=False)
 
 
-def make_program(job: Job) -> str:
+def make_program(job: ProgramJob) -> str:
     """The job as the sandbox runs it; what the tests expect is not in it."""
     calls = f"[{', '.join(test.arguments for test in job.tests)}]"
     return HARNESS.format(function=FUNCTION, characters=RESULT_CHARACTERS_MAX, source=repr(job.program), calls=calls)
 
 
-def read_marks(job: Job, verdict: Verdict) -> Marks:
+def read_marks(job: ProgramJob, verdict: Verdict) -> TestResults:
     """Marks by the last line that a program printed; none unless it ended well and answered every call."""
     if verdict.status == "stopped":
         return BROKEN
@@ -148,9 +148,9 @@ def read_marks(job: Job, verdict: Verdict) -> Marks:
     if len(returned) != len(job.tests):
         return FAILED
     pairs = zip(job.tests, returned, strict=True)
-    return Marks("ran", tuple(text is not None and passes(test, text) for test, text in pairs))
+    return TestResults("ran", tuple(text is not None and passes(test, text) for test, text in pairs))
 
 
-def _key_of(job: Job) -> bytes:
+def _key_of(job: ProgramJob) -> bytes:
     named = json.dumps([job.program, [[test.arguments, test.expected] for test in job.tests], job.copy])
     return hashlib.sha256(named.encode()).digest()

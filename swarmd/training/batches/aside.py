@@ -4,7 +4,7 @@ What counts is decided token by token (`swarmd.training.batches.corroborate`). A
 this node has much set aside, too. What tells it from a hostile one is a mark: a text that stands in the peer's right
 answers, hardly in its wrong ones and hardly in this node's own, where no truth vouches for it.
 
-One thing is decided by what was counted: who has no groups in the batches to come (`Aside.judge`).
+One thing is decided by what was counted: who has no groups in the batches to come (`SetAsideTally.judge`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from swarmd.core.values import SetAside
-from swarmd.training.batches.corroborate import Held
+from swarmd.training.batches.corroborate import HeldBack
 from swarmd.training.batches.groups import TrainingGroup
 from swarmd.training.batches.peer_schedule import Reason
 
@@ -59,7 +59,7 @@ class Mark(msgspec.Struct, frozen=True):
     own: float
 
 
-class Aside:
+class SetAsideTally:
     """Kept over one stage, by the process that takes its steps."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Aside:
         """A number for a peer, 0 for this node."""
         return self._numbers.setdefault(peer, len(self._numbers))
 
-    def take(self, held: Held) -> None:
+    def take(self, held: HeldBack) -> None:
         """Hear what was held back in one pass."""
         peer = list(self._numbers)[held.peer]
         self.count(peer, held.tokens, held.held, held.behind)

@@ -72,7 +72,7 @@ def measure_offsets(policy: Policy, text: str, tokens: Sequence[int]) -> list[tu
     return [(int(start), int(stop)) for start, stop in encoded["offset_mapping"][:count]]
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldBack(msgspec.Struct, frozen=True):
     """Of one peer's completions in one pass that would have raised something."""
 
     peer: int  # its number
@@ -102,7 +102,7 @@ def find_raised(batch: dict[str, Any]) -> torch.Tensor:
     return found
 
 
-def count_held(batch: dict[str, Any], held: torch.Tensor) -> list[Held]:
+def count_held(batch: dict[str, Any], held: torch.Tensor) -> list[HeldBack]:
     """What was held back in one pass, by peer.
 
     Args:
@@ -120,7 +120,7 @@ def count_held(batch: dict[str, Any], held: torch.Tensor) -> list[Held]:
         length = int(batch["completion_mask"][place].sum())
         example = batch["completion_ids"][place, :length].tolist(), held[place, :length].int().tolist()
         tokens, lost_tokens, behind_tokens = (sum(row[column] for _, row in rows) for column in (1, 2, 3))
-        found.append(Held(peer, tokens, lost_tokens, example, behind_tokens))
+        found.append(HeldBack(peer, tokens, lost_tokens, example, behind_tokens))
     return found
 
 

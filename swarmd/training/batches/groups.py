@@ -19,7 +19,7 @@ from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollout
 from swarmd.training.batches.corroborate import vouch
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
-from swarmd.training.sampling.turns import Drawn, encode_turns
+from swarmd.training.sampling.turns import TurnCompletion, encode_turns
 
 EXAMINED_MAX = 1024  # groups of one stage generated again and scored
 CUTS_MAX = 16  # of what peers wrote in one question
@@ -66,7 +66,7 @@ class Scorer:
         self.failures[question.task] += sum(score.failed for score in scores)
         return scores
 
-    def make_group(self, question: Question, prompt: list[int], drawn: Sequence[Drawn]) -> TrainingGroup:
+    def make_group(self, question: Question, prompt: list[int], drawn: Sequence[TurnCompletion]) -> TrainingGroup:
         """This node's own completions, scored."""
         texts = [each.text for each in drawn]
         scores = self.score(question, texts)
@@ -211,7 +211,7 @@ class PeerGroups:
 
     def _understand(
         self, ref: RolloutsRef, group: Group, material: Material
-    ) -> tuple[Question, list[Drawn], tuple[Score, ...], list[list[int]]]:
+    ) -> tuple[Question, list[TurnCompletion], tuple[Score, ...], list[list[int]]]:
         """Question, completions and scores as this node has them, and which tokens the truth vouches for.
 
         What a plan raises over them costs this group only: else one peer's text could end the stage on every node.
@@ -227,7 +227,7 @@ class PeerGroups:
         except Exception as error:
             raise RecordRejected("plan", f"the plan failed at a group of {ref.peer}: {type(error).__name__}") from error
 
-    def _encode(self, ref: RolloutsRef, group: Group, index: int) -> Drawn:
+    def _encode(self, ref: RolloutsRef, group: Group, index: int) -> TurnCompletion:
         """One completion in this node's tokens; what does not fit is scored as it is trained on."""
         text, limit = group.completions[index], self._limits.completion_tokens
         tokens, own = encode_turns(self._plan, self._policy, text, index in group.cut, limit)
@@ -235,7 +235,7 @@ class PeerGroups:
             raise RecordRejected("empty", f"{ref.peer} sent an empty completion")
         if tokens[-1] != self._policy.tokenizer.eos_token_id:
             text = self._policy.decode_completion(tokens)
-        return Drawn(tokens, own, text)
+        return TurnCompletion(tokens, own, text)
 
 
 Offer = tuple[RolloutsRef, Group]

@@ -14,7 +14,7 @@ from swarmd.training.batches.groups import TrainingGroup
 PARTS_MAX = 32  # named parts of a reward that are told
 
 
-class Sums:
+class StageSums:
     """Over some of this node's own groups, and how many of others came beside them."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Sums:
                 for part, value in score.parts.items():
                     self._add_worth(f"reward_{part}", value)
 
-    def join(self, other: Sums) -> None:
+    def join(self, other: StageSums) -> None:
         """Count what another rank has drawn, too."""
         self.groups += other.groups
         self.flat += other.flat
@@ -65,16 +65,16 @@ class Sums:
         }
 
 
-class Tally:
+class StageMetrics:
     """The sums of the step in the making and of the whole stage."""
 
     def __init__(self) -> None:
-        self.step = Sums()
-        self.stage = Sums()
+        self.step = StageSums()
+        self.stage = StageSums()
         self.step_groups: list[TrainingGroup] = []  # own ones
 
     def begin_step(self) -> None:
-        self.step = Sums()
+        self.step = StageSums()
         self.step_groups = []
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
@@ -88,7 +88,7 @@ class Tally:
         self.stage.others += count
 
 
-def name_stage(event: StageTrained, stage: Sums) -> dict[str, float]:
+def name_stage(event: StageTrained, stage: StageSums) -> dict[str, float]:
     """Figures of a finished stage, by the names that trackers get."""
     figures = stage.read()
     figures |= {

@@ -10,7 +10,7 @@ import msgspec
 PARTS = "parts.json"
 
 
-class Parts(msgspec.Struct, frozen=True):
+class MicroBatchSize(msgspec.Struct, frozen=True):
     """`rows`: completions in one forward and backward pass, of a batch of so many whose parts began with `first`."""
 
     rows: int
@@ -21,7 +21,7 @@ class Parts(msgspec.Struct, frozen=True):
 def load_rows(directory: Path, first: int, batch: int) -> int:
     """Completions in a pass: what an earlier process of the same settings came to, or `first`."""
     try:
-        parts = msgspec.json.decode((directory / PARTS).read_bytes(), type=Parts)
+        parts = msgspec.json.decode((directory / PARTS).read_bytes(), type=MicroBatchSize)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return first  # only a shortcut: without it memory runs out once more
     same = (parts.first, parts.batch) == (first, batch) and 0 < parts.rows <= first and batch % parts.rows == 0
@@ -31,7 +31,7 @@ def load_rows(directory: Path, first: int, batch: int) -> int:
 def keep_rows(directory: Path, rows: int, first: int, batch: int) -> None:
     """Remember for the next process, whole or not at all: several ranks may do so at once."""
     fresh = directory / f".{PARTS}.{os.getpid()}"
-    fresh.write_bytes(msgspec.json.encode(Parts(rows, first, batch)))
+    fresh.write_bytes(msgspec.json.encode(MicroBatchSize(rows, first, batch)))
     fresh.replace(directory / PARTS)
 
 

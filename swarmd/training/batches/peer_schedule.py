@@ -23,7 +23,7 @@ T = TypeVar("T")
 Reason = Literal["share", "little"]  # why a group was passed over: its peer had its share, or little of it counts
 
 
-class Deal:
+class PeerSchedule:
     """Hands out peers' groups over the steps of a stage, each at most once.
 
     Every step gets its even share, at most `share_max`; what is left beyond that may stand in for own groups that

@@ -21,7 +21,7 @@ META_BYTES_MAX = 16 * 1024 * 1024
 NAME = re.compile(r"r(\d{9})-s(\d{4})")
 
 
-class Listed(msgspec.Struct, frozen=True):
+class CheckpointListing(msgspec.Struct, frozen=True):
     """What `meta.json` says of itself and of the other files."""
 
     format: int
@@ -44,7 +44,7 @@ def check_whole(checkpoint: Path) -> bytes:
     try:
         with path.open("rb") as file:
             encoded = file.read(META_BYTES_MAX)
-        listed = msgspec.json.decode(encoded, type=Listed)
+        listed = msgspec.json.decode(encoded, type=CheckpointListing)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
     if listed.format != FORMAT:

@@ -15,13 +15,13 @@ from swarmd.core.events import StageTrained
 from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Plan
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
-from swarmd.training.lr_schedule import Pace
+from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.model import Policy, read_base
 
 _log = structlog.get_logger(__name__)
 
 
-class Progress:
+class TrainingState:
     """The state of one node's training, in memory and in its checkpoints.
 
     Args:
@@ -37,7 +37,7 @@ class Progress:
         self,
         policy: Policy,
         plan: Plan,
-        pace: Pace,
+        pace: StepCallback,
         checkpoints: Checkpoints,
         optimizer: Callable[[], Any],
         optimizer_name: str,

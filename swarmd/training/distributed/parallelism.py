@@ -37,7 +37,7 @@ ZERO_KEYS: Mapping[str, tuple[tuple[Any, ...], str]] = {
 DEFAULTS = {"fsdp_version": 1}  # accelerate's, where a file does not say; else the first value that is possible
 
 
-class Spread(msgspec.Struct, frozen=True):
+class Parallelism(msgspec.Struct, frozen=True):
     """Into how many parts a rank's neighbours and it cut each; 1: every rank holds all of it."""
 
     kind: SpreadKind = "replicas"
@@ -52,7 +52,7 @@ def locate_file(name: str) -> Path:
     return shipped if name in SHIPPED else Path(name)
 
 
-def find_spread(training: TrainingConfig) -> Spread:
+def find_spread(training: TrainingConfig) -> Parallelism:
     """How a configuration spreads the model.
 
     Raises:
@@ -60,18 +60,18 @@ def find_spread(training: TrainingConfig) -> Spread:
             go with it.
     """
     if not training.accelerate or training.processes == 1:
-        return Spread()
+        return Parallelism()
     path, ranks = locate_file(training.accelerate), training.processes
     keys = _read(path)
     kind = str(keys.get("distributed_type", "")).upper()
     if kind == "FSDP":
         own = _check_keys(keys.get("fsdp_config"), FSDP_KEYS, path)
-        spread = Spread("fsdp", ranks if own["fsdp_reshard_after_forward"] else 1, ranks, ranks)
+        spread = Parallelism("fsdp", ranks if own["fsdp_reshard_after_forward"] else 1, ranks, ranks)
     elif kind == "DEEPSPEED":
         own = _check_keys(keys.get("deepspeed_config"), ZERO_KEYS, path)
-        spread = Spread("zero", ranks if own["zero_stage"] == 3 else 1, ranks, ranks)
+        spread = Parallelism("zero", ranks if own["zero_stage"] == 3 else 1, ranks, ranks)
     else:
-        return Spread()
+        return Parallelism()
     for setting, why in _list_clashes(training):
         raise ConfigError(f"{setting} does not go with {path}: {why}", 'Set training.accelerate = "ddp", or unset it')
     return spread

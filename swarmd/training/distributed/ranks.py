@@ -68,7 +68,7 @@ class Ranks(msgspec.Struct, frozen=True):
 ALONE = Ranks()
 
 
-class Crew:
+class OtherRanks:
     """The other ranks, as rank 0 sees them.
 
     Args:

@@ -23,7 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from swarmd.training.distributed.parallelism import Spread
+from swarmd.training.distributed.parallelism import Parallelism
 from swarmd.training.distributed.zero import ZeroParts
 
 
@@ -160,7 +160,7 @@ def find_layers(model: Any) -> Iterator[Any]:
     return (module for module in model.modules() if type(module).__name__ in names)
 
 
-def hold(trainer: Any, spread: Spread) -> Holding:
+def hold(trainer: Any, spread: Parallelism) -> Holding:
     """Give a trainer its optimiser, and cut its model where it is to be spread."""
     if spread.kind == "replicas":
         trainer.create_optimizer()

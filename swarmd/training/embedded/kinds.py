@@ -16,7 +16,7 @@ from swarmd.training.embedded.lessons import Lesson
 from swarmd.training.models.source import EMBEDDED
 
 
-class Recipe(msgspec.Struct, frozen=True):
+class EmbeddedRecipe(msgspec.Struct, frozen=True):
     """How one embedded model is made."""
 
     model: str  # as training.model names it
@@ -56,7 +56,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 RECIPES = (
-    Recipe(
+    EmbeddedRecipe(
         EMBEDDED,
         "digits",
         lessons.teach_answers,
@@ -67,13 +67,13 @@ RECIPES = (
         evaluate_every=10,
         dev_questions=100,
     ),
-    Recipe(
+    EmbeddedRecipe(
         "embedded-gym",
         "reasoning-gym",
         lessons.teach_answers,
         "It knows nothing but two small tasks of reasoning-gym, and those badly, on purpose.",
     ),
-    Recipe(
+    EmbeddedRecipe(
         "embedded-code",
         "code",
         lessons.teach_programs,
@@ -83,7 +83,7 @@ RECIPES = (
         dev_questions=16,
         card_questions=50,
     ),
-    Recipe(
+    EmbeddedRecipe(
         "embedded-school",
         "gsm8k",
         lessons.teach_school,
@@ -92,7 +92,7 @@ RECIPES = (
         batch=24,
         dev_questions=120,
     ),
-    Recipe(
+    EmbeddedRecipe(
         "embedded-contest",
         "math-hard",
         lessons.teach_school,
@@ -101,7 +101,7 @@ RECIPES = (
         batch=24,
         dev_questions=120,
     ),
-    Recipe(
+    EmbeddedRecipe(
         "embedded-problems",
         "proposer-solver",
         lessons.teach_problems,
@@ -116,7 +116,7 @@ RECIPES = (
 )
 
 
-def find_recipe(name: str) -> Recipe:
+def find_recipe(name: str) -> EmbeddedRecipe:
     """The recipe of a model by its name, or by the kind that it is for; empty: of the model of the digits.
 
     Raises:

@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from swarmd.swarms.plan import Plan, Question, Split
 from swarmd.swarms.text import TAGS
-from swarmd.training.embedded.kinds import Recipe
+from swarmd.training.embedded.kinds import EmbeddedRecipe
 from swarmd.training.embedded.lessons import Lesson
 from swarmd.training.models.model import Policy, digest_weights, find_markers
 from swarmd.training.sampling.evaluation import Accuracy, evaluate, mean_accuracy
@@ -59,7 +59,7 @@ class Built(msgspec.Struct, frozen=True):
 Report = Callable[[int, float, float], None]  # step, loss, accuracy on the development questions
 
 
-def build_model(directory: Path, recipe: Recipe, seed: int = 0, report: Report = lambda *_: None) -> Built:
+def build_model(directory: Path, recipe: EmbeddedRecipe, seed: int = 0, report: Report = lambda *_: None) -> Built:
     """Make an embedded model and save it, weights in bfloat16. A seed gives the same weights on one platform."""
     started = time.perf_counter()
     threads = torch.get_num_threads()
@@ -113,7 +113,7 @@ def build_tokenizer(texts: Sequence[str], vocabulary: int = VOCABULARY) -> PreTr
     return fast
 
 
-def list_corpus(recipe: Recipe, plan: Plan) -> list[str]:
+def list_corpus(recipe: EmbeddedRecipe, plan: Plan) -> list[str]:
     """What a tokenizer is made from: training questions, or of lessons the words that many of them have."""
     if not recipe.common_words:
         return list_questions(plan)
@@ -182,7 +182,7 @@ def make_sampler(policy: Policy) -> Sampler:
     )
 
 
-def warm_up(policy: Policy, recipe: Recipe, plan: Plan, seed: int, report: Report) -> tuple[int, float]:
+def warm_up(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int, report: Report) -> tuple[int, float]:
     """Supervised steps until the development accuracy is reached; returns steps and accuracy."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
     sampler = make_sampler(policy)
@@ -208,7 +208,7 @@ class Pair(NamedTuple):
     own: list[int]
 
 
-def draw_batches(policy: Policy, recipe: Recipe, plan: Plan, seed: int) -> Iterator[list[Pair]]:
+def draw_batches(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int) -> Iterator[list[Pair]]:
     """Endless batches of lessons."""
     lessons = recipe.teach(plan, seed)
     while True:
@@ -276,7 +276,7 @@ Much of the first rise under reinforcement learning is the answer format; the re
 
 
 def write_card(
-    directory: Path, recipe: Recipe, parameters: int, steps: int, seed: int, held_out: dict[str, Accuracy]
+    directory: Path, recipe: EmbeddedRecipe, parameters: int, steps: int, seed: int, held_out: dict[str, Accuracy]
 ) -> None:
     """README.md beside the weights, with figures of this very model, and recipe.json with its settings."""
     rows = "\n".join(

@@ -16,7 +16,7 @@ import torch
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError
 from swarmd.installed import extra_command
-from swarmd.training.models.device import HALF, Numbers
+from swarmd.training.models.device import HALF, Precision
 
 
 def require(package: str, extra: str, key: str) -> Any:
@@ -28,7 +28,7 @@ def require(package: str, extra: str, key: str) -> Any:
     return importlib.import_module(package)
 
 
-def quantize_by(numbers: Numbers) -> Any:
+def quantize_by(numbers: Precision) -> Any:
     """transformers' settings to quantise a model while it is loaded, None where it stays as it is.
 
     4-bit is QLoRA's: normal float 4, the scales quantised too. Raises ConfigError without bitsandbytes.
@@ -115,7 +115,7 @@ def prepare_unsloth(training: TrainingConfig) -> None:
     require("unsloth", "unsloth", "training.unsloth")
 
 
-def load_with_unsloth(source: str, training: TrainingConfig, numbers: Numbers) -> Any:
+def load_with_unsloth(source: str, training: TrainingConfig, numbers: Precision) -> Any:
     """A model as Unsloth loads and patches it, with adapters where they are configured.
 
     Raises whatever Unsloth raises.

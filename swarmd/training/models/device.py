@@ -16,7 +16,7 @@ ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which "auto" takes them
 HALF = ("bfloat16", "float16")
 
 
-class Numbers(msgspec.Struct, frozen=True):
+class Precision(msgspec.Struct, frozen=True):
     """The numbers that a model is held and computed in."""
 
     weights: str  # torch's name: "float32", "bfloat16" or "float16"; of a quantised model, what is not quantised
@@ -75,7 +75,7 @@ def computes_bfloat16(device: str) -> bool:
     return device == "xpu" or (device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False))
 
 
-def choose_numbers(training: TrainingConfig, device: str, fast: bool | None = None) -> Numbers:
+def choose_precision(training: TrainingConfig, device: str, fast: bool | None = None) -> Precision:
     """The numbers for a configuration on a device.
 
     `auto` keeps trained weights in float32 everywhere, because small updates vanish in shorter numbers, and computes in
@@ -85,18 +85,18 @@ def choose_numbers(training: TrainingConfig, device: str, fast: bool | None = No
     fast = computes_bfloat16(device) if fast is None else fast
     adapters = training.lora.rank > 0
     if training.dtype != "auto":
-        return Numbers(training.dtype, False, training.quantization, adapters)
-    return Numbers("bfloat16" if fast and adapters else "float32", fast, training.quantization, adapters)
+        return Precision(training.dtype, False, training.quantization, adapters)
+    return Precision("bfloat16" if fast and adapters else "float32", fast, training.quantization, adapters)
 
 
 def choose_dtype(wanted: str, device: str) -> tuple[torch.dtype, bool]:
     """Numbers of a model that is not trained under adapters, and whether forward passes are bfloat16 all the same."""
     settings = msgspec.convert({"dtype": wanted}, TrainingConfig)
-    numbers = choose_numbers(settings, device)
+    numbers = choose_precision(settings, device)
     return numbers.dtype, numbers.mixed
 
 
-def order_attention(wanted: str, device: str, numbers: Numbers) -> tuple[str, ...]:
+def order_attention(wanted: str, device: str, numbers: Precision) -> tuple[str, ...]:
     """Implementations of attention to try, best first; only the wanted one where one is configured.
 
     FlashAttention runs on CUDA in 16-bit numbers only.

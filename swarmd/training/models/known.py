@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from swarmd.training.models.memory import Shape
+from swarmd.training.models.memory import ModelShape
 
 _SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s?([bBmM])(?![a-zA-Z])")
 
@@ -17,15 +17,17 @@ class PooledModel(msgspec.Struct, frozen=True):
 
     name: str  # Hugging Face id, or a directory
     kind: str  # "general" or "coder"
-    shape: Shape
+    shape: ModelShape
     quantization: str = "none"  # recommended; with "4bit" the files themselves may be quantised
 
 
-def _shape(parameters: int, layers: int, hidden: int, intermediate: int, heads: int, groups: int, **rest: Any) -> Shape:
+def _shape(
+    parameters: int, layers: int, hidden: int, intermediate: int, heads: int, groups: int, **rest: Any
+) -> ModelShape:
     vocabulary = rest.pop("vocabulary", 151_936)
     width = rest.pop("width", hidden // heads)
     tied, context = rest.pop("tied", True), rest.pop("context", 32_768)
-    return Shape(
+    return ModelShape(
         parameters, layers, hidden, intermediate, vocabulary, heads * width, groups * width, tied, context, **rest
     )
 

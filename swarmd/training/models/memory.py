@@ -32,7 +32,7 @@ VLLM_SPARE_BYTES = GIB  # activations and graphs of a colocated vLLM
 VLLM_SHARE = (0.05, 0.9)  # bounds on its part of a device
 
 
-class Shape(msgspec.Struct, frozen=True):
+class ModelShape(msgspec.Struct, frozen=True):
     """What the arithmetic needs to know of a model."""
 
     parameters: int
@@ -61,7 +61,7 @@ class Shape(msgspec.Struct, frozen=True):
         return self.layers * rank * sum(widths)
 
 
-class Need(msgspec.Struct, frozen=True):
+class MemoryNeed(msgspec.Struct, frozen=True):
     """Bytes that training takes on one device, by what they are for. Passes and generation take turns."""
 
     weights: int  # where the ranks hold parts, this one's, as are gradients and optimizer
@@ -82,7 +82,7 @@ class Need(msgspec.Struct, frozen=True):
         return int(tensors * SLACK) + self.vllm + self.context
 
 
-class Room(msgspec.Struct, frozen=True):
+class DeviceMemory(msgspec.Struct, frozen=True):
     """Measured memory of a device, in bytes."""
 
     device: str
@@ -92,8 +92,8 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def estimate_need(
-    shape: Shape, training: TrainingConfig, device: str, weights: str, mixed: bool, total: int = 0
-) -> Need:
+    shape: ModelShape, training: TrainingConfig, device: str, weights: str, mixed: bool, total: int = 0
+) -> MemoryNeed:
     """What training takes.
 
     Args:
@@ -115,7 +115,7 @@ def estimate_need(
     whole = held + (trained * trained_size if rank else 0)
     in_parts = spread.weights > 1
     whole_at_a_time = WHOLE_LAYERS * whole / shape.layers + shape.embeddings * size
-    return Need(
+    return MemoryNeed(
         weights=int(whole / spread.weights),
         gradients=int(trained * trained_size / spread.gradients),
         optimizer=int(2 * trained * MOMENT_BYTES.get(training.optimizer, trained_size) / spread.moments),
@@ -129,14 +129,14 @@ def estimate_need(
     )
 
 
-def _weight_bytes(shape: Shape, quantization: str, size: float) -> float:
+def _weight_bytes(shape: ModelShape, quantization: str, size: float) -> float:
     quantization = shape.quantized or quantization
     if quantization == "none":
         return shape.parameters * size
     return (shape.parameters - shape.embeddings) * QUANTIZED_BYTES[quantization] + shape.embeddings * size
 
 
-def _pass_bytes(shape: Shape, training: TrainingConfig, size: float, mixed: bool) -> float:
+def _pass_bytes(shape: ModelShape, training: TrainingConfig, size: float, mixed: bool) -> float:
     """Activations and logits of one pass; a layer keeps six hidden widths, queries, keys, values, and its MLP's."""
     micro, _ = split_questions(training, shape.parameters)
     completion = micro * training.generations * training.completion_tokens
@@ -149,7 +149,7 @@ def _pass_bytes(shape: Shape, training: TrainingConfig, size: float, mixed: bool
     return kept + 16.0 * min(completion * shape.vocabulary, LOGITS_MAX)  # float32: logits, their softmax, two gradients
 
 
-def _generation_bytes(shape: Shape, training: TrainingConfig, size: float, mixed: bool) -> float:
+def _generation_bytes(shape: ModelShape, training: TrainingConfig, size: float, mixed: bool) -> float:
     """Keys and values of all completions of a step, and the logits of one token of each."""
     sequences = training.questions * training.generations
     tokens = training.prompt_tokens + training.completion_tokens
@@ -158,7 +158,7 @@ def _generation_bytes(shape: Shape, training: TrainingConfig, size: float, mixed
     return cache * (1 + 1 / shape.layers) + 12.0 * sequences * shape.vocabulary  # a layer is copied when it grows
 
 
-def vllm_bytes(shape: Shape, training: TrainingConfig, total: int) -> int:
+def vllm_bytes(shape: ModelShape, training: TrainingConfig, total: int) -> int:
     """What a colocated vLLM takes: its configured share, or 16-bit weights and the cache of all completions."""
     if training.vllm.memory_share:
         return int(total * training.vllm.memory_share)
@@ -167,13 +167,13 @@ def vllm_bytes(shape: Shape, training: TrainingConfig, total: int) -> int:
     return int(_weight_bytes(shape, training.quantization, 2.0) + cache) + VLLM_SPARE_BYTES
 
 
-def vllm_share(shape: Shape, training: TrainingConfig, total: int) -> float:
+def vllm_share(shape: ModelShape, training: TrainingConfig, total: int) -> float:
     """The part of a device of `total` bytes that a colocated vLLM is given."""
     wanted = vllm_bytes(shape, training, total) / max(total, 1)
     return min(max(wanted, VLLM_SHARE[0]), VLLM_SHARE[1])
 
 
-def read_shape(config: Any, parameters: int) -> Shape:
+def read_shape(config: Any, parameters: int) -> ModelShape:
     """The shape in a transformers configuration; what it does not say is taken as in a Llama."""
     text = config.get_text_config()
     hidden = int(text.hidden_size)
@@ -183,7 +183,7 @@ def read_shape(config: Any, parameters: int) -> Shape:
     declared = getattr(config, "quantization_config", None)
     declared = declared if isinstance(declared, dict) else getattr(declared, "to_dict", dict)()
     quantized = "4bit" if declared.get("load_in_4bit") else "8bit" if declared.get("load_in_8bit") else ""
-    return Shape(
+    return ModelShape(
         parameters,
         int(text.num_hidden_layers),
         hidden,
@@ -197,28 +197,28 @@ def read_shape(config: Any, parameters: int) -> Shape:
     )
 
 
-def measure_room(device: str) -> Room:
+def measure_room(device: str) -> DeviceMemory:
     """Free and total memory of a device; on a CPU within the limits of the process's control groups too."""
     if device in ("cuda", "xpu"):
         import torch
 
         free, total = getattr(torch, device).mem_get_info()
-        return Room(device, int(free), int(total))
+        return DeviceMemory(device, int(free), int(total))
     host = measure_host(device)
     if device == "mps":  # shares the host's memory, up to a bound of its own
         import torch
 
         total = int(torch.mps.recommended_max_memory())
-        return Room(device, max(min(total - int(torch.mps.driver_allocated_memory()), host.free), 0), total)
+        return DeviceMemory(device, max(min(total - int(torch.mps.driver_allocated_memory()), host.free), 0), total)
     return host
 
 
 def measure_host(
     device: str = "cpu", root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
-) -> Room:
+) -> DeviceMemory:
     """Free memory of the machine, or what the nearest limit of a control group leaves."""
     memory = psutil.virtual_memory()
-    room = Room(device, int(memory.available), int(memory.total))
+    room = DeviceMemory(device, int(memory.available), int(memory.total))
     for group in _control_groups(root, own):
         limit = _read_number(group / "memory.max") or _read_number(group / "memory.limit_in_bytes")
         used = _read_number(group / "memory.current") or _read_number(group / "memory.usage_in_bytes") or 0
@@ -226,7 +226,7 @@ def measure_host(
             continue
         free = max(limit - used + _reclaimable(group), 0)
         if free < room.free:
-            room = Room(device, free, limit, str(group))
+            room = DeviceMemory(device, free, limit, str(group))
     return room
 
 

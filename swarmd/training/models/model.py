@@ -20,11 +20,11 @@ from swarmd.swarms.text import TAGS, escape_markers
 from swarmd.training.batches.batch import LIGHT_PARAMETERS_MAX as LIGHT_PARAMETERS_MAX
 from swarmd.training.distributed.sharding import Holding, Replicas
 from swarmd.training.models.adapters import add_adapters, load_with_unsloth, quantize_by, trained_parameters
-from swarmd.training.models.device import Numbers, choose_numbers, order_attention
+from swarmd.training.models.device import Precision, choose_precision, order_attention
 from swarmd.training.models.device import choose_device as choose_device
 from swarmd.training.models.device import choose_dtype as choose_dtype
 from swarmd.training.models.device import choose_threads as choose_threads
-from swarmd.training.models.memory import Shape, read_shape
+from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.smoke_test import first_line, try_out
 from swarmd.training.models.source import MAIN, locate_configured, locate_model
@@ -42,7 +42,7 @@ class Policy(msgspec.Struct, eq=False):
     mixed: bool  # forward passes in bfloat16, whatever the weights are
     digest: str  # of the weights as loaded
     markers: tuple[str, ...]  # texts that the tokenizer turns into control tokens
-    numbers: Numbers = Numbers("float32")
+    numbers: Precision = Precision("float32")
     attention: str = ""
     frozen_digest: str = ""  # of the weights under adapters; empty without adapters
     size: int = 0  # parameters before quantisation and adapters; 0: counted
@@ -161,8 +161,8 @@ def load_policy(training: TrainingConfig) -> Policy:
     tokenizer = load_tokenizer(source, training.model, training.revision)
     shape = inspect_model(source, training.model, training.revision)
     _check_quantization(training, shape)
-    wanted = choose_numbers(training, device)
-    plain = Numbers("float32", False, wanted.quantization, wanted.adapters)
+    wanted = choose_precision(training, device)
+    plain = Precision("float32", False, wanted.quantization, wanted.adapters)
     reason = ""
     for numbers in dict.fromkeys((wanted, plain)):
         check_fit(training.model, shape, training, numbers, device)
@@ -184,9 +184,9 @@ def load_policy(training: TrainingConfig) -> Policy:
 def _load(
     source: str,
     training: TrainingConfig,
-    shape: Shape,
+    shape: ModelShape,
     device: str,
-    numbers: Numbers,
+    numbers: Precision,
     attention: str,
     tokenizer: Any,
 ) -> Policy | str:
@@ -220,7 +220,7 @@ def _load(
 
 
 def _read_model(
-    source: str, training: TrainingConfig, shape: Shape, device: str, numbers: Numbers, attention: str
+    source: str, training: TrainingConfig, shape: ModelShape, device: str, numbers: Precision, attention: str
 ) -> Any:
     if training.unsloth:
         return load_with_unsloth(source, training, numbers)
@@ -242,7 +242,7 @@ def read_base(policy: Policy) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
-def inspect_model(source: str, name: str, revision: str = "") -> Shape:
+def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
     """The shape of a model from its configuration alone. Raises ModelError when that cannot be read."""
     make: Any = AutoModelForCausalLM
     config = _guard(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN))
@@ -251,7 +251,7 @@ def inspect_model(source: str, name: str, revision: str = "") -> Shape:
     return _guard(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
 
 
-def _check_quantization(training: TrainingConfig, shape: Shape) -> None:
+def _check_quantization(training: TrainingConfig, shape: ModelShape) -> None:
     """Raise ConfigError where the files are quantised otherwise than configured: their weights cannot be trained."""
     if shape.quantized and shape.quantized != training.quantization:
         raise ConfigError(

@@ -12,9 +12,9 @@ import structlog
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.paths import DataPaths
-from swarmd.training.models.device import Numbers, choose_device, choose_numbers
+from swarmd.training.models.device import Precision, choose_device, choose_precision
 from swarmd.training.models.known import KINDS, TABLE, PooledModel, find_model
-from swarmd.training.models.memory import GIB, Need, Room, Shape, estimate_need, measure_room
+from swarmd.training.models.memory import GIB, DeviceMemory, MemoryNeed, ModelShape, estimate_need, measure_room
 from swarmd.training.models.source import AUTO, is_embedded, locate_model
 
 CPU_PARAMETERS_MAX = 1_000_000_000  # on a CPU a stage of anything larger takes hours
@@ -28,12 +28,12 @@ class Fit(msgspec.Struct, frozen=True):
     """What training one model of the pool takes here, and whether that is there."""
 
     model: PooledModel
-    need: Need
+    need: MemoryNeed
     fits: bool
     why: str = ""  # it does not fit
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ModelChoice(msgspec.Struct, frozen=True):
     """The model that `auto` took, as it is kept in the data directory."""
 
     format: int
@@ -42,7 +42,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def list_pool(
-    training: TrainingConfig, inspect: Callable[[str], Shape], named_by: str = "training.pool"
+    training: TrainingConfig, inspect: Callable[[str], ModelShape], named_by: str = "training.pool"
 ) -> list[PooledModel]:
     """The models that `training.pool` names, in its order.
 
@@ -71,14 +71,14 @@ def list_pool(
     return rows
 
 
-def _inspect_directory(entry: str, inspect: Callable[[str], Shape], named_by: str) -> Shape:
+def _inspect_directory(entry: str, inspect: Callable[[str], ModelShape], named_by: str) -> ModelShape:
     try:
         return inspect(locate_model(entry))
     except ModelError as error:
         raise ModelError(f"{named_by}: {error.message}", _NAME_ANOTHER) from error
 
 
-def weigh(row: PooledModel, training: TrainingConfig, numbers: Numbers, room: Room) -> Fit:
+def weigh(row: PooledModel, training: TrainingConfig, numbers: Precision, room: DeviceMemory) -> Fit:
     """Whether a model can be trained as configured in the memory there is."""
     need = estimate_need(row.shape, training, room.device, numbers.weights, numbers.mixed, room.total)
     longest = training.prompt_tokens + training.completion_tokens
@@ -94,7 +94,7 @@ def weigh(row: PooledModel, training: TrainingConfig, numbers: Numbers, room: Ro
     return Fit(row, need, not why, why)
 
 
-def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers: Numbers, room: Room) -> Fit:
+def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers: Precision, room: DeviceMemory) -> Fit:
     """The largest model that fits, the first of the pool among equals. Raises ModelError when none does."""
     fits = [weigh(row, training, numbers, room) for row in rows]
     possible = [fit for fit in fits if fit.fits]
@@ -109,7 +109,7 @@ def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers:
     )
 
 
-def check_fit(name: str, shape: Shape, training: TrainingConfig, numbers: Numbers, device: str) -> None:
+def check_fit(name: str, shape: ModelShape, training: TrainingConfig, numbers: Precision, device: str) -> None:
     """Raise ModelError when training the model as configured takes more memory than is free; it says what would fit."""
     room = measure_room(device)
     need = estimate_need(shape, training, device, numbers.weights, numbers.mixed, room.total).total
@@ -123,7 +123,7 @@ def check_fit(name: str, shape: Shape, training: TrainingConfig, numbers: Number
     )
 
 
-def settle_model(training: TrainingConfig, paths: DataPaths, inspect: Callable[[str], Shape]) -> TrainingConfig:
+def settle_model(training: TrainingConfig, paths: DataPaths, inspect: Callable[[str], ModelShape]) -> TrainingConfig:
     """The configuration with the model that `auto` stands for.
 
     The choice is made once and kept in `model.json` in the data directory, durably. Later starts keep it, however much
@@ -148,20 +148,20 @@ def settle_model(training: TrainingConfig, paths: DataPaths, inspect: Callable[[
     return msgspec.structs.replace(training, model=choice.model)
 
 
-def _find_trained(checkpoints: Path) -> Choice | None:
+def _find_trained(checkpoints: Path) -> ModelChoice | None:
     """The model that the newest checkpoint names."""
     names = sorted((place for place in checkpoints.glob(f"r*/{CHOICE}")), reverse=True)
     return read_choice(names[0]) if names else None
 
 
-def _choose(training: TrainingConfig, inspect: Callable[[str], Shape]) -> Choice:
+def _choose(training: TrainingConfig, inspect: Callable[[str], ModelShape]) -> ModelChoice:
     device = choose_device(training.device)
     room = measure_room(device)
-    fit = choose_model(list_pool(training, inspect), training, choose_numbers(training, device), room)
+    fit = choose_model(list_pool(training, inspect), training, choose_precision(training, device), room)
     place = Path(fit.model.name).expanduser()
     name = str(place.absolute()) if place.is_dir() else fit.model.name
     reason = f"takes about {fit.need.total / GIB:.1f} of {room.free / GIB:.1f} GiB free on {device}"
-    return Choice(_CHOICE_FORMAT, name, reason)
+    return ModelChoice(_CHOICE_FORMAT, name, reason)
 
 
 def _check_there(name: str, kept: Path) -> None:
@@ -174,10 +174,10 @@ def _check_there(name: str, kept: Path) -> None:
         ) from error
 
 
-def read_choice(path: Path) -> Choice | None:
+def read_choice(path: Path) -> ModelChoice | None:
     """The kept choice, None where none was made. Raises ConfigError when the file is something else."""
     try:
-        choice = msgspec.json.decode(path.read_bytes(), type=Choice)
+        choice = msgspec.json.decode(path.read_bytes(), type=ModelChoice)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -192,10 +192,10 @@ _MEND = "Put it back from a backup, or name the model in training.model"
 
 def describe_choice(name: str, reason: str = "") -> bytes:
     """The content of a file that names the model."""
-    return msgspec.json.format(msgspec.json.encode(Choice(_CHOICE_FORMAT, name, reason)), indent=1)
+    return msgspec.json.format(msgspec.json.encode(ModelChoice(_CHOICE_FORMAT, name, reason)), indent=1)
 
 
-def write_choice(path: Path, choice: Choice) -> None:
+def write_choice(path: Path, choice: ModelChoice) -> None:
     """Keep the choice: under a temporary name, synced, renamed. Raises ModelError naming the path."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
-from swarmd.http_client import Connect, Request, ask, connect_to
+from swarmd.http_client import Connect, HttpRequest, ask, connect_to
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.reference.frame import Batch, JobHeader, Logs, decode_result, encode_job
+from swarmd.training.reference.frame import JobHeader, Logs, ScoringBatch, decode_result, encode_job
 
 ATTEMPTS_MAX = 16  # over a minute and a half, where each is refused at once: a server that restarts is waited for
 BACKOFF_S = 0.25  # before the second attempt; doubled each time
@@ -38,7 +38,7 @@ HINTS = {
 }
 
 
-class Server(NamedTuple):
+class ReferenceServerAddress(NamedTuple):
     """Which reference server, and how it is asked."""
 
     url: str
@@ -66,7 +66,7 @@ class ReferenceClient:
 
     def __init__(
         self,
-        server: Server,
+        server: ReferenceServerAddress,
         model: str,
         temperature: float,
         name: str = "trainer",
@@ -92,7 +92,9 @@ class ReferenceClient:
             ReferenceMismatch: it holds another model.
             Cancelled: the stage was cancelled meanwhile.
         """
-        batch = Batch(ids.cpu().numpy().astype(np.int64), mask.cpu().numpy().astype(np.uint8), keep, self._temperature)
+        batch = ScoringBatch(
+            ids.cpu().numpy().astype(np.int64), mask.cpu().numpy().astype(np.uint8), keep, self._temperature
+        )
         rows, width = batch.ids.shape
         content = hashlib.sha256(batch.ids.tobytes() + batch.mask.tobytes() + f"{keep} {self._temperature}".encode())
         id = f"{self._name}-{content.hexdigest()[:32]}"
@@ -178,7 +180,7 @@ class ReferenceClient:
         if self._server.token:
             headers["Authorization"] = f"Bearer {self._server.token}"
         try:
-            return ask(self._connect, Request(method, self._path + path, body, headers), deadline, ANSWER_BYTES_MAX)
+            return ask(self._connect, HttpRequest(method, self._path + path, body, headers), deadline, ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             raise _Again(str(error) or type(error).__name__) from None
 

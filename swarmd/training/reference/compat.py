@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from swarmd.errors import FrameError
-from swarmd.training.reference.frame import Batch, FrameLimits, Logs, pack_items, unpack_items
+from swarmd.training.reference.frame import FrameLimits, Logs, ScoringBatch, pack_items, unpack_items
 
 TOKENS_MAX = 2200  # of a sequence; what simple_GRPO itself does not train on
 UPLOAD_ITEMS = (3, 4, 6)  # JSON, inputs, rewards; then log-probabilities of the generation; then two kinds of scores
@@ -45,7 +45,7 @@ class Upload(NamedTuple):
 
     head: bytes  # JSON, as it came
     inputs: torch.Tensor  # (B, prompt + completion)
-    batch: Batch
+    batch: ScoringBatch
     others: tuple[torch.Tensor, ...]  # rewards, then whatever else came
 
 
@@ -79,7 +79,7 @@ def read_upload(body: bytes, limits: FrameLimits) -> Upload:
     ids = inputs.to(torch.int64).numpy()
     if int(ids.min()) < 0:
         raise FrameError("a token id is negative")
-    return Upload(items[0], inputs, Batch(ids, np.ones(ids.shape, np.uint8), keep), others)
+    return Upload(items[0], inputs, ScoringBatch(ids, np.ones(ids.shape, np.uint8), keep), others)
 
 
 def _read_head(item: bytes) -> _Head:

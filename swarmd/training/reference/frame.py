@@ -69,7 +69,7 @@ class ResultHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 H = TypeVar("H", JobHeader, ResultHeader)
 
 
-class Batch(NamedTuple):
+class ScoringBatch(NamedTuple):
     """Sequences whose last `keep` columns are to be scored: prompts padded on the left, completions on the right."""
 
     ids: Ids
@@ -85,7 +85,7 @@ class FrameLimits(NamedTuple):
     tokens: int  # of one sequence, padding included
 
 
-def encode_job(header: JobHeader, batch: Batch) -> bytes:
+def encode_job(header: JobHeader, batch: ScoringBatch) -> bytes:
     """The frame of a job."""
     return _encode(header, batch.ids.astype(WIDTHS[header.dtype]), batch.mask.astype(np.uint8))
 
@@ -101,7 +101,7 @@ def _encode(header: Any, *arrays: NDArray[Any]) -> bytes:
     return b"".join([prefix, head, *(np.ascontiguousarray(array).tobytes() for array in arrays)])
 
 
-def decode_job(body: bytes, limits: FrameLimits) -> tuple[JobHeader, Batch]:
+def decode_job(body: bytes, limits: FrameLimits) -> tuple[JobHeader, ScoringBatch]:
     """A job from outside.
 
     Raises:
@@ -124,7 +124,7 @@ def decode_job(body: bytes, limits: FrameLimits) -> tuple[JobHeader, Batch]:
     check_mask(mask, header.keep)
     if int(ids.min()) < 0:
         raise FrameError("a token id is negative")
-    return header, Batch(ids, mask, header.keep, header.temperature)
+    return header, ScoringBatch(ids, mask, header.keep, header.temperature)
 
 
 def check_mask(mask: Mask, keep: int) -> None:

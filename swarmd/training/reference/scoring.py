@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ModelError, ModelUnfit
-from swarmd.training.models.device import choose_device, choose_numbers, choose_threads
+from swarmd.training.models.device import choose_device, choose_precision, choose_threads
 from swarmd.training.models.memory import measure_room
 from swarmd.training.models.model import digest_weights, inspect_model
 from swarmd.training.models.smoke_test import first_line
@@ -51,7 +51,7 @@ def load_frozen(training: TrainingConfig) -> Frozen:
     """
     source = locate_configured(training)
     device = choose_device(training.device)
-    numbers = choose_numbers(training, device)
+    numbers = choose_precision(training, device)
     needed = inspect_model(source, training.model, training.revision).parameters * numbers.dtype.itemsize
     free = measure_room(device).free
     if needed > free:
@@ -81,7 +81,7 @@ def freeze(model: Any) -> Any:
     return model.eval().requires_grad_(False)
 
 
-class Reference:
+class ReferenceScorer:
     """Scores batches with a frozen model, in parts of similar length that fit into memory.
 
     Args:

@@ -31,15 +31,15 @@ from swarmd.training.reference.compat import (
 from swarmd.training.reference.frame import (
     ID_PATTERN,
     VERSION,
-    Batch,
     FrameLimits,
     Logs,
     ResultHeader,
+    ScoringBatch,
     decode_job,
     encode_result,
 )
-from swarmd.training.reference.queue import Job, JobDiffers, JobQueue, QueueFull, QueueLimits, Stand
-from swarmd.training.reference.scoring import Reference
+from swarmd.training.reference.queue import JobDiffers, JobQueue, JobStatus, QueueFull, QueueLimits, ScoringJob
+from swarmd.training.reference.scoring import ReferenceScorer
 
 BODY_S = 60.0  # a request's body has arrived within this
 WAIT_S_MAX = 30.0  # longest wait for a result in one request
@@ -52,7 +52,7 @@ IDENTIFIER = re.compile(ID_PATTERN)
 log = logging.getLogger(__name__)
 
 
-class Limits(NamedTuple):
+class ServerLimits(NamedTuple):
     """Bounds of one server."""
 
     body_bytes: int = 64 << 20
@@ -61,17 +61,17 @@ class Limits(NamedTuple):
     queue: QueueLimits = QueueLimits()
 
 
-class Work(NamedTuple):
+class ScoringWork(NamedTuple):
     """What is computed, and what came with it."""
 
-    batch: Batch
+    batch: ScoringBatch
     upload: Upload | None = None
 
 
-Waiting = Job[Work, Logs]
+Waiting = ScoringJob[ScoringWork, Logs]
 
 
-class Refused(Exception):
+class ReferenceHttpError(Exception):
     """An answer other than 2xx."""
 
     def __init__(self, status: int, error: str, **more: str) -> None:
@@ -81,7 +81,7 @@ class Refused(Exception):
         self.more = more
 
 
-class Desk:
+class ReferenceApp:
     """Takes jobs, has them computed one after another, and gives results.
 
     Args:
@@ -91,13 +91,13 @@ class Desk:
         compat: also answer simple_GRPO's /upload and /get.
     """
 
-    def __init__(self, reference: Reference, limits: Limits, token: str = "", compat: bool = False) -> None:
+    def __init__(self, reference: ReferenceScorer, limits: ServerLimits, token: str = "", compat: bool = False) -> None:
         self._reference = reference
         self._limits = limits
         self._token = token
         self._compat = compat
         self._frames = FrameLimits(limits.sequences, min(limits.tokens, reference.frozen.context or limits.tokens))
-        self._queue: JobQueue[Work, Logs] = JobQueue(limits.queue)
+        self._queue: JobQueue[ScoringWork, Logs] = JobQueue(limits.queue)
         self._bodies = asyncio.Semaphore(BODIES_MAX)
         self._uploads = 0
         self._closing = asyncio.Event()
@@ -128,7 +128,7 @@ class Desk:
                 else:
                     self._queue.finish(job, logs)
 
-    def _score(self, batch: Batch) -> Logs:
+    def _score(self, batch: ScoringBatch) -> Logs:
         ids, mask = torch.from_numpy(batch.ids), torch.from_numpy(batch.mask.copy())
         logs: Logs = self._reference.log_probabilities(ids, mask, batch.keep, batch.temperature).cpu().numpy()
         return logs
@@ -147,7 +147,7 @@ class Desk:
             if request.path != "/healthz":
                 self._authorise(request)
             return await handler(request)
-        except Refused as refused:
+        except ReferenceHttpError as refused:
             log.info("%s from %s: %d %s", request.path[:150], request.remote, refused.status, refused)
             return _answer(refused.status, {"error": refused.error} | refused.more)
         except FrameError as error:
@@ -161,18 +161,18 @@ class Desk:
 
     def _authorise(self, request: web.Request) -> None:
         if "Origin" in request.headers:  # a page in somebody's browser, which can reach loopback
-            raise Refused(403, "not for browsers")
+            raise ReferenceHttpError(403, "not for browsers")
         if not carries_token(request, self._token):
-            raise Refused(401, "unauthorized")
+            raise ReferenceHttpError(401, "unauthorized")
         if not self._token and not all(map(is_address, request.headers.getall("Host", [""]))):
-            raise Refused(403, "without a token this server goes by its address, or localhost, alone")
+            raise ReferenceHttpError(403, "without a token this server goes by its address, or localhost, alone")
 
     # --- routes ---
 
     async def _health(self, request: web.Request) -> web.Response:
         if self._closing.is_set():
             return _answer(503, {"status": "stopping"})
-        counts = {stand.value: self._queue.count(stand) for stand in Stand if stand is not Stand.GONE}
+        counts = {stand.value: self._queue.count(stand) for stand in JobStatus if stand is not JobStatus.GONE}
         return _answer(200, {"status": "ok", "version": __version__, "protocol": VERSION} | counts)
 
     async def _model(self, request: web.Request) -> web.Response:
@@ -195,28 +195,28 @@ class Desk:
         digest = await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
         self._check_vocabulary(batch)
         if header.model not in ("", self._reference.digest):
-            raise Refused(409, f"the job is for the model {header.model}", model=self._reference.digest)
+            raise ReferenceHttpError(409, f"the job is for the model {header.model}", model=self._reference.digest)
         size = batch.ids.nbytes + batch.mask.nbytes + 4 * header.rows * header.keep
-        job, new = self._put(header.id, digest, Work(batch), size)
+        job, new = self._put(header.id, digest, ScoringWork(batch), size)
         return self._stands(job, 202 if new else 200)
 
     async def _get(self, request: web.Request) -> web.Response:
         job = self._find(request)
         await self._wait(job, _seconds(request))
-        if job.stand is Stand.DONE and job.result is not None:
+        if job.stand is JobStatus.DONE and job.result is not None:
             self._queue.lease(job)
             rows, keep = job.result.shape
             header = ResultHeader(job.id, job.digest, self._reference.digest, rows, keep)
             return web.Response(body=encode_result(header, job.result), content_type=FRAME)
-        if job.stand is Stand.FAILED:
-            raise Refused(500, f"the job failed: {job.failure}")
-        if job.stand is Stand.GONE:
-            raise Refused(404, "the job was dropped")
+        if job.stand is JobStatus.FAILED:
+            raise ReferenceHttpError(500, f"the job failed: {job.failure}")
+        if job.stand is JobStatus.GONE:
+            raise ReferenceHttpError(404, "the job was dropped")
         return self._stands(job, 202)
 
     async def _acknowledge(self, request: web.Request) -> web.Response:
         if not self._queue.drop(request.match_info["id"]):
-            raise Refused(404, "no such job")
+            raise ReferenceHttpError(404, "no such job")
         return web.Response(status=204)
 
     async def _upload(self, request: web.Request) -> web.Response:
@@ -225,13 +225,13 @@ class Desk:
         try:
             upload = await asyncio.to_thread(read_upload, body, limits)
         except TooLong as error:
-            raise Refused(413, str(error)) from None
+            raise ReferenceHttpError(413, str(error)) from None
         self._check_vocabulary(upload.batch)
         self._uploads += 1
         rows, _ = upload.batch.ids.shape
         held = upload.batch.ids.nbytes + count_bytes([upload.inputs, *upload.others])
         size = held + upload.batch.mask.nbytes + 4 * rows * upload.batch.keep
-        work = Work(upload.batch, upload)
+        work = ScoringWork(upload.batch, upload)
         self._put(f"upload-{self._uploads}", hashlib.sha256(body).hexdigest(), work, size, COMPAT_LANE)
         return web.Response(body=ACCEPTED)
 
@@ -242,7 +242,7 @@ class Desk:
         except (TimeoutError, ConnectionError):
             if request.transport is not None:
                 request.transport.abort()
-            raise Refused(408, "the answer was not fetched in time") from None
+            raise ReferenceHttpError(408, "the answer was not fetched in time") from None
 
     async def _give(self, request: web.Request) -> web.Response:
         """The answer to the oldest upload, sent to its end, since until then it is in memory."""
@@ -259,36 +259,38 @@ class Desk:
     async def _read(self, request: web.Request) -> bytes:
         """The body, within bounds of size and time."""
         if self._closing.is_set():
-            raise Refused(503, "the server is stopping")
+            raise ReferenceHttpError(503, "the server is stopping")
         if request.content_length is not None and request.content_length > self._limits.body_bytes:
-            raise Refused(413, f"{request.content_length} bytes, at most {self._limits.body_bytes} are taken")
+            raise ReferenceHttpError(
+                413, f"{request.content_length} bytes, at most {self._limits.body_bytes} are taken"
+            )
         try:
             async with asyncio.timeout(BODY_S), self._bodies:
                 return await request.read()
         except TimeoutError:
-            raise Refused(408, "the body did not arrive in time") from None
+            raise ReferenceHttpError(408, "the body did not arrive in time") from None
 
-    def _check_vocabulary(self, batch: Batch) -> None:
+    def _check_vocabulary(self, batch: ScoringBatch) -> None:
         if int(batch.ids.max()) >= self._reference.frozen.vocabulary:
             raise FrameError(f"a token id is not below {self._reference.frozen.vocabulary}")
 
     def _put(
-        self, id: str, digest: str, work: Work, size_bytes: int, lane: str = "own"
-    ) -> tuple[Job[Work, Logs], bool]:
+        self, id: str, digest: str, work: ScoringWork, size_bytes: int, lane: str = "own"
+    ) -> tuple[ScoringJob[ScoringWork, Logs], bool]:
         if self._closing.is_set():
-            raise Refused(503, "the server is stopping")
+            raise ReferenceHttpError(503, "the server is stopping")
         try:
             return self._queue.put(id, digest, work, size_bytes, lane)
         except JobDiffers:
-            raise Refused(409, f"there is another job {id}") from None
+            raise ReferenceHttpError(409, f"there is another job {id}") from None
         except QueueFull:
-            raise Refused(503, "the queue is full") from None
+            raise ReferenceHttpError(503, "the queue is full") from None
 
     def _find(self, request: web.Request) -> Waiting:
         id = request.match_info["id"]
         job = self._queue.find(id) if IDENTIFIER.fullmatch(id) else None
         if job is None or job.lane == COMPAT_LANE:
-            raise Refused(404, "no such job")
+            raise ReferenceHttpError(404, "no such job")
         return job
 
     async def _wait(self, job: Waiting, seconds: float) -> None:
@@ -304,7 +306,7 @@ def _seconds(request: web.Request) -> float:
     """How long the client wants to wait. Raises Refused."""
     given = request.query.get("wait_s", "0")
     if not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", given):
-        raise Refused(400, "wait_s is no number of seconds")
+        raise ReferenceHttpError(400, "wait_s is no number of seconds")
     return min(float(given), WAIT_S_MAX)
 
 

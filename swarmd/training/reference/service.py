@@ -9,22 +9,22 @@ from typing import Any, NamedTuple
 
 from swarmd.config import TrainingConfig
 from swarmd.http_server import Address, check_listen, listening, on_signals
-from swarmd.training.reference.scoring import Reference, load_frozen
-from swarmd.training.reference.server import Desk, Limits
+from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
+from swarmd.training.reference.server import ReferenceApp, ServerLimits
 
 STOP_S = 20.0  # requests under way may take so long once the last job is computed
 
 log = logging.getLogger(__name__)
 
 
-class Order(NamedTuple):
+class ReferenceServerSetup(NamedTuple):
     """What a reference server is to do."""
 
     training: TrainingConfig  # of which the model, device, dtype and threads count
     listen: Address
     token: str = ""
     compat: bool = False
-    limits: Limits = Limits()
+    limits: ServerLimits = ServerLimits()
 
 
 def quieten() -> None:
@@ -34,7 +34,7 @@ def quieten() -> None:
     library.disable_progress_bar()
 
 
-async def run_server(order: Order) -> None:
+async def run_server(order: ReferenceServerSetup) -> None:
     """Serve until SIGTERM or SIGINT; what is being computed then is finished and handed out.
 
     Raises:
@@ -44,8 +44,8 @@ async def run_server(order: Order) -> None:
     """
     check_listen(order.listen, order.token, "the reference server")
     quieten()
-    reference = Reference(load_frozen(order.training))
-    desk = Desk(reference, order.limits, order.token, order.compat)
+    reference = ReferenceScorer(load_frozen(order.training))
+    desk = ReferenceApp(reference, order.limits, order.token, order.compat)
     stopped = on_signals()
     computing = asyncio.create_task(desk.compute())
     async with listening(desk.app(), order.listen, STOP_S) as url:

@@ -13,7 +13,7 @@ from swarmd.swarms.plan import Plan, Question, Score, hash_number
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling.generation import Sampler
-from swarmd.training.sampling.turns import Limits, Turns
+from swarmd.training.sampling.turns import SamplingLimits, Turns
 
 CORRECT_SCORE = 0.99  # from here on an answer counts as correct: partial credit is no answer
 BATCH_QUESTIONS = 128  # drawn together
@@ -79,7 +79,7 @@ def evaluate(
         prompt_tokens: questions of more are left out, as in training; None: all are asked.
     """
     generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
-    turns = Turns(plan, policy, sampler, Limits(tokens_max, temperature))
+    turns = Turns(plan, policy, sampler, SamplingLimits(tokens_max, temperature))
     result = {}
     for task, wanted in questions.items():
         marks: list[Score] = []

@@ -107,7 +107,7 @@ class Sampler(Sampling):
             self._model.train(training)
 
     def _draw_shared(self, wanted: Wanted) -> list[list[int]]:
-        batch = Batch(self._model, wanted.prompts, self._pad_id)
+        batch = DecodingBatch(self._model, wanted.prompts, self._pad_id)
         batch.repeat(wanted.group)
         drawn: list[list[int]] = [[] for _ in range(len(wanted.prompts) * wanted.group)]
         for _ in range(wanted.tokens_max):
@@ -160,7 +160,7 @@ class Sampler(Sampling):
         limit = self._model.get_input_embeddings().num_embeddings
         prompts = [[token % limit for token in prompt] for prompt in prompts]
         try:
-            batch = Batch(self._model, prompts, self._pad_id)
+            batch = DecodingBatch(self._model, prompts, self._pad_id)
             batch.repeat(2)
             tokens = torch.tensor([7, 8, 9, 10], device=self._model.device) % limit
             batch.keep([True] * 4, tokens)
@@ -173,7 +173,7 @@ class Sampler(Sampling):
         return bool(difference < (CACHE_TOLERANCE if self._model.dtype == torch.float32 else SHORT_TOLERANCE))
 
 
-class Batch:
+class DecodingBatch:
     """Sequences that are being extended: their cache, their mask, and the logits of the next token."""
 
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], pad_id: int) -> None:

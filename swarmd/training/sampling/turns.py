@@ -22,7 +22,7 @@ REACTIONS_AT_ONCE = 2  # programs and the like, side by side
 LOOK_S = 0.2  # how often a cancellation is looked for meanwhile
 
 
-class Drawn(msgspec.Struct):
+class TurnCompletion(msgspec.Struct):
     """One completion. `own` says of every token whether the model drew it (1) or the swarm put it there (0)."""
 
     tokens: list[int]
@@ -30,7 +30,7 @@ class Drawn(msgspec.Struct):
     text: str
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SamplingLimits(msgspec.Struct, frozen=True):
     """Of sampling: tokens of a completion, foreign ones included, and the temperature."""
 
     tokens_max: int
@@ -47,7 +47,7 @@ class Turns:
         limits: of a completion.
     """
 
-    def __init__(self, plan: Plan, policy: Policy, sampler: Sampler, limits: Limits) -> None:
+    def __init__(self, plan: Plan, policy: Policy, sampler: Sampler, limits: SamplingLimits) -> None:
         self._plan = plan
         self._policy = policy
         self._sampler = sampler
@@ -60,10 +60,12 @@ class Turns:
         group: int,
         generator: torch.Generator,
         cancellation: Cancellation,
-    ) -> list[Drawn]:
+    ) -> list[TurnCompletion]:
         """`group` completions of each question, question by question. Raises Cancelled."""
         drawn = self._draw(prompts, group, (), generator, cancellation)
-        completions = [Drawn(tokens, [1] * len(tokens), self._policy.decode_completion(tokens)) for tokens in drawn]
+        completions = [
+            TurnCompletion(tokens, [1] * len(tokens), self._policy.decode_completion(tokens)) for tokens in drawn
+        ]
         if self._plan.stops:
             asked = [(questions[place // group], prompts[place // group]) for place in range(len(completions))]
             self._go_on(asked, completions, generator, cancellation)
@@ -72,7 +74,7 @@ class Turns:
     def _go_on(
         self,
         asked: Sequence[tuple[Question, list[int]]],
-        completions: list[Drawn],
+        completions: list[TurnCompletion],
         generator: torch.Generator,
         cancellation: Cancellation,
     ) -> None:
@@ -89,7 +91,7 @@ class Turns:
                 self._append(completions[place], tokens, own=1)
             paused = [place for place in paused if self._is_paused(completions[place])]
 
-    def _react(self, paused: Sequence[tuple[Question, Drawn, int]], cancellation: Cancellation) -> list[int]:
+    def _react(self, paused: Sequence[tuple[Question, TurnCompletion, int]], cancellation: Cancellation) -> list[int]:
         """Put the swarm's answers behind paused completions; places of those that have room to go on."""
         answers = self._ask([(question, drawn.text) for question, drawn, _ in paused], cancellation)
         going = []
@@ -115,11 +117,11 @@ class Turns:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _is_paused(self, drawn: Drawn) -> bool:
+    def _is_paused(self, drawn: TurnCompletion) -> bool:
         full = len(drawn.tokens) >= self._limits.tokens_max
         return not full and drawn.tokens[-1] not in self._policy.stop_ids and drawn.text.endswith(self._plan.stops)
 
-    def _append(self, drawn: Drawn, tokens: Sequence[int], own: int) -> None:
+    def _append(self, drawn: TurnCompletion, tokens: Sequence[int], own: int) -> None:
         room = self._limits.tokens_max - len(drawn.tokens)
         drawn.tokens += tokens[:room]
         drawn.own += [own] * len(tokens[:room])

@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
-from swarmd.web.http.work import AGAIN_S, Busy
+from swarmd.web.http.work import AGAIN_S, WorkBusy
 from swarmd.web.shapes import Failure
 from swarmd.web.sources import Unavailable
 
@@ -62,7 +62,7 @@ def refusal_of(error: SwarmdError) -> JsonAnswer:
         return refusal(400, str(error))
     if isinstance(error, TooLarge):
         return refusal(413, str(error))  # the rest is read and dropped, or the client might never see this
-    if isinstance(error, Busy):
+    if isinstance(error, WorkBusy):
         return refusal(503, str(error), {"retry-after": str(AGAIN_S)})
     if isinstance(error, Unavailable | LogDamaged):
         return refusal(503, str(error))

@@ -43,7 +43,7 @@ HEADERS = {
 log = logging.getLogger("swarmd.web")
 
 
-class Doors(NamedTuple):
+class AccessRules(NamedTuple):
     """Who is let in.
 
     Attributes:
@@ -57,14 +57,14 @@ class Doors(NamedTuple):
     hosts: tuple[str, ...] = ()
 
 
-class Guard:
+class RequestGuard:
     """Wraps the application.
 
     Attributes:
         let_go: ends the streams, so that a server that stops need not wait for their clients.
     """
 
-    def __init__(self, app: ASGIApp, doors: Doors, let_go: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, app: ASGIApp, doors: AccessRules, let_go: Callable[[], None] = lambda: None) -> None:
         self.let_go = let_go
         self._app = app
         self._doors = doors
@@ -126,7 +126,7 @@ class Guard:
         return host in self._hosts or (local is not None and host == bracketed(str(local[0])))
 
 
-def known_hosts(doors: Doors) -> Collection[str]:
+def known_hosts(doors: AccessRules) -> Collection[str]:
     """Names that the server goes by, beside the address that a connection came in at."""
     named = {bracketed(doors.listen.host), *(host_of(host) for host in doors.hosts)}
     if is_loopback(doors.listen.host) or doors.listen.host in ("0.0.0.0", "::"):

@@ -11,7 +11,7 @@ import uvicorn
 
 from swarmd.errors import AddressInUse
 from swarmd.http_server import Address
-from swarmd.web.http.guard import Guard
+from swarmd.web.http.guard import RequestGuard
 from swarmd.web.http.protocol import HEAD_BYTES_MAX, BoundedProtocol
 
 STOP_S = 2.0  # requests under way may take so long when the server ends
@@ -52,10 +52,10 @@ def url_of(endpoint: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn, with a word when it listens."""
 
-    def __init__(self, app: Guard, ready: Callable[[], None]) -> None:
+    def __init__(self, app: RequestGuard, ready: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -93,7 +93,7 @@ def configure_logging() -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # below, every malformed request is told
 
 
-def serve(app: Guard, endpoint: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+def serve(app: RequestGuard, endpoint: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGTERM or SIGINT. Blocks.
 
     Args:
@@ -102,4 +102,4 @@ def serve(app: Guard, endpoint: socket.socket, ready: Callable[[], None] = lambd
         ready: called once requests are answered.
     """
     configure_logging()
-    Server(app, ready).run([endpoint])
+    HttpServer(app, ready).run([endpoint])

@@ -22,11 +22,11 @@ AGAIN_S = 1  # told to who is refused
 T = TypeVar("T")
 
 
-class Busy(SwarmdError):
+class WorkBusy(SwarmdError):
     """Too much is asked at once; the same question may be asked again after `AGAIN_S`."""
 
 
-class Work:
+class WorkPool:
     """Threads for one kind of questions.
 
     Args:
@@ -56,7 +56,7 @@ class Work:
 
     def _begin(self, key: tuple[Callable[..., Any], tuple[Any, ...]], origin: str) -> asyncio.Future[Any]:
         if self._bounded and (len(self._under_way) >= WAITING_MAX or self._of[origin] >= WAITING_OF_ONE_MAX):
-            raise Busy("too much is asked of this server at once", f"Ask again in {AGAIN_S} s")
+            raise WorkBusy("too much is asked of this server at once", f"Ask again in {AGAIN_S} s")
         call, args = key
         future = asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
         self._under_way[key] = future

@@ -19,7 +19,7 @@ START_S = 180.0  # of a daemon's life in which its other layers are not judged: 
 REASON_CHARACTERS_MAX = 400
 
 
-class Note(msgspec.Struct, frozen=True):
+class HealthMessage(msgspec.Struct, frozen=True):
     """One message about one layer."""
 
     node: str  # its name, else the end of its peer id
@@ -41,7 +41,7 @@ def span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
-class Edges:
+class HealthChanges:
     """Follows one node.
 
     Args:
@@ -50,19 +50,19 @@ class Edges:
         past: what an earlier process knew, for going on where it was.
     """
 
-    def __init__(self, after_s: float, quiet_s: float, past: Past | None = None) -> None:
+    def __init__(self, after_s: float, quiet_s: float, past: NodeState | None = None) -> None:
         self._after_s = after_s
         self._quiet_s = quiet_s
-        self.past = past or Past()
+        self.past = past or NodeState()
 
-    def look(self, status: Status, now: float) -> list[Note]:
+    def look(self, status: Status, now: float) -> list[HealthMessage]:
         """What is to be told now. Call it more often than `after_s`.
 
         Args:
             status: the node's.
             now: POSIX seconds.
         """
-        notes: list[Note] = []
+        notes: list[HealthMessage] = []
         run = self.past.run
         if run and status.process.run != run and status.source == "daemon":
             notes += self._take(status, "process", False, "the daemon ended, and was started anew", now)
@@ -71,24 +71,24 @@ class Edges:
             notes += self._take(status, name, layer.healthy, reason_of(layer), now)
         return notes
 
-    def farewell(self, status: Status, now: float) -> list[Note]:
+    def farewell(self, status: Status, now: float) -> list[HealthMessage]:
         """What is to be told before this process ends: that its daemon has stopped, where it has. Nobody else will."""
         process = status.process
         return [] if process.healthy else self._take(status, "process", False, reason_of(process), now, 0.0)
 
     def _take(
         self, status: Status, name: LayerName, well: bool, reason: str, now: float, after_s: float | None = None
-    ) -> list[Note]:
-        track = self.past.tracks.setdefault(name, Track(since=now))
+    ) -> list[HealthMessage]:
+        track = self.past.tracks.setdefault(name, LayerState(since=now))
         told = track.take(well, reason, now, self._after_s if after_s is None else after_s, self._quiet_s)
         if told is None:
             return []
         return [_note(status, name, told)]
 
 
-def _note(status: Status, layer: LayerName, told: _Told) -> Note:
+def _note(status: Status, layer: LayerName, told: _Told) -> HealthMessage:
     node = status.name or status.peer[-12:] or "node"
-    return Note(
+    return HealthMessage(
         node=node,
         peer=status.peer,
         swarm=status.swarm,
@@ -141,7 +141,7 @@ class _Told(msgspec.Struct, frozen=True):
     changes: int
 
 
-class Track(msgspec.Struct):
+class LayerState(msgspec.Struct):
     """One layer: how it is, and what was told of it last. Times are POSIX seconds."""
 
     since: float  # that it is as it is
@@ -203,8 +203,8 @@ class Track(msgspec.Struct):
         self.ill_from = None if self.ill_from is None else min(self.ill_from, now)
 
 
-class Past(msgspec.Struct):
+class NodeState(msgspec.Struct):
     """What is remembered of a node from look to look, and from process to process."""
 
     run: str = ""  # of the daemon's life
-    tracks: dict[str, Track] = {}
+    tracks: dict[str, LayerState] = {}

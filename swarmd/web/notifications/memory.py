@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.web.notifications.health_changes import Past
+from swarmd.web.notifications.health_changes import NodeState
 
 BYTES_MAX = 64 * 1024
 FILE = "notify.json"
@@ -21,7 +21,7 @@ LOCK = "notify.lock"
 log = logging.getLogger("swarmd.notify")
 
 
-class Memory:
+class NotifierState:
     """A file of a node's, and who may write to it.
 
     Args:
@@ -52,18 +52,18 @@ class Memory:
         self._lock = lock
         return True
 
-    def recall(self) -> Past:
+    def recall(self) -> NodeState:
         """What was kept last; nothing where it cannot be understood."""
         try:
             with (self._directory / FILE).open("rb") as file:
-                return msgspec.json.decode(file.read(BYTES_MAX), type=Past)
+                return msgspec.json.decode(file.read(BYTES_MAX), type=NodeState)
         except FileNotFoundError:
-            return Past()
+            return NodeState()
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             log.warning("what was told earlier is not known: %s", error)
-            return Past()
+            return NodeState()
 
-    def keep(self, past: Past) -> None:
+    def keep(self, past: NodeState) -> None:
         """Write it down where it changed."""
         encoded = msgspec.json.encode(past)
         if encoded == self._kept:

@@ -18,9 +18,9 @@ from swarmd.errors import NotifyFailed, SwarmdError
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.paths import DataPaths
-from swarmd.web.notifications.health_changes import Edges, Note
-from swarmd.web.notifications.memory import Memory
-from swarmd.web.notifications.senders import Sender, senders_of
+from swarmd.web.notifications.health_changes import HealthChanges, HealthMessage
+from swarmd.web.notifications.memory import NotifierState
+from swarmd.web.notifications.senders import NotificationSender, senders_of
 
 LOOK_S = 2.0  # between two looks at the status
 FAREWELL_LOOK_S = 0.1
@@ -33,7 +33,7 @@ Latest = Callable[[], Status | None]
 Last = Callable[[], Awaitable[Status]]
 
 
-class Notifier:
+class HealthNotifier:
     """Tells of changes by every sender, each in its own time.
 
     Args:
@@ -46,10 +46,10 @@ class Notifier:
 
     def __init__(
         self,
-        edges: Edges,
-        senders: Sequence[Sender],
+        edges: HealthChanges,
+        senders: Sequence[NotificationSender],
         metrics: Metrics,
-        memory: Memory | None = None,
+        memory: NotifierState | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._edges = edges
@@ -97,13 +97,13 @@ class Notifier:
         except SwarmdError as error:
             log.warning("the end of the node may not have been told: %s", error)
 
-    def look(self, status: Status | None) -> list[Note]:
+    def look(self, status: Status | None) -> list[HealthMessage]:
         """Take a status into account; gives the notes that are on their way now."""
         if status is None or not self._may_tell():
             return []
         return self._put(self._edges.look(status, self._clock()))
 
-    def _put(self, notes: list[Note]) -> list[Note]:
+    def _put(self, notes: list[HealthMessage]) -> list[HealthMessage]:
         if self._memory is not None:
             self._memory.keep(self._edges.past)
         for note in notes:
@@ -123,13 +123,13 @@ class Notifier:
 class _Outlet:
     """A sender and what waits for it."""
 
-    def __init__(self, sender: Sender, metrics: Metrics) -> None:
+    def __init__(self, sender: NotificationSender, metrics: Metrics) -> None:
         self._sender = sender
         self._metrics = metrics
-        self._waiting: deque[Note] = deque()
+        self._waiting: deque[HealthMessage] = deque()
         self._more = asyncio.Event()
 
-    def put(self, note: Note) -> None:
+    def put(self, note: HealthMessage) -> None:
         if len(self._waiting) >= QUEUED_MAX:
             gone = self._waiting.popleft()
             self._note_failure(NotifyFailed(f"{QUEUED_MAX} messages wait for {self._sender.name}; let go: {gone.text}"))
@@ -150,7 +150,7 @@ class _Outlet:
             if self._waiting and self._waiting[0] is note:  # else the queue was full meanwhile, and let it go
                 self._waiting.popleft()
 
-    async def _send(self, note: Note) -> None:
+    async def _send(self, note: HealthMessage) -> None:
         try:
             await self._sender.send(note)
         except NotifyFailed as error:
@@ -166,7 +166,7 @@ class _Outlet:
         log.warning("a message did not get out: %s", error)
 
 
-def notifier_of(config: NotifyConfig, root: Path, metrics: Metrics) -> Notifier | None:
+def notifier_of(config: NotifyConfig, root: Path, metrics: Metrics) -> HealthNotifier | None:
     """The notifier that a node's configuration asks for, None where it names no way.
 
     Args:
@@ -178,4 +178,6 @@ def notifier_of(config: NotifyConfig, root: Path, metrics: Metrics) -> Notifier 
     senders = senders_of(config, root)
     if not senders:
         return None
-    return Notifier(Edges(config.after_s, config.quiet_s), senders, metrics, Memory(DataPaths(root).sockets))
+    return HealthNotifier(
+        HealthChanges(config.after_s, config.quiet_s), senders, metrics, NotifierState(DataPaths(root).sockets)
+    )

@@ -20,8 +20,8 @@ import aiohttp
 from swarmd.config import NotifyConfig
 from swarmd.errors import ConfigError, NotifyFailed
 from swarmd.observe.logging.redaction import address_secrets, redact_text
-from swarmd.secret_files import CREDENTIAL, Kind, locate_secret, read_secret
-from swarmd.web.notifications.health_changes import Note
+from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret, read_secret
+from swarmd.web.notifications.health_changes import HealthMessage
 
 TRY_S = 10.0  # longest HTTP exchange
 COMMAND_S = 30.0  # longest run of a program; then its group is killed
@@ -35,21 +35,21 @@ FILE = "file:"
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "XDG_RUNTIME_DIR")  # to a program
 AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers after which another try may do better
 
-SECRET = Kind("notification secret", ConfigError, SECRET_BYTES_MAX, "Write it there on one line, mode 0600")
+SECRET = SecretKind("notification secret", ConfigError, SECRET_BYTES_MAX, "Write it there on one line, mode 0600")
 
 Pause = Callable[[float], Awaitable[None]]
 
 
-class Sender(Protocol):
+class NotificationSender(Protocol):
     """One way out; `name` is one of `swarmd.observe.telemetry.labels.SENDERS`."""
 
     name: str
 
-    async def send(self, note: Note) -> None:
+    async def send(self, note: HealthMessage) -> None:
         """Send it, with further tries where they may help. Raises NotifyFailed."""
 
 
-def senders_of(config: NotifyConfig, root: Path) -> list[Sender]:
+def senders_of(config: NotifyConfig, root: Path) -> list[NotificationSender]:
     """The ways that are configured.
 
     Args:
@@ -58,15 +58,15 @@ def senders_of(config: NotifyConfig, root: Path) -> list[Sender]:
     Raises:
         ConfigError: a secret cannot be read, or what is named is no URL.
     """
-    senders: list[Sender] = []
+    senders: list[NotificationSender] = []
     if config.webhook:
-        senders.append(Webhook(_address_of(config.webhook, root)))
+        senders.append(WebhookSender(_address_of(config.webhook, root)))
     if config.telegram_token or config.telegram_chat:
         if not (config.telegram_token and config.telegram_chat):
             raise ConfigError("notify.telegram_token and notify.telegram_chat belong together", "Set both or none")
-        senders.append(Telegram(_secret_in(config.telegram_token, root), config.telegram_chat))
+        senders.append(TelegramSender(_secret_in(config.telegram_token, root), config.telegram_chat))
     if config.command:
-        senders.append(Program(config.command))
+        senders.append(ProgramSender(config.command))
     return senders
 
 
@@ -84,7 +84,7 @@ def _secret_in(named: str, root: Path) -> str:
     return text
 
 
-class Poster:
+class HttpSender:
     """POSTs JSON, three times where that may help.
 
     Args:
@@ -146,20 +146,20 @@ def _shown(address: str, name: str) -> str:
     return f"{name} {parts.scheme}://{parts.hostname}{port}"
 
 
-class Webhook:
+class WebhookSender:
     """A JSON POST: the note's fields, and `text` and `content` with all of it in words, as chat services want it."""
 
     name = "webhook"
 
     def __init__(self, address: str, pause: Pause = asyncio.sleep, try_s: float = TRY_S) -> None:
-        self._poster = Poster(address, self.name, pause, try_s)
+        self._poster = HttpSender(address, self.name, pause, try_s)
 
-    async def send(self, note: Note) -> None:
+    async def send(self, note: HealthMessage) -> None:
         fields = {name: getattr(note, name) for name in note.__struct_fields__}
         await self._poster.post({"text": note.text, "content": note.text, **fields})
 
 
-class Telegram:
+class TelegramSender:
     """A message of a bot.
 
     Args:
@@ -174,13 +174,13 @@ class Telegram:
         self, token: str, chat: str, base: str = TELEGRAM, pause: Pause = asyncio.sleep, try_s: float = TRY_S
     ) -> None:
         self._chat = chat
-        self._poster = Poster(f"{base}/bot{token}/sendMessage", self.name, pause, try_s)
+        self._poster = HttpSender(f"{base}/bot{token}/sendMessage", self.name, pause, try_s)
 
-    async def send(self, note: Note) -> None:
+    async def send(self, note: HealthMessage) -> None:
         await self._poster.post({"chat_id": self._chat, "text": note.text, "disable_web_page_preview": True})
 
 
-class Program:
+class ProgramSender:
     """Runs a program with the message on its stdin; it may take `COMMAND_S`, and is not run again when it fails.
 
     Its environment holds nothing of ours but SWARMD_NOTE_LAYER and SWARMD_NOTE_STATE ("well" or "unwell").
@@ -192,7 +192,7 @@ class Program:
         self._argv = tuple(argv)
         self._run_s = run_s
 
-    async def send(self, note: Note) -> None:
+    async def send(self, note: HealthMessage) -> None:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         environment |= {"SWARMD_NOTE_LAYER": note.layer, "SWARMD_NOTE_STATE": "well" if note.well else "unwell"}
         async with _own_pipe() as (stream, descriptor):
@@ -225,7 +225,7 @@ class Program:
         finally:
             os.close(stderr)  # the program has its own
 
-    async def _see_through(self, process: asyncio.subprocess.Process, note: Note) -> int:
+    async def _see_through(self, process: asyncio.subprocess.Process, note: HealthMessage) -> int:
         assert process.stdin is not None
         try:
             async with asyncio.timeout(self._run_s):

@@ -17,7 +17,7 @@ from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints.heads import Heads
 from swarmd.chain.endpoints.lag import RpcEndpoints
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.requirements import Terms
+from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.watching.watcher import Reach, Watcher
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
@@ -26,8 +26,8 @@ from swarmd.core.state import BLOCKS_KEPT, Chain
 from swarmd.core.values import BlockRef
 from swarmd.errors import SwarmdError
 from swarmd.manifest import Manifest
-from swarmd.web.observing.opening_balances import Sums
-from swarmd.web.views.ledger import Ledger
+from swarmd.web.observing.opening_balances import OpeningBalances
+from swarmd.web.views.ledger import PeerLedger
 from swarmd.web.views.moments import shown_text
 
 HISTORY_BLOCKS = 50_000  # before the head that are read when an observer comes; of what lies before it asks for sums
@@ -58,7 +58,7 @@ class ContractFeed:
         manifest: Manifest,
         urls: Sequence[str],
         peer: str,
-        ledger: Ledger,
+        ledger: PeerLedger,
         emit: Callable[[Event], None],
         on_head: Callable[[], None],
     ) -> None:
@@ -68,7 +68,7 @@ class ContractFeed:
         self._peer = peer
         self._emit = emit
         self._on_head = on_head
-        self._sums = Sums(ledger, manifest.chain.reward_scale)
+        self._sums = OpeningBalances(ledger, manifest.chain.reward_scale)
         self._anchor: BlockRef | None = None  # what comes after it is read
         self._recent: tuple[BlockRef, ...] = ()  # latest ones told of, to go on after
         self._genesis = ""
@@ -79,7 +79,7 @@ class ContractFeed:
         config = self._config
         rpc = Rpc(config.rpc, config.chain_id, config.call_s)
         coordinator = Coordinator(rpc, config.contract, config.from_block, config.range_blocks)
-        terms = Terms(config, self._stages, self._peer, coordinator)
+        terms = ChainRequirements(config, self._stages, self._peer, coordinator)
         heads = Heads(rpc, config.contract, config.poll_s)
         watcher = Watcher(config, terms, RpcEndpoints(rpc), heads, self._take, lambda: "")
         watcher.on_progress = self._note
@@ -181,7 +181,7 @@ def deadline_of(chain: Chain) -> float:
     return chain.opened_at + chain.max_stage_s if chain.max_stage_s else math.inf
 
 
-def heed(chain: Chain, event: ContractEvent, ledger: Ledger) -> Chain:
+def heed(chain: Chain, event: ContractEvent, ledger: PeerLedger) -> Chain:
     """The contract after an event that the ledger has taken."""
     if isinstance(event, ChainDegraded):
         return replace(chain, chart="degraded", reason=event.reason)

@@ -45,9 +45,9 @@ from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.gather import gather
 from swarmd.dht.rounds.stages import Stages
-from swarmd.dht.rounds.standings import Standings
+from swarmd.dht.rounds.standings import LeaderboardFollower
 from swarmd.dht.session import Session
-from swarmd.dht.wire.leaderboard import Board
+from swarmd.dht.wire.leaderboard import LeaderboardBody
 from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.manifest import Manifest
@@ -55,10 +55,10 @@ from swarmd.observe.narrative.equivocations import equivocation_notes
 from swarmd.paths import DataPaths
 from swarmd.web.observing.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
 from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, Here, SwarmView
-from swarmd.web.sources import PEERS_ANSWERED_MAX, Beacon
+from swarmd.web.sources import PEERS_ANSWERED_MAX, ChangeSignal
 from swarmd.web.views.gossip import GossipFeed
-from swarmd.web.views.ledger import Ledger
-from swarmd.web.views.swarm import Circumstances, isolated_words, peer_rows, swarm_view
+from swarmd.web.views.ledger import PeerLedger
+from swarmd.web.views.swarm import ViewContext, isolated_words, peer_rows, swarm_view
 
 CURVES_SHOWN = 10  # where none are asked for
 GATHER_S = 20.0  # for the rollouts of a stage
@@ -81,14 +81,14 @@ class DhtSwarm:
     """
 
     def __init__(self, manifest: Manifest, place: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> None:
-        self.changes = Beacon()
+        self.changes = ChangeSignal()
         self._manifest = manifest
         self._paths = DataPaths(place)
         self._paths.network.mkdir(exist_ok=True)
         self._identity = create_identity(place / "identity.key")
         self._config = observer_config(manifest, bootstrap)
         self._blobs = Blobs(self._paths.blobs)
-        self._ledger = Ledger()
+        self._ledger = PeerLedger()
         self._feed = GossipFeed(self._blobs, self._ledger)
         self._state = State(settings=_settings(manifest))
         self._link = "no node of the swarm has answered yet"
@@ -97,7 +97,7 @@ class DhtSwarm:
         self._begun_at = time.time()
         self._session: Session
         self._stages: Stages
-        self._standings: Standings
+        self._standings: LeaderboardFollower
         self._dials = False  # the session runs
         self._contract: ContractFeed | None = None
         if manifest.chain is not None and (urls := tuple(rpc) or manifest.chain.rpc):
@@ -131,7 +131,7 @@ class DhtSwarm:
                 parts = (self._config, self._paths, self._identity, self._blobs)
                 self._session = Session(*parts, self, fills_process=False)
                 self._stages = Stages(self._session)
-                self._standings = Standings(self._session, self._settle)
+                self._standings = LeaderboardFollower(self._session, self._settle)
                 await self._session.run(self._follow)
             except* SwarmdError as errors:
                 self._link = str(single_error(errors))
@@ -236,7 +236,7 @@ class DhtSwarm:
         await gather(self._session, command)
         await asyncio.to_thread(self._blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
-    def _settle(self, board: Board) -> None:
+    def _settle(self, board: LeaderboardBody) -> None:
         """Take over the coordinator's sums."""
         self._ledger.settle(board.round, board.standings, time.time())
         self._session.compared.read_board(board.reports)
@@ -246,7 +246,7 @@ class DhtSwarm:
 
     async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
         """Where the swarm is and who takes part."""
-        around = Circumstances(self._manifest.recipe.kind, "", time.time(), 0, ())
+        around = ViewContext(self._manifest.recipe.kind, "", time.time(), 0, ())
         seen = swarm_view(self._state, self._ledger, around, peers_max)
         return msgspec.structs.replace(seen, source="dht", notes=self._notes())
 

@@ -13,7 +13,7 @@ from swarmd.chain.onchain_standings import NOT_UTF8, PEERS_A_CALL
 from swarmd.chain.ports import NotThere
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, SwarmdError
-from swarmd.web.views.ledger import Ledger
+from swarmd.web.views.ledger import PeerLedger
 
 PEERS_A_LOOK = 16 * PEERS_A_CALL  # asked for at one block
 RETRY_S, RETRY_MAX_S = 5.0, 600.0  # after a look in vain, doubled with each further one
@@ -22,14 +22,14 @@ FAILURES_TOLD = 3  # looks in vain, one after another, before the page says so
 log = logging.getLogger(__name__)
 
 
-class Look(NamedTuple):
+class BalanceQuery(NamedTuple):
     """What is asked for, and what the ledger had just then."""
 
     tip: BlockRef
     rewards: dict[str, float]
 
 
-class Sums:
+class OpeningBalances:
     """Adds them to the ledger, once for each peer.
 
     Args:
@@ -40,12 +40,12 @@ class Sums:
         needed: blocks with rewards may lie before the first that is read.
     """
 
-    def __init__(self, ledger: Ledger, scale: int) -> None:
+    def __init__(self, ledger: PeerLedger, scale: int) -> None:
         self.needed = False
         self._ledger = ledger
         self._scale = scale
         self._done: set[str] = set()
-        self._look: Look | None = None
+        self._look: BalanceQuery | None = None
         self._due = asyncio.Event()
         self._failures = 0
         self._seeded = False  # the contract's own board has been read
@@ -65,7 +65,7 @@ class Sums:
         accounts = self._ledger.accounts
         fresh = [peer for peer in accounts if peer not in self._done and can_be_asked(peer)][:PEERS_A_LOOK]
         if fresh or not self._seeded:
-            self._look = Look(tip, {peer: accounts[peer].reward for peer in fresh})
+            self._look = BalanceQuery(tip, {peer: accounts[peer].reward for peer in fresh})
             self._due.set()
 
     async def run(self, coordinator: Coordinator) -> None:

@@ -23,7 +23,7 @@ from swarmd.eventlog.fold import Base
 from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Rollouts, check_origin, decode_rollouts
 from swarmd.swarms.scored import ScoredGroup, decode_scored
 from swarmd.web.shapes import GOSSIP_CHARACTERS_MAX, GOSSIP_KEPT, Message
-from swarmd.web.views.ledger import Ledger
+from swarmd.web.views.ledger import PeerLedger
 from swarmd.web.views.moments import shown_text
 
 BODIES_WAITING_MAX = 64  # not looked at yet, and as many stages' scores; the oldest are forgotten
@@ -58,7 +58,7 @@ class GossipFeed:
         ledger: for names.
     """
 
-    def __init__(self, blobs: Blobs, ledger: Ledger) -> None:
+    def __init__(self, blobs: Blobs, ledger: PeerLedger) -> None:
         self._blobs = blobs
         self._ledger = ledger
         self._lock = threading.Lock()

@@ -20,7 +20,7 @@ from swarmd.errors import NotFoundError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base, fold
 from swarmd.eventlog.snapshot import encode_state
-from swarmd.web.views.log_cursor import Gone, Place, commits_at
+from swarmd.web.views.log_cursor import Cursor, Gone, commits_at
 
 KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
 KEYFRAME_BYTES_MAX = 64 * 1024 * 1024  # of all of them, compressed, in a temporary file that nobody else sees
@@ -39,7 +39,7 @@ class Keyframe(NamedTuple):
     """The state before event `seq`, where its commit begins, and where the state lies packed."""
 
     seq: int
-    place: Place | None
+    place: Cursor | None
     offset: int
     size_bytes: int
 
@@ -60,7 +60,7 @@ class Keyframes:
         """Whether the state before this event is worth keeping."""
         return not self.kept or seq - self.kept[-1].seq >= self.distance
 
-    def keep(self, seq: int, place: Place | None, state: State) -> None:
+    def keep(self, seq: int, place: Cursor | None, state: State) -> None:
         """Pack a state; at the bound every second one goes, and the distance doubles."""
         packed = zlib.compress(encode_state(state), 1)
         if not self._write(packed):
@@ -115,7 +115,7 @@ def scratch_file() -> IO[bytes]:
         return os.fdopen(os.memfd_create("swarmd-states"), "w+b")
 
 
-class History:
+class LogHistory:
     """The fold so far, and the way back into it. One thread writes; any thread reads.
 
     Attributes:
@@ -131,12 +131,12 @@ class History:
         self.next_seq = 0
         self.at = 0.0
         self._followers = tuple(followers)
-        self._place: Place | None = None
+        self._place: Cursor | None = None
         self._keyframes = Keyframes()
         self._windows: list[list[Applied]] = []
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> Cursor | None:
         """Behind the last commit taken."""
         return self._place
 
@@ -149,7 +149,7 @@ class History:
             for follower in self._followers:
                 follower.begin(base)
 
-    def take(self, commit: Commit, end: Place) -> list[Applied]:
+    def take(self, commit: Commit, end: Cursor) -> list[Applied]:
         """Fold the commit that follows; `end` is the place behind it."""
         with self.lock:
             if self._keyframes.is_due(self.next_seq):
@@ -224,5 +224,5 @@ class History:
         return None
 
 
-def _after(commits: Iterator[tuple[Commit, Place]], seq: int) -> Iterator[tuple[Commit, Place]]:
+def _after(commits: Iterator[tuple[Commit, Cursor]], seq: int) -> Iterator[tuple[Commit, Cursor]]:
     return (each for each in commits if each[0].end_seq > seq)

@@ -108,7 +108,7 @@ class PeerAccount:
         return Curve(self.id, self.name, tuple(Point(int(r), int(s), reward, at) for r, s, reward, at in rows))
 
 
-class Ledger:
+class PeerLedger:
     """Follows the fold.
 
     Where a contract keeps the rounds, rewards are those on the chain; else those in reports, and this node's own.

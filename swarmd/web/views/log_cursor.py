@@ -17,7 +17,7 @@ from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 READ_BYTES = 64 * 1024
 
 
-class Place(NamedTuple):
+class Cursor(NamedTuple):
     """Where the commit of event `seq` begins, or would begin: an offset in a segment."""
 
     seq: int
@@ -35,7 +35,7 @@ def begin_of(directory: Path) -> int:
     return first_seq_of(segments[0]) if segments else 0
 
 
-def commits_at(directory: Path, place: Place | None, seq: int) -> Iterator[tuple[Commit, Place]]:
+def commits_at(directory: Path, place: Cursor | None, seq: int) -> Iterator[tuple[Commit, Cursor]]:
     """Commits in order up to the log's present end, each with the place behind it.
 
     Args:
@@ -63,7 +63,7 @@ def commits_at(directory: Path, place: Place | None, seq: int) -> Iterator[tuple
             if commit.seq != next_seq:
                 raise LogDamaged(f"{path}: event {next_seq} is expected, event {commit.seq} stands there")
             next_seq = commit.end_seq
-            yield commit, Place(next_seq, path, end)
+            yield commit, Cursor(next_seq, path, end)
 
 
 def _frames_of(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:

@@ -25,7 +25,7 @@ from swarmd.observe.control import NoDaemon, ask
 from swarmd.observe.status import LogStatus, Status, status_of
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.paths import DataPaths
-from swarmd.web.http.work import Work
+from swarmd.web.http.work import WorkPool
 from swarmd.web.shapes import (
     CURVES_MAX,
     ChartsView,
@@ -42,19 +42,19 @@ from swarmd.web.shapes import (
     SwarmView,
     TrainingView,
 )
-from swarmd.web.sources import PEERS_ANSWERED_MAX, Beacon, Unavailable
+from swarmd.web.sources import PEERS_ANSWERED_MAX, ChangeSignal, Unavailable
 from swarmd.web.views.charts import charts_view
 from swarmd.web.views.gossip import GossipFeed
-from swarmd.web.views.history import History
-from swarmd.web.views.ledger import Ledger
+from swarmd.web.views.history import LogHistory
+from swarmd.web.views.ledger import PeerLedger
 from swarmd.web.views.moments import event_row, moment_of, plain
 from swarmd.web.views.overview import Timeline
 from swarmd.web.views.recipe import recipe_view
-from swarmd.web.views.stages import Stages
+from swarmd.web.views.stages import StageFollower
 from swarmd.web.views.stories import Stories
-from swarmd.web.views.swarm import Circumstances, peer_rows, swarm_view
+from swarmd.web.views.swarm import ViewContext, peer_rows, swarm_view
 from swarmd.web.views.tail import LogTail
-from swarmd.web.views.trained import Trained
+from swarmd.web.views.trained import TrainedStages
 
 FOLDING_THREADS = 2  # for questions about the log's past
 THREADS = 2  # for all others that take time
@@ -63,7 +63,7 @@ STATUS_FRESH_S = 0.4  # a status so young is given again
 ASK_S = 2.0  # longest wait for the daemon
 
 
-class Facts(NamedTuple):
+class SwarmFacts(NamedTuple):
     """What the log does not know of its swarm."""
 
     kind: str = ""
@@ -71,9 +71,9 @@ class Facts(NamedTuple):
     config: Config | None = None
 
 
-def facts_of(config: Config | None) -> Facts:
+def facts_of(config: Config | None) -> SwarmFacts:
     """What a configuration adds, where there is one."""
-    return Facts(config.swarm.kind, config.web.explorer, config) if config is not None else Facts()
+    return SwarmFacts(config.swarm.kind, config.web.explorer, config) if config is not None else SwarmFacts()
 
 
 class _Counting:
@@ -103,34 +103,38 @@ class LogNode:
     """
 
     def __init__(
-        self, paths: DataPaths, facts: Facts | None = None, metrics: Metrics | None = None, archive: Path | None = None
+        self,
+        paths: DataPaths,
+        facts: SwarmFacts | None = None,
+        metrics: Metrics | None = None,
+        archive: Path | None = None,
     ) -> None:
         self.paths = paths
         self.metrics = metrics or Metrics(paths)
         self.told: Callable[[Sequence[Applied]], None] | None = None
-        self._facts = facts or Facts()
+        self._facts = facts or SwarmFacts()
         self._live = archive is None
         self._directory = archive or paths.events
-        self._ledger, self._stages, self._timeline = Ledger(), Stages(), Timeline()
+        self._ledger, self._stages, self._timeline = PeerLedger(), StageFollower(), Timeline()
         self._feed = GossipFeed(Blobs(paths.blobs), self._ledger)
-        self._trained = Trained()
+        self._trained = TrainedStages()
         followers = (self._ledger, self._stages, self._timeline, self._feed, self._trained, _Counting(self.metrics))
-        self._history = History(self._directory, followers)
+        self._history = LogHistory(self._directory, followers)
         self._stories = Stories(self._history, self._stages, self._timeline)
         self._tail = LogTail(self._history, self._tell, grows=self._live)
-        self._folds = Work("folds", FOLDING_THREADS)
-        self._answers = Work("answers", THREADS)
-        self._watch = Work("watch", 1, bounded=False)  # so that health is told whatever else is asked
+        self._folds = WorkPool("folds", FOLDING_THREADS)
+        self._answers = WorkPool("answers", THREADS)
+        self._watch = WorkPool("watch", 1, bounded=False)  # so that health is told whatever else is asked
         self._standings_stamp = 0
         self._status: Status | None = None
         self._status_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
-        self.changes: Beacon
+        self.changes: ChangeSignal
 
     async def start(self) -> None:
         """Begin to read; returns at once."""
         self._loop = asyncio.get_running_loop()
-        self.changes = Beacon()
+        self.changes = ChangeSignal()
         self._tail.start()
 
     async def stop(self) -> None:
@@ -157,7 +161,7 @@ class LogNode:
         self._settle()
         with self._history.lock:
             state, at = self._history.state, self._history.at
-            around = Circumstances(self._facts.kind, self._facts.explorer, at, self._history.first, self._notes())
+            around = ViewContext(self._facts.kind, self._facts.explorer, at, self._history.first, self._notes())
             return swarm_view(state, self._ledger, around, peers_max)
 
     def _settle(self) -> None:

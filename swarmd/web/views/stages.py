@@ -25,7 +25,7 @@ _ORDER: tuple[RoundState, ...] = (
 )
 
 
-class Stages:
+class StageFollower:
     """Follows the fold."""
 
     def __init__(self) -> None:

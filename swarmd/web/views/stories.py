@@ -11,10 +11,10 @@ from collections import OrderedDict
 
 from msgspec.structs import replace
 
-from swarmd.observe.narrative.story import Story, Teller
-from swarmd.web.views.history import History
+from swarmd.observe.narrative.story import Story, StoryTeller
+from swarmd.web.views.history import LogHistory
 from swarmd.web.views.overview import Timeline
-from swarmd.web.views.stages import Stages
+from swarmd.web.views.stages import StageFollower
 
 TELLERS_KEPT = 8  # rounds asked for last
 EVENTS_MAX = 20_000  # read before the round opens, and as many after; what lies beyond is said to be unread
@@ -28,7 +28,7 @@ class _Kept:
     def __init__(self, round_: int, first: int, last: int, wanted: int, ahead: bool = False) -> None:
         self.round = round_
         self.ahead = ahead  # the round has not been reached
-        self.teller = Teller(round_)
+        self.teller = StoryTeller(round_)
         self.first, self.next, self.end = first, first, last
         self.wanted = wanted  # event from which on it would be told, were there no bound
 
@@ -56,7 +56,7 @@ class Stories:
         stages, timeline: its followers, which know where a round begins.
     """
 
-    def __init__(self, history: History, stages: Stages, timeline: Timeline) -> None:
+    def __init__(self, history: LogHistory, stages: StageFollower, timeline: Timeline) -> None:
         self._history, self._stages, self._timeline = history, stages, timeline
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, _Kept] = OrderedDict()

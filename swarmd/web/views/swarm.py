@@ -10,14 +10,14 @@ from swarmd.core.state import Coordination, State
 from swarmd.observe.narrative.conduct import complaints_of
 from swarmd.observe.narrative.equivocations import equivocation_notes
 from swarmd.web.shapes import ChainView, PeerRow, SwarmView
-from swarmd.web.views.ledger import Ledger, PeerAccount
+from swarmd.web.views.ledger import PeerAccount, PeerLedger
 from swarmd.web.views.moments import number, shown_text
 
 SUBMISSIONS_SHOWN = 32
 TEXT_CHARACTERS_MAX = 128  # of an id
 
 
-class Circumstances(NamedTuple):
+class ViewContext(NamedTuple):
     """What a view needs beside the state and the ledger."""
 
     kind: str
@@ -27,7 +27,7 @@ class Circumstances(NamedTuple):
     notes: tuple[str, ...]
 
 
-def swarm_view(state: State, ledger: Ledger, around: Circumstances, peers_max: int) -> SwarmView:
+def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max: int) -> SwarmView:
     """Where the swarm is and who takes part, the first `peers_max` by rank."""
     settings, clock = state.settings, state.clock
     rows = peer_rows(state, ledger)
@@ -60,7 +60,7 @@ def _coordinator(state: State) -> str:
     return settings.coordinator or (settings.peer if settings.role == "coordinator" else "")
 
 
-def _reports(state: State, ledger: Ledger) -> int:
+def _reports(state: State, ledger: PeerLedger) -> int:
     """Reports of the open stage that this node knows of."""
     if state.coordination is not None:
         return len(state.coordination.reports)
@@ -70,7 +70,7 @@ def _reports(state: State, ledger: Ledger) -> int:
     return sum(account.known and account.place == place for account in ledger.accounts.values())
 
 
-def peer_rows(state: State, ledger: Ledger) -> list[PeerRow]:
+def peer_rows(state: State, ledger: PeerLedger) -> list[PeerRow]:
     """Everybody, by rank: highest reward first, ties by peer id; those of whom no reward is known come last."""
     sums = _sums(state.coordination) if state.coordination else {}
     ranked = sorted(
@@ -98,7 +98,7 @@ def peer_rows(state: State, ledger: Ledger) -> list[PeerRow]:
     ]
 
 
-def _entries(ledger: Ledger) -> list[tuple[str, PeerAccount]]:
+def _entries(ledger: PeerLedger) -> list[tuple[str, PeerAccount]]:
     return list(ledger.accounts.items())
 
 
@@ -115,7 +115,7 @@ def _sums(coordination: Coordination) -> dict[str, tuple[float, int]]:
     }
 
 
-def _chain(state: State, ledger: Ledger, explorer: str) -> ChainView:
+def _chain(state: State, ledger: PeerLedger, explorer: str) -> ChainView:
     chain = state.chain
     assert chain is not None
     return ChainView(
@@ -136,7 +136,7 @@ def isolated_words(who: str, why: str) -> str:
     return f"{who} is isolated: {why}. What is shown may be old."
 
 
-def _notes(state: State, ledger: Ledger, begin: int) -> tuple[str, ...]:
+def _notes(state: State, ledger: PeerLedger, begin: int) -> tuple[str, ...]:
     notes = []
     settings = state.settings
     if settings is None:

@@ -13,7 +13,7 @@ from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.fold import oldest_base
 from swarmd.eventlog.frame import HEAD, judge_tail
 from swarmd.eventlog.segment import list_segments, read_header
-from swarmd.web.views.history import History
+from swarmd.web.views.history import LogHistory
 from swarmd.web.views.log_cursor import Gone, begin_of, commits_at
 
 POLL_S = 0.15  # between two looks at the log's end; what waking up costs is most of what following costs
@@ -28,7 +28,7 @@ Told = Callable[[list[Applied]], None]
 
 
 class LogTail:
-    """Keeps a `History` at its log's end.
+    """Keeps a `LogHistory` at its log's end.
 
     Args:
         history: to be fed.
@@ -41,7 +41,7 @@ class LogTail:
         trouble: why the log cannot be read (further), empty while it can.
     """
 
-    def __init__(self, history: History, told: Told, grows: bool = True) -> None:
+    def __init__(self, history: LogHistory, told: Told, grows: bool = True) -> None:
         self.caught_up = threading.Event()
         self.trouble: SwarmdError | None = None
         self._history = history

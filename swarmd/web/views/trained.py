@@ -11,7 +11,7 @@ from swarmd.web.views.moments import number
 STAGES_MAX = 1024  # kept; beyond, of the older half every second one goes
 
 
-class Trained:
+class TrainedStages:
     """Follows the fold.
 
     Attributes:

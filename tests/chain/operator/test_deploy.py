@@ -14,10 +14,10 @@ from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from web3 import Web3
 
-from swarmd.chain.coordinator import Coordinator, Policy
-from swarmd.chain.endpoints.rpc import Caller, Rpc
+from swarmd.chain.coordinator import Coordinator, RoundPolicy
+from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
 from swarmd.chain.operator.deploy import (
-    Plan,
+    DeploymentPlan,
     allow_peers,
     deploy,
     disallow_peers,
@@ -25,7 +25,7 @@ from swarmd.chain.operator.deploy import (
     set_open,
     set_policy,
 )
-from swarmd.chain.operator.transactions import Journal, Orders
+from swarmd.chain.operator.transactions import Journal, OperatorTransactions
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ContractRefused, ManifestError
 from tests.anvil import running_anvil
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.anyio
 
 CHAIN_ID = 31337
 BOOTNODES = ("/ip4/192.0.2.1/tcp/1/p2p/12D3KooWa", "/ip4/192.0.2.2/tcp/1/p2p/12D3KooWb")
-OPEN = Plan(1, Policy(2, 300), BOOTNODES)
-CLOSED = Plan(3, Policy(0, 60), BOOTNODES[:1], members=("peer-a", "peer-b"))
+OPEN = DeploymentPlan(1, RoundPolicy(2, 300), BOOTNODES)
+CLOSED = DeploymentPlan(3, RoundPolicy(0, 60), BOOTNODES[:1], members=("peer-a", "peer-b"))
 STEPS = {OPEN: 4, CLOSED: 7}  # transactions
 
 
@@ -47,7 +47,7 @@ class Killed(Exception):
 class Mortal:
     """A caller that dies at its n-th request: before it is made, or when its answer has come."""
 
-    def __init__(self, caller: Caller, dies_at: int, after: bool) -> None:
+    def __init__(self, caller: RpcCaller, dies_at: int, after: bool) -> None:
         self._caller = caller
         self._dies_at = dies_at
         self._after = after
@@ -95,13 +95,13 @@ class Bench:
         return self.w3.eth.get_transaction_count(account.address)
 
     def orders(
-        self, account: LocalAccount, path: Path | None = None, caller: Caller | None = None, **fees: float
-    ) -> Orders:
+        self, account: LocalAccount, path: Path | None = None, caller: RpcCaller | None = None, **fees: float
+    ) -> OperatorTransactions:
         """As a process that begins does it."""
         journal = Journal(path)
         genesis = self.w3.eth.get_block(0)["hash"].to_0x_hex()
         journal.begin(CHAIN_ID, genesis, account.address)
-        return Orders(caller or self.rpc(), account, FeesConfig(**fees), journal, self.tell)
+        return OperatorTransactions(caller or self.rpc(), account, FeesConfig(**fees), journal, self.tell)
 
     def rpc(self) -> Rpc:
         self.opened.append(Rpc([self.url], CHAIN_ID, 5.0))
@@ -122,7 +122,7 @@ async def bench(url: str) -> AsyncIterator[Bench]:
         await rpc.close()
 
 
-async def matches(bench: Bench, contract: str, plan: Plan) -> None:
+async def matches(bench: Bench, contract: str, plan: DeploymentPlan) -> None:
     """The contract is as planned."""
     coordinator = Coordinator(bench.rpc(), contract)
     assert await coordinator.place() == (0, 0)
@@ -135,7 +135,7 @@ async def matches(bench: Bench, contract: str, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("plan", [OPEN, CLOSED], ids=["open", "closed"])
-async def test_it_is_made_as_planned(bench: Bench, plan: Plan) -> None:
+async def test_it_is_made_as_planned(bench: Bench, plan: DeploymentPlan) -> None:
     account = bench.account()
     deployed = await deploy(bench.orders(account), plan)
     await matches(bench, deployed.contract, plan)
@@ -146,7 +146,7 @@ async def test_it_is_made_as_planned(bench: Bench, plan: Plan) -> None:
     assert bench.w3.eth.get_code(deployed.contract, deployed.from_block - 1) == b""
 
 
-async def dies_and_goes_on(bench: Bench, path: Path, plan: Plan, dies_at: int, after: bool) -> bool:
+async def dies_and_goes_on(bench: Bench, path: Path, plan: DeploymentPlan, dies_at: int, after: bool) -> bool:
     """Whether it was killed at that request; then it goes on, and sends each transaction once."""
     account = bench.account()
     try:
@@ -165,7 +165,7 @@ KILLED = pytest.mark.parametrize(("after", "plan"), [(False, CLOSED), (True, OPE
 
 @KILLED
 async def test_killed_at_a_request_it_goes_on_and_makes_nothing_twice(
-    bench: Bench, tmp_path: Path, after: bool, plan: Plan
+    bench: Bench, tmp_path: Path, after: bool, plan: DeploymentPlan
 ) -> None:
     """At the first requests and a few others; all of them are in the long form below."""
     always = 4 * STEPS[plan]  # how many there are beyond is a matter of how often a receipt is asked for
@@ -176,7 +176,7 @@ async def test_killed_at_a_request_it_goes_on_and_makes_nothing_twice(
 @pytest.mark.soak
 @KILLED
 async def test_killed_at_every_request_it_goes_on_and_makes_nothing_twice(
-    bench: Bench, tmp_path: Path, after: bool, plan: Plan
+    bench: Bench, tmp_path: Path, after: bool, plan: DeploymentPlan
 ) -> None:
     for dies_at in count(1):
         if not await dies_and_goes_on(bench, tmp_path / f"{dies_at}.json", plan, dies_at, after):
@@ -239,7 +239,7 @@ async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(bench: Bench) -> 
     contract = (await deploy(bench.orders(account), OPEN)).contract
     bench.say("evm_setAutomine", False)
     orders = bench.orders(account, stuck_s=0.3)
-    policy = Policy(5, 5)
+    policy = RoundPolicy(5, 5)
 
     async def mine_when_replaced() -> None:
         with anyio.fail_after(20):
@@ -271,7 +271,7 @@ async def test_a_refusal_of_the_contract_names_the_role(bench: Bench) -> None:
     deployed = await deploy(bench.orders(bench.account()), OPEN)
     stranger = bench.orders(bench.account())
     with pytest.raises(ContractRefused) as caught:
-        await set_policy(stranger, Coordinator(stranger.caller, deployed.contract), Policy(9, 9))
+        await set_policy(stranger, Coordinator(stranger.caller, deployed.contract), RoundPolicy(9, 9))
     assert caught.value.code == "OnlyOwner"
     assert "OWNER_ROLE" in caught.value.fix
 
@@ -325,11 +325,11 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, content: bytes) -> None:
 
 async def test_there_is_no_contract_for_four_stages(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="only of 1, 2 or 3"):
-        await deploy(bench.orders(bench.account()), Plan(4, Policy(), ()))
+        await deploy(bench.orders(bench.account()), DeploymentPlan(4, RoundPolicy(), ()))
 
 
 async def test_a_contract_of_two_stages(bench: Bench) -> None:
-    plan = Plan(2, Policy(2, 300), BOOTNODES[:1])
+    plan = DeploymentPlan(2, RoundPolicy(2, 300), BOOTNODES[:1])
     deployed = await deploy(bench.orders(bench.account()), plan)
     await matches(bench, deployed.contract, plan)
     assert await Coordinator(bench.rpc(), deployed.contract).stages() == 2

@@ -11,10 +11,10 @@ from eth_account import Account
 from eth_typing import HexStr
 
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.signer.audit import AuditLog, Line
+from swarmd.chain.signer.audit import AuditLine, AuditLog
 from swarmd.chain.signer.budget import Budget, counted
-from swarmd.chain.signer.ledger import Ledger
-from swarmd.chain.signer.signer import Asked, Signer
+from swarmd.chain.signer.ledger import SignerLedger
+from swarmd.chain.signer.signer import Signer, SignerRequest
 from swarmd.chain.submitting.wallet import wallet_of
 from swarmd.config import FeesConfig
 from swarmd.core.commands import Submit
@@ -155,7 +155,7 @@ async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(
     rpc = Rpc(config.rpc, config.chain_id, config.call_s)
 
     def opened() -> tuple[Signer, AuditLog]:
-        ledger = Ledger()
+        ledger = SignerLedger()
         audit = AuditLog(tmp_path / "audit.jsonl", ledger.carried)
         for line in audit.lines:
             ledger.take(line)
@@ -166,10 +166,10 @@ async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(
         ), audit
 
     signer, audit = opened()
-    await signer.submit(Asked("register", "Qm1"))
+    await signer.submit(SignerRequest("register", "Qm1"))
     first_wei = signer.budget.spent_wei
     audit._limit = 1
-    audit.append(Line("2026-01-01T00:00:00+00:00", "stopped"))  # begins a new file
+    audit.append(AuditLine("2026-01-01T00:00:00+00:00", "stopped"))  # begins a new file
     audit.close()
     assert (tmp_path / "audit.jsonl.1").exists()
     signer, audit = opened()
@@ -178,7 +178,7 @@ async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(
     with pytest.raises(BudgetSpent, match=r"the day's budget, chain\.fees\.day_coins_max, is spent"):
         while served < 100:
             served += 1
-            await signer.submit(Asked("register", f"Qm{served}"))
+            await signer.submit(SignerRequest("register", f"Qm{served}"))
     assert signer.budget.is_scarce
     assert signer.budget.spent_wei <= COIN_WEI * 3 // 1000 < signer.budget.spent_wei + first_wei
     audit.close()

@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.chain.signer import audit, ledger
-from swarmd.chain.signer.audit import FILES_KEPT, AuditLog, Line, now
-from swarmd.chain.signer.ledger import Ledger
+from swarmd.chain.signer.audit import FILES_KEPT, AuditLine, AuditLog, now
+from swarmd.chain.signer.ledger import SignerLedger
 from swarmd.errors import LogDamaged, LogInUse, LogWriteFailed, NoSpaceLeft
 
 AT = "2026-01-02T03:04:05.678+00:00"
 
 
-def signed(peer: str = "p", nonce: int = 0, **more: Any) -> Line:
+def signed(peer: str = "p", nonce: int = 0, **more: Any) -> AuditLine:
     fields = {"hash": f"0x{nonce:064x}", "raw": "0x02ff", "fee_wei": "7"} | more
-    return Line(AT, "signed", f"reward/0/0/{peer}", "reward", peer=peer, nonce=nonce, **fields)
+    return AuditLine(AT, "signed", f"reward/0/0/{peer}", "reward", peer=peer, nonce=nonce, **fields)
 
 
-def said(what: str, peer: str = "p", **more: Any) -> Line:
-    return Line(AT, what, f"reward/0/0/{peer}", "reward", peer=peer, **more)  # type: ignore[arg-type]
+def said(what: str, peer: str = "p", **more: Any) -> AuditLine:
+    return AuditLine(AT, what, f"reward/0/0/{peer}", "reward", peer=peer, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -33,14 +33,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "audit.jsonl"
 
 
-def reopened(path: Path) -> list[Line]:
+def reopened(path: Path) -> list[AuditLine]:
     log = AuditLog(path)
     log.close()
     return log.lines
 
 
 def test_lines_come_back_as_they_were_written(path: Path) -> None:
-    lines = [signed(reward=-3, org="o", remote="::1"), said("sent", hash="0x1"), Line(now(), "stopped")]
+    lines = [signed(reward=-3, org="o", remote="::1"), said("sent", hash="0x1"), AuditLine(now(), "stopped")]
     log = AuditLog(path)
     for line in lines:
         log.append(line)
@@ -109,10 +109,10 @@ def test_a_full_disk_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_new_files_begin_with_what_is_open_and_old_ones_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "FILE_BYTES_MAX", 2000)
-    known = Ledger()
+    known = SignerLedger()
     log = AuditLog(path, known.carried)
 
-    def write(line: Line) -> None:
+    def write(line: AuditLine) -> None:
         known.take(line)
         log.append(line)
 
@@ -125,7 +125,7 @@ def test_new_files_begin_with_what_is_open_and_old_ones_go(path: Path, monkeypat
     files = sorted(each.name for each in path.parent.iterdir() if each.name != "audit.jsonl.lock")
     assert files == ["audit.jsonl", *(f"audit.jsonl.{number}" for number in range(1, FILES_KEPT))]
     assert all(each.stat().st_size < 3000 for each in path.parent.iterdir())
-    again = Ledger(reopened(path))
+    again = SignerLedger(reopened(path))
     assert [entry.submission for entry in again.open()] == ["reward/0/0/open"]
     assert again.held() == {0}
 
@@ -141,10 +141,10 @@ def test_a_file_begun_anew_tells_the_same_of_what_is_open(steps: list[tuple[str,
         else said(what, peer, **({"hash": f"0x{nonce}", "block": nonce} if what == "mined" else {}))
         for nonce, (what, peer) in enumerate(steps)
     ]
-    whole = Ledger(lines)
-    cut = Ledger([*Ledger(lines[:place]).carried(), *lines[place:]])
+    whole = SignerLedger(lines)
+    cut = SignerLedger([*SignerLedger(lines[:place]).carried(), *lines[place:]])
 
-    def told(known: Ledger) -> Any:
+    def told(known: SignerLedger) -> Any:
         return [(each.submission, each.attempts, each.mined, each.command) for each in known.open()]
 
     reorganised_later = {peer for what, peer in steps[place:] if what == "reorganised"}
@@ -154,7 +154,7 @@ def test_a_file_begun_anew_tells_the_same_of_what_is_open(steps: list[tuple[str,
 
 
 def test_attempts_gather_until_one_is_mined() -> None:
-    known = Ledger([signed(nonce=4), signed(nonce=4, hash="0xdearer", fee_wei="9"), signed("q", nonce=3)])
+    known = SignerLedger([signed(nonce=4), signed(nonce=4, hash="0xdearer", fee_wei="9"), signed("q", nonce=3)])
     entry = known.find("reward/0/0/p")
     assert entry is not None
     assert ([attempt.fee_wei for attempt in entry.attempts], entry.hash) == (["7", "9"], "0xdearer")
@@ -171,7 +171,7 @@ def test_attempts_gather_until_one_is_mined() -> None:
 
 def test_only_so_many_confirmed_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "CONFIRMED_MAX", 3)
-    known = Ledger([signed("open", nonce=0)])
+    known = SignerLedger([signed("open", nonce=0)])
     for number in range(1, 10):
         known.take(signed(f"p{number}", nonce=number))
         known.take(said("confirmed", f"p{number}"))

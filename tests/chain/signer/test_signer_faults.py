@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.nonces import Numbering
+from swarmd.chain.nonces import NonceCaller
 from swarmd.chain.signer import signer as signer_module
 from swarmd.chain.signer.audit import AuditLog
-from swarmd.chain.signer.ledger import Ledger
-from swarmd.chain.signer.signer import Asked, Busy, Signer
+from swarmd.chain.signer.ledger import SignerLedger
+from swarmd.chain.signer.signer import Signer, SignerBusy, SignerRequest
 from swarmd.chain.submitting.wallet import wallet_of
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, RewardLog, VoteLog
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.anyio
 
 FEES = FeesConfig(stuck_s=0.01)
 PATIENT = FeesConfig()  # nothing is replaced while the test runs
-REGISTER = Asked("register", "Qm1")
+REGISTER = SignerRequest("register", "Qm1")
 
 
 class Seat:
     """A signer and what it wrote."""
 
-    def __init__(self, signer: Signer, audit: AuditLog, ledger: Ledger) -> None:
+    def __init__(self, signer: Signer, audit: AuditLog, ledger: SignerLedger) -> None:
         self.signer = signer
         self.ledger = ledger
         self.whats: list[str] = []
@@ -68,7 +68,7 @@ async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[S
     fund(ground)
     config = ground.config(**({"sender": "wallet", "fees": FEES, "resend_s": 0.01} | settings))
     rpc = Rpc(config.rpc, config.chain_id, config.call_s)
-    ledger = Ledger()
+    ledger = SignerLedger()
     audit = AuditLog(home / "audit.jsonl", ledger.carried)
     for line in audit.lines:
         ledger.take(line)
@@ -108,7 +108,7 @@ async def test_the_bounds_on_fees_hold_for_replacements(ground: Ground, tmp_path
         ground.say("anvil_setNextBlockBaseFeePerGas", hex(10 * 10**9))
         ground.mine()
         with pytest.raises(ChainError, match="max_gwei"):
-            await seat.signer.submit(Asked("register", "Qm2"))
+            await seat.signer.submit(SignerRequest("register", "Qm2"))
 
 
 async def test_one_that_the_contract_would_refuse_by_now_is_withdrawn(ground: Ground, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ async def test_a_dropped_transactions_nonce_is_given_to_no_other(ground: Ground,
     async with seated(ground, tmp_path, fees=FeesConfig(stuck_s=60)) as seat:
         first = await seat.signer.submit(REGISTER)
         ground.say("anvil_dropTransaction", first)
-        await seat.signer.submit(Asked("register", "Qm2"))
+        await seat.signer.submit(SignerRequest("register", "Qm2"))
         assert [line.nonce for line in seat.lines if line.what == "signed"] == [0, 1]
         await anyio.sleep(0.02)
         await seat.look()
@@ -308,7 +308,7 @@ async def test_an_empty_vote_is_cast_once(ground: Ground, tmp_path: Path) -> Non
     async with seated(ground, tmp_path) as seat:
         await seat.signer.submit(REGISTER)
         await seat.until(lambda: "mined" in seat.whats)
-        vote = Asked("winners", "Qm1", 0)
+        vote = SignerRequest("winners", "Qm1", 0)
         assert await seat.signer.submit(vote) == await seat.signer.submit(vote)
         await seat.until(lambda: seat.whats.count("mined") == 2)
     assert len(told(ground, VoteLog)) == 1
@@ -318,7 +318,7 @@ async def test_a_reward_before_the_registration_is_mined_is_refused_and_may_be_r
     ground: Ground, tmp_path: Path
 ) -> None:
     by_hand(ground)
-    reward = Asked("reward", "Qm1", 0, 0, 5)
+    reward = SignerRequest("reward", "Qm1", 0, 0, 5)
     async with seated(ground, tmp_path) as seat:
         await seat.signer.submit(REGISTER)
         with pytest.raises(ContractRefused) as caught:
@@ -335,12 +335,12 @@ async def test_too_much_at_once_is_refused(ground: Ground, tmp_path: Path, monke
     monkeypatch.setattr(signer_module, "OPEN_MAX", 2)
     async with seated(ground, tmp_path) as seat:
         await seat.signer.submit(REGISTER)
-        await seat.signer.submit(Asked("register", "Qm2"))
-        with pytest.raises(Busy):
-            await seat.signer.submit(Asked("register", "Qm3"))
+        await seat.signer.submit(SignerRequest("register", "Qm2"))
+        with pytest.raises(SignerBusy):
+            await seat.signer.submit(SignerRequest("register", "Qm3"))
         ground.mine(3)
         await seat.until(lambda: seat.whats.count("confirmed") == 2)
-        await seat.signer.submit(Asked("register", "Qm3"))
+        await seat.signer.submit(SignerRequest("register", "Qm3"))
 
 
 async def test_a_request_does_not_wait_for_ever(
@@ -348,7 +348,7 @@ async def test_a_request_does_not_wait_for_ever(
 ) -> None:
     monkeypatch.setattr(signer_module, "TURN_S", 0.05)
     async with seated(ground, tmp_path) as seat, seat.signer._turn():
-        with pytest.raises(Busy, match="took longer"):
+        with pytest.raises(SignerBusy, match="took longer"):
             await seat.signer.submit(REGISTER)
     assert sent(ground) == 0
 
@@ -359,7 +359,7 @@ async def test_the_next_nonce_is_the_first_that_nothing_in_flight_has(count: int
         async def request(self, method: str, params: Any) -> Any:
             return hex(count)
 
-    numbering = Numbering(Chain(), lambda: held)
+    numbering = NonceCaller(Chain(), lambda: held)
     given_nonce = int(await numbering.request("eth_getTransactionCount", ["0x1", "pending"]), 16)
     assert given_nonce >= count and given_nonce not in held
     assert set(range(count, given_nonce)) <= held

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from swarmd.chain.ports import NotThere
-from swarmd.chain.submitting.resolution import REFUSED_ONCE_MAX, Refusal, Verdicts
+from swarmd.chain.submitting.resolution import REFUSED_ONCE_MAX, ContractRefusal, SubmissionResolver
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ContractRefused
@@ -44,9 +44,9 @@ class Contract:
         return self.tip
 
 
-def judging(account: str = "") -> tuple[Contract, Verdicts]:
+def judging(account: str = "") -> tuple[Contract, SubmissionResolver]:
     contract = Contract()
-    return contract, Verdicts(cast(Any, contract), cast(Any, contract), "me", account)
+    return contract, SubmissionResolver(cast(Any, contract), cast(Any, contract), "me", account)
 
 
 def reward(round: int) -> Submit:
@@ -69,7 +69,7 @@ async def test_what_is_refused_at_its_own_place_again_is_refused_for_good() -> N
         with pytest.raises(ChainError, match="asked again"):
             await verdicts.judge(reward(1), TOO_EARLY)
         refused = await verdicts.judge(reward(1), TOO_EARLY)
-        assert isinstance(refused, Refusal) and refused.code == "InvalidRoundNumber"
+        assert isinstance(refused, ContractRefusal) and refused.code == "InvalidRoundNumber"
 
 
 async def test_a_refusal_of_before_a_reorganisation_counts_for_nothing() -> None:
@@ -80,7 +80,7 @@ async def test_a_refusal_of_before_a_reorganisation_counts_for_nothing() -> None
         with pytest.raises(ChainError, match="asked again"):
             await verdicts.judge(reward(1), TOO_EARLY)
     refused = await verdicts.judge(reward(1), TOO_EARLY)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, ContractRefusal)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ async def test_a_registration_is_ours_if_the_account_is(account: str, owner: str
     contract, verdicts = judging(account)
     contract.owner = owner
     found = await verdicts.look(Submit("submit/register/0", "register", "register"))
-    assert (found.code if isinstance(found, Refusal) else found) == seen
-    assert not isinstance(found, Refusal) or found.permanent, "no waiting helps, so the node stops"
+    assert (found.code if isinstance(found, ContractRefusal) else found) == seen
+    assert not isinstance(found, ContractRefusal) or found.permanent, "no waiting helps, so the node stops"
 
 
 async def test_what_is_remembered_of_refusals_has_a_bound() -> None:

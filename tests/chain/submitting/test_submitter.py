@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Price
-from swarmd.chain.submitting.attempts import AccountKey, Signed, read_signed, sign
+from swarmd.chain.submitting.attempts import AccountKey, SignedTransaction, read_signed, sign
 from swarmd.chain.submitting.wallet import Wallet
 from swarmd.core.commands import Broadcast
 from swarmd.core.events import (
@@ -107,7 +107,7 @@ def outbid(ground: Ground, account: LocalAccount, prepared: Prepared, content: b
     """Another process's transaction with the nonce of this attempt, for three times the price."""
     said = read_signed(prepared)
     price = Price(said.price.fee_wei * 3, (said.price.tip_wei or 0) * 3)
-    other = sign(account, 31337, Signed(said.nonce, price, 100_000, account.address, content))
+    other = sign(account, 31337, SignedTransaction(said.nonce, price, 100_000, account.address, content))
     return "0x" + other.raw.hex()
 
 
@@ -258,7 +258,7 @@ async def test_a_gap_below_the_nonce_is_filled(ground: Ground) -> None:
 
 def sign_nothing(account: LocalAccount) -> Prepared:
     """A transaction of nothing, to oneself, as the first one."""
-    return sign(account, 31337, Signed(0, Price(5 * GWEI, GWEI), 21_000, account.address, b""))
+    return sign(account, 31337, SignedTransaction(0, Price(5 * GWEI, GWEI), 21_000, account.address, b""))
 
 
 # --- fees ---

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from swarmd.chain.submitting.submitter import Submitter, _unsignable
-from swarmd.chain.submitting.tracking import Following
+from swarmd.chain.submitting.tracking import TrackedSubmission
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import Event, SubmissionConfirmed, SubmissionIncluded, SubmissionLost
@@ -101,7 +101,7 @@ def ordered(*prepared: Prepared) -> Submit:
 
 
 def test_the_same_transaction_with_bytes_takes_the_place_of_the_one_without() -> None:
-    following = Following(ordered(BARE))
+    following = TrackedSubmission(ordered(BARE))
     following.add(WHOLE, at=1.0)
     assert following.attempts == [WHOLE] and following.waits_for_log and following.released() is None
     following.release(WHOLE)
@@ -109,14 +109,14 @@ def test_the_same_transaction_with_bytes_takes_the_place_of_the_one_without() ->
 
 
 def test_signed_again_it_is_the_newest_whichever_of_the_attempts_it_was() -> None:
-    following = Following(ordered(BARE, DEARER))
+    following = TrackedSubmission(ordered(BARE, DEARER))
     following.add(WHOLE, at=1.0)
     following.release(WHOLE)
     assert following.attempts == [DEARER, WHOLE] and following.released() == WHOLE
 
 
 def test_an_order_from_before_it_was_logged_takes_no_bytes_away() -> None:
-    following = Following(ordered(BARE))
+    following = TrackedSubmission(ordered(BARE))
     following.add(WHOLE, at=1.0)
     following.renew(ordered(BARE))
     assert following.attempts == [WHOLE] and following.waits_for_log
@@ -125,11 +125,11 @@ def test_an_order_from_before_it_was_logged_takes_no_bytes_away() -> None:
 
 
 def test_a_log_that_has_it_with_and_without_bytes_has_it_once() -> None:
-    assert Following(ordered(BARE, DEARER, WHOLE, BARE)).attempts == [DEARER, WHOLE]
+    assert TrackedSubmission(ordered(BARE, DEARER, WHOLE, BARE)).attempts == [DEARER, WHOLE]
 
 
 def test_a_request_to_a_proxy_has_no_bytes_to_wait_for() -> None:
-    following = Following(ordered())
+    following = TrackedSubmission(ordered())
     following.add(Prepared(), at=1.0)
     following.release(Prepared())
     following.renew(ordered(Prepared()))

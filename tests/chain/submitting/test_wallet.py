@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, bound_wei, quote, raised, replacing
-from swarmd.chain.submitting.attempts import Signed, call_of, read_signed, sign
+from swarmd.chain.submitting.attempts import SignedTransaction, call_of, read_signed, sign
 from swarmd.chain.submitting.sender import Mined, make_sender
 from swarmd.chain.submitting.wallet import KNOWN, POOR, UNTIMELY, wallet_of
 from swarmd.config import FeesConfig
@@ -32,7 +32,7 @@ REGISTER = Submit("submit/register/1", "register", "register")
 KEY = Account.from_key("0x" + 32 * "17")
 PRICES = st.integers(0, 10**14)
 SIGNED = st.builds(
-    Signed,
+    SignedTransaction,
     nonce=st.integers(0, 2**32),
     price=st.builds(Price, st.integers(1, 10**14), st.none() | st.just(1)),
     gas=st.integers(21_000, 10**7),
@@ -73,7 +73,7 @@ def test_a_replacement_without_1559_has_one_price(earlier: int, asked: int) -> N
 
 
 @given(said=SIGNED)
-def test_what_is_signed_can_be_read_back(said: Signed) -> None:
+def test_what_is_signed_can_be_read_back(said: SignedTransaction) -> None:
     assert read_signed(sign(KEY, 7, said)) == said
 
 
@@ -84,7 +84,7 @@ def test_bytes_that_are_no_transaction_are_said_to_be_none(raw: bytes) -> None:
 
 
 def test_the_chain_is_part_of_what_is_signed() -> None:
-    said = Signed(0, Price(5), 21_000, KEY.address, b"")
+    said = SignedTransaction(0, Price(5), 21_000, KEY.address, b"")
     assert sign(KEY, 1, said).hash != sign(KEY, 2, said).hash
     assert Account.recover_transaction(sign(KEY, 2, said).raw) == KEY.address
 

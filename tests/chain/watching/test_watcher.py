@@ -17,7 +17,7 @@ from swarmd.chain.contract import encode_call
 from swarmd.chain.endpoints.lag import BEHIND_BLOCKS
 from swarmd.chain.endpoints.urls import name_of
 from swarmd.chain.watching import watcher
-from swarmd.chain.watching.facts import says
+from swarmd.chain.watching.facts import facts_from_logs
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, MembershipRead, RegistrationLog
 from swarmd.core.values import BlockRef
@@ -461,7 +461,7 @@ async def test_a_block_too_large_for_a_fact_loses_its_largest_entries_first() ->
     small = entry_of("a", index=0)
     large = entry_of("b" * 200, index=1, data_chars=2_000_000)
     rejected: Counter[str] = Counter()
-    said = says([large, small, large, small], rejected)
+    said = facts_from_logs([large, small, large, small], rejected)
     assert rejected["block too large"] == 1 and [log.peer for log in said].count("a") == 2
 
 

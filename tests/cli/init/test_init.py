@@ -17,7 +17,7 @@ from swarmd.cli import run_command
 from swarmd.cli.init import answers as init_answers
 from swarmd.cli.init.profiles import SMALL, base_text, list_profiles, pick, stage_seconds, weigh_profiles
 from swarmd.config import load_config, parse_config
-from swarmd.doctor.machine.probe import Answer, Weighed
+from swarmd.doctor.machine.probe import ModelFit, ProbeAnswer
 from swarmd.errors import ConfigError, ExitCode
 from tests.cli.owning import Shell, files
 
@@ -248,9 +248,9 @@ def test_who_goes_away_makes_nothing(shell: Shell) -> None:
 # --- the models of a kind ---
 
 
-def answer(*models: tuple[str, int, bool]) -> Answer:
-    weighed = tuple(Weighed(name, need * GIB, 0, fits, "" if fits else "too large") for name, need, fits in models)
-    return Answer("2", "", device="cpu", weighed=weighed)
+def answer(*models: tuple[str, int, bool]) -> ProbeAnswer:
+    weighed = tuple(ModelFit(name, need * GIB, 0, fits, "" if fits else "too large") for name, need, fits in models)
+    return ProbeAnswer("2", "", device="cpu", weighed=weighed)
 
 
 def test_the_largest_model_that_fits_is_taken() -> None:
@@ -287,7 +287,7 @@ def test_every_profile_makes_a_coordinators_configuration_with_one_model(kind: s
 
 
 def test_a_swarm_with_a_model_of_the_hub(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def say(questions: list[object]) -> list[Answer]:
+    async def say(questions: list[object]) -> list[ProbeAnswer]:
         return [answer(("Gensyn/Qwen2.5-0.5B-Instruct", 2, True))] * len(questions)
 
     monkeypatch.setattr("swarmd.doctor.machine.probe.ask_torch", say)

@@ -20,7 +20,7 @@ from swarmd.errors import ExitCode
 from swarmd.eventlog.fold import fold, oldest_base
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import EventLog
-from swarmd.observe.narrative.story import Teller, reached
+from swarmd.observe.narrative.story import StoryTeller, reached
 from tests.core.story import Story, announced, settings
 from tests.dht.making import ALICE, BOB, REPORT
 from tests.golden.test_golden import LOGS
@@ -115,7 +115,7 @@ def test_a_story_that_begins_at_a_snapshot_is_the_same(node: Path, tmp_path: Pat
         pytest.skip("the log has lost its beginning")
     heard = with_snapshots(log, tmp_path / "events")
     for round_ in range(reached(heard[-1].after) + 2):
-        whole = Teller(round_)
+        whole = StoryTeller(round_)
         for applied in heard:
             whole.apply(applied)
         story, (told,) = whole.story(), tell_round(tmp_path, round_)

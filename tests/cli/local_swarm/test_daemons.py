@@ -21,7 +21,7 @@ from swarmd.cli.local_swarm.command import (
     print_report,
     title,
 )
-from swarmd.cli.local_swarm.daemons import OUTPUT_BYTES_MAX, Daemon, stop_all
+from swarmd.cli.local_swarm.daemons import OUTPUT_BYTES_MAX, DaemonProcess, stop_all
 from swarmd.cli.local_swarm.layout import lay_out, node_places
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.errors import ExitCode, LocalSwarmFailed
@@ -29,11 +29,11 @@ from swarmd.observe.table import NodeRow
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
     """One node by itself, laid out and not started."""
     places = node_places(tmp_path, 1)
     lay_out(places, rounds=1)
-    daemon = Daemon(places[0])
+    daemon = DaemonProcess(places[0])
     yield daemon
     stop_all([daemon], 5.0)
 
@@ -45,11 +45,11 @@ def until(condition: object, within_s: float = 20.0) -> None:
         time.sleep(0.05)
 
 
-def listens(daemon: Daemon) -> bool:
+def listens(daemon: DaemonProcess) -> bool:
     return daemon.place.paths.control.exists()
 
 
-def test_a_daemon_ends_in_order_when_asked(daemon: Daemon) -> None:
+def test_a_daemon_ends_in_order_when_asked(daemon: DaemonProcess) -> None:
     assert (daemon.pid, daemon.exit_code, daemon.running) == (0, None, False)
     daemon.start()
     until(lambda: listens(daemon))
@@ -59,7 +59,7 @@ def test_a_daemon_ends_in_order_when_asked(daemon: Daemon) -> None:
     assert not listens(daemon)
 
 
-def test_a_daemon_that_hangs_is_killed(daemon: Daemon) -> None:
+def test_a_daemon_that_hangs_is_killed(daemon: DaemonProcess) -> None:
     daemon.start()
     until(lambda: listens(daemon))
     daemon.send(signal.SIGSTOP)
@@ -120,7 +120,7 @@ def test_a_wrong_setting_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFi
     assert not (tmp_path / "node-1" / "daemon.log").exists()
 
 
-def test_long_output_is_set_aside(daemon: Daemon) -> None:
+def test_long_output_is_set_aside(daemon: DaemonProcess) -> None:
     daemon.place.output.write_bytes(b"x\n" * OUTPUT_BYTES_MAX)
     daemon.start()
     until(lambda: listens(daemon))

@@ -17,7 +17,7 @@ from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.settings import settings_of
 from swarmd.shell.loop import plan
-from swarmd.units import Place
+from swarmd.units import ServicePaths
 from swarmd.units.transfer import refuse_other_log
 from tests.cli.owning import Shell
 from tests.daemon.test_swarm_check import contents
@@ -121,7 +121,7 @@ def test_init_does_not_take_a_node_for_another(shell: Shell, ran: Path, other: P
 
 
 def test_a_service_keeps_to_its_swarm(shell: Shell, ran: Path, other: Path) -> None:
-    place = Place(state=shell.root / "lib")
+    place = ServicePaths(state=shell.root / "lib")
     mine = ran / "config.toml"
     refuse_other_log(mine, load_config(mine), place)
     place.data.parent.mkdir(parents=True)

@@ -45,10 +45,10 @@ def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
 def train(config: Config, home: Path) -> StageTrained:
     """One small stage on the configuration as it was written."""
     from swarmd.training.cancellation import Cancellation
-    from swarmd.training.engine import Engine
+    from swarmd.training.engine import TrainingEngine
 
     small = msgspec.structs.replace(config, training=msgspec.structs.replace(config.training, **SMALL))
-    engine = Engine(small, DataPaths(home), "a", make_plan(small.swarm, small.training, home))
+    engine = TrainingEngine(small, DataPaths(home), "a", make_plan(small.swarm, small.training, home))
     trained = engine.train(Train("train/0/0", 0, 0, ()), Cancellation())
     assert isinstance(trained, StageTrained)
     return trained

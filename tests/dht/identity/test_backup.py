@@ -17,7 +17,7 @@ from swarmd.dht.identity.backup import (
     HEADER,
     MAGIC,
     Backup,
-    Marks,
+    BackupMarks,
     marks_of,
     open_backup,
     read_backup,
@@ -32,10 +32,10 @@ from tests.dht.making import ALICE, BOB, RSA
 from tests.eventlog.making import follower_story, write_story
 
 PASSPHRASE = "correct horse battery"
-MARKS = Marks((7, 0), (6, 0), 5)
+MARKS = BackupMarks((7, 0), (6, 0), 5)
 
 
-def backup_of(identity: Identity, marks: Marks | None = MARKS) -> Backup:
+def backup_of(identity: Identity, marks: BackupMarks | None = MARKS) -> Backup:
     return Backup(identity.encode(), identity.peer_id, 1.7e9, marks)
 
 
@@ -44,7 +44,7 @@ SEALED = seal_backup(backup_of(ALICE), PASSPHRASE, COST_MIN)
 
 @pytest.mark.parametrize("identity", [ALICE, RSA], ids=["ed25519", "rsa"])
 @pytest.mark.parametrize("marks", [MARKS, None])
-def test_a_backup_holds_key_time_and_marks(identity: Identity, marks: Marks | None) -> None:
+def test_a_backup_holds_key_time_and_marks(identity: Identity, marks: BackupMarks | None) -> None:
     sealed = seal_backup(backup_of(identity, marks), PASSPHRASE, COST_MIN)
     opened = open_backup(sealed, PASSPHRASE, "file")
     assert opened == backup_of(identity, marks)
@@ -145,15 +145,15 @@ def test_marks_come_from_the_log_of_the_same_node(tmp_path: Path) -> None:
     assert read_marks(data, ALICE.peer_id) is None
     with EventLog.open(data.events, ALICE.peer_id, "run", bytes_max=LOG_BYTES_MAX) as log:
         write_story(log, follower_story(3), State())
-    assert read_marks(data, ALICE.peer_id) == Marks((2, 0))
+    assert read_marks(data, ALICE.peer_id) == BackupMarks((2, 0))
     with pytest.raises(IdentityError, match=f"log of {ALICE.peer_id}"):
         read_marks(data, BOB.peer_id)
 
 
 def test_marks_count_what_is_on_the_chain_and_what_may_be_on_its_way() -> None:
-    assert marks_of(State()) == Marks() and Marks().round == -1
+    assert marks_of(State()) == BackupMarks() and BackupMarks().round == -1
     state = State(done=(3, 1), chain=Chain(reward_mark=(2, 1), vote_mark=2))
-    assert marks_of(state) == Marks((3, 1), (2, 1), 2)
+    assert marks_of(state) == BackupMarks((3, 1), (2, 1), 2)
     signed, intended = (Prepared("0x1"),), ()
     more = (
         Submission("reward/3/0", "reward", round=3, stage=0, prepared=signed),
@@ -161,4 +161,4 @@ def test_marks_count_what_is_on_the_chain_and_what_may_be_on_its_way() -> None:
         Submission("winners/4", "winners", round=4, prepared=signed),
     )
     marks = marks_of(msgspec.structs.replace(state, submissions=more))
-    assert marks == Marks((3, 1), (3, 0), 4) and marks.round == 4
+    assert marks == BackupMarks((3, 1), (3, 0), 4) and marks.round == 4

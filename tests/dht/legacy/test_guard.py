@@ -12,7 +12,7 @@ import msgpack
 import pytest
 
 from swarmd.dht.legacy import keys, storage
-from swarmd.dht.legacy.guard import AHEAD_S, KEPT_BURST, SUBKEY_LENGTH_MAX, Guard
+from swarmd.dht.legacy.guard import AHEAD_S, KEPT_BURST, SUBKEY_LENGTH_MAX, LegacyGuard
 from swarmd.dht.legacy.protocol import LegacyProtocol
 from swarmd.dht.legacy.records import LIFE_S
 from swarmd.dht.legacy.storage import HEAP_SLACK, LegacyStorage
@@ -41,7 +41,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self.stored: list[bytes] = []
-        self.guard = Guard(Rejections(time.monotonic), self.stored.append)
+        self.guard = LegacyGuard(Rejections(time.monotonic), self.stored.append)
         self.protocol = LegacyProtocol(_initialized_with_create=True)
         self.protocol.record_validator = self.guard
         self.protocol.storage = LegacyStorage()
@@ -269,7 +269,7 @@ def test_the_wire_names_are_hiveminds() -> None:
 
 
 def test_the_guard_signs_nothing() -> None:
-    guard = Guard(Rejections(time.monotonic))
+    guard = LegacyGuard(Rejections(time.monotonic))
     record = protocol_module.DHTRecord(b"k", b"s", b"value", 1.0)
     assert guard.sign_value(record) == guard.strip_value(record) == b"value" and guard.validate(record)
     with pytest.raises(RecordRejected):

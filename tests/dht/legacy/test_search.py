@@ -15,7 +15,7 @@ from swarmd.dht.legacy.records import read_reward
 from swarmd.dht.legacy.search import ASKED_MAX, Findings, search
 from swarmd.dht.legacy.values import encode
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, ValueWithExpiration
-from swarmd.dht.p2p.node import Life
+from swarmd.dht.p2p.node import NodeRun
 from swarmd.errors import RecordRejected
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ class World:
         if own is not None:
             protocol.storage = SimpleNamespace(get=lambda key: own)
         self.life = cast(
-            Life, SimpleNamespace(dht=SimpleNamespace(node_id=DHTID.generate(), protocol=protocol), table=table)
+            NodeRun, SimpleNamespace(dht=SimpleNamespace(node_id=DHTID.generate(), protocol=protocol), table=table)
         )
 
     async def _call_find(self, peer: Any, keys: list[DHTID]) -> Any:

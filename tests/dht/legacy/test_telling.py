@@ -13,7 +13,7 @@ from swarmd.dht.legacy import keys, telling
 from swarmd.dht.legacy.search import Latest
 from swarmd.dht.legacy.session import LegacySession
 from swarmd.dht.legacy.stages import Collecting
-from swarmd.dht.legacy.telling import TELL_AGAIN_S, TELLINGS_MAX, Telling
+from swarmd.dht.legacy.telling import TELL_AGAIN_S, TELLINGS_MAX, RewardReporter
 from swarmd.dht.limits.rejections import Rejections
 
 pytestmark = pytest.mark.anyio
@@ -64,7 +64,7 @@ async def test_a_new_stage_begins_anew() -> None:
 
 
 def test_a_reward_that_grows_is_told_again_after_a_while_and_then_as_it_is_by_then() -> None:
-    stage = Telling()
+    stage = RewardReporter()
     assert stage.take({PEER: 1.0}, 100.0) == ({PEER: 1.0}, [])
     for number in range(10):
         assert stage.take({PEER: 2.0 + number}, 100.0 + number) == ({}, [])
@@ -74,7 +74,7 @@ def test_a_reward_that_grows_is_told_again_after_a_while_and_then_as_it_is_by_th
 
 def test_only_so_many_peers_have_a_reward_of_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telling, "PEERS_TOLD_MAX", 2)
-    stage = Telling()
+    stage = RewardReporter()
     due, dropped = stage.take({"a": 1.0, "b": 2.0, "c": 3.0}, 0.0)
     assert due == {"a": 1.0, "b": 2.0}
     assert [(peer, error.reason) for peer, _, error in dropped] == [("c", "full")]

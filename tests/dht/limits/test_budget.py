@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from swarmd.dht.limits.budget import RESERVE, Bounds, Caller, Flow, Held
-from swarmd.dht.limits.door import REFUSALS_MAX, REQUEST_BYTES_MAX, STREAMS, Door
-from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.limits.budget import RESERVE, ConcurrencyBudget, Flow, PeerBounds, RemotePeer
+from swarmd.dht.limits.door import REFUSALS_MAX, REQUEST_BYTES_MAX, STREAMS, RequestLimits
+from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.p2p.address_prefixes import RELAYED, prefix_of
 from swarmd.dht.p2p.p2pd_control import Timed
 from swarmd.errors import RecordRejected
 
-A, B, C = (Caller(name, "10.0.0.1") for name in "abc")
-ELSEWHERE = Caller("d", "10.0.0.2")
+A, B, C = (RemotePeer(name, "10.0.0.1") for name in "abc")
+ELSEWHERE = RemotePeer("d", "10.0.0.2")
 
 
 def test_a_peer_holds_no_more_than_its_own() -> None:
-    held = Held(Bounds(2, 10, 10))
+    held = ConcurrencyBudget(PeerBounds(2, 10, 10))
     assert [held.take(A) for _ in range(3)] == [True, True, False]
     assert held.take(B)
     held.give_back(A)
@@ -28,22 +28,22 @@ def test_a_peer_holds_no_more_than_its_own() -> None:
 
 
 def test_many_ids_behind_one_address_share_its_bound() -> None:
-    held = Held(Bounds(2, 3, 10))
+    held = ConcurrencyBudget(PeerBounds(2, 3, 10))
     assert [held.take(caller) for caller in (A, A, B, C)] == [True, True, True, False]
     assert held.take(ELSEWHERE)
 
 
 def test_a_part_of_all_is_kept_for_known_peers() -> None:
-    held = Held(Bounds(4, 4, 4))
-    strangers = [held.take(Caller(str(number), str(number))) for number in range(4)]
+    held = ConcurrencyBudget(PeerBounds(4, 4, 4))
+    strangers = [held.take(RemotePeer(str(number), str(number))) for number in range(4)]
     assert strangers == [True] * int(4 * (1 - RESERVE)) + [False]
-    assert held.take(Caller("known", "10.9.9.9", known=True))
+    assert held.take(RemotePeer("known", "10.9.9.9", known=True))
 
 
 def test_what_is_given_back_is_forgotten() -> None:
-    held = Held(Bounds(1, 1, 1000))
+    held = ConcurrencyBudget(PeerBounds(1, 1, 1000))
     for number in range(500):
-        caller = Caller(str(number), str(number))
+        caller = RemotePeer(str(number), str(number))
         held.take(caller)
         held.take(caller)
         held.give_back(caller)
@@ -52,7 +52,7 @@ def test_what_is_given_back_is_forgotten() -> None:
 
 def test_a_flow_comes_back_with_time() -> None:
     now = 0.0
-    flow = Flow(Bounds(1, 10, 100), burst_s=2.0, now=lambda: now)
+    flow = Flow(PeerBounds(1, 10, 100), burst_s=2.0, now=lambda: now)
     assert [flow.take(A) for _ in range(3)] == [True, True, False]
     now = 1.0
     assert flow.take(A) and not flow.take(A)
@@ -60,7 +60,7 @@ def test_a_flow_comes_back_with_time() -> None:
 
 def test_processor_time_is_owed_until_it_has_come_back() -> None:
     now = 0.0
-    flow = Flow(Bounds(0.5, 10, 10), burst_s=2.0, now=lambda: now)
+    flow = Flow(PeerBounds(0.5, 10, 10), burst_s=2.0, now=lambda: now)
     flow.charge(A, 3.0)
     now = 3.0
     assert not flow.has(A)
@@ -69,7 +69,7 @@ def test_processor_time_is_owed_until_it_has_come_back() -> None:
 
 
 def test_a_sender_is_charged_below_zero() -> None:
-    quota = Quota(1.0, 1.0, lambda: 0.0)
+    quota = TokenBuckets(1.0, 1.0, lambda: 0.0)
     quota.charge("a", 5.0)
     assert quota.left("a") == -4.0 and quota.left("b") == 1.0
 
@@ -89,7 +89,7 @@ def test_the_prefix_of_an_address(address: bytes, prefix: str) -> None:
 
 
 def test_a_refused_call_holds_nothing() -> None:
-    door = Door(lambda peer, reason, detail: None)
+    door = RequestLimits(lambda peer, reason, detail: None)
     for _ in range(3):
         with pytest.raises(RecordRejected):
             door.enter_call(A, "DHTProtocol.rpc_ping", REQUEST_BYTES_MAX["DHTProtocol.rpc_ping"] + 1)
@@ -98,7 +98,7 @@ def test_a_refused_call_holds_nothing() -> None:
 
 def test_whoever_is_refused_again_and_again_is_not_wanted() -> None:
     told: list[tuple[str, str]] = []
-    door = Door(lambda peer, reason, detail: told.append((peer, reason)))
+    door = RequestLimits(lambda peer, reason, detail: told.append((peer, reason)))
     for _ in range(REFUSALS_MAX - 1):
         door.refusal("a", "calls", "")
     assert not door.unwanted
@@ -107,7 +107,7 @@ def test_whoever_is_refused_again_and_again_is_not_wanted() -> None:
 
 
 def test_whoever_is_out_is_refused_and_disconnected_again_at_once() -> None:
-    door = Door(lambda peer, reason, detail: None)
+    door = RequestLimits(lambda peer, reason, detail: None)
     door.out["a"] = 60.0
     with pytest.raises(RecordRejected, match="disconnected"):
         door.enter_call(A, "DHTProtocol.rpc_ping", 10)
@@ -118,7 +118,7 @@ def test_whoever_is_out_is_refused_and_disconnected_again_at_once() -> None:
 
 
 def test_a_stream_that_was_closed_makes_room() -> None:
-    door = Door(lambda peer, reason, detail: None)
+    door = RequestLimits(lambda peer, reason, detail: None)
     for _ in range(int(STREAMS.peer)):
         door.enter_stream(A)
     with pytest.raises(RecordRejected, match="open streams"):

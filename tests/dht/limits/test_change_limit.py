@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmd.dht.limits.change_limit import Changes
+from swarmd.dht.limits.change_limit import ChangeLimit
 from swarmd.errors import RecordRejected
 
 
@@ -14,23 +14,23 @@ def now() -> list[float]:
 
 
 @pytest.fixture
-def changes(now: list[float]) -> Changes[int]:
-    return Changes(2, 10.0, lambda: now[0])
+def changes(now: list[float]) -> ChangeLimit[int]:
+    return ChangeLimit(2, 10.0, lambda: now[0])
 
 
-def test_the_first_word_counts_at_once_and_once(changes: Changes[int]) -> None:
+def test_the_first_word_counts_at_once_and_once(changes: ChangeLimit[int]) -> None:
     assert changes.take("a", 1) and not changes.take("a", 1)
     assert changes.take("b", 1)
 
 
-def test_a_change_is_taken_when_its_time_has_come(changes: Changes[int], now: list[float]) -> None:
+def test_a_change_is_taken_when_its_time_has_come(changes: ChangeLimit[int], now: list[float]) -> None:
     changes.take("a", 1)
     assert not changes.take("a", 2)
     now[0] = 10.0
     assert changes.take("a", 2) and not changes.take("a", 2)
 
 
-def test_what_is_replaced_before_its_time_is_refused(changes: Changes[int]) -> None:
+def test_what_is_replaced_before_its_time_is_refused(changes: ChangeLimit[int]) -> None:
     changes.take("a", 1)
     assert not changes.take("a", 2)
     with pytest.raises(RecordRejected) as refused:
@@ -39,7 +39,7 @@ def test_what_is_replaced_before_its_time_is_refused(changes: Changes[int]) -> N
     assert not changes.take("a", 3), "each is refused once"
 
 
-def test_after_some_changes_no_further_one_is_taken(changes: Changes[int], now: list[float]) -> None:
+def test_after_some_changes_no_further_one_is_taken(changes: ChangeLimit[int], now: list[float]) -> None:
     for number in range(3):
         now[0] = 10.0 * number
         assert changes.take("a", number)

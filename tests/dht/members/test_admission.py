@@ -21,7 +21,7 @@ from swarmd.dht.members.admission import (
     read_invitation,
     write_invitation,
 )
-from swarmd.dht.wire.records import Membership, Payload, Policy, ReportRecord, RolloutsRecord
+from swarmd.dht.wire.records import Membership, Payload, RecordPolicy, ReportRecord, RolloutsRecord
 from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX
 from swarmd.errors import ConfigError, RecordRejected
 from tests.dht.making import (
@@ -52,8 +52,8 @@ def of_alice(guest: Identity) -> bytes:
     return invite(ALICE, SWARM, CREATOR, guest.peer_id, 0.0, of_creator(ALICE))
 
 
-def policy_of(rule: Rule, bits: int = 10, **more: int) -> Policy:
-    return Policy(SWARM, CREATOR, own="own", admission=Admission(rule, SWARM, CREATOR, bits), **more)
+def policy_of(rule: Rule, bits: int = 10, **more: int) -> RecordPolicy:
+    return RecordPolicy(SWARM, CREATOR, own="own", admission=Admission(rule, SWARM, CREATOR, bits), **more)
 
 
 def test_the_creator_invites_and_so_does_whom_it_invited() -> None:

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.members.admission import Admission, Invitation, chain_of, invite
-from swarmd.dht.members.invitations import MADE_MAX, MadeHere, WithdrawnHere
+from swarmd.dht.members.invitations import MADE_MAX, OwnInvitations, OwnWithdrawals
 from swarmd.dht.members.withdrawal import (
     HOSTS_MAX,
     ID_BYTES,
     WITHDRAWN_MAX,
-    Told,
+    HostWithdrawals,
     Withdrawals,
     id_of,
     id_of_text,
@@ -29,7 +29,7 @@ from swarmd.dht.members.withdrawal import (
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import PROTOCOL, Membership, Policy
+from swarmd.dht.wire.records import PROTOCOL, Membership, RecordPolicy
 from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX, UNKNOWN_BYTES_MAX
 from swarmd.errors import ConfigError, RecordRejected
 from tests.dht.making import ALICE, BOB, COORDINATOR, MEMBERSHIP, REPORT, SWARM, judge, signed_by
@@ -44,10 +44,10 @@ def ids(*encoded: bytes) -> bytes:
     return pack(id_of_text(each) for each in encoded)
 
 
-def policy_of(withdrawals: Withdrawals) -> Policy:
+def policy_of(withdrawals: Withdrawals) -> RecordPolicy:
     admission = Admission("invitation", SWARM, CREATOR)
     admission.withdrawn = withdrawals.has
-    return Policy(SWARM, CREATOR, own="own", admission=admission)
+    return RecordPolicy(SWARM, CREATOR, own="own", admission=admission)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_was_heard_is_kept_for_this_swarm(tmp_path: Path) -> None:
     assert read_withdrawals(path, "another") == ()
     path.write_bytes(b"\xc1noise")
     assert read_withdrawals(path, SWARM) == ()
-    assert not Withdrawals(CREATOR, (Told(CREATOR, NOW, b"odd"),)).has(chain_of(OF_ALICE)[0])
+    assert not Withdrawals(CREATOR, (HostWithdrawals(CREATOR, NOW, b"odd"),)).has(chain_of(OF_ALICE)[0])
 
 
 def test_an_invitation_has_one_id_however_it_is_encoded() -> None:
@@ -137,8 +137,8 @@ def test_the_longest_list_fits_and_nodes_of_before_take_it_for_an_unknown_field(
 # --- the list of those made here ---
 
 
-def made_by(tmp_path: Path) -> MadeHere:
-    return MadeHere(tmp_path / "network" / "invitations.json")
+def made_by(tmp_path: Path) -> OwnInvitations:
+    return OwnInvitations(tmp_path / "network" / "invitations.json")
 
 
 def test_those_made_are_listed_and_withdrawn_ones_travel_until_their_end(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_list_that_cannot_be_read_is_named_and_a_running_node_goes_by_the_last
 ) -> None:
     made = made_by(tmp_path)
     made.withdraw(id_of_text(OF_BOB), True, NOW)
-    here = WithdrawnHere(made)
+    here = OwnWithdrawals(made)
     assert here.packed() == ids(OF_BOB)
     for broken in ("[{", '[{"id": "nothing"}]', '[{"id": "000000000000", "until": 1e400}]'):
         (tmp_path / "network" / "invitations.json").write_text(broken)

@@ -18,18 +18,18 @@ from swarmd.dht import adapters, clock_watch
 from swarmd.dht.adapters import HiveNetwork, HiveRecords
 from swarmd.dht.identity.identity import Identity, create_identity
 from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.members.coordinator_contact import Hearing
+from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.p2p import peers
-from swarmd.dht.p2p.node import Life, Node, NodeSettings
+from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store import storage
 from swarmd.dht.store.lookup import lookup
-from swarmd.dht.store.own_records import Shelf, ShelfFile
+from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ClockRecord, Policy, ReportRecord, sign
+from swarmd.dht.wire.records import ClockRecord, RecordPolicy, ReportRecord, sign
 from swarmd.errors import NetworkDown
 from swarmd.worker.runtime import LoopRuntime
 from tests.dht.driver import is_alive, until
@@ -49,9 +49,9 @@ class Single:
         self.identity: Identity = create_identity(root / "identity.key")
         self.downs: list[str] = []
         self.told: list[Any] = []
-        policy = self.policy = Policy(SWARM, coordinator or self.identity.peer_id)
+        policy = self.policy = RecordPolicy(SWARM, coordinator or self.identity.peer_id)
         settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, call_s=call_s)
-        self.node = Node(settings, Validator(policy, Rejections(time.monotonic)), self.downs.append)
+        self.node = DhtNode(settings, Validator(policy, Rejections(time.monotonic)), self.downs.append)
         self.rejoin = Rejoin(self.node, AddressBook(root / "peers.json", bootstrap, self.identity.peer_id))
         self.network = HiveNetwork(self.node, self.identity)
         self.runtime = LoopRuntime()
@@ -59,10 +59,12 @@ class Single:
 
     def publish_from(self, path: Path, ttl_s: float = 300.0, alone: bool = True) -> Publisher:
         """A publisher that remembers what a file says."""
-        return Publisher(self.network, Shelf(ShelfFile(path), SWARM), self.runtime, ttl_s, alone, self.told.append)
+        return Publisher(
+            self.network, OwnRecordStore(ShelfFile(path), SWARM), self.runtime, ttl_s, alone, self.told.append
+        )
 
     @property
-    def life(self) -> Life:
+    def life(self) -> NodeRun:
         assert self.node.life is not None
         return self.node.life
 
@@ -224,14 +226,14 @@ async def test_records_are_published_anew_as_soon_as_the_clock_was_set(
 async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_ones(start: Start) -> None:
     one = await start()
     heard: list[Any] = []
-    policy = Policy(SWARM, one.identity.peer_id)
+    policy = RecordPolicy(SWARM, one.identity.peer_id)
     session = SimpleNamespace(
         swarm=SWARM,
         coordinator=one.identity.peer_id,
         policy=policy,
         emit=heard.append,
         records=HiveRecords(one.node),
-        hearing=Hearing(follows=True),
+        hearing=CoordinatorContact(follows=True),
         herald=SimpleNamespace(pass_on=lambda signed: None),
     )
     clock = SwarmClock(session)  # type: ignore[arg-type]

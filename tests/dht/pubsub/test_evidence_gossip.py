@@ -26,16 +26,16 @@ from swarmd.dht.pubsub.evidence_gossip import (
     SIGNER_BURST,
     BoardRead,
     BoardShown,
+    EvidenceGossip,
     EvidenceTold,
-    Exchange,
     Message,
 )
 from swarmd.dht.pubsub.topic import Topic
-from swarmd.dht.rounds.record_comparison import Compared
+from swarmd.dht.rounds.record_comparison import RecordComparison
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, pair_of
-from swarmd.dht.wire.records import Payload, Policy, sign
+from swarmd.dht.wire.records import Payload, RecordPolicy, sign
 from tests.dht.driver import until
 from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, DIGEST, LEADERBOARD, REPORT, SWARM
 
@@ -73,12 +73,12 @@ class Listener:
 
     def __init__(self, *known: Identity) -> None:
         self.wire, self.events = Wire(), list[Event]()
-        self.policy = Policy(SWARM, COORDINATOR.peer_id)
+        self.policy = RecordPolicy(SWARM, COORDINATOR.peer_id)
         self.policy.round = 3
         self.rejections = Rejections(time.monotonic)
         validator = Validator(self.policy, self.rejections)
         peers = {COORDINATOR.peer_id, *(each.peer_id for each in known)}
-        self.exchange = Exchange(
+        self.exchange = EvidenceGossip(
             Topic(self.wire, names.evidence_topic(SWARM)),  # type: ignore[arg-type]
             self.policy,
             validator,
@@ -86,7 +86,7 @@ class Listener:
             self.rejections,
             self.events.append,
         )
-        validator.verified = Compared(COORDINATOR.peer_id, peers.__contains__, self.exchange.found).see
+        validator.verified = RecordComparison(COORDINATOR.peer_id, peers.__contains__, self.exchange.found).see
 
     async def hear(self, message: Message | bytes, sender: str = "somebody") -> None:
         """A message comes by gossip."""

@@ -25,7 +25,7 @@ from swarmd.dht.rounds import gather
 from swarmd.dht.rounds.sources import IDLE_MAX
 from swarmd.dht.store.seniority import ALWAYS, Rank, Seniority
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ReportRecord, RolloutsRecord, Signed
+from swarmd.dht.wire.records import ReportRecord, RolloutsRecord, SignedRecord
 from swarmd.eventlog.blobs import Blobs
 from swarmd.worker.runtime import LoopRuntime
 from tests.dht.driver import SWARM
@@ -43,7 +43,10 @@ class Swarm:
     """What one node sees of a swarm in which nobody but `answering` ever gives a body."""
 
     def __init__(self, root: Path) -> None:
-        self.kept: dict[str, dict[str, Signed]] = {names.reports(SWARM, 0, 0): {}, names.rollouts(SWARM, 0, 0): {}}
+        self.kept: dict[str, dict[str, SignedRecord]] = {
+            names.reports(SWARM, 0, 0): {},
+            names.rollouts(SWARM, 0, 0): {},
+        }
         self.answering: set[str] = set()
         self.asked: list[str] = []
         self.told: list[Event] = []

@@ -15,14 +15,14 @@ from hivemind.utils import timed_storage
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.p2p.hivemind_api import DHTID
-from swarmd.dht.rounds.key_watch import REST, Watch
+from swarmd.dht.rounds.key_watch import REST, KeyWatch
 from swarmd.dht.store import seniority
 from swarmd.dht.store.key_capacity import IDLE_BYTES_MIN, KEY_BYTES_MAX
 from swarmd.dht.store.lookup import Found
 from swarmd.dht.store.storage import BoundedStorage
 from swarmd.dht.store.validator import CHECKED_MAX, GuardedProtocol, Validator
 from swarmd.dht.wire import names, records
-from swarmd.dht.wire.records import Signed
+from swarmd.dht.wire.records import SignedRecord
 from swarmd.worker.runtime import LoopRuntime
 from tests.dht.making import ALICE, BOB, POLICY, REPORT, signed_by
 
@@ -39,10 +39,10 @@ class Reader:
         self.record_validator = Validator(POLICY, Rejections(time.monotonic))
         self.storage = BoundedStorage()
 
-    def judge_shown(self, *shown: Any) -> Signed:
+    def judge_shown(self, *shown: Any) -> SignedRecord:
         return GuardedProtocol.judge_shown(cast(Any, self), *shown)
 
-    def store(self, signed: Signed) -> None:
+    def store(self, signed: SignedRecord) -> None:
         """As if a peer had sent it."""
         columns = (KEY.to_bytes(), msgspec.msgpack.encode(signed.owner), signed.value, signed.expiration)
         GuardedProtocol._store_one(cast(Any, self), "sender", *columns, replayed="")
@@ -76,7 +76,7 @@ def test_what_is_held_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_records_that_expire_while_a_key_is_read_end_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, now = Reader(), time.time()
     for life_s in (60.0, 61.0, 600.0):
-        signed = Signed(generate_identity().peer_id, msgspec.msgpack.encode(REPORT), now + life_s, bytes(64))
+        signed = SignedRecord(generate_identity().peer_id, msgspec.msgpack.encode(REPORT), now + life_s, bytes(64))
         assert reader.storage.admit(KEY, signed)
     clock = iter([now] * 6)
     monkeypatch.setattr(timed_storage, "get_dht_time", lambda: next(clock, now + 120.0))
@@ -97,9 +97,9 @@ def test_a_record_without_room_is_not_verified(monkeypatch: pytest.MonkeyPatch) 
     assert len(verified) == KEY_BYTES_MAX // 16 // IDLE_BYTES_MIN + 50 - len(refused)
 
 
-def unsigned() -> Signed:
+def unsigned() -> SignedRecord:
     """A record that nobody is to verify."""
-    return Signed(generate_identity().peer_id, msgspec.msgpack.encode(REPORT), time.time() + 60, bytes(64))
+    return SignedRecord(generate_identity().peer_id, msgspec.msgpack.encode(REPORT), time.time() + 60, bytes(64))
 
 
 def test_what_differs_from_what_is_held_is_verified() -> None:
@@ -125,7 +125,7 @@ async def test_a_watch_that_is_always_woken_leaves_time_for_all_else() -> None:
         """It is."""
 
     reading = cast(Any, SimpleNamespace(find=find, wait_up=wait_up, spent_s=time.thread_time))
-    watch = Watch(reading, LoopRuntime(), Random(), "key", 60.0, lambda records: None)
+    watch = KeyWatch(reading, LoopRuntime(), Random(), "key", 60.0, lambda records: None)
     running, began, used = asyncio.ensure_future(watch.run()), time.monotonic(), time.thread_time()
     while time.monotonic() - began < WATCHED_S:
         watch.want("owner", 1.0)

@@ -15,11 +15,11 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work, work_bits
 from swarmd.dht.p2p.hivemind_api import DHTID
 from swarmd.dht.store import seniority as ranks_module
 from swarmd.dht.store import storage
-from swarmd.dht.store.key_capacity import IDLE_BYTES_MIN, NEWCOMERS_SHARE, KeyRoom, _order_of
+from swarmd.dht.store.key_capacity import IDLE_BYTES_MIN, NEWCOMERS_SHARE, KeyCapacity, _order_of
 from swarmd.dht.store.seniority import Places, Rank, Seniority
 from swarmd.dht.store.storage import GHOSTS_MAX, BoundedStorage
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import Signed
+from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
 from tests.dht.making import ALICE, BOB, REPORT, SWARM, signed_by
 
@@ -38,7 +38,7 @@ ranks = st.builds(
 def test_whoever_is_let_in_the_bounds_hold_and_nobody_gives_way_to_a_lower_rank(
     arrivals: list[tuple[int, int, Rank]],
 ) -> None:
-    room, held = KeyRoom(BYTES), dict[str, tuple[int, Rank]]()
+    room, held = KeyCapacity(BYTES), dict[str, tuple[int, Rank]]()
     for number, size, rank in arrivals:
         owner = str(number)
         gone = room.find(owner, size, rank)
@@ -61,7 +61,7 @@ def test_whoever_is_let_in_the_bounds_hold_and_nobody_gives_way_to_a_lower_rank(
 def test_each_side_has_its_share_however_full_the_other_is() -> None:
     newcomer, known = Rank(0, WORK_BITS, True, b"m"), Rank(1, WORK_BITS, True, b"m")
     for first, second in ((newcomer, known), (known, newcomer)):
-        room = KeyRoom(BYTES)
+        room = KeyCapacity(BYTES)
         for number in range(100):
             room.put(f"first {number}", 10, first)
         for number in range(100):
@@ -76,7 +76,7 @@ def test_each_side_has_its_share_however_full_the_other_is() -> None:
 
 
 def test_identities_that_cost_nothing_have_a_small_part_however_much_is_free() -> None:
-    room, worked = KeyRoom(64 * IDLE_BYTES_MIN), Rank(0, WORK_BITS, True, b"a")
+    room, worked = KeyCapacity(64 * IDLE_BYTES_MIN), Rank(0, WORK_BITS, True, b"a")
     for number in range(8):
         room.admit(f"idle {number}", 10, Rank(0, 0, True, bytes([number])))
     assert room.ranks.keys() == {f"idle {number}" for number in (4, 5, 6, 7)}, "by lot"
@@ -88,7 +88,7 @@ def test_identities_that_cost_nothing_have_a_small_part_however_much_is_free() -
 
 
 def test_a_young_member_has_room_beside_elders_whose_records_fill_it() -> None:
-    room = KeyRoom(BYTES)
+    room = KeyCapacity(BYTES)
     for number in range(10):
         assert room.admit(f"elder {number}", BYTES // 10, Rank(50 + number, 16, False, b"l")) == []
     assert room.admit("young, large", 50, Rank(1, 16, False, b"m")) is None
@@ -129,7 +129,7 @@ def test_a_known_peers_record_takes_the_place_of_strangers(monkeypatch: pytest.M
     seniority = Seniority()
     held = BoundedStorage(seniority)
 
-    def admit(signed: Signed) -> bool:
+    def admit(signed: SignedRecord) -> bool:
         try:
             return held.admit(KEY, signed)
         except RecordRejected as error:
@@ -151,7 +151,7 @@ def test_a_known_peers_record_takes_the_place_of_strangers(monkeypatch: pytest.M
 def test_a_record_written_over_and_over_leaves_nothing_behind() -> None:
     held, now, payload = BoundedStorage(), time.time(), msgspec.msgpack.encode(REPORT)
     for number in range(1000):
-        held.admit(KEY, Signed(ALICE.peer_id, payload, now + 60 + number, bytes(64)))
+        held.admit(KEY, SignedRecord(ALICE.peer_id, payload, now + 60 + number, bytes(64)))
     assert len(held.expiration_heap) <= GHOSTS_MAX + 2
     assert len(held.data[KEY].value.expiration_heap) <= GHOSTS_MAX + 2
     assert held.held(KEY, ALICE.peer_id) == (payload + bytes(64), now + 1059)

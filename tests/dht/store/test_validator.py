@@ -14,7 +14,7 @@ import pytest
 
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.limits.token_bucket import Quota
+from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, RoutingTable, dht_pb2
 from swarmd.dht.store import storage
 from swarmd.dht.store.seniority import Seniority
@@ -29,7 +29,7 @@ from swarmd.dht.store.validator import (
     read_nearby,
 )
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import Policy, RolloutsRecord, Signed, sign
+from swarmd.dht.wire.records import RecordPolicy, RolloutsRecord, SignedRecord, sign
 from swarmd.errors import RecordRejected
 from tests.dht.making import ALICE, BOB, COORDINATOR, DIGEST, POLICY, REPORT, SWARM, signed_by
 
@@ -77,14 +77,14 @@ class Keeper:
     """`GuardedProtocol` without a network."""
 
     def __init__(self) -> None:
-        self.accepted: list[Signed] = []
+        self.accepted: list[SignedRecord] = []
         self.validator = Validator(POLICY, Rejections(time.monotonic), self.accepted.append)
         self.protocol = GuardedProtocol(_initialized_with_create=True)
         self.protocol.record_validator = self.validator
         self.protocol.storage = BoundedStorage()
         self.protocol.node_info = dht_pb2.NodeInfo()
 
-    async def store(self, *records: Signed, sender: str = BOB.peer_id, key: bytes = KEY) -> list[bool]:
+    async def store(self, *records: SignedRecord, sender: str = BOB.peer_id, key: bytes = KEY) -> list[bool]:
         request = dht_pb2.StoreRequest(
             keys=[key] * len(records),
             subkeys=[msgpack.packb(signed.owner) for signed in records],
@@ -141,7 +141,7 @@ async def test_who_sends_a_record_again_that_is_held_is_refused_unless_it_is_its
 @pytest.mark.parametrize("known", [False, True])
 def test_a_record_that_was_checked_before_is_judged_by_what_holds_now(known: bool) -> None:
     now = time.time()
-    policy = Policy(SWARM, COORDINATOR.peer_id, now=lambda: now)
+    policy = RecordPolicy(SWARM, COORDINATOR.peer_id, now=lambda: now)
     validator = Validator(policy, Rejections(time.monotonic))
     signed = signed_by(ALICE, REPORT)
     asked = (KEY, msgpack.packb(signed.owner), signed.value, signed.expiration)
@@ -171,7 +171,9 @@ async def test_the_records_of_one_key_have_a_bound_on_their_bytes(
 async def test_few_large_records_use_up_a_senders_bytes_before_its_records(keeper: Keeper) -> None:
     large = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, b"x" * 49_000))
     count = int(BYTES_BURST / len(large.value)) + 8
-    keeper.validator.bytes_quota = Quota(BYTES_BURST, 0.0, time.monotonic)  # nothing comes back while this test takes
+    keeper.validator.bytes_quota = TokenBuckets(
+        BYTES_BURST, 0.0, time.monotonic
+    )  # nothing comes back while this test takes
     await keeper.store(*[large] * count, key=names.key_id(large.content.key))
     assert keeper.refused["quota"] >= 1
     assert keeper.refused["quota"] + keeper.refused["duplicate"] == count - 1

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.rounds.record_comparison import CLOCKS_KEPT, REPORTS_KEPT, Compared
+from swarmd.dht.rounds.record_comparison import CLOCKS_KEPT, REPORTS_KEPT, RecordComparison
 from swarmd.dht.wire.evidence import Evidence, charge_of, check_evidence, open_evidence, pair_of
-from swarmd.dht.wire.records import ClockRecord, Payload, Policy, ReportRecord, Signed, sign
+from swarmd.dht.wire.records import ClockRecord, Payload, RecordPolicy, ReportRecord, SignedRecord, sign
 from swarmd.errors import RecordRejected
 from tests.dht.making import (
     ALICE,
@@ -37,16 +37,16 @@ OTHER = DIGEST[::-1]
 NUMBERED = replace(CLOCK, opening=5)
 
 
-def found_of(*records: Signed) -> list[Evidence]:
+def found_of(*records: SignedRecord) -> list[Evidence]:
     """What a node that sees these records, one after another, finds."""
     found: list[Evidence] = []
-    compared = Compared(COORDINATOR.peer_id, lambda peer: False, found.append)
+    compared = RecordComparison(COORDINATOR.peer_id, lambda peer: False, found.append)
     for signed in records:
         compared.see(signed)
     return found
 
 
-def two(identity: Identity, one: Payload, other: Payload, apart_s: float = 1.0) -> tuple[Signed, Signed]:
+def two(identity: Identity, one: Payload, other: Payload, apart_s: float = 1.0) -> tuple[SignedRecord, SignedRecord]:
     return sign(identity, one, NOW + 100.0), sign(identity, other, NOW + 100.0 + apart_s)
 
 
@@ -102,7 +102,7 @@ def test_what_an_honest_node_signs_is_no_evidence(case: str) -> None:
     assert refused.value.reason == "no-evidence"
 
 
-def _refusal(evidence: Evidence, policy: Policy = POLICY) -> str:
+def _refusal(evidence: Evidence, policy: RecordPolicy = POLICY) -> str:
     try:
         check_evidence(policy, evidence)
     except RecordRejected as error:
@@ -125,7 +125,7 @@ def test_evidence_that_proves_nothing_is_refused() -> None:
     assert _refusal(pair_of(one, bomb)) in ("malformed", "oversized")
     elsewhere = two(ALICE, replace(REPORT, swarm="another"), replace(REPORT, swarm="another", reward=0.6))
     assert _refusal(pair_of(*elsewhere)) == "wrong-swarm"
-    assert _refusal(pair, Policy(SWARM, COORDINATOR.peer_id, (BOB.peer_id,))) == "not-a-member"
+    assert _refusal(pair, RecordPolicy(SWARM, COORDINATOR.peer_id, (BOB.peer_id,))) == "not-a-member"
     usurped = two(ALICE, NUMBERED, replace(NUMBERED, deadline_at=1.7e9 + 90))
     assert _refusal(pair_of(*usurped)) == "not-the-coordinator"
     ahead = two(COORDINATOR, CLOCK, replace(CLOCK, round=2), apart_s=5000.0)
@@ -136,7 +136,7 @@ def test_a_report_to_the_coordinator_that_differs_from_what_was_read_here_is_fou
     told, read = two(ALICE, REPORT, replace(REPORT, reward=0.6))
     for order in (0, 1):
         found: list[Evidence] = []
-        compared = Compared(COORDINATOR.peer_id, lambda peer: True, found.append)
+        compared = RecordComparison(COORDINATOR.peer_id, lambda peer: True, found.append)
         forgery = replace(told, payload=told.payload.replace(b"\x10", b"\x11"))
         steps = [lambda c=compared: c.see(read), lambda c=compared: c.read_board((b"noise", told.encode()))]
         for step in steps if order else reversed(steps):
@@ -148,7 +148,7 @@ def test_a_report_to_the_coordinator_that_differs_from_what_was_read_here_is_fou
 
 def test_a_crowd_does_not_push_out_what_members_said() -> None:
     found: list[Evidence] = []
-    compared = Compared(COORDINATOR.peer_id, lambda peer: peer == ALICE.peer_id, found.append)
+    compared = RecordComparison(COORDINATOR.peer_id, lambda peer: peer == ALICE.peer_id, found.append)
     one, other = two(ALICE, REPORT, replace(REPORT, reward=0.6))
     compared.see(one)
     free = sign(BOB, REPORT, NOW + 100.0)
@@ -167,7 +167,7 @@ steps = st.sampled_from(["renew", "anew", "next", "restart", "rounds", "finish"]
 @given(st.lists(steps, max_size=40), st.randoms(use_true_random=False))
 def test_no_honest_life_of_a_coordinator_contradicts_itself(life: list[str], random: Any) -> None:
     clock, expiration = ClockRecord(SWARM, 0, 0, 0.0, 60.0, opening=1), NOW
-    records = [Signed(COORDINATOR.peer_id, msgspec.msgpack.encode(clock), expiration, b"")]
+    records = [SignedRecord(COORDINATOR.peer_id, msgspec.msgpack.encode(clock), expiration, b"")]
     opening = 1
     for step in life:
         expiration += random.uniform(0.001, 300.0)  # a publisher's expirations only grow
@@ -183,7 +183,7 @@ def test_no_honest_life_of_a_coordinator_contradicts_itself(life: list[str], ran
             clock = replace(clock, round=clock.round + 1, stage=0, opening=opening)
         elif step == "finish" and not clock.final:
             clock = replace(clock, round=clock.round + 1, stage=0, final=True, opening=0)
-        records.append(Signed(COORDINATOR.peer_id, msgspec.msgpack.encode(clock), expiration, b""))
+        records.append(SignedRecord(COORDINATOR.peer_id, msgspec.msgpack.encode(clock), expiration, b""))
     random.shuffle(records)
     assert found_of(*records) == []
 
@@ -196,7 +196,7 @@ reports = st.builds(
 
 @given(st.lists(st.tuples(reports, st.floats(0.0, 900.0)), max_size=12), st.randoms(use_true_random=False))
 def test_whatever_is_found_is_found_in_every_order(said: list[tuple[ReportRecord, float]], random: Any) -> None:
-    records = [Signed(ALICE.peer_id, msgspec.msgpack.encode(each), NOW + at, b"") for each, at in said]
+    records = [SignedRecord(ALICE.peer_id, msgspec.msgpack.encode(each), NOW + at, b"") for each, at in said]
     claims: dict[tuple[int, int], set[tuple[float, str, int]]] = {}
     for each, _ in said:
         claims.setdefault((each.round, each.stage), set()).add((each.reward, each.digest, each.groups))

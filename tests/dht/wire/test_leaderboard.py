@@ -10,8 +10,8 @@ import pytest
 from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.wire.leaderboard import (
-    Board,
     KeptStandings,
+    LeaderboardBody,
     decode_board,
     encode_board,
     keep_standings,
@@ -27,12 +27,12 @@ def report(who: Identity, round: int, stage: int, reward: float, swarm: str = SW
     return signed_by(who, ReportRecord(swarm, round, stage, reward, DIGEST, 10, 1), ttl_s=-9e6).encode()
 
 
-FIRST = Board(
+FIRST = LeaderboardBody(
     0,
     (Standing(ALICE.peer_id, "alice", 0.75, 1, 0), Standing(BOB.peer_id, "bob", 0.1, 1, 0)),
     (report(ALICE, 0, 0, 0.25), report(ALICE, 0, 1, 0.5), report(BOB, 0, 1, 0.1)),
 )
-SECOND = Board(
+SECOND = LeaderboardBody(
     1,
     (Standing(ALICE.peer_id, "alice", 1.75, 2, 1), Standing(BOB.peer_id, "bob", 0.1, 1, 0)),
     (report(ALICE, 1, 0, 1.0),),

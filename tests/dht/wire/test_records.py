@@ -21,7 +21,7 @@ from swarmd.dht.wire.records import (
     LeaderboardRecord,
     Membership,
     Payload,
-    Policy,
+    RecordPolicy,
     ReportRecord,
     RolloutsRecord,
     decode_signed,
@@ -195,7 +195,7 @@ def test_expirations_lie_within_the_window() -> None:
 
 
 def test_a_members_list_admits_members_the_coordinator_and_itself() -> None:
-    policy = Policy(SWARM, COORDINATOR.peer_id, (ALICE.peer_id,), own="own")
+    policy = RecordPolicy(SWARM, COORDINATOR.peer_id, (ALICE.peer_id,), own="own")
     assert judge(signed_by(ALICE, REPORT), policy=policy) == ""
     assert judge(signed_by(BOB, REPORT), policy=policy) == "not-a-member"
     assert judge(signed_by(COORDINATOR, CLOCK), CLOCK.key, policy) == ""
@@ -206,7 +206,7 @@ def test_a_members_list_admits_members_the_coordinator_and_itself() -> None:
     ("round", "reason"), [(100, ""), (102, ""), (103, "wrong-round"), (36, ""), (35, "wrong-round")]
 )
 def test_far_rounds_are_refused_once_the_clock_is_known(round: int, reason: str) -> None:
-    policy = Policy(SWARM, COORDINATOR.peer_id)
+    policy = RecordPolicy(SWARM, COORDINATOR.peer_id)
     policy.round = 100
     report = msgspec.structs.replace(REPORT, round=round)
     assert judge(signed_by(ALICE, report), report.key, policy) == reason

@@ -16,7 +16,7 @@ from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.leaderboard import open_report
-from swarmd.dht.wire.records import ADMITTED_MAX, Payload, Policy, decode_signed, sign
+from swarmd.dht.wire.records import ADMITTED_MAX, Payload, RecordPolicy, decode_signed, sign
 from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX
 from swarmd.errors import RecordRejected
 from tests.dht.making import (
@@ -95,7 +95,7 @@ def test_an_rsa_payload_alone_or_at_the_size_limit() -> None:
 
 def test_an_rsa_record_has_the_same_rules() -> None:
     assert judge(signed_by(RSA, CLOCK), CLOCK.key) == "not-the-coordinator"
-    assert judge(signed_by(RSA, CLOCK), CLOCK.key, Policy(SWARM, RSA.peer_id)) == ""
+    assert judge(signed_by(RSA, CLOCK), CLOCK.key, RecordPolicy(SWARM, RSA.peer_id)) == ""
     assert judge(forged(RSA, None, payload=b"\xc1")) == "malformed"
     assert judge(signed_by(RSA, REPORT, -61.0)) == "stale"
     assert open_report(signed_by(RSA, REPORT, -9e6).encode(), SWARM)[1] == REPORT
@@ -110,7 +110,7 @@ def test_white_space_makes_no_second_name_for_a_peer(owner: Identity, tail: str)
 @BOTH
 def test_a_list_of_members_takes_effect_for_what_is_known_already(owner: Identity) -> None:
     """The storer's memory of checked signatures is no way around it."""
-    policy = Policy(SWARM, COORDINATOR.peer_id, own="own")
+    policy = RecordPolicy(SWARM, COORDINATOR.peer_id, own="own")
     validator = Validator(policy, Rejections(time.monotonic))
     signed = signed_by(owner, REPORT)
     place = (names.key_id(REPORT.key), msgpack.packb(owner.peer_id), signed.value, signed.expiration)
@@ -124,7 +124,7 @@ def test_a_list_of_members_takes_effect_for_what_is_known_already(owner: Identit
 
 
 def test_a_list_of_members_keeps_the_coordinator_and_itself_and_has_an_end() -> None:
-    policy = Policy(SWARM, COORDINATOR.peer_id, (ALICE.peer_id,), own="own")
+    policy = RecordPolicy(SWARM, COORDINATOR.peer_id, (ALICE.peer_id,), own="own")
     policy.admit([BOB.peer_id])
     assert [policy.admits(peer) for peer in (ALICE.peer_id, BOB.peer_id, "own", COORDINATOR.peer_id)] == [
         *(False, True, True, True)
@@ -137,7 +137,7 @@ def test_a_list_of_members_keeps_the_coordinator_and_itself_and_has_an_end() -> 
 
 
 def test_the_known_round_only_grows_with_what_the_node_does() -> None:
-    policy = Policy(SWARM, COORDINATOR.peer_id)
+    policy = RecordPolicy(SWARM, COORDINATOR.peer_id)
     policy.reach(100)
     policy.reach(99)
     assert policy.round == 100

@@ -15,7 +15,7 @@ import pytest
 from swarmd.config import TrainingConfig
 from swarmd.doctor.finding import Finding
 from swarmd.doctor.machine import device, disk, system
-from swarmd.doctor.machine.probe import Answer, Question, Weighed, ask_torch
+from swarmd.doctor.machine.probe import ModelFit, ProbeAnswer, ProbeQuestion, ask_torch
 from swarmd.doctor.waiting import ChildFailed, Once, ask_child
 from tests.doctor.making import CPU, GIB, Made
 from tests.programs import path_of
@@ -26,7 +26,7 @@ def made(tmp_path: Path) -> Made:
     return Made(tmp_path / "node")
 
 
-def severities(made: Made, name: str, probe: Answer = CPU) -> dict[str, str]:
+def severities(made: Made, name: str, probe: ProbeAnswer = CPU) -> dict[str, str]:
     return {key: finding.severity for key, finding in made.find(name, probe=probe).items()}
 
 
@@ -102,19 +102,19 @@ QUESTIONS = {
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, Answer]:
+def answers() -> dict[str, ProbeAnswer]:
     """Torch is loaded once, in a process of its own."""
-    said = asyncio.run(ask_torch([Question(training) for training in QUESTIONS.values()]))
+    said = asyncio.run(ask_torch([ProbeQuestion(training) for training in QUESTIONS.values()]))
     return dict(zip(QUESTIONS, said, strict=True))
 
 
-def test_torch_is_asked_about_a_device_that_is_not_there(made: Made, answers: dict[str, Answer]) -> None:
+def test_torch_is_asked_about_a_device_that_is_not_there(made: Made, answers: dict[str, ProbeAnswer]) -> None:
     assert answers["missing"].fault and answers["missing"].torch
     found = made.find("device", probe=answers["missing"])["device.missing"]
     assert found.severity == "error" and "xpu" in found.evidence and '"auto"' in found.fix
 
 
-def test_torch_is_asked_about_numbers_and_memory(made: Made, answers: dict[str, Answer]) -> None:
+def test_torch_is_asked_about_numbers_and_memory(made: Made, answers: dict[str, ProbeAnswer]) -> None:
     answer = answers["half"]
     made.write("[training]\ndevice = 'cpu'\ndtype = 'float16'")
     assert (answer.device, answer.weights, len(answer.weighed)) == ("cpu", "float16", 1)
@@ -124,7 +124,7 @@ def test_torch_is_asked_about_numbers_and_memory(made: Made, answers: dict[str, 
     assert severities(made, "memory", answer) == {"memory": "ok"}
 
 
-def test_a_model_of_the_hub_is_weighed_without_the_network(answers: dict[str, Answer]) -> None:
+def test_a_model_of_the_hub_is_weighed_without_the_network(answers: dict[str, ProbeAnswer]) -> None:
     answer = answers["large"]
     assert answer.weighed[0].need > 100 * GIB and not answer.weighed[0].fits
     assert answer.absent == "Qwen/Qwen2.5-72B-Instruct"
@@ -133,16 +133,16 @@ def test_a_model_of_the_hub_is_weighed_without_the_network(answers: dict[str, An
 def test_a_torch_that_crashes(made: Made) -> None:
     subject = made.subject()
 
-    async def crash() -> Answer:
-        return msgspec.json.decode(await ask_child("swarmd.doctor.no_such_module", b""), type=Answer)
+    async def crash() -> ProbeAnswer:
+        return msgspec.json.decode(await ask_child("swarmd.doctor.no_such_module", b""), type=ProbeAnswer)
 
     subject.probe = Once(crash)
     (found,) = asyncio.run(device.check_device(subject))
     assert found.id == "device.torch" and "no_such_module" in found.evidence
 
 
-def large(need: int, fits: bool, **rest: object) -> Answer:
-    return msgspec.structs.replace(CPU, weighed=(Weighed("user/large", need, need, fits, "too large"),), **rest)
+def large(need: int, fits: bool, **rest: object) -> ProbeAnswer:
+    return msgspec.structs.replace(CPU, weighed=(ModelFit("user/large", need, need, fits, "too large"),), **rest)
 
 
 def test_a_model_that_does_not_fit(made: Made) -> None:
@@ -160,7 +160,7 @@ def test_a_model_that_is_not_here(made: Made, monkeypatch: pytest.MonkeyPatch) -
     assert severities(made, "memory", absent)["memory.offline"] == "error"
 
 
-def gpus(count: int, processes: int) -> tuple[Answer, str]:
+def gpus(count: int, processes: int) -> tuple[ProbeAnswer, str]:
     names = tuple(f"GPU {index}" for index in range(count))
     return msgspec.structs.replace(CPU, device="cuda", names=names), f"[training]\nprocesses = {processes}"
 

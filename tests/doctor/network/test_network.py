@@ -20,7 +20,7 @@ from swarmd.doctor.examination import examine
 from swarmd.doctor.machine import clock
 from swarmd.doctor.machine.clock import judge_peers
 from swarmd.doctor.network import announce
-from swarmd.doctor.subject import Life
+from swarmd.doctor.subject import DaemonReply
 from swarmd.doctor.waiting import Once
 from tests.doctor.making import Made, nodes, quoted
 
@@ -243,8 +243,8 @@ def test_the_running_nodes_own_port_is_its_own(tmp_path: Path) -> None:
         assert set(made.find("ports")) == {"ports.taken"}, "no daemon runs, so it is in the way"
         subject = made.subject()
 
-        async def runs() -> Life:
-            return Life(mute="it is busy")
+        async def runs() -> DaemonReply:
+            return DaemonReply(mute="it is busy")
 
         subject.life = Once(runs)
         report = asyncio.run(examine(subject, choose_checks(["ports"])))

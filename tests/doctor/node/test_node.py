@@ -19,7 +19,7 @@ from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.identity.backup_notes import note_backup
 from swarmd.dht.identity.identity import create_identity, generate_identity
 from swarmd.doctor.node import service
-from swarmd.units.plan import Place, plan
+from swarmd.units.plan import ServicePaths, plan
 from swarmd.units.reading import drift
 from tests.daemon.node import FakeNode
 from tests.doctor.making import Made
@@ -385,12 +385,14 @@ def test_a_daemon_that_does_not_answer(made: Made) -> None:
 
 def test_a_unit_that_was_changed(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert severities(made, "unit") == {"unit": "ok"}
-    place = Place(units=tmp_path / "units", etc=tmp_path / "etc", dev=tmp_path / "dev")
+    place = ServicePaths(units=tmp_path / "units", etc=tmp_path / "etc", dev=tmp_path / "dev")
     for directory in (place.units, place.etc, place.dev):
         directory.mkdir()
     shutil.copy(made.config, place.config)
     served = Made.of(place.config, made.data)
-    monkeypatch.setattr(service, "find_place", lambda name, user: place if not name and not user else Place("other"))
+    monkeypatch.setattr(
+        service, "find_place", lambda name, user: place if not name and not user else ServicePaths("other")
+    )
     for planned in plan(place, "/opt/swarmd/bin/swarmd", served.subject().config):
         planned.path.parent.mkdir(exist_ok=True)
         planned.path.write_text(planned.text)

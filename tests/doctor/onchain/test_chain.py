@@ -22,7 +22,7 @@ from swarmd.core.events import ChainUp, SubmissionPrepared, WorkerStarted
 from swarmd.core.values import BlockRef, ChainSettings, Prepared
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.doctor.onchain.endpoints import judge_endpoints
-from swarmd.doctor.onchain.seen import Seen
+from swarmd.doctor.onchain.seen import EndpointReplies
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, OwnChain, Shell
 from tests.doctor.making import Made, ids
@@ -164,8 +164,8 @@ def test_endpoints_of_two_chains_with_one_id(made: Made, chain: OwnChain) -> Non
         assert severities(made, "rpc")["rpc.genesis"] == "error"
 
 
-def seen(number: int = 100, at: float = 1000.0) -> Seen:
-    return Seen("https://a.example", "a", 1, number, at, "g")
+def seen(number: int = 100, at: float = 1000.0) -> EndpointReplies:
+    return EndpointReplies("https://a.example", "a", 1, number, at, "g")
 
 
 def test_an_endpoint_that_lags_and_a_chain_that_stands_still() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from swarmd.core.events import LinkUp, ModelPushed, WorkerExited
 from swarmd.observe.logging.logs import configure
-from swarmd.observe.logging.redaction import REDACTED, Cover, address_secrets, redact_field, redact_text
+from swarmd.observe.logging.redaction import REDACTED, Redactor, address_secrets, redact_field, redact_text
 
 CANARY = "C4n4ryC4n4ryC4n4ryC4n4ry"
 
@@ -170,7 +170,7 @@ def test_no_line_of_a_peer_or_worker_takes_long(text: str) -> None:
 
 
 def test_a_cut_leaves_no_part_of_a_known_secret() -> None:
-    cover = Cover(["correct-horse-battery"])
+    cover = Redactor(["correct-horse-battery"])
     assert cover.cut("x" * 10 + "correct-horse-battery", 20) == "x" * 10 + REDACTED
     assert cover.cut("x" * 30, 20) == "x" * 20
 
@@ -227,7 +227,7 @@ def test_an_exception_is_logged_with_its_cause(stream: io.StringIO) -> None:
 
 def test_what_a_worker_says_goes_into_the_log_of_events_without_secrets() -> None:
     known = "plain-words-that-open-a-door"
-    cover = Cover([known]).within
+    cover = Redactor([known]).within
     exit_ = WorkerExited("trainer", f"ended with status 1; last output:\ntoken={CANARY} and {known}", code=1)
     covered = cover(exit_)
     assert isinstance(covered, WorkerExited) and covered.code == 1

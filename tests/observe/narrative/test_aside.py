@@ -13,7 +13,7 @@ from swarmd.core.values import SetAside
 from swarmd.observe.narrative.aside import REASONS, TOLD_MAX, aside_words
 from swarmd.observe.narrative.lines import line_of
 from swarmd.observe.narrative.phrases import sentences_of
-from swarmd.web.views.stages import Stages
+from swarmd.web.views.stages import StageFollower
 from tests.core import story as core
 from tests.observe.telemetry.test_metrics import JOINED, count
 
@@ -97,7 +97,7 @@ def test_tokens_and_marks_are_counted() -> None:
 
 
 def test_the_page_is_given_what_was_set_aside_of_a_stage() -> None:
-    node, stages = core.Story(core.settings()), Stages()
+    node, stages = core.Story(core.settings()), StageFollower()
     node.join()
     out = node.state
     node.tell(core.announced(0))

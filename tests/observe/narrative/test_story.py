@@ -21,7 +21,7 @@ from swarmd.core.events import (
     WorkerExited,
 )
 from swarmd.eventlog.fold import commits_from, fold, oldest_base
-from swarmd.observe.narrative.story import SENTENCES_MAX, Story, Teller
+from swarmd.observe.narrative.story import SENTENCES_MAX, Story, StoryTeller
 from tests.core import story as core
 
 GOLDEN = sorted(Path(__file__).parent.parent.parent.joinpath("golden").glob("rules-*/*/node-*/events"))
@@ -53,7 +53,7 @@ class Told(core.Story):
         self.tell(ReportPublished(f"report/{round}/0", round, 0))
 
     def story(self, round: int, first: int = 0, now: float | None = None) -> Story:
-        teller = Teller(round)
+        teller = StoryTeller(round)
         for one in self.heard[first:]:
             teller.apply(one)
         return teller.story(now)
@@ -179,7 +179,7 @@ def test_a_round_in_hand_a_round_to_come_and_a_round_that_the_log_has_lost(node:
 
 
 def test_an_empty_log_knows_nothing() -> None:
-    assert Teller(0).story().outcome == "unknown"
+    assert StoryTeller(0).story().outcome == "unknown"
 
 
 def test_lost_and_found_links_are_told(node: Told) -> None:
@@ -204,7 +204,7 @@ def test_every_round_of_a_real_log_has_a_story(log: Path) -> None:
     last = applied[-1].after
     rounds = range((last.clock.round if last.clock else 0) + 2)
     for round in rounds:
-        teller = Teller(round)
+        teller = StoryTeller(round)
         for one in applied:
             teller.apply(one)
         story = teller.story()

@@ -50,7 +50,7 @@ from swarmd.eventlog.fold import load
 from swarmd.observe.status import Status, status_of
 from swarmd.observe.telemetry import labels
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
-from swarmd.observe.telemetry.readings import GAUGES, Limits, read_memory
+from swarmd.observe.telemetry.readings import GAUGES, ConfiguredLimits, read_memory
 from swarmd.paths import DataPaths
 from tests.core.story import announced, block, chain_settings, chain_up, gathered, said, trained
 from tests.core.story import settings as node_settings
@@ -280,7 +280,7 @@ def full_metrics(root: Path) -> Metrics:
     (paths.blobs / "ab" / "cd").write_bytes(b"x" * 200)
     (paths.checkpoints / "1").mkdir(parents=True)
     (paths.checkpoints / "1" / "model").write_bytes(b"x" * 30)
-    metrics = Metrics(paths, Limits(1, 2, 3, 4), clock=lambda: NOW)
+    metrics = Metrics(paths, ConfiguredLimits(1, 2, 3, 4), clock=lambda: NOW)
     tell_events(metrics, [(NOW - 100, event) for event in [*JOINED, announced(0), trained(0)]])
     metrics.progress.confirmed_at["reward"] = NOW - 5
     return metrics

@@ -13,7 +13,7 @@ from swarmd.core.values import RolloutsRef
 from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.invariants.coordinator_model import is_awaited
 from swarmd.sim.invariants.waits import HUNG, find_stall
-from swarmd.sim.profile import Profile
+from swarmd.sim.profile import SimProfile
 from swarmd.sim.world import World
 
 RUNNING = State(chart="waiting", network=WorkerState(pid=1), training=WorkerState(pid=2))
@@ -68,7 +68,7 @@ def test_a_silent_member_is_waited_for_ever_more_rarely_but_always_again() -> No
 
 @pytest.fixture
 def world() -> World:
-    return World(1, Profile(nodes=2))
+    return World(1, SimProfile(nodes=2))
 
 
 def test_a_command_without_a_durable_cause_is_refused(world: World) -> None:

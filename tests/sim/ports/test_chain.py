@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from swarmd.sim.ports.chain import FEE, REORG_DEPTH_MAX, Chain, Tx, sign
+from swarmd.sim.ports.chain import FEE, REORG_DEPTH_MAX, SimChain, Tx, sign
 from swarmd.sim.ports.contract import Call
 from swarmd.sim.profile import CALM
 from swarmd.sim.world import World
@@ -16,14 +16,14 @@ REWARD = Call("reward", ME, "peer-001", 0, 0, 5)
 
 
 @pytest.fixture
-def chain() -> Chain:
+def chain() -> SimChain:
     """A chain that has just begun, its blocks made by hand."""
     chain = World(1, replace(CALM, chain=True, nodes=2, reorg_loss=0.0)).chain
     assert chain is not None
     return chain
 
 
-def mine(chain: Chain, *sent: Tx) -> list[str]:
+def mine(chain: SimChain, *sent: Tx) -> list[str]:
     """A block of what was sent; the errors of its transactions."""
     for tx in sent:
         chain.send(tx)
@@ -32,7 +32,7 @@ def mine(chain: Chain, *sent: Tx) -> list[str]:
     return [receipt.error for receipt in chain.blocks[-1].receipts]
 
 
-def test_the_contract_takes_each_thing_once_and_of_its_owner_only(chain: Chain) -> None:
+def test_the_contract_takes_each_thing_once_and_of_its_owner_only(chain: SimChain) -> None:
     assert mine(chain, sign(REWARD, 0, FEE), sign(REGISTER, 1, FEE)) == ["InvalidVoterPeerId", ""]
     assert mine(chain, sign(REWARD, 2, FEE), sign(replace(REWARD, reward=6), 3, FEE)) == ["", "RewardAlreadySubmitted"]
     assert mine(chain, sign(replace(REGISTER, account="0xother"), 0, FEE)) == ["PeerIdAlreadyRegistered"]
@@ -40,7 +40,7 @@ def test_the_contract_takes_each_thing_once_and_of_its_owner_only(chain: Chain) 
     assert chain.contract.reward_block(0, 0, "peer-001") == 2
 
 
-def test_the_contract_moves_on_when_its_policy_allows(chain: Chain) -> None:
+def test_the_contract_moves_on_when_its_policy_allows(chain: SimChain) -> None:
     step = Call("advance", ME)
     assert mine(chain, sign(step, 0, FEE)) == ["AdvanceNotAllowed"]
     chain.world.now += chain.contract.rules.max_stage_s
@@ -48,7 +48,7 @@ def test_the_contract_moves_on_when_its_policy_allows(chain: Chain) -> None:
     assert chain.contract.place == (1, 0)
 
 
-def test_nonces_are_mined_in_order_and_once(chain: Chain) -> None:
+def test_nonces_are_mined_in_order_and_once(chain: SimChain) -> None:
     assert mine(chain, sign(REGISTER, 1, FEE)) == []
     assert chain.pending_nonce_of(ME) == 0
     assert mine(chain, sign(Call("idle", ME), 0, FEE)) == ["", ""]
@@ -56,7 +56,7 @@ def test_nonces_are_mined_in_order_and_once(chain: Chain) -> None:
     assert chain.send(sign(REGISTER, 1, FEE)) == "nonce too low" and chain.is_known(sign(REGISTER, 1, FEE).hash)
 
 
-def test_a_replacement_has_to_pay_more(chain: Chain) -> None:
+def test_a_replacement_has_to_pay_more(chain: SimChain) -> None:
     chain.fee = 2 * FEE
     assert mine(chain, sign(REGISTER, 0, FEE)) == []
     assert chain.send(sign(REGISTER, 0, FEE + 1)) == "replacement transaction underpriced"
@@ -64,7 +64,7 @@ def test_a_replacement_has_to_pay_more(chain: Chain) -> None:
 
 
 @pytest.mark.parametrize("depth", range(1, REORG_DEPTH_MAX + 1))
-def test_a_reorganisation_takes_back_all_that_its_blocks_held(chain: Chain, depth: int) -> None:
+def test_a_reorganisation_takes_back_all_that_its_blocks_held(chain: SimChain, depth: int) -> None:
     mine(chain)
     tip = chain.head
     mine(chain, sign(REGISTER, 0, FEE), sign(REWARD, 1, FEE))

@@ -15,13 +15,13 @@ from swarmd.core.state import MEMBERS_MAX, Member
 from swarmd.dht.limits import rejections, reporters
 from swarmd.dht.members import presence
 from swarmd.dht.members.presence import Presences
-from swarmd.dht.store.key_capacity import KeyRoom
+from swarmd.dht.store.key_capacity import KeyCapacity
 from swarmd.dht.store.seniority import Rank
 from swarmd.errors import ConfigError
 from swarmd.sim.evidence import EvidenceFinder, signed_of
 from swarmd.sim.invariants import coordinator_model
 from swarmd.sim.invariants.checks import InvariantBroken
-from swarmd.sim.ports.dht import Report
+from swarmd.sim.ports.dht import SimReport
 from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
 from swarmd.sim.strangers import actors, guarded
 from swarmd.sim.strangers.guarded import GuardedNetworkWorker
@@ -96,7 +96,7 @@ def test_a_crowd_that_reports_at_once_leaves_honest_nodes_behind_only_where_stag
     profile = replace(QUICK, hostile="freerider", quorum=0.5, nodes=5)
     if not own_pace:
         monkeypatch.setattr(coordination, "awaits_own", lambda turn: False)
-        monkeypatch.setattr(coordinator_model.Chair, "_awaits_own", lambda *_: False)
+        monkeypatch.setattr(coordinator_model.CoordinatorModel, "_awaits_own", lambda *_: False)
     world = World(4, profile)
     world.play()
     state = world.nodes[0].state.coordination
@@ -121,11 +121,11 @@ class Lost(NamedTuple):
     given: tuple[tuple[Any, str, Any], ...] = ()  # what else is otherwise, to bring it to light
 
 
-def first_come(room: KeyRoom, owner: str, size: int, rank: object) -> list[str] | None:
+def first_come(room: KeyCapacity, owner: str, size: int, rank: object) -> list[str] | None:
     return [] if room.size_bytes + size <= room._bytes_max else None
 
 
-def see_another(finder: EvidenceFinder, report: Report, at: float) -> None:
+def see_another(finder: EvidenceFinder, report: SimReport, at: float) -> None:
     """Take the same report, read again, for another one."""
     finder._compared.see(signed_of(replace(report, seen=replace(report.seen, reward=at)), at))
 
@@ -135,7 +135,7 @@ def forget_gossip(worker: GuardedNetworkWorker, clock: object) -> None:
 
 
 LOST = (
-    Lost("room goes to who comes first", KeyRoom, "find", first_come, "sybil", "no room for its report"),
+    Lost("room goes to who comes first", KeyCapacity, "find", first_come, "sybil", "no room for its report"),
     Lost(
         "every coming of a crowd is told",
         Presences,

@@ -11,7 +11,7 @@ from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import DatasetRefused, SwarmError
 from swarmd.swarms import jsonl
 from swarmd.swarms.data import dataset, hub_dataset
-from swarmd.swarms.data.dataset import Columns, Source, is_hub_id, keep_dataset
+from swarmd.swarms.data.dataset import Columns, DatasetSource, is_hub_id, keep_dataset
 from swarmd.swarms.data.file import FilePlan
 from swarmd.swarms.jsonl import load_rows
 
@@ -53,7 +53,7 @@ def save(home: Path, form: str) -> str:
 
 @pytest.mark.parametrize("form", ["directory", "disk", "dictionary", "jsonl", "parquet"])
 def test_every_form_on_disk_gives_the_same_rows(tmp_path: Path, form: str) -> None:
-    keep_dataset(tmp_path, "q.jsonl", Source(save(tmp_path, form), columns=COLUMNS))
+    keep_dataset(tmp_path, "q.jsonl", DatasetSource(save(tmp_path, form), columns=COLUMNS))
     rows, _ = load_rows(tmp_path, "q.jsonl")
     assert rows == tuple(
         {"prompt": row["question"], "answer": str(row["solution"]), "task": row["topic"], "hard": row["hard"]}
@@ -69,7 +69,7 @@ def test_a_hub_name_is_asked_with_subset_split_and_revision(tmp_path: Path, monk
         return made()
 
     monkeypatch.setattr(dataset, "load_from_hub", load)
-    source = Source("org/sums", "main", "train[:20]", "v1", COLUMNS, download_bytes=7)
+    source = DatasetSource("org/sums", "main", "train[:20]", "v1", COLUMNS, download_bytes=7)
     keep_dataset(tmp_path, "q.jsonl", source)
     keep_dataset(tmp_path, "q.jsonl", source)
     assert asked == [("org/sums", "main", "train[:20]", "v1", 7)], "it is loaded once"
@@ -81,7 +81,7 @@ def test_what_this_node_does_not_download_is_told_as_it_is(tmp_path: Path, monke
 
     monkeypatch.setattr(dataset, "load_from_hub", refuse)
     with pytest.raises(DatasetRefused, match="the data set org/sums has 9 bytes"):
-        keep_dataset(tmp_path, "q.jsonl", Source("org/sums"))
+        keep_dataset(tmp_path, "q.jsonl", DatasetSource("org/sums"))
     assert not list(tmp_path.iterdir())
 
 
@@ -106,7 +106,7 @@ def test_a_plan_makes_its_file_and_two_nodes_have_the_same_questions(tmp_path: P
 def test_without_network_one_error_names_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     with pytest.raises(SwarmError) as caught:
-        keep_dataset(tmp_path, "q.jsonl", Source("nobody/nothing-of-the-kind"))
+        keep_dataset(tmp_path, "q.jsonl", DatasetSource("nobody/nothing-of-the-kind"))
     assert "nobody/nothing-of-the-kind cannot be loaded" in caught.value.message and "\n" not in caught.value.message
     assert "HF_TOKEN" in caught.value.fix and "swarm.options.dataset" in caught.value.fix
     assert not (tmp_path / "q.jsonl").exists()
@@ -127,7 +127,7 @@ def test_what_does_not_fit_is_told_and_nothing_kept(tmp_path: Path, source: dict
     name = save(tmp_path, "directory")
     (tmp_path / "copy" / "b.txt").touch()
     with pytest.raises(SwarmError) as caught:
-        keep_dataset(tmp_path, "q.jsonl", Source(**{"dataset": name, **source}))
+        keep_dataset(tmp_path, "q.jsonl", DatasetSource(**{"dataset": name, **source}))
     assert complaint in caught.value.message
     assert not list(tmp_path.glob("*q.jsonl*"))
 
@@ -146,7 +146,7 @@ def test_the_bounds_are_those_of_the_file(
     monkeypatch.setattr(jsonl, bound, limit)
     name = save(tmp_path, "disk")
     with pytest.raises(SwarmError, match=complaint) as caught:
-        keep_dataset(tmp_path, "q.jsonl", Source(name, columns=COLUMNS))
+        keep_dataset(tmp_path, "q.jsonl", DatasetSource(name, columns=COLUMNS))
     assert "train[:10000]" in caught.value.fix
     assert not list(tmp_path.glob("*q.jsonl*"))
 
@@ -157,19 +157,19 @@ def conversation(*messages: tuple[str, str]) -> list[dict[str, str]]:
 
 def test_the_users_one_message_is_the_question_and_more_are_refused(tmp_path: Path) -> None:
     made([{"prompt": conversation(("user", "1?")), "answer": "1"}]).save_to_disk(tmp_path / "a")
-    keep_dataset(tmp_path, "a.jsonl", Source("a"))
+    keep_dataset(tmp_path, "a.jsonl", DatasetSource("a"))
     assert load_rows(tmp_path, "a.jsonl")[0] == ({"prompt": "1?", "answer": "1"},)
     made([{"prompt": conversation(("system", "Be brief."), ("user", "1?")), "answer": "1"}]).save_to_disk(
         tmp_path / "b"
     )
     with pytest.raises(SwarmError, match="more than one message") as caught:
-        keep_dataset(tmp_path, "b.jsonl", Source("b"))
+        keep_dataset(tmp_path, "b.jsonl", DatasetSource("b"))
     assert "swarm.options.system" in caught.value.fix
 
 
 def test_a_number_that_is_none_is_kept_as_null(tmp_path: Path) -> None:
     made([{"prompt": "1?", "answer": "1", "x": [1.5, float("nan")]}]).save_to_disk(tmp_path / "a")
-    keep_dataset(tmp_path, "a.jsonl", Source("a"))
+    keep_dataset(tmp_path, "a.jsonl", DatasetSource("a"))
     assert load_rows(tmp_path, "a.jsonl")[0][0]["x"] == [1.5, None]
 
 

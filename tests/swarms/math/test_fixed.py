@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.swarms.math import compat, fixed
-from swarmd.swarms.math.fixed import NONE, Facts
+from swarmd.swarms.math.fixed import NONE, ScoringFacts
 from tests.swarms.math.voices import agreement, answer, opinion
 
 ONE_RIGHT = {"Student #1": True, "Student #2": False}
@@ -19,7 +19,7 @@ ALL_RIGHT = {"Student #1": True, "Student #2": True}
 
 
 def choose(choice: str, right: dict[str, bool]) -> fixed.Parts:
-    return fixed.score_choices(Facts("4", right=right), [opinion(choice)])[0]
+    return fixed.score_choices(ScoringFacts("4", right=right), [opinion(choice)])[0]
 
 
 @pytest.mark.parametrize(("right", "pays"), [(ONE_RIGHT, 0), (ALL_WRONG, 2), (ALL_RIGHT, 0), ({}, 2)])
@@ -51,15 +51,15 @@ def test_a_chosen_answer_is_not_paid_for_its_form_again() -> None:
 def test_reasoning_over_several_lines_has_the_form() -> None:
     text = answer(4, "first\nsecond")
     assert compat.score_answers("", "4", [text])[0]["strict_format"] == 0
-    assert fixed.score_answers(Facts("4"), [text])[0]["strict_format"] == 0.5
-    assert fixed.score_answers(Facts("4"), [text[:-1]])[0]["strict_format"] == 0.5
+    assert fixed.score_answers(ScoringFacts("4"), [text])[0]["strict_format"] == 0.5
+    assert fixed.score_answers(ScoringFacts("4"), [text[:-1]])[0]["strict_format"] == 0.5
 
 
 @pytest.mark.parametrize(
     "text", [answer(4), "<think>x</think><answer>4</answer>", "<answer>4</answer>", "4", answer(4) * 2]
 )
 def test_a_form_is_paid_once(text: str) -> None:
-    parts = fixed.score_answers(Facts("4"), [text])[0]
+    parts = fixed.score_answers(ScoringFacts("4"), [text])[0]
     assert parts["strict_format"] * parts["soft_format"] == 0
 
 
@@ -67,13 +67,13 @@ def test_a_form_is_paid_once(text: str) -> None:
     ("gold", "said"), [("1,000", "1000"), ("4", "4.0"), ("-4", "-4"), ("18", "$18"), ("0.5", "1/2")]
 )
 def test_numbers_written_otherwise_are_right(gold: str, said: str) -> None:
-    parts = fixed.score_answers(Facts(gold), [answer(said)])[0]
+    parts = fixed.score_answers(ScoringFacts(gold), [answer(said)])[0]
     assert (parts["int"], parts["correctness"]) == (0.5, 2)
     assert compat.score_answers("", gold, [answer(said)])[0]["correctness"] == 2 * (gold == said)
 
 
 def test_the_tag_of_the_majority_earns_two_at_most() -> None:
-    facts = Facts("4", "What is 2+2?", ONE_RIGHT, ["Student #1"])
+    facts = ScoringFacts("4", "What is 2+2?", ONE_RIGHT, ["Student #1"])
     parts = fixed.score_agreements(facts, [agreement("Student #1", "What is 2+2?", 4)])[0]
     assert parts == {
         "consensus": 1,
@@ -87,17 +87,17 @@ def test_the_tag_of_the_majority_earns_two_at_most() -> None:
 
 
 def test_no_votes_lead_to_nothing() -> None:
-    parts = fixed.score_agreements(Facts("4", "q", ALL_WRONG, ()), [agreement("None", "q", 4)])[0]
+    parts = fixed.score_agreements(ScoringFacts("4", "q", ALL_WRONG, ()), [agreement("None", "q", 4)])[0]
     assert (parts["consensus"], parts["concensus_correctness"]) == (0, 1)
 
 
 def test_an_answer_without_tags_is_none() -> None:
-    assert fixed.score_answers(Facts("4"), ["4"])[0]["correctness"] == 0
+    assert fixed.score_answers(ScoringFacts("4"), ["4"])[0]["correctness"] == 0
 
 
 @given(st.text(max_size=300), st.integers(0, 2))
 def test_rewards_are_finite_and_bounded(text: str, stage: int) -> None:
-    facts = Facts("4", "What is 2+2?", ONE_RIGHT, [NONE])
+    facts = ScoringFacts("4", "What is 2+2?", ONE_RIGHT, [NONE])
     reward = sum(fixed.SCORERS[stage](facts, [text])[0].values())
     assert math.isfinite(reward) and 0 <= reward <= (3.5, 3.75, 6.75)[stage]
 

@@ -102,7 +102,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_no_completion_takes_long_to_score(text: str) -> None:
     prompt = "The question we were given is: " + "How many of the eleven trees are there? " * 6
-    facts = fixed.Facts("4", prompt, {"Student #1": True}, ["None"])
+    facts = fixed.ScoringFacts("4", prompt, {"Student #1": True}, ["None"])
     began = time.process_time()
     for stage in range(3):
         assert len(compat.SCORERS[stage](prompt, "4", [text])) == len(fixed.SCORERS[stage](facts, [text])) == 1

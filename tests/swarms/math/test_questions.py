@@ -14,7 +14,7 @@ from swarmd.config import TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
 from swarmd.swarms.math.questions import GeneratedBank, RowBank
-from swarmd.swarms.math.rows import DAPO, GSM8K, Shape, load_rows, read_answer
+from swarmd.swarms.math.rows import DAPO, GSM8K, DatasetShape, load_rows, read_answer
 from swarmd.swarms.plan import NO_MATERIAL, Place, split_of
 from swarmd.swarms.rollouts import Quoted, Reference
 from tests.swarms.math.voices import make_plan, take
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def save_copy(path: Path, shape: Shape, rows: list[tuple[str, str]], config: str | None = None) -> None:
+def save_copy(path: Path, shape: DatasetShape, rows: list[tuple[str, str]], config: str | None = None) -> None:
     """A data set as it lies on the Hub: a card with its configurations, and Parquet."""
     config = config or shape.config
     (path / config).mkdir(parents=True)

@@ -13,10 +13,10 @@ from swarmd.swarms.plan import split_of
 from swarmd.swarms.proposer.cases import Test as Case
 from swarmd.swarms.proposer.cases import is_telling, make_test, passes, read_test
 from swarmd.swarms.proposer.pool import find_steps, make_problem, name_steps
-from swarmd.swarms.proposer.proposals import Bounds, find_sections, read_proposal, show
+from swarmd.swarms.proposer.proposals import ProposalBounds, find_sections, read_proposal, show
 from tests.swarms.proposer.texts import SOLUTION, STATEMENT, TESTS, propose
 
-BOUNDS = Bounds(300, 80, 500)
+BOUNDS = ProposalBounds(300, 80, 500)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
 

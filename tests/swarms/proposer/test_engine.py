@@ -15,7 +15,7 @@ from swarmd.swarms.proposer.plan import PROPOSE, SOLVE
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from tests.swarms.proposer.texts import propose
 
 SWARM = SwarmConfig(id="problems", kind="proposer-solver", stages=2, options={"level": 1, "problem_bytes": 200})
@@ -40,7 +40,9 @@ class Node:
     def __init__(self, peer: str, directory: Path) -> None:
         self.peer = peer
         paths = DataPaths(directory / peer)
-        self.engine = Engine(Config(SWARM, role="coordinator", training=TRAINING), paths, peer, make_plan(SWARM))
+        self.engine = TrainingEngine(
+            Config(SWARM, role="coordinator", training=TRAINING), paths, peer, make_plan(SWARM)
+        )
         self.context: tuple[RolloutsRef, ...] = ()
 
     def train(self, round: int, stage: int, published: dict[RolloutsRef, bytes]) -> StageTrained:

@@ -24,7 +24,7 @@ from swarmd.training.batches.aside import (
     EXAMINED_MAX,
     PEERS_MAX,
     TOKENS_MAX,
-    Aside,
+    SetAsideTally,
     find_mark,
     list_runs,
     longest_run,
@@ -33,7 +33,7 @@ from swarmd.training.batches.aside import (
 from swarmd.training.batches.corroborate import (
     DOUBT_KEY,
     PEER_KEY,
-    Held,
+    HeldBack,
     count_held,
     find_raised,
     hold_back,
@@ -42,7 +42,7 @@ from swarmd.training.batches.corroborate import (
 )
 from swarmd.training.batches.groups import TrainingGroup
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.stage import cut_group
 from tests.training.conftest import make_config, order
@@ -150,8 +150,8 @@ def test_what_is_raised_of_peers_is_what_they_wrote_with_a_positive_advantage() 
 def test_what_is_held_back_is_counted_by_peer_with_an_example() -> None:
     batch = make_batch()
     assert count_held(batch, batch[DOUBT_KEY]) == [
-        Held(1, 2, 1, ([3, 4], [1, 0]), behind=2),
-        Held(2, 1, 1, ([9, 10], [1, 1]), behind=1),
+        HeldBack(1, 2, 1, ([3, 4], [1, 0]), behind=2),
+        HeldBack(2, 1, 1, ([9, 10], [1, 1]), behind=1),
     ]
 
 
@@ -221,18 +221,18 @@ def test_what_is_shown_of_a_peer_is_printable_and_short(text: str) -> None:
 
 
 def test_ranks_are_counted_together() -> None:
-    one, other = Aside(), Aside()
-    other.take(Held(other.number("mallory"), 10, 4, ([5, 6], [1, 0])))
+    one, other = SetAsideTally(), SetAsideTally()
+    other.take(HeldBack(other.number("mallory"), 10, 4, ([5, 6], [1, 0])))
     one.join(other.counts)
     (told,) = one.tell(lambda tokens: " ".join(map(str, tokens)))
     assert (told.peer, told.tokens, told.held, told.text, told.part) == ("mallory", 10, 4, "5 6", "5")
 
 
 def test_a_peer_with_a_mark_is_told_before_others_of_whom_more_was_set_aside() -> None:
-    aside = Aside()
+    aside = SetAsideTally()
     for place in range(EXAMINED_MAX - 1):
-        aside.take(Held(aside.number(f"peer-{place:02}"), 100, 90, ([5], [1])))
-    aside.take(Held(aside.number("mallory"), 100, 10, ([7, 5], [1, 0])))
+        aside.take(HeldBack(aside.number(f"peer-{place:02}"), 100, 90, ([5], [1])))
+    aside.take(HeldBack(aside.number("mallory"), 100, 10, ([7, 5], [1, 0])))
     for number in range(20, 30):
         aside.note_peer(make_group([([7, number], 1.0), ([number], 0.0)]))
     told = aside.tell(lambda tokens: " ".join(map(str, tokens)))
@@ -240,21 +240,21 @@ def test_a_peer_with_a_mark_is_told_before_others_of_whom_more_was_set_aside() -
     assert [each.mark for each in told] == ["7", *[""] * (PEERS_MAX - 1)]
 
 
-def look_at(aside: Aside, **behind: int) -> None:
+def look_at(aside: SetAsideTally, **behind: int) -> None:
     """Count a hundred tokens of each peer, so many of them held back or behind such."""
     for peer, count in behind.items():
-        aside.take(Held(aside.number(peer), 100, count // 2, ([5], [1]), count))
+        aside.take(HeldBack(aside.number(peer), 100, count // 2, ([5], [1]), count))
 
 
 def test_a_peer_of_whom_far_less_counts_than_of_most_has_no_more_places() -> None:
-    aside = Aside()
+    aside = SetAsideTally()
     assert aside.judge() == {}
     look_at(aside, anna=0, bert=10, mallory=90)
     assert aside.judge() == {"anna": True, "bert": True, "mallory": False}
 
 
 def test_where_little_of_everybody_counts_all_have_their_places() -> None:
-    aside = Aside()
+    aside = SetAsideTally()
     look_at(aside, anna=80, bert=90, carl=85)
     assert all(aside.judge().values())
     look_at(aside, plain=0)
@@ -262,7 +262,7 @@ def test_where_little_of_everybody_counts_all_have_their_places() -> None:
 
 
 def test_groups_that_were_passed_over_are_told_with_the_reason() -> None:
-    one, other = Aside(), Aside()
+    one, other = SetAsideTally(), SetAsideTally()
     other.note_passed({("mallory", "share"): 3, ("mallory", "little"): 2, ("anna", "share"): 1})
     one.join(other.counts)
     assert [(each.peer, each.held, each.over_share, each.of_little) for each in one.tell(str)] == [
@@ -277,8 +277,8 @@ def test_of_a_long_completion_the_beginning_is_looked_at() -> None:
 
 
 def test_a_peer_of_whom_all_counts_is_not_told() -> None:
-    aside = Aside()
-    aside.take(Held(aside.number("anna"), 10, 0, ([5], [0])))
+    aside = SetAsideTally()
+    aside.take(HeldBack(aside.number("anna"), 10, 0, ([5], [0])))
     assert aside.tell(str) == ()
 
 
@@ -306,7 +306,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def poison(engine: Engine, form: str, peer: str = "mallory") -> RolloutsRef:
+def poison(engine: TrainingEngine, form: str, peer: str = "mallory") -> RolloutsRef:
     """Groups of a peer: right answers in a form, wrong ones without."""
     plan = make_plan(make_config().swarm)
     groups = []
@@ -319,7 +319,7 @@ def poison(engine: Engine, form: str, peer: str = "mallory") -> RolloutsRef:
     return RolloutsRef(peer, 0, 0, engine._blobs.put(body), len(body), len(groups))
 
 
-def chance_of(engine: Engine, text: str) -> float:
+def chance_of(engine: TrainingEngine, text: str) -> float:
     """Mean log-probability of a text as the beginning of a completion, over some questions."""
     plan = make_plan(make_config().swarm)
     begun = engine.policy.encode_completion(text, True, 16)

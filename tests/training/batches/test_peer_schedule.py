@@ -15,7 +15,7 @@ from swarmd.swarms.plan import Question, Score
 from swarmd.swarms.rollouts import Reference
 from swarmd.training.batches.batch import bound_peer
 from swarmd.training.batches.groups import TrainingGroup
-from swarmd.training.batches.peer_schedule import Deal, share_evenly, spread_evenly
+from swarmd.training.batches.peer_schedule import PeerSchedule, share_evenly, spread_evenly
 from swarmd.training.batches.publication import Publication
 from swarmd.training.batches.replay import KEPT_PER_TASK, TASKS_MAX, Replay
 
@@ -43,7 +43,7 @@ def peers_of(groups: list[TrainingGroup]) -> Counter[str]:
 
 
 def deal(count: int, steps: int, share_max: int) -> list[int]:
-    dealer = Deal([group("sort", place) for place in range(count)], steps, share_max)
+    dealer = PeerSchedule([group("sort", place) for place in range(count)], steps, share_max)
     return [len(dealer.next_share()) for _ in range(steps)]
 
 
@@ -54,7 +54,7 @@ def test_shares_are_even() -> None:
 
 
 def test_spare_groups_stand_in_for_flat_ones() -> None:
-    dealer = Deal([group("sort", place) for place in range(20)], 3, 4)
+    dealer = PeerSchedule([group("sort", place) for place in range(20)], 3, 4)
     assert len(dealer.next_share()) == 4
     assert len(dealer.spare(5)) == 5  # 16 left, 8 needed by the two steps to come
     assert len(dealer.spare(5)) == 3
@@ -66,10 +66,10 @@ def test_spare_groups_stand_in_for_flat_ones() -> None:
 def test_a_rare_task_is_dealt_as_often_as_the_others_and_over_the_whole_stage() -> None:
     groups = [group("sort", place) for place in range(90)] + [group("add", place) for place in range(10)]
     Random(0).shuffle(groups)
-    dealer = Deal(groups, 5, 4, even=True)
+    dealer = PeerSchedule(groups, 5, 4, even=True)
     shares = [tasks_of(dealer.next_share()) for _ in range(5)]
     assert shares == [Counter(sort=2, add=2)] * 5
-    left_to_chance = Deal(groups, 5, 4)
+    left_to_chance = PeerSchedule(groups, 5, 4)
     assert sum((tasks_of(left_to_chance.next_share()) for _ in range(5)), Counter())["add"] < 6
 
 
@@ -121,7 +121,7 @@ def test_no_mixture_gives_a_peer_more_of_a_batch_than_its_bound(
     replay = Replay()
     for each in groups:
         replay.add(each)
-    dealer = Deal(groups, steps, share_max, even, peer_max)
+    dealer = PeerSchedule(groups, steps, share_max, even, peer_max)
     dealt: list[TrainingGroup] = []
     for step in range(steps):
         batch = dealer.next_share(worthy) + dealer.spare(spare)
@@ -142,7 +142,7 @@ def test_where_there_is_one_peer_nothing_of_it_is_lost(
 ) -> None:
     bound = bound_peer(TrainingConfig(), peers=1)
     groups = [group(task, place, peer="anna") for place, task in enumerate(tasks)]
-    bounded, free = Deal(groups, steps, share_max, even, bound), Deal(groups, steps, share_max, even)
+    bounded, free = PeerSchedule(groups, steps, share_max, even, bound), PeerSchedule(groups, steps, share_max, even)
     for _ in range(steps):
         assert bounded.next_share({"anna": True}) == free.next_share()
     assert not bounded.count_passed()
@@ -151,7 +151,7 @@ def test_where_there_is_one_peer_nothing_of_it_is_lost(
 def test_a_peer_that_publishes_much_leaves_the_others_their_places() -> None:
     crowd = [group(task, place, peer="mallory") for place in range(16) for task in TASKS]
     few = [group(task, 0, peer=peer) for task in TASKS for peer in ("anna", "bert")]
-    dealer = Deal(crowd + few, 8, 4, even=True, peer_max=2)
+    dealer = PeerSchedule(crowd + few, 8, 4, even=True, peer_max=2)
     worthy = dict.fromkeys(PEERS, True)
     batches = [dealer.next_share(worthy) for _ in range(8)]
     assert sum(map(peers_of, batches), Counter()) == Counter(mallory=16, anna=4, bert=4)
@@ -160,7 +160,7 @@ def test_a_peer_that_publishes_much_leaves_the_others_their_places() -> None:
 
 def test_a_peer_of_whom_little_counts_has_no_places_and_that_is_told() -> None:
     groups = [group("sort", place, peer=peer) for place in range(4) for peer in ("mallory", "anna")]
-    dealer = Deal(groups, 2, 4, peer_max=2)
+    dealer = PeerSchedule(groups, 2, 4, peer_max=2)
     assert peers_of(dealer.next_share({})) == Counter(mallory=1, anna=1), "nobody was looked at yet"
     assert peers_of(dealer.next_share({"mallory": False, "anna": True})) == Counter(anna=2)
     assert dealer.count_passed()["mallory", "little"] > 0
@@ -170,7 +170,7 @@ def test_a_peer_of_whom_little_counts_has_no_places_and_that_is_told() -> None:
 @given(offers, st.integers(1, 8), st.booleans())
 def test_the_same_groups_are_dealt_alike_again(made: list[tuple[str, str]], steps: int, even: bool) -> None:
     groups = [group(task, place, peer=peer) for place, (task, peer) in enumerate(made)]
-    one, other = Deal(groups, steps, 4, even, 2), Deal(groups, steps, 4, even, 2)
+    one, other = PeerSchedule(groups, steps, 4, even, 2), PeerSchedule(groups, steps, 4, even, 2)
     assert [one.next_share() for _ in range(steps)] == [other.next_share() for _ in range(steps)]
     assert one.count_passed() == other.count_passed()
 

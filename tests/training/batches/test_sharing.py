@@ -15,11 +15,11 @@ from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.training import outcome
 from swarmd.training.batches.objective import FOREIGN_KEY
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.trainer import REWARD_KEY
 from tests.training.conftest import order
 
-Maker = Callable[..., Engine]
+Maker = Callable[..., TrainingEngine]
 GROUP = 4
 
 
@@ -30,7 +30,7 @@ def publish(make_engine: Maker, **settings: Any) -> tuple[RolloutsRef, bytes]:
     return ref, peer._blobs.get(ref.digest)
 
 
-def open_batch(engine: Engine, round: int, *rollouts: RolloutsRef) -> tuple[Any, dict[str, Any]]:
+def open_batch(engine: TrainingEngine, round: int, *rollouts: RolloutsRef) -> tuple[Any, dict[str, Any]]:
     """A stage and its first batch, not trained on."""
     stage, _ = engine._open_stage(order(round, rollouts), Cancellation())
     return stage, stage.next_batch()
@@ -90,7 +90,7 @@ def test_earlier_groups_stand_in_for_flat_ones_only(make_engine: Maker) -> None:
         assert replayed == 2 or not any(is_flat(batch, place) for place in range(4))
 
 
-def kept(engine: Engine) -> list[tuple[str, list[str]]]:
+def kept(engine: TrainingEngine) -> list[tuple[str, list[str]]]:
     """What may be replayed, by task in the order of leaving."""
     return [(task, [str(group.texts) for group in groups]) for task, groups in engine._replay._by_task.items()]
 

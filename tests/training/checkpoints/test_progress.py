@@ -16,7 +16,7 @@ from swarmd.errors import SwarmError
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints.checkpoint import read_checkpoint
 from swarmd.training.checkpoints.progress import check_plain
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from tests.training.conftest import order
 
 
@@ -40,7 +40,7 @@ def forget_name(checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("old", [False, True], ids=["named", "as older versions wrote it"])
 def test_another_optimiser_begins_anew_and_the_weights_go_on(
-    make_engine: Callable[..., Engine], tmp_path: Path, old: bool
+    make_engine: Callable[..., TrainingEngine], tmp_path: Path, old: bool
 ) -> None:
     round = 0
     for before, after in (("adamw", "adamw_8bit"), ("adamw_8bit", "adamw"), ("adamw", "adamw")):

@@ -11,7 +11,7 @@ import pytest
 
 from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
 from swarmd.errors import ConfigError
-from swarmd.training.distributed.parallelism import Spread, find_spread
+from swarmd.training.distributed.parallelism import Parallelism, find_spread
 from swarmd.training.distributed.ranks import read_environment
 from swarmd.training.models.known import TABLE
 from swarmd.training.models.memory import estimate_need
@@ -26,20 +26,24 @@ def configure(accelerate: str = "fsdp", **settings: Any) -> TrainingConfig:
 
 
 def test_the_shipped_files_say_what_they_are_named_after() -> None:
-    expected = {"fsdp": Spread("fsdp", 4, 4, 4), "zero2": Spread("zero", 1, 4, 4), "zero3": Spread("zero", 4, 4, 4)}
-    for name, spread in {**expected, "ddp": Spread(), "": Spread()}.items():
+    expected = {
+        "fsdp": Parallelism("fsdp", 4, 4, 4),
+        "zero2": Parallelism("zero", 1, 4, 4),
+        "zero3": Parallelism("zero", 4, 4, 4),
+    }
+    for name, spread in {**expected, "ddp": Parallelism(), "": Parallelism()}.items():
         assert find_spread(configure(name)) == spread
         assert not name or find_spread(configure(str(CONFIGS / f"{name}.yaml"))) == spread
 
 
 def test_one_process_has_nobody_to_share_with() -> None:
-    assert find_spread(configure("there is no such file", processes=1)) == Spread()
+    assert find_spread(configure("there is no such file", processes=1)) == Parallelism()
 
 
 def test_weights_may_stay_whole_until_the_backward_pass(tmp_path: Path) -> None:
     file = tmp_path / "fsdp.yaml"
     file.write_text(FSDP.read_text().replace("fsdp_reshard_after_forward: true", "fsdp_reshard_after_forward: false"))
-    assert find_spread(configure(str(file))) == Spread("fsdp", 1, 4, 4)
+    assert find_spread(configure(str(file))) == Parallelism("fsdp", 1, 4, 4)
 
 
 def test_accelerate_is_not_told_to_cut_the_model_too() -> None:

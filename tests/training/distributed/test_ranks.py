@@ -26,7 +26,7 @@ from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.training.batches.micro_batch import load_rows
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.distributed.ranks import Ranks, check_parts, check_together, read_environment
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.device import take_device
 from swarmd.worker.messages import Fault, Perform, Progress
 from tests.training.conftest import make_config, order
@@ -163,13 +163,13 @@ def test_each_rank_of_an_accepted_configuration_has_a_question_of_its_own() -> N
     assert accepted > 50
 
 
-def test_a_step_of_peers_groups_alone_draws_nothing(make_engine: Callable[..., Engine]) -> None:
+def test_a_step_of_peers_groups_alone_draws_nothing(make_engine: Callable[..., TrainingEngine]) -> None:
     stage, _ = make_engine()._open_stage(order(0), Cancellation())
     assert stage._generate_telling(0) == ([], [])
     assert stage.tokens == 0 and stage.reward == 0
 
 
-def test_what_other_ranks_drew_is_in_the_stages_figures(make_engine: Callable[..., Engine]) -> None:
+def test_what_other_ranks_drew_is_in_the_stages_figures(make_engine: Callable[..., TrainingEngine]) -> None:
     engine = make_engine(held_out_questions=0)
     one, _ = engine._open_stage(order(0), Cancellation())
     other, _ = engine._open_stage(order(1), Cancellation())

@@ -23,7 +23,7 @@ from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from tests.forked import TRAINER, Forked, order_fork, start_server
 from tests.training.conftest import make_config, order
 from tests.training.forked_ranks import Facts, Job
@@ -145,7 +145,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutsRef, bytes]:
     """What a peer published of the round before."""
     paths, config = DataPaths(tmp_path_factory.mktemp("b")), make_config(held_out_questions=0)
-    ref = Engine(config, paths, "b", make_plan(config.swarm)).train(order(0), Cancellation()).rollouts
+    ref = TrainingEngine(config, paths, "b", make_plan(config.swarm)).train(order(0), Cancellation()).rollouts
     return ref, Blobs(paths.blobs).get(ref.digest)
 
 
@@ -198,7 +198,7 @@ def test_each_takes_up_what_another_wrote(
     forks: Forks,
     published: tuple[RolloutsRef, bytes],
     run_first: Callable[[str, str], Told],
-    make_engine: Callable[..., Engine],
+    make_engine: Callable[..., TrainingEngine],
     file: str,
 ) -> None:
     """One process too: a checkpoint does not show how many wrote it, and in which way."""

@@ -15,7 +15,7 @@ from swarmd.cli import run_command
 from swarmd.errors import ExitCode, ModelError
 from swarmd.swarms.plan import NO_MATERIAL, Place, Plan
 from swarmd.training.embedded import kinds, recipe
-from swarmd.training.embedded.kinds import RECIPES, Recipe, find_recipe
+from swarmd.training.embedded.kinds import RECIPES, EmbeddedRecipe, find_recipe
 from swarmd.training.embedded.lessons import Lesson
 from swarmd.training.models.source import EMBEDDED_DIR, MODELS_DIR, list_embedded
 from swarmd.training.sampling.evaluation import mean_accuracy
@@ -28,7 +28,7 @@ MODELS_BYTES_MAX = 8 * 1024 * 1024  # all of them
 each_recipe = pytest.mark.parametrize("made", RECIPES, ids=lambda made: made.model)
 
 
-def shorten(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Recipe:
+def shorten(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> EmbeddedRecipe:
     """The recipe of the digits with other numbers, in place of the one that is there."""
     short = msgspec.structs.replace(DIGITS, **changes)
     monkeypatch.setattr(kinds, "RECIPES", (short, *RECIPES[1:]))
@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_weights(tmp_path: Path, monkeypatch: pytes
 
 
 @each_recipe
-def test_the_shipped_tokenizer_is_the_recipes(made: Recipe) -> None:
+def test_the_shipped_tokenizer_is_the_recipes(made: EmbeddedRecipe) -> None:
     shipped = (MODELS_DIR / made.model / "tokenizer.json").read_text()
     texts = recipe.list_corpus(made, made.make_plan())
     assert recipe.build_tokenizer(texts, made.vocabulary).backend_tokenizer.to_str(pretty=True) == shipped
@@ -72,12 +72,12 @@ def test_the_shipped_model_is_what_its_card_says() -> None:
     ).read_text(encoding="utf-8")
 
 
-def draw_lessons(made: Recipe, plan: Plan) -> Iterator[Lesson]:
+def draw_lessons(made: EmbeddedRecipe, plan: Plan) -> Iterator[Lesson]:
     return itertools.islice(made.teach(plan, 0), LESSONS)
 
 
 @each_recipe
-def test_lessons_are_of_training_questions_only(made: Recipe) -> None:
+def test_lessons_are_of_training_questions_only(made: EmbeddedRecipe) -> None:
     plan = made.make_plan()
     told = {
         question.messages[-1].content
@@ -92,7 +92,7 @@ def test_lessons_are_of_training_questions_only(made: Recipe) -> None:
 
 
 @each_recipe
-def test_lessons_are_right_and_about_half_of_them_in_form(made: Recipe) -> None:
+def test_lessons_are_right_and_about_half_of_them_in_form(made: EmbeddedRecipe) -> None:
     """Right whatever the form: a lesson without it is right once it is put on."""
     plan = made.make_plan()
     formed = right = 0

@@ -11,7 +11,7 @@ import pytest
 from swarmd.swarms.plan import split_of
 from swarmd.swarms.proposer.plan import SOLVE
 from swarmd.swarms.proposer.pool import FAMILIES, Family, Step, compose, find_steps, name_steps
-from swarmd.swarms.proposer.proposals import Bounds, find_sections, read_proposal
+from swarmd.swarms.proposer.proposals import ProposalBounds, find_sections, read_proposal
 from swarmd.training.embedded.kinds import find_recipe
 from swarmd.training.embedded.solutions import write_program, write_sections
 
@@ -48,7 +48,7 @@ def test_proposals_that_are_taught_can_be_read_and_their_solutions_pass() -> Non
         if sections is None:
             continue
         written += 1
-        proposal = read_proposal(sections, Bounds(300, 80, 500))
+        proposal = read_proposal(sections, ProposalBounds(300, 80, 500))
         assert proposal is not None and proposal.problem.text == problem.text
         exec("\n".join([proposal.solution, *(test.line for test in proposal.problem.tests)]), {})
     assert written > 8

@@ -17,7 +17,7 @@ from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.installed import extra_command
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import adapters, device, model
 from swarmd.training.models.adapters import merged_weights, prepare_unsloth, require, spare_unused
 from swarmd.training.models.model import Policy, load_policy
@@ -25,7 +25,7 @@ from tests.training.conftest import order
 from tests.training.sampling.test_generation import AfterTokens
 from tests.training.test_trainer import batch_of
 
-Maker = Callable[..., Engine]
+Maker = Callable[..., TrainingEngine]
 LORA = LoraConfig(rank=4)
 
 
@@ -246,7 +246,7 @@ def test_attention_falls_back_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_flash_attention_is_for_cuda_in_short_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    short, long = device.Numbers("float32", mixed=True), device.Numbers("float32")
+    short, long = device.Precision("float32", mixed=True), device.Precision("float32")
     monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: object())
     assert device.order_attention("auto", "cuda", short) == ("flash_attention_2", "sdpa", "eager")
     assert device.order_attention("auto", "cuda", long) == ("sdpa", "eager")
@@ -266,7 +266,7 @@ def test_flash_attention_is_for_cuda_in_short_numbers(monkeypatch: pytest.Monkey
     ],
 )
 def test_numbers_follow_the_device(settings: dict[str, Any], fast: bool, text: str) -> None:
-    assert device.choose_numbers(TrainingConfig(**settings), "cuda", fast).text == text
+    assert device.choose_precision(TrainingConfig(**settings), "cuda", fast).text == text
 
 
 def test_files_that_are_quantised_want_the_setting(tmp_path: Path, llama: Path) -> None:

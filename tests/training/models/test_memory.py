@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
 from swarmd.training.batches.batch import computes_twice, split_questions
 from swarmd.training.models.known import TABLE, find_model
-from swarmd.training.models.memory import GIB, Shape, estimate_need, measure_host, vllm_share
+from swarmd.training.models.memory import GIB, ModelShape, estimate_need, measure_host, vllm_share
 
 RECIPE: dict[str, Any] = {"questions": 4, "micro_questions": 1, "prompt_tokens": 256, "completion_tokens": 1024}
 ADAPTED = TrainingConfig(**RECIPE, generations=2, lora=LoraConfig(rank=16))
 
 
-def shape_of(size: str) -> Shape:
+def shape_of(size: str) -> ModelShape:
     row = find_model(f"Qwen/Qwen2.5-{size}-Instruct")
     assert row is not None
     return row.shape
 
 
-def gib(shape: Shape, training: TrainingConfig, weights: str, mixed: bool = False) -> float:
+def gib(shape: ModelShape, training: TrainingConfig, weights: str, mixed: bool = False) -> float:
     return estimate_need(shape, training, "cuda", weights, mixed).total / GIB
 
 

@@ -15,13 +15,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from swarmd.paths import DataPaths
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.distributed.ranks import Crew
-from swarmd.training.engine import Engine
+from swarmd.training.distributed.ranks import OtherRanks
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import is_out_of_memory
 from swarmd.training.trainer import SwarmTrainer
 from tests.training.conftest import make_config, order
 
-Maker = Callable[..., Engine]
+Maker = Callable[..., TrainingEngine]
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +76,8 @@ def test_the_first_of_several_ranks_tries_no_more_and_the_next_process_begins_sm
 ) -> None:
     """The other ranks are in the middle of the stage that failed here: only a fresh start has all of them together."""
     config = make_config()
-    crew = cast(Crew, SimpleNamespace(tell=lambda order: None))
-    engine = Engine(config, DataPaths(tmp_path / "a"), "a", make_plan(config.swarm), crew=crew)
+    crew = cast(OtherRanks, SimpleNamespace(tell=lambda order: None))
+    engine = TrainingEngine(config, DataPaths(tmp_path / "a"), "a", make_plan(config.swarm), crew=crew)
     tried = exhaust(monkeypatch, rows_that_fit=8)
     with pytest.raises(torch.OutOfMemoryError):
         engine.train(order(0), Cancellation())

@@ -17,21 +17,21 @@ from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.paths import DataPaths
 from swarmd.training.models import pool
-from swarmd.training.models.device import Numbers
+from swarmd.training.models.device import Precision
 from swarmd.training.models.known import TABLE, count_parameters, find_model
-from swarmd.training.models.memory import GIB, Room, Shape
+from swarmd.training.models.memory import GIB, DeviceMemory, ModelShape
 from swarmd.training.models.model import inspect_model
 from swarmd.training.models.pool import choose_model, list_pool, settle_model, weigh
 
-FULL = Numbers("float32", True)
+FULL = Precision("float32", True)
 SMALL = TrainingConfig(questions=2, generations=2, completion_tokens=64, prompt_tokens=64)
 
 
-def room(gib: float, device: str = "cuda") -> Room:
-    return Room(device, int(gib * GIB), int(gib * GIB))
+def room(gib: float, device: str = "cuda") -> DeviceMemory:
+    return DeviceMemory(device, int(gib * GIB), int(gib * GIB))
 
 
-def inspect(source: str) -> Shape:
+def inspect(source: str) -> ModelShape:
     return inspect_model(source, source)
 
 

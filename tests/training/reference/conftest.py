@@ -17,9 +17,9 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.http_server import Address, listening
-from swarmd.training.reference.frame import Batch, JobHeader, encode_job
-from swarmd.training.reference.scoring import Reference, load_frozen
-from swarmd.training.reference.server import Desk, Limits
+from swarmd.training.reference.frame import JobHeader, ScoringBatch, encode_job
+from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
+from swarmd.training.reference.server import ReferenceApp, ServerLimits
 from tests.forked import TRAINER, Forked, order_fork, start_server
 from tests.training.test_trainer import batch_of
 
@@ -27,13 +27,13 @@ TOKEN = "canary-token-0123456789abcdef"
 START_S = 240.0
 STOP_S = 30.0
 CALL_S = 30.0
-PLAIN = Limits()
+PLAIN = ServerLimits()
 
 
-class Gate(Reference):
+class Gate(ReferenceScorer):
     """A reference that computes only while it is let, and counts."""
 
-    def __init__(self, inner: Reference) -> None:
+    def __init__(self, inner: ReferenceScorer) -> None:
         self.__dict__.update(inner.__dict__)
         self.open = threading.Event()
         self.open.set()
@@ -53,7 +53,7 @@ class Gate(Reference):
 class Serving:
     """A server in a thread."""
 
-    def __init__(self, reference: Gate, limits: Limits, token: str, compat: bool) -> None:
+    def __init__(self, reference: Gate, limits: ServerLimits, token: str, compat: bool) -> None:
         self.reference = reference
         self.url = ""
         self._arguments = reference, limits, token, compat
@@ -64,7 +64,7 @@ class Serving:
 
     async def _run(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.desk = Desk(*self._arguments)
+        self.desk = ReferenceApp(*self._arguments)
         computing = asyncio.create_task(self.desk.compute())
         async with listening(self.desk.app(), Address("127.0.0.1", 0), 1.0) as self.url:
             self._ready.set()
@@ -82,16 +82,16 @@ class Serving:
 
 
 @pytest.fixture(scope="session")
-def embedded() -> Reference:
-    return Reference(load_frozen(TrainingConfig()))
+def embedded() -> ReferenceScorer:
+    return ReferenceScorer(load_frozen(TrainingConfig()))
 
 
 @pytest.fixture
-def serve(embedded: Reference) -> Iterator[Callable[..., Serving]]:
+def serve(embedded: ReferenceScorer) -> Iterator[Callable[..., Serving]]:
     """Servers of the embedded model."""
     running: list[Serving] = []
 
-    def start(limits: Limits = PLAIN, token: str = "", compat: bool = False) -> Serving:
+    def start(limits: ServerLimits = PLAIN, token: str = "", compat: bool = False) -> Serving:
         running.append(Serving(Gate(embedded), limits, token, compat))
         return running[-1]
 
@@ -152,15 +152,15 @@ def launch(tmp_path: Path) -> Iterator[Callable[..., Process]]:
         process.kill()
 
 
-def some_batch(reference: Reference, prompts: int = 3) -> dict[str, Any]:
+def some_batch(reference: ReferenceScorer, prompts: int = 3) -> dict[str, Any]:
     """Arguments of `log_probabilities`."""
     batch = batch_of(reference.frozen.vocabulary, prompts)
     return {"ids": batch["input_ids"], "mask": batch["attention_mask"], "keep": batch["logits_to_keep"]}
 
 
-def frame_of(reference: Reference, id: str, prompts: int = 3, **changed: Any) -> bytes:
+def frame_of(reference: ReferenceScorer, id: str, prompts: int = 3, **changed: Any) -> bytes:
     """A job's frame."""
     batch = some_batch(reference, prompts)
     rows, width = batch["ids"].shape
     header = {"id": id, "rows": rows, "width": width, "keep": batch["keep"], "dtype": "int32"} | changed
-    return encode_job(JobHeader(**header), Batch(batch["ids"].numpy(), batch["mask"].numpy(), batch["keep"]))
+    return encode_job(JobHeader(**header), ScoringBatch(batch["ids"].numpy(), batch["mask"].numpy(), batch["keep"]))

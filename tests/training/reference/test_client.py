@@ -18,28 +18,32 @@ import torch
 from swarmd.errors import ConfigError, ReferenceFailed, ReferenceMismatch
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.reference import client as subject
-from swarmd.training.reference.client import ReferenceClient, Server
+from swarmd.training.reference.client import ReferenceClient, ReferenceServerAddress
 from swarmd.training.reference.frame import ResultHeader, encode_result
-from swarmd.training.reference.scoring import Reference
+from swarmd.training.reference.scoring import ReferenceScorer
 from tests.training.reference.conftest import CALL_S, TOKEN, Process, Serving, some_batch
 
 Serve = Callable[..., Serving]
 
 
 def client_of(
-    url: str, reference: Reference, token: str = "", call_s: float = CALL_S, cancellation: Cancellation | None = None
+    url: str,
+    reference: ReferenceScorer,
+    token: str = "",
+    call_s: float = CALL_S,
+    cancellation: Cancellation | None = None,
 ) -> ReferenceClient:
     stage = cancellation or Cancellation()
-    return ReferenceClient(Server(url, token, call_s), reference.digest, 0.7, "node", lambda: stage)
+    return ReferenceClient(ReferenceServerAddress(url, token, call_s), reference.digest, 0.7, "node", lambda: stage)
 
 
-def check_right(client: ReferenceClient, reference: Reference, prompts: int = 3) -> None:
+def check_right(client: ReferenceClient, reference: ReferenceScorer, prompts: int = 3) -> None:
     batch = some_batch(reference, prompts)
     expected = reference.log_probabilities(**batch, temperature=0.7)
     torch.testing.assert_close(client.log_probabilities(**batch), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_it_gives_what_the_model_says_and_acknowledges(serve: Serve, embedded: Reference) -> None:
+def test_it_gives_what_the_model_says_and_acknowledges(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(token=TOKEN)
     client = client_of(server.url, embedded, TOKEN)
     for prompts in (1, 4):
@@ -48,7 +52,9 @@ def test_it_gives_what_the_model_says_and_acknowledges(serve: Serve, embedded: R
     assert server.reference.count == 2 and (told["waiting"], told["done"]) == (0, 0)
 
 
-def test_the_same_batch_has_the_same_id_so_a_restarted_trainer_finds_its_job(serve: Serve, embedded: Reference) -> None:
+def test_the_same_batch_has_the_same_id_so_a_restarted_trainer_finds_its_job(
+    serve: Serve, embedded: ReferenceScorer
+) -> None:
     server = serve()
     server.reference.open.clear()
     stage = Cancellation()
@@ -67,7 +73,7 @@ def test_the_same_batch_has_the_same_id_so_a_restarted_trainer_finds_its_job(ser
 
 
 def test_a_server_that_is_away_fails_the_stage_after_bounded_attempts(
-    embedded: Reference, monkeypatch: pytest.MonkeyPatch
+    embedded: ReferenceScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject, "BACKOFF_S_MAX", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as closed:
@@ -76,7 +82,7 @@ def test_a_server_that_is_away_fails_the_stage_after_bounded_attempts(
         client_of(url, embedded).log_probabilities(**some_batch(embedded))
 
 
-def test_waiting_for_a_server_ends_with_the_stage(embedded: Reference) -> None:
+def test_waiting_for_a_server_ends_with_the_stage(embedded: ReferenceScorer) -> None:
     stage = Cancellation()
     threading.Timer(0.3, stage.ask).start()
     began = time.monotonic()
@@ -85,7 +91,7 @@ def test_waiting_for_a_server_ends_with_the_stage(embedded: Reference) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_a_cancelled_stage_gives_its_job_up(serve: Serve, embedded: Reference) -> None:
+def test_a_cancelled_stage_gives_its_job_up(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve()
     server.reference.open.clear()
     stage = Cancellation()
@@ -96,22 +102,22 @@ def test_a_cancelled_stage_gives_its_job_up(serve: Serve, embedded: Reference) -
     assert (told["waiting"], told["running"], told["done"]) == (0, 0, 0)
 
 
-def test_a_job_that_failed_once_is_asked_for_again(serve: Serve, embedded: Reference) -> None:
+def test_a_job_that_failed_once_is_asked_for_again(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve()
     server.reference.failures.append(RuntimeError("out of memory"))
     check_right(client_of(server.url, embedded), embedded)
     assert server.reference.count == 2
 
 
-def test_another_model_is_an_error_of_its_own_and_computes_nothing(serve: Serve, embedded: Reference) -> None:
+def test_another_model_is_an_error_of_its_own_and_computes_nothing(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve()
-    client = ReferenceClient(Server(server.url), "0" * 64, 1.0)
+    client = ReferenceClient(ReferenceServerAddress(server.url), "0" * 64, 1.0)
     with pytest.raises(ReferenceMismatch, match=f"holds the weights {embedded.digest[:16]}, this node began with 0000"):
         client.log_probabilities(**some_batch(embedded))
     assert server.reference.count == 0
 
 
-def test_a_wrong_token_is_told_at_once(serve: Serve, embedded: Reference) -> None:
+def test_a_wrong_token_is_told_at_once(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(token=TOKEN)
     with pytest.raises(ReferenceFailed, match=r"401 unauthorized.*training.reference.token"):
         client_of(server.url, embedded, TOKEN[:-1] + "x").log_probabilities(**some_batch(embedded))
@@ -120,7 +126,7 @@ def test_a_wrong_token_is_told_at_once(serve: Serve, embedded: Reference) -> Non
 @pytest.mark.parametrize("url", ["", "127.0.0.1:1", "ftp://a", "http://", "http://a:x", "http://a?b", "http://u:p@a"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="no HTTP address"):
-        ReferenceClient(Server(url), "0" * 64, 1.0)
+        ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)
 
 
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
@@ -178,7 +184,7 @@ def result(model: str, value: float = -1.0) -> bytes:
     ],
 )
 def test_answers_that_are_not_to_the_question_are_refused(
-    embedded: Reference, body: Callable[[str], bytes], error: type[Exception], told: str
+    embedded: ReferenceScorer, body: Callable[[str], bytes], error: type[Exception], told: str
 ) -> None:
     with impostor(sends(200, body(embedded.digest))) as url, pytest.raises(error, match=told):
         client_of(url, embedded).log_probabilities(**some_batch(embedded))
@@ -203,7 +209,7 @@ def silent(door: http.server.BaseHTTPRequestHandler) -> None:
 
 @pytest.mark.parametrize("answer", [drips, silent])
 def test_an_attempt_ends_in_time_whatever_the_server_does(
-    embedded: Reference, answer: Answer, monkeypatch: pytest.MonkeyPatch
+    embedded: ReferenceScorer, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject, "ATTEMPTS_MAX", 2)
     began = time.monotonic()
@@ -212,7 +218,7 @@ def test_an_attempt_ends_in_time_whatever_the_server_does(
     assert time.monotonic() - began < 5
 
 
-def test_an_answer_without_end_is_not_read_to_it(embedded: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_end_is_not_read_to_it(embedded: ReferenceScorer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "ATTEMPTS_MAX", 1)
     monkeypatch.setattr(subject, "ANSWER_BYTES_MAX", 1000)
     with impostor(sends(200, b"x" * 2000)) as url, pytest.raises(ReferenceFailed, match="longer than 1000 bytes"):
@@ -220,7 +226,7 @@ def test_an_answer_without_end_is_not_read_to_it(embedded: Reference, monkeypatc
 
 
 def test_a_server_killed_in_mid_job_and_started_again_is_asked_again(
-    launch: Callable[..., Process], embedded: Reference, tmp_path: Path
+    launch: Callable[..., Process], embedded: ReferenceScorer, tmp_path: Path
 ) -> None:
     """The real command: killed with a job posted and unanswered, started again on its port, ended in order."""
     (tmp_path / "token").write_text(TOKEN, encoding="utf-8")

@@ -20,8 +20,8 @@ import torch
 from swarmd.training.reference import server as subject
 from swarmd.training.reference.compat import TOKENS_MAX
 from swarmd.training.reference.queue import QueueLimits
-from swarmd.training.reference.scoring import Reference
-from swarmd.training.reference.server import Limits
+from swarmd.training.reference.scoring import ReferenceScorer
+from swarmd.training.reference.server import ServerLimits
 from tests.training.reference.conftest import CALL_S, Serving, frame_of
 
 Serve = Callable[..., Serving]
@@ -74,7 +74,7 @@ def get(server: Serving) -> list[Any]:
     raise AssertionError("nothing came")
 
 
-def forward(reference: Reference, inputs: torch.Tensor, plen: int) -> torch.Tensor:
+def forward(reference: ReferenceScorer, inputs: torch.Tensor, plen: int) -> torch.Tensor:
     """What simple_GRPO's own server computes: no mask, all positions, cut from plen - 1."""
     logits = reference.frozen.model(inputs).logits[:, :-1]
     logs = logits.log_softmax(-1).gather(2, inputs[:, 1:, None]).squeeze(2)
@@ -83,7 +83,7 @@ def forward(reference: Reference, inputs: torch.Tensor, plen: int) -> torch.Tens
 
 @pytest.mark.parametrize(("sent", "received"), [(6, 7), (4, 5), (3, 4)])
 def test_a_group_comes_back_with_the_references_log_probabilities(
-    serve: Serve, embedded: Reference, sent: int, received: int
+    serve: Serve, embedded: ReferenceScorer, sent: int, received: int
 ) -> None:
     server = serve(compat=True)
     tensors = group_of(embedded.frozen.vocabulary)[: sent - 1]
@@ -97,7 +97,7 @@ def test_a_group_comes_back_with_the_references_log_probabilities(
     assert requests.get(f"{server.url}/get", timeout=CALL_S).content == b"empty"
 
 
-def test_groups_come_back_in_the_order_in_which_they_came(serve: Serve, embedded: Reference) -> None:
+def test_groups_come_back_in_the_order_in_which_they_came(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(compat=True)
     for seed in range(4):
         upload(server, group_of(embedded.frozen.vocabulary, seed=seed))
@@ -105,7 +105,7 @@ def test_groups_come_back_in_the_order_in_which_they_came(serve: Serve, embedded
         assert torch.equal(get(server)[1], group_of(embedded.frozen.vocabulary, seed=seed)[0])
 
 
-def test_sequences_that_are_too_long_never_reach_the_model(serve: Serve, embedded: Reference) -> None:
+def test_sequences_that_are_too_long_never_reach_the_model(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(compat=True)
     longest = min(TOKENS_MAX, embedded.frozen.context or TOKENS_MAX)
     answer = upload(server, group_of(embedded.frozen.vocabulary, longest - PROMPT + 1, rows=1))
@@ -124,15 +124,15 @@ def test_the_dialect_that_leaves_grouping_to_the_server_is_named(serve: Serve) -
     assert requests.get(f"{server.url}/get", timeout=CALL_S).content == b"empty"
 
 
-def test_a_full_queue_takes_no_more(serve: Serve, embedded: Reference) -> None:
-    server = serve(Limits(queue=QueueLimits(jobs=1)), compat=True)
+def test_a_full_queue_takes_no_more(serve: Serve, embedded: ReferenceScorer) -> None:
+    server = serve(ServerLimits(queue=QueueLimits(jobs=1)), compat=True)
     assert upload(server, group_of(embedded.frozen.vocabulary)).status_code == 200
     assert upload(server, group_of(embedded.frozen.vocabulary)).status_code == 503
     get(server)
     assert upload(server, group_of(embedded.frozen.vocabulary)).status_code == 200
 
 
-def test_the_two_interfaces_do_not_take_each_others_results(serve: Serve, embedded: Reference) -> None:
+def test_the_two_interfaces_do_not_take_each_others_results(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(compat=True)
     server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
     assert server.ask("GET", "/v1/jobs/job-1?wait_s=20").status_code == 200
@@ -143,7 +143,7 @@ def test_the_two_interfaces_do_not_take_each_others_results(serve: Serve, embedd
 
 
 def test_answers_that_nobody_reads_to_their_end_are_bounded(
-    serve: Serve, embedded: Reference, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, embedded: ReferenceScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is a copy of an upload that the queue counts no more."""
     size = 32 << 20
@@ -168,7 +168,7 @@ def test_answers_that_nobody_reads_to_their_end_are_bounded(
 
 
 def test_an_answer_that_is_not_fetched_in_time_makes_room(
-    serve: Serve, embedded: Reference, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, embedded: ReferenceScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subject, "BODIES_MAX", 1)
     monkeypatch.setattr(subject, "write_answer", lambda *_: bytes(32 << 20))
@@ -230,13 +230,13 @@ def test_hostile_inputs_are_refused(serve: Serve, name: str) -> None:
 
 
 @pytest.mark.parametrize("head", [b"", b"{", b"[]", b"{}", b'{"plen": 0}', b'{"plen": "5"}', b'{"plen": 12}', b"\xff"])
-def test_hostile_heads_are_refused(serve: Serve, embedded: Reference, head: bytes) -> None:
+def test_hostile_heads_are_refused(serve: Serve, embedded: ReferenceScorer, head: bytes) -> None:
     server = serve(compat=True)
     body = pack([head, *map(saved, group_of(embedded.frozen.vocabulary))])
     assert requests.post(f"{server.url}/upload", data=body, timeout=CALL_S).status_code == 400
 
 
-def test_scores_of_another_shape_are_refused(serve: Serve, embedded: Reference) -> None:
+def test_scores_of_another_shape_are_refused(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(compat=True)
     for place in range(1, 5):
         tensors = group_of(embedded.frozen.vocabulary)

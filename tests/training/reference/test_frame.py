@@ -13,10 +13,10 @@ from swarmd.errors import FrameError
 from swarmd.training.reference.frame import (
     ITEMS_MAX,
     PREFIX,
-    Batch,
     FrameLimits,
     JobHeader,
     ResultHeader,
+    ScoringBatch,
     decode_job,
     decode_result,
     encode_job,
@@ -30,7 +30,7 @@ DIGEST = "0123456789abcdef" * 4
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> Batch:
+def batches(draw: st.DrawFn) -> ScoringBatch:
     """Padded prompts and completions of all lengths, at least one token of a prompt."""
     rows, prompt, keep = draw(st.integers(1, 6)), draw(st.integers(1, 9)), draw(st.integers(1, 7))
     generator = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -39,21 +39,21 @@ def batches(draw: st.DrawFn) -> Batch:
     columns = np.arange(prompt + keep)
     mask = ((columns >= starts) & (columns < ends)).astype(np.uint8)
     ids = generator.integers(0, 2**31 - 1, mask.shape)
-    return Batch(ids, mask, keep, draw(st.floats(0.01, 10)))
+    return ScoringBatch(ids, mask, keep, draw(st.floats(0.01, 10)))
 
 
-def job_of(batch: Batch, dtype: Any = "int32", **changed: Any) -> bytes:
+def job_of(batch: ScoringBatch, dtype: Any = "int32", **changed: Any) -> bytes:
     rows, width = batch.ids.shape
     fields = {"id": "job-1", "rows": rows, "width": width, "keep": batch.keep, "dtype": dtype} | changed
     return encode_job(JobHeader(**fields, temperature=batch.temperature), batch)
 
 
-def small() -> Batch:
-    return Batch(np.arange(8).reshape(2, 4), np.ones((2, 4), np.uint8), 2)
+def small() -> ScoringBatch:
+    return ScoringBatch(np.arange(8).reshape(2, 4), np.ones((2, 4), np.uint8), 2)
 
 
 @given(batches(), st.sampled_from(["int32", "int64"]))
-def test_a_job_is_read_as_it_was_written(batch: Batch, dtype: str) -> None:
+def test_a_job_is_read_as_it_was_written(batch: ScoringBatch, dtype: str) -> None:
     header, read = decode_job(job_of(batch, dtype), LIMITS)
     assert (header.id, header.dtype) == ("job-1", dtype)
     assert (read.ids == batch.ids).all() and (read.mask == batch.mask).all()
@@ -61,7 +61,7 @@ def test_a_job_is_read_as_it_was_written(batch: Batch, dtype: str) -> None:
 
 
 @given(batches())
-def test_a_result_is_read_as_it_was_written(batch: Batch) -> None:
+def test_a_result_is_read_as_it_was_written(batch: ScoringBatch) -> None:
     logs = -np.abs(batch.ids[:, -batch.keep :]).astype(np.float32) / 7
     header = ResultHeader("job-1", DIGEST, DIGEST, *logs.shape)
     assert decode_result(encode_result(header, logs))[0] == header
@@ -76,7 +76,9 @@ def test_no_bytes_but_frames_are_taken(body: bytes) -> None:
 
 
 @given(batches(), st.data())
-def test_a_frame_that_was_cut_lengthened_or_altered_never_does_worse_than_an_error(batch: Batch, data: Any) -> None:
+def test_a_frame_that_was_cut_lengthened_or_altered_never_does_worse_than_an_error(
+    batch: ScoringBatch, data: Any
+) -> None:
     whole = job_of(batch)
     for wrong in (whole[: data.draw(st.integers(0, len(whole) - 1))], whole + data.draw(st.binary(min_size=1))):
         with pytest.raises(FrameError):

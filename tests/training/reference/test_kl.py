@@ -13,25 +13,25 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from swarmd.config import LoraConfig, ReferenceConfig, TrainingConfig
 from swarmd.errors import ConfigError, ReferenceFailed
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.kl import FrozenCopy, make_reference
 from swarmd.training.reference import client
-from swarmd.training.reference.scoring import Reference, load_frozen
+from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
 from swarmd.training.sampling.generation import pad_left
 from tests.training.conftest import order
 from tests.training.reference.conftest import TOKEN, Serving, some_batch
 from tests.training.test_trainer import batch_of
 
-MakeEngine = Callable[..., Engine]
+MakeEngine = Callable[..., TrainingEngine]
 BETA = 0.5
 QUICK: dict[str, Any] = {"held_out_questions": 0, "peer_questions": 0}
 
 
-def weights_of(engine: Engine) -> dict[str, torch.Tensor]:
+def weights_of(engine: TrainingEngine) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in engine.policy.model.state_dict().items()}
 
 
-def train(engine: Engine, rounds: int = 1, first: int = 0) -> dict[str, torch.Tensor]:
+def train(engine: TrainingEngine, rounds: int = 1, first: int = 0) -> dict[str, torch.Tensor]:
     for round in range(first, first + rounds):
         engine.train(order(round), Cancellation())
     return weights_of(engine)
@@ -42,7 +42,7 @@ def check_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) 
         torch.testing.assert_close(got[name], tensor, atol=1e-5, rtol=1e-4)
 
 
-def sampled_batch(engine: Engine) -> dict[str, Any]:
+def sampled_batch(engine: TrainingEngine) -> dict[str, Any]:
     """Held-out questions with completions that the policy draws, padded as TRL does."""
     questions = [question for task in engine._plan.tasks for question in engine._plan.hold_out(task, 32)]
     prompts = [engine.policy.encode_prompt(question.messages) for question in questions]
@@ -54,7 +54,7 @@ def sampled_batch(engine: Engine) -> dict[str, Any]:
     return {"ids": torch.cat([ids, rest], 1), "mask": torch.cat([mask, kept], 1), "keep": keep}
 
 
-def divergence(engine: Engine, reference: Reference) -> float:
+def divergence(engine: TrainingEngine, reference: ReferenceScorer) -> float:
     """Mean of TRL's estimate of the KL divergence, over completions of the policy itself."""
     batch = sampled_batch(engine)
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_a_server_and_a_copy_in_the_process_train_the_same(
     assert any((free[name] - tensor).abs().max() > 1e-4 for name, tensor in copied.items())
 
 
-def test_the_term_holds_the_policy_near_the_reference(make_engine: MakeEngine, embedded: Reference) -> None:
+def test_the_term_holds_the_policy_near_the_reference(make_engine: MakeEngine, embedded: ReferenceScorer) -> None:
     settings: dict[str, Any] = {"steps": 12, "learning_rate": 1e-3} | QUICK
     free, held = make_engine("a", **settings), make_engine("b", beta=2.0, **settings)
     held._peer = "a"
@@ -98,7 +98,9 @@ def test_the_term_holds_the_policy_near_the_reference(make_engine: MakeEngine, e
     assert 0 < divergence(held, embedded) < divergence(free, embedded) / 2
 
 
-def test_the_reference_is_the_first_model_in_every_life_of_a_node(make_engine: MakeEngine, embedded: Reference) -> None:
+def test_the_reference_is_the_first_model_in_every_life_of_a_node(
+    make_engine: MakeEngine, embedded: ReferenceScorer
+) -> None:
     settings: dict[str, Any] = {"beta": BETA, "learning_rate": 1e-2} | QUICK
     whole = make_engine("a", **settings)
     before = train(whole, rounds=2)
@@ -115,7 +117,7 @@ def test_the_reference_is_the_first_model_in_every_life_of_a_node(make_engine: M
     torch.testing.assert_close(reference.log_probabilities(**batch), embedded.log_probabilities(**batch))
 
 
-def test_trl_is_given_the_references_log_probabilities(make_engine: MakeEngine, embedded: Reference) -> None:
+def test_trl_is_given_the_references_log_probabilities(make_engine: MakeEngine, embedded: ReferenceScorer) -> None:
     trainer = make_engine("a", beta=BETA)._trainer
     assert trainer.beta == BETA and trainer.args.beta == 0
     batch = batch_of(embedded.frozen.vocabulary)
@@ -156,13 +158,13 @@ def test_a_server_that_is_away_fails_the_stage_and_the_next_try_succeeds(
     assert engine.train(order(0), Cancellation()).steps == 2
 
 
-def test_no_term_costs_nothing(make_engine: MakeEngine, embedded: Reference) -> None:
+def test_no_term_costs_nothing(make_engine: MakeEngine, embedded: ReferenceScorer) -> None:
     engine = make_engine("a", reference=ReferenceConfig("http://127.0.0.1:9"), **QUICK)
     assert engine._trainer.ref_model is None and engine._trainer.beta == 0
     assert train(engine)
 
 
-def test_adapters_are_switched_off_for_the_reference(make_engine: MakeEngine, embedded: Reference) -> None:
+def test_adapters_are_switched_off_for_the_reference(make_engine: MakeEngine, embedded: ReferenceScorer) -> None:
     pytest.importorskip("peft")
     engine = make_engine("a", beta=BETA, lora=LoraConfig(rank=4), learning_rate=1e-2, **QUICK)
     assert engine._trainer.ref_model is None
@@ -206,7 +208,7 @@ def test_a_token_that_others_may_read_is_refused(make_engine: MakeEngine, tmp_pa
 def test_a_copy_is_no_part_of_the_policy(make_engine: MakeEngine) -> None:
     engine = make_engine("a")
     copy = FrozenCopy(engine.policy, 1.0)
-    batch = some_batch(Reference(load_frozen(TrainingConfig())))
+    batch = some_batch(ReferenceScorer(load_frozen(TrainingConfig())))
     before = copy.log_probabilities(**batch)
     with torch.no_grad():
         for parameter in engine.policy.model.parameters():

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from swarmd.training.reference.queue import Job, JobDiffers, JobQueue, QueueFull, QueueLimits, Stand
+from swarmd.training.reference.queue import JobDiffers, JobQueue, JobStatus, QueueFull, QueueLimits, ScoringJob
 
 
 class Fixture:
@@ -15,10 +15,10 @@ class Fixture:
         wanted = {"jobs": 3, "size_bytes": 100, "age_s": 10.0, "lease_s": 30.0} | limits
         self.queue: JobQueue[str, str] = JobQueue(QueueLimits(**wanted), lambda: self.now)  # type: ignore[arg-type]
 
-    def put(self, id: str, size: int = 10, digest: str = "d", lane: str = "own") -> tuple[Job[str, str], bool]:
+    def put(self, id: str, size: int = 10, digest: str = "d", lane: str = "own") -> tuple[ScoringJob[str, str], bool]:
         return self.queue.put(id, digest, f"work of {id}", size, lane)
 
-    async def run(self) -> Job[str, str]:
+    async def run(self) -> ScoringJob[str, str]:
         job = await asyncio.wait_for(self.queue.next(), 5)
         assert job is not None
         return job
@@ -63,7 +63,7 @@ def test_number_and_bytes_are_bounded_until_results_are_acknowledged() -> None:
     assert it.put("d", size=80)[1]
 
 
-async def done(it: Fixture, id: str, lane: str = "own") -> Job[str, str]:
+async def done(it: Fixture, id: str, lane: str = "own") -> ScoringJob[str, str]:
     it.put(id, lane=lane)
     job = await it.run()
     it.queue.finish(job, f"result of {id}")
@@ -74,9 +74,9 @@ def test_a_result_stays_until_it_is_acknowledged() -> None:
     it = Fixture()
     job = asyncio.run(done(it, "a"))
     it.queue.lease(job)
-    assert it.queue.find("a") is job and job.stand is Stand.DONE and job.result == "result of a"
+    assert it.queue.find("a") is job and job.stand is JobStatus.DONE and job.result == "result of a"
     assert it.queue.find("a") is job
-    assert it.queue.drop("a") and it.queue.find("a") is None and job.stand is Stand.GONE
+    assert it.queue.drop("a") and it.queue.find("a") is None and job.stand is JobStatus.GONE
 
 
 def test_age_ends_what_nobody_asks_for() -> None:
@@ -107,7 +107,7 @@ def test_what_runs_does_not_age() -> None:
     it.now = 1000.0
     assert it.queue.find("a") is job
     it.queue.finish(job, "late")
-    assert it.queue.find("a") is job and job.stand is Stand.DONE
+    assert it.queue.find("a") is job and job.stand is JobStatus.DONE
 
 
 def test_what_was_given_up_while_it_ran_leaves_nothing() -> None:
@@ -116,7 +116,7 @@ def test_what_was_given_up_while_it_ran_leaves_nothing() -> None:
     job = asyncio.run(it.run())
     it.queue.drop("a")
     it.queue.finish(job, "unwanted")
-    assert job.stand is Stand.GONE and it.queue.find("a") is None
+    assert job.stand is JobStatus.GONE and it.queue.find("a") is None
 
 
 def test_a_job_that_failed_is_tried_again_when_it_is_posted_again() -> None:
@@ -124,9 +124,9 @@ def test_a_job_that_failed_is_tried_again_when_it_is_posted_again() -> None:
     it.put("a")
     it.queue.fail(asyncio.run(it.run()), "no memory")
     failed = it.queue.find("a")
-    assert failed is not None and failed.stand is Stand.FAILED and failed.failure == "no memory"
+    assert failed is not None and failed.stand is JobStatus.FAILED and failed.failure == "no memory"
     job, new = it.put("a")
-    assert new and job.stand is Stand.WAITING
+    assert new and job.stand is JobStatus.WAITING
 
 
 def test_lanes_do_not_mix_and_their_oldest_result_goes_first() -> None:
@@ -146,7 +146,7 @@ def test_lanes_do_not_mix_and_their_oldest_result_goes_first() -> None:
 def test_a_closed_queue_begins_nothing_and_finishes_what_runs() -> None:
     it = Fixture()
 
-    async def close() -> tuple[Job[str, str], Job[str, str]]:
+    async def close() -> tuple[ScoringJob[str, str], ScoringJob[str, str]]:
         it.put("a")
         running = await it.run()
         waiting, _ = it.put("b")
@@ -156,4 +156,4 @@ def test_a_closed_queue_begins_nothing_and_finishes_what_runs() -> None:
         return running, waiting
 
     running, waiting = asyncio.run(close())
-    assert running.stand is Stand.DONE and waiting.stand is Stand.GONE and waiting.settled.is_set()
+    assert running.stand is JobStatus.DONE and waiting.stand is JobStatus.GONE and waiting.settled.is_set()

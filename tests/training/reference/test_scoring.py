@@ -12,24 +12,24 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError
-from swarmd.training.engine import Engine
-from swarmd.training.reference.scoring import Reference, load_frozen
+from swarmd.training.engine import TrainingEngine
+from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
 from tests.training.test_trainer import batch_of
 
 
-def forward(reference: Reference, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+def forward(reference: ReferenceScorer, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     """Log-probabilities of all tokens but the first, by one plain forward pass."""
     logits = reference.frozen.model(ids).logits[:, :-1].float() / temperature
     return logits.log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
 
 
-def test_they_are_those_of_a_plain_forward_pass(embedded: Reference) -> None:
+def test_they_are_those_of_a_plain_forward_pass(embedded: ReferenceScorer) -> None:
     ids = torch.randint(0, embedded.frozen.vocabulary, (5, 12))
     got = embedded.log_probabilities(ids, torch.ones_like(ids), 7, 0.8)
     torch.testing.assert_close(got, forward(embedded, ids, 0.8)[:, -7:], atol=1e-5, rtol=1e-5)
 
 
-def check_like_trl(engine: Engine, reference: Reference) -> None:
+def check_like_trl(engine: TrainingEngine, reference: ReferenceScorer) -> None:
     batch = batch_of(reference.frozen.vocabulary, prompts=5)
     mask = batch.pop("mask")
     trainer = engine._trainer
@@ -40,17 +40,19 @@ def check_like_trl(engine: Engine, reference: Reference) -> None:
     assert not got[~mask.bool()].any()
 
 
-def test_they_are_those_of_trl(embedded: Reference, make_engine: Callable[..., Engine], llama: Path) -> None:
+def test_they_are_those_of_trl(
+    embedded: ReferenceScorer, make_engine: Callable[..., TrainingEngine], llama: Path
+) -> None:
     check_like_trl(make_engine("embedded", temperature=0.7), embedded)
     frozen = load_frozen(TrainingConfig(model=str(llama)))
-    check_like_trl(make_engine("llama", model=str(llama), prompt_tokens=500), Reference(frozen))
+    check_like_trl(make_engine("llama", model=str(llama), prompt_tokens=500), ReferenceScorer(frozen))
 
 
 @pytest.mark.parametrize(("tokens", "logits"), [(1, 1 << 30), (1 << 20, 1), (30, 1 << 30), (1 << 20, 8000)])
-def test_how_a_batch_is_cut_changes_nothing(embedded: Reference, tokens: int, logits: int) -> None:
+def test_how_a_batch_is_cut_changes_nothing(embedded: ReferenceScorer, tokens: int, logits: int) -> None:
     batch = batch_of(embedded.frozen.vocabulary, prompts=4)
     arguments = batch["input_ids"], batch["attention_mask"], 5
-    cut = Reference(embedded.frozen, tokens, logits)
+    cut = ReferenceScorer(embedded.frozen, tokens, logits)
     sizes: list[int] = []
     cut.frozen.model.register_forward_pre_hook(
         lambda model, args, kwargs: sizes.append(len(kwargs["input_ids"])), with_kwargs=True
@@ -61,21 +63,21 @@ def test_how_a_batch_is_cut_changes_nothing(embedded: Reference, tokens: int, lo
     assert len(sizes) > 2
 
 
-def test_a_model_that_computes_all_logits_is_cut_afterwards(embedded: Reference) -> None:
+def test_a_model_that_computes_all_logits_is_cut_afterwards(embedded: ReferenceScorer) -> None:
     ids = torch.randint(0, embedded.frozen.vocabulary, (3, 9))
-    whole = Reference(embedded.frozen)
+    whole = ReferenceScorer(embedded.frozen)
     whole._selects = False
     got = whole.log_probabilities(ids, torch.ones_like(ids), 4)
     torch.testing.assert_close(got, embedded.log_probabilities(ids, torch.ones_like(ids), 4))
 
 
-def test_empty_completions_cost_nothing(embedded: Reference) -> None:
+def test_empty_completions_cost_nothing(embedded: ReferenceScorer) -> None:
     ids = torch.ones(2, 5, dtype=torch.long)
     mask = torch.tensor([[1, 1, 1, 0, 0]] * 2)
     assert embedded.log_probabilities(ids, mask, 2).tolist() == [[0.0, 0.0]] * 2
 
 
-def test_nothing_in_a_frozen_model_can_be_trained(embedded: Reference) -> None:
+def test_nothing_in_a_frozen_model_can_be_trained(embedded: ReferenceScorer) -> None:
     model: Any = embedded.frozen.model
     assert not model.training and not any(parameter.requires_grad for parameter in model.parameters())
 

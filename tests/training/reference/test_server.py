@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from swarmd.training.reference.frame import decode_result
 from swarmd.training.reference.queue import QueueLimits
-from swarmd.training.reference.scoring import Reference
-from swarmd.training.reference.server import Limits
+from swarmd.training.reference.scoring import ReferenceScorer
+from swarmd.training.reference.server import ServerLimits
 from tests.training.reference.conftest import CALL_S, TOKEN, Serving, frame_of, some_batch
 
 Serve = Callable[..., Serving]
 
 
-def test_a_job_is_computed_leased_and_acknowledged(serve: Serve, embedded: Reference) -> None:
+def test_a_job_is_computed_leased_and_acknowledged(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve()
     frame = frame_of(embedded, "job-1")
     posted = server.ask("POST", "/v1/jobs", frame)
@@ -37,7 +37,7 @@ def test_a_job_is_computed_leased_and_acknowledged(serve: Serve, embedded: Refer
     assert server.ask("DELETE", "/v1/jobs/job-1").status_code == 404
 
 
-def test_the_same_job_is_computed_once_and_another_of_its_id_refused(serve: Serve, embedded: Reference) -> None:
+def test_the_same_job_is_computed_once_and_another_of_its_id_refused(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve()
     frame = frame_of(embedded, "job-1")
     assert [server.ask("POST", "/v1/jobs", frame).status_code for _ in range(3)] == [202, 200, 200]
@@ -47,7 +47,7 @@ def test_the_same_job_is_computed_once_and_another_of_its_id_refused(serve: Serv
     assert server.reference.count == 1
 
 
-def test_a_wait_ends_with_nothing_or_as_soon_as_there_is_a_result(serve: Serve, embedded: Reference) -> None:
+def test_a_wait_ends_with_nothing_or_as_soon_as_there_is_a_result(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve()
     server.reference.open.clear()
     server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
@@ -57,8 +57,8 @@ def test_a_wait_ends_with_nothing_or_as_soon_as_there_is_a_result(serve: Serve, 
     assert server.ask("GET", "/v1/jobs/job-1?wait_s=25").status_code == 200
 
 
-def test_a_full_queue_says_when_to_come_again(serve: Serve, embedded: Reference) -> None:
-    server = serve(Limits(queue=QueueLimits(jobs=2)))
+def test_a_full_queue_says_when_to_come_again(serve: Serve, embedded: ReferenceScorer) -> None:
+    server = serve(ServerLimits(queue=QueueLimits(jobs=2)))
     server.reference.open.clear()
     posted = [server.ask("POST", "/v1/jobs", frame_of(embedded, f"job-{n}")) for n in range(3)]
     assert [answer.status_code for answer in posted] == [202, 202, 503]
@@ -70,15 +70,15 @@ def test_a_full_queue_says_when_to_come_again(serve: Serve, embedded: Reference)
     assert server.ask("POST", "/v1/jobs", frame_of(embedded, "job-2")).status_code == 202
 
 
-def test_results_that_nobody_fetches_are_forgotten(serve: Serve, embedded: Reference) -> None:
-    server = serve(Limits(queue=QueueLimits(age_s=0.3, lease_s=0.1)))
+def test_results_that_nobody_fetches_are_forgotten(serve: Serve, embedded: ReferenceScorer) -> None:
+    server = serve(ServerLimits(queue=QueueLimits(age_s=0.3, lease_s=0.1)))
     server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
     assert server.ask("GET", "/v1/jobs/job-1?wait_s=20").status_code == 200
     threading.Event().wait(0.5)
     assert server.ask("GET", "/v1/jobs/job-1").status_code == 404
 
 
-def test_a_failed_job_says_why_and_the_next_one_is_computed(serve: Serve, embedded: Reference) -> None:
+def test_a_failed_job_says_why_and_the_next_one_is_computed(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve()
     server.reference.failures.append(RuntimeError("out of paper"))
     server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
@@ -88,7 +88,7 @@ def test_a_failed_job_says_why_and_the_next_one_is_computed(serve: Serve, embedd
     assert server.ask("GET", "/v1/jobs/job-1?wait_s=20").status_code == 200
 
 
-def test_an_ending_server_finishes_what_it_computes_and_begins_nothing(serve: Serve, embedded: Reference) -> None:
+def test_an_ending_server_finishes_what_it_computes_and_begins_nothing(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve()
     server.reference.open.clear()
     for id in ("job-1", "job-2"):
@@ -112,7 +112,7 @@ def test_an_ending_server_finishes_what_it_computes_and_begins_nothing(serve: Se
     assert statuses == {"job-1": 200, "job-2": 404} and server.reference.count == 1
 
 
-def test_a_token_is_asked_for_everywhere_but_at_the_health_check(serve: Serve, embedded: Reference) -> None:
+def test_a_token_is_asked_for_everywhere_but_at_the_health_check(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(token=TOKEN, compat=True)
     calls = [("GET", "/v1/model"), ("POST", "/v1/jobs"), ("GET", "/v1/jobs/a"), ("DELETE", "/v1/jobs/a")]
     for method, path in [*calls, ("POST", "/upload"), ("GET", "/get")]:
@@ -142,22 +142,26 @@ def test_its_address_and_localhost_are_its_own(serve: Serve, host: str) -> None:
     assert serve().ask("GET", "/v1/model", Host=host).status_code == 200
 
 
-def test_what_exceeds_a_bound_is_refused(serve: Serve, embedded: Reference) -> None:
+def test_what_exceeds_a_bound_is_refused(serve: Serve, embedded: ReferenceScorer) -> None:
     frame = frame_of(embedded, "job-1", prompts=6)
-    for limits, status in ((Limits(body_bytes=512), 413), (Limits(sequences=7), 400), (Limits(tokens=10), 400)):
+    for limits, status in (
+        (ServerLimits(body_bytes=512), 413),
+        (ServerLimits(sequences=7), 400),
+        (ServerLimits(tokens=10), 400),
+    ):
         server = serve(limits)
         answer = server.ask("POST", "/v1/jobs", frame)
         assert answer.status_code == status and answer.json()["error"]
         assert server.reference.count == 0
 
 
-def test_the_context_of_the_model_bounds_what_is_taken(serve: Serve, embedded: Reference) -> None:
-    told = serve(Limits(tokens=1 << 20)).ask("GET", "/v1/model").json()
+def test_the_context_of_the_model_bounds_what_is_taken(serve: Serve, embedded: ReferenceScorer) -> None:
+    told = serve(ServerLimits(tokens=1 << 20)).ask("GET", "/v1/model").json()
     assert told["tokens_max"] == embedded.frozen.context
 
 
 def test_a_body_of_no_length_is_bounded_too(serve: Serve) -> None:
-    server = serve(Limits(body_bytes=1 << 16))
+    server = serve(ServerLimits(body_bytes=1 << 16))
     place = urlsplit(server.url)
     with socket.create_connection((place.hostname, place.port), timeout=CALL_S) as connection:
         connection.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -165,7 +169,7 @@ def test_a_body_of_no_length_is_bounded_too(serve: Serve) -> None:
         assert b" 413 " in connection.recv(1024)
 
 
-def test_tokens_that_the_model_does_not_know_are_refused(serve: Serve, embedded: Reference) -> None:
+def test_tokens_that_the_model_does_not_know_are_refused(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve()
     frame = bytearray(frame_of(embedded, "job-1"))
     assert server.ask("POST", "/v1/jobs", bytes(frame)).status_code == 202
@@ -175,7 +179,7 @@ def test_tokens_that_the_model_does_not_know_are_refused(serve: Serve, embedded:
     assert answer.status_code == 400 and "not below" in answer.json()["error"]
 
 
-def test_a_job_for_another_model_is_refused(serve: Serve, embedded: Reference) -> None:
+def test_a_job_for_another_model_is_refused(serve: Serve, embedded: ReferenceScorer) -> None:
     answer = serve().ask("POST", "/v1/jobs", frame_of(embedded, "job-1", model="0" * 64))
     assert answer.status_code == 409 and answer.json()["model"] == embedded.digest
 
@@ -198,13 +202,13 @@ def test_what_is_not_there_is_told_as_json(serve: Serve, method: str, path: str,
 
 
 @pytest.mark.parametrize("wait", ["-1", "nan", "inf", "1e9", "x", "99999"])
-def test_a_wait_is_a_bounded_number(serve: Serve, embedded: Reference, wait: str) -> None:
+def test_a_wait_is_a_bounded_number(serve: Serve, embedded: ReferenceScorer, wait: str) -> None:
     server = serve()
     server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
     assert server.ask("GET", f"/v1/jobs/job-1?wait_s={wait}").status_code == 400
 
 
-def test_hostile_bytes_get_an_answer_and_do_no_harm(serve: Serve, embedded: Reference) -> None:
+def test_hostile_bytes_get_an_answer_and_do_no_harm(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(compat=True)
     whole = frame_of(embedded, "job-1")
 

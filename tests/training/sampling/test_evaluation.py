@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.engine import Engine
+from swarmd.training.engine import TrainingEngine
 from swarmd.training.sampling.generation import Sampling
 
 
@@ -27,7 +27,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 def test_as_many_are_drawn_together_as_completions_in_a_step(
-    make_engine: Callable[..., Engine], drawn: list[list[int]]
+    make_engine: Callable[..., TrainingEngine], drawn: list[list[int]]
 ) -> None:
     engine = make_engine(questions=3, generations=2, held_out_questions=16)
     assert engine._measure(Cancellation()) is not None
@@ -35,7 +35,9 @@ def test_as_many_are_drawn_together_as_completions_in_a_step(
     assert sum(map(len, drawn)) == 16 * len(engine._plan.tasks)
 
 
-def test_questions_that_are_too_long_are_not_asked(make_engine: Callable[..., Engine], drawn: list[list[int]]) -> None:
+def test_questions_that_are_too_long_are_not_asked(
+    make_engine: Callable[..., TrainingEngine], drawn: list[list[int]]
+) -> None:
     whole = make_engine("whole", held_out_questions=16)
     whole._measure(Cancellation())
     lengths = sorted(length for batch in drawn for length in batch)

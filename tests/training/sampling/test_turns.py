@@ -16,7 +16,7 @@ from swarmd.swarms.gym.digit_plan import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Place, Question
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.sampling.turns import Limits, Turns
+from swarmd.training.sampling.turns import SamplingLimits, Turns
 
 PLACE = Place("a", 0, 0)
 PAUSED = "<program>\n```python\nimport signal\nsignal.pause()  # {}\n```\n</program>"
@@ -52,7 +52,7 @@ class Texts:
 
 def ask(plan: Any, policy: Policy, sampler: Any, texts: int, tokens_max: int, cancellation: Cancellation) -> list[Any]:
     question: Question = next(plan.draw(PLACE, NO_MATERIAL))
-    turns = Turns(plan, policy, sampler, Limits(tokens_max, 1.0))
+    turns = Turns(plan, policy, sampler, SamplingLimits(tokens_max, 1.0))
     return turns.complete([question], [[1, 2]], texts, torch.Generator(), cancellation)
 
 

@@ -23,7 +23,7 @@ from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.source import EMBEDDED_DIR
 from swarmd.training.sampling.vllm_sampler import Generation, VllmSampler, make_generation
-from tests.training.conftest import DataPaths, Engine, make_config, make_plan, order
+from tests.training.conftest import DataPaths, TrainingEngine, make_config, make_plan, order
 from tests.training.vllm_double.server import Server
 
 
@@ -41,7 +41,7 @@ class OnCuda:
         return getattr(self._accelerator, name)
 
 
-def agree(engine: Engine, served: Any) -> bool:
+def agree(engine: TrainingEngine, served: Any) -> bool:
     """Whether vLLM has the weights of the trainer."""
     model = engine.policy.model
     own = merged_weights(model) if engine.policy.numbers.adapters else model.named_parameters()
@@ -49,7 +49,9 @@ def agree(engine: Engine, served: Any) -> bool:
     return all(torch.equal(theirs[name], weight.detach()) for name, weight in own)
 
 
-def draw_once(sampler: VllmSampler, engine: Engine, cancellation: Cancellation, **settings: Any) -> list[list[int]]:
+def draw_once(
+    sampler: VllmSampler, engine: TrainingEngine, cancellation: Cancellation, **settings: Any
+) -> list[list[int]]:
     generator = torch.Generator().manual_seed(1)
     return sampler.sample([[5, 6, 7], [8, 9]], 3, 6, 1.0, generator, cancellation, **settings)
 
@@ -74,7 +76,7 @@ def main(mode: str, directory: Path, rank: int) -> dict[str, Any]:
     server = Server(str(EMBEDDED_DIR)) if mode == "server" else None
     vllm = VllmConfig(mode=mode, url=server.url if server else "", memory_share=0.5)  # type: ignore[arg-type]
     config = make_config(learning_rate=3e-3, lora=LoraConfig(rank=rank))
-    engine = Engine(config, DataPaths(directory), "a", make_plan(config.swarm))
+    engine = TrainingEngine(config, DataPaths(directory), "a", make_plan(config.swarm))
     if server:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
@@ -109,7 +111,7 @@ def main(mode: str, directory: Path, rank: int) -> dict[str, Any]:
     return result
 
 
-def try_faults(server: Server, sampler: VllmSampler, engine: Engine) -> dict[str, Any]:
+def try_faults(server: Server, sampler: VllmSampler, engine: TrainingEngine) -> dict[str, Any]:
     told = {}
     for fault in ("error", "short", "foreign"):
         server.fault = fault

@@ -10,7 +10,7 @@ import pytest
 
 from swarmd.errors import ConfigError
 from swarmd.http_server import Address
-from swarmd.web.http.guard import Doors, host_of, known_hosts
+from swarmd.web.http.guard import AccessRules, host_of, known_hosts
 from swarmd.web.http.login import ADDRESSES_MAX, COOKIE, FAILURES_MAX, Login, safe_path
 from swarmd.web.http.origins import origin_of
 from tests.web.serving import FOLLOWER, LOCAL, Served, copy_of, served
@@ -34,14 +34,16 @@ CLOSED = (
 @pytest.fixture(scope="module")
 def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Without a token."""
-    with served(copy_of(FOLLOWER, tmp_path_factory.mktemp("open")), Doors(LOCAL, hosts=("dash.example",))) as server:
+    with served(
+        copy_of(FOLLOWER, tmp_path_factory.mktemp("open")), AccessRules(LOCAL, hosts=("dash.example",))
+    ) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def closed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """With a token."""
-    with served(copy_of(FOLLOWER, tmp_path_factory.mktemp("closed")), Doors(LOCAL, TOKEN)) as server:
+    with served(copy_of(FOLLOWER, tmp_path_factory.mktemp("closed")), AccessRules(LOCAL, TOKEN)) as server:
         yield server
 
 
@@ -84,9 +86,9 @@ def test_a_request_without_a_host_or_with_two_is_refused(open_server: Served) ->
 
 
 def test_a_server_of_all_addresses_goes_by_loopback_names_and_the_address_it_was_reached_at() -> None:
-    everywhere = known_hosts(Doors(Address("0.0.0.0", 8800), TOKEN))
+    everywhere = known_hosts(AccessRules(Address("0.0.0.0", 8800), TOKEN))
     assert {"localhost", "127.0.0.1", "[::1]"} <= set(everywhere)
-    elsewhere = known_hosts(Doors(Address("192.0.2.7", 8800), TOKEN, ("Node.Example:443",)))
+    elsewhere = known_hosts(AccessRules(Address("192.0.2.7", 8800), TOKEN, ("Node.Example:443",)))
     assert set(elsewhere) == {"192.0.2.7", "node.example"}
     assert host_of("[fe80::1]:80") == "[fe80::1]" and host_of("[fe80::1]") == "[fe80::1]"
 
@@ -201,7 +203,7 @@ def test_pages_are_served_to_anybody(closed_server: Served, path: str) -> None:
 
 
 def test_a_browser_comes_in_by_the_form(tmp_path: Path) -> None:
-    with served(copy_of(FOLLOWER, tmp_path), Doors(LOCAL, TOKEN)) as server:
+    with served(copy_of(FOLLOWER, tmp_path), AccessRules(LOCAL, TOKEN)) as server:
         wrong = server.client.post("/login", data={"token": "wrong", "next": "/node"})
         assert (wrong.status_code, wrong.headers["location"]) == (303, "/login?failed=1&next=%2Fnode")
         assert "set-cookie" not in wrong.headers
@@ -213,7 +215,7 @@ def test_a_browser_comes_in_by_the_form(tmp_path: Path) -> None:
 
 
 def test_wrong_tokens_are_counted_and_the_right_one_comes_in_all_the_same(tmp_path: Path) -> None:
-    with served(copy_of(FOLLOWER, tmp_path), Doors(LOCAL, TOKEN)) as server:
+    with served(copy_of(FOLLOWER, tmp_path), AccessRules(LOCAL, TOKEN)) as server:
         for _ in range(FAILURES_MAX):
             assert server.client.post("/login", data={"token": "wrong"}).status_code == 303
         answer = server.client.post("/login", data={"token": "wrong"})
@@ -224,7 +226,7 @@ def test_wrong_tokens_are_counted_and_the_right_one_comes_in_all_the_same(tmp_pa
 
 
 def test_wrong_tokens_of_one_address_are_no_matter_of_another(tmp_path: Path) -> None:
-    with served(copy_of(FOLLOWER, tmp_path), Doors(LOCAL, TOKEN)) as server:
+    with served(copy_of(FOLLOWER, tmp_path), AccessRules(LOCAL, TOKEN)) as server:
         for _ in range(FAILURES_MAX + 1):
             answer = server.client.post("/login", data={"token": "wrong"})
         assert answer.status_code == 429

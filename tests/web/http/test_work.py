@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from swarmd.errors import NotFoundError
 from swarmd.web.http.origins import asker
-from swarmd.web.http.work import WAITING_MAX, WAITING_OF_ONE_MAX, Busy, Work
+from swarmd.web.http.work import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool
 
 
 class Held:
@@ -26,9 +26,9 @@ class Held:
         return number
 
 
-def run(check: Callable[[Work, Held], Awaitable[None]], bounded: bool = True) -> None:
+def run(check: Callable[[WorkPool, Held], Awaitable[None]], bounded: bool = True) -> None:
     async def whole() -> None:
-        work, held = Work("test", 2, bounded), Held()
+        work, held = WorkPool("test", 2, bounded), Held()
         try:
             await check(work, held)
         finally:
@@ -39,7 +39,7 @@ def run(check: Callable[[Work, Held], Awaitable[None]], bounded: bool = True) ->
 
 
 def test_the_same_question_is_worked_on_once() -> None:
-    async def check(work: Work, held: Held) -> None:
+    async def check(work: WorkPool, held: Held) -> None:
         asked = [asyncio.ensure_future(work.do(held, 7)) for _ in range(100)]
         failing = [asyncio.ensure_future(work.do(held, -1)) for _ in range(3)]
         await asyncio.sleep(0)
@@ -53,7 +53,7 @@ def test_the_same_question_is_worked_on_once() -> None:
 
 
 def test_who_leaves_does_not_end_it_for_others() -> None:
-    async def check(work: Work, held: Held) -> None:
+    async def check(work: WorkPool, held: Held) -> None:
         leaving, staying = (asyncio.ensure_future(work.do(held, 1)) for _ in range(2))
         await asyncio.sleep(0)
         leaving.cancel()
@@ -64,7 +64,7 @@ def test_who_leaves_does_not_end_it_for_others() -> None:
 
 
 def test_one_address_may_ask_for_so_much_and_all_together_for_more() -> None:
-    async def check(work: Work, held: Held) -> None:
+    async def check(work: WorkPool, held: Held) -> None:
         waiting = []
 
         async def refused(origin: str, number: int) -> bool:
@@ -72,7 +72,7 @@ def test_one_address_may_ask_for_so_much_and_all_together_for_more() -> None:
             task = asyncio.ensure_future(work.do(held, number))
             waiting.append(task)
             await asyncio.sleep(0)
-            return task.done() and isinstance(task.exception(), Busy)
+            return task.done() and isinstance(task.exception(), WorkBusy)
 
         refusals = [await refused("a", number) for number in range(WAITING_OF_ONE_MAX + 3)]
         assert refusals == [False] * WAITING_OF_ONE_MAX + [True] * 3
@@ -88,7 +88,7 @@ def test_one_address_may_ask_for_so_much_and_all_together_for_more() -> None:
 
 
 def test_what_is_not_bounded_is_shared_all_the_same() -> None:
-    async def check(work: Work, held: Held) -> None:
+    async def check(work: WorkPool, held: Held) -> None:
         asked = [asyncio.ensure_future(work.do(held, number % 40)) for number in range(200)]
         await asyncio.sleep(0)
         held.over.set()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from swarmd.core.state import State
 from swarmd.observe.status import Status, status_of
-from swarmd.web.notifications.health_changes import START_S, Edges, Note, span
+from swarmd.web.notifications.health_changes import START_S, HealthChanges, HealthMessage, span
 from tests.observe.test_onchain import STATE as ON_CHAIN
 from tests.observe.test_onchain import paying, told
 from tests.observe.test_status import LIVE, LOG, NOW, STATE
@@ -27,9 +27,11 @@ ILL = replace(WELL, network=replace(WELL.network, healthy=False, reason="no peer
 BOTH = replace(ILL, training=replace(WELL.training, healthy=False, reason="loading the model"))
 
 
-def watch(history: Iterable[tuple[float, Status]], edges: Edges | None = None) -> list[tuple[float, Note]]:
+def watch(
+    history: Iterable[tuple[float, Status]], edges: HealthChanges | None = None
+) -> list[tuple[float, HealthMessage]]:
     """Live through the history, (seconds, how it is meanwhile) after one another; what was told, and when."""
-    edges, now, told = edges or Edges(AFTER_S, QUIET_S), 0.0, []
+    edges, now, told = edges or HealthChanges(AFTER_S, QUIET_S), 0.0, []
     for lasts_s, status in history:
         end = now + lasts_s
         while now < end:
@@ -38,7 +40,7 @@ def watch(history: Iterable[tuple[float, Status]], edges: Edges | None = None) -
     return told
 
 
-def said(told: list[tuple[float, Note]]) -> list[tuple[str, bool]]:
+def said(told: list[tuple[float, HealthMessage]]) -> list[tuple[str, bool]]:
     return [(note.layer, note.well) for _, note in told]
 
 

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry.metrics import Metrics
-from swarmd.web.notifications.health_changes import Edges, Note
-from swarmd.web.notifications.memory import Memory
-from swarmd.web.notifications.notify import Notifier
+from swarmd.web.notifications.health_changes import HealthChanges, HealthMessage
+from swarmd.web.notifications.memory import NotifierState
+from swarmd.web.notifications.notify import HealthNotifier
 from tests.web.notifications.test_health_changes import DEAD, ILL, WELL
 
 
@@ -20,12 +20,12 @@ class Beside:
 
     def __init__(self, directory: Path, clock: list[float]) -> None:
         self.clock = clock
-        self.memory = Memory(directory)
-        self.notifier = Notifier(Edges(60, 900), [], Metrics(), self.memory, lambda: clock[0])
+        self.memory = NotifierState(directory)
+        self.notifier = HealthNotifier(HealthChanges(60, 900), [], Metrics(), self.memory, lambda: clock[0])
 
-    def live(self, status: Status, lasts_s: float) -> list[Note]:
+    def live(self, status: Status, lasts_s: float) -> list[HealthMessage]:
         end = self.clock[0] + lasts_s
-        notes: list[Note] = []
+        notes: list[HealthMessage] = []
         while self.clock[0] < end:
             notes += self.notifier.look(status)
             self.clock[0] += 5
@@ -34,7 +34,7 @@ class Beside:
 
 def test_a_crash_loop_is_told_once_by_all_processes_together(tmp_path: Path) -> None:
     clock = [1000.0]
-    notes: list[Note] = []
+    notes: list[HealthMessage] = []
     for life in range(30):
         beside = Beside(tmp_path / "run", clock)
         running = replace(WELL, process=replace(WELL.process, run=f"r{life}"))

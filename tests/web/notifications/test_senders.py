@@ -19,14 +19,14 @@ from swarmd.config import NotifyConfig
 from swarmd.errors import ConfigError, NotifyFailed
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry.metrics import Metrics
-from swarmd.web.notifications.health_changes import Edges, Note
-from swarmd.web.notifications.notify import QUEUED_MAX, Notifier, notifier_of
-from swarmd.web.notifications.senders import Program, Telegram, Webhook, senders_of
+from swarmd.web.notifications.health_changes import HealthChanges, HealthMessage
+from swarmd.web.notifications.notify import QUEUED_MAX, HealthNotifier, notifier_of
+from swarmd.web.notifications.senders import ProgramSender, TelegramSender, WebhookSender, senders_of
 from tests.observe.counting import read
 from tests.web.notifications.test_health_changes import DEAD, ILL, STOPPED, WELL
 
 SECRET = "T0K3N-9f8a7b6c5d4e3f2a1b0c"
-NOTE = Note("alpha", "peer", "test", "network", False, "no peer", 60.0, 2, 1000.0, "alpha: network: no peer ✓")
+NOTE = HealthMessage("alpha", "peer", "test", "network", False, "no peer", 60.0, 2, 1000.0, "alpha: network: no peer ✓")
 
 
 class Receiver(ThreadingHTTPServer):
@@ -98,7 +98,7 @@ def private(path: Path, text: str) -> Path:
 
 def test_a_webhook_gets_the_note_as_json() -> None:
     with receiving(204) as server:
-        asyncio.run(Webhook(f"{server.url}/hook/{SECRET}").send(NOTE))
+        asyncio.run(WebhookSender(f"{server.url}/hook/{SECRET}").send(NOTE))
     path, body = server.posted[0]
     assert path == f"/hook/{SECRET}"
     assert body["text"] == body["content"] == NOTE.text
@@ -108,14 +108,14 @@ def test_a_webhook_gets_the_note_as_json() -> None:
 def test_a_webhook_is_tried_again_where_that_may_help() -> None:
     pauses = Pauses()
     with receiving(503, 429, 200) as server:
-        asyncio.run(Webhook(server.url, pauses).send(NOTE))
+        asyncio.run(WebhookSender(server.url, pauses).send(NOTE))
     assert len(server.posted) == 3 and pauses.waited == [2.0, 8.0]
 
 
 def test_a_webhook_that_never_takes_it_fails_after_three_tries_and_shows_no_secret() -> None:
     pauses = Pauses()
     with receiving(500) as server, pytest.raises(NotifyFailed) as caught:
-        asyncio.run(Webhook(f"{server.url}/hook/{SECRET}?key={SECRET}", pauses).send(NOTE))
+        asyncio.run(WebhookSender(f"{server.url}/hook/{SECRET}?key={SECRET}", pauses).send(NOTE))
     assert len(server.posted) == 3
     assert SECRET not in str(caught.value), "though the server repeats it"
     assert "status 500" in str(caught.value) and f"127.0.0.1:{server.server_port}" in str(caught.value)
@@ -124,14 +124,14 @@ def test_a_webhook_that_never_takes_it_fails_after_three_tries_and_shows_no_secr
 @pytest.mark.parametrize("status", [301, 400, 401, 404])
 def test_a_plain_no_is_not_tried_again_and_no_redirect_followed(status: int) -> None:
     with receiving(status) as server, pytest.raises(NotifyFailed, match=f"status {status}") as caught:
-        asyncio.run(Webhook(server.url, Pauses()).send(NOTE))
+        asyncio.run(WebhookSender(server.url, Pauses()).send(NOTE))
     assert len(server.posted) == 1 and len(str(caught.value)) < 400
 
 
 def test_a_server_that_does_not_answer_costs_a_bounded_time() -> None:
     pauses, began = Pauses(), time.monotonic()
     with receiving(200, silent_s=30) as server, pytest.raises(NotifyFailed, match=r"no answer within 0\.2 s"):
-        asyncio.run(Webhook(server.url, pauses, try_s=0.2).send(NOTE))
+        asyncio.run(WebhookSender(server.url, pauses, try_s=0.2).send(NOTE))
     assert time.monotonic() - began < 20
 
 
@@ -139,17 +139,17 @@ def test_nobody_there_is_a_failure() -> None:
     with receiving(200) as server:
         gone = server.url
     with pytest.raises(NotifyFailed, match="did not take the message"):
-        asyncio.run(Webhook(gone, Pauses()).send(NOTE))
+        asyncio.run(WebhookSender(gone, Pauses()).send(NOTE))
 
 
 def test_telegram_gets_plain_text_and_errors_do_not_show_the_token() -> None:
     with receiving(200) as server:
-        asyncio.run(Telegram(SECRET, "42", server.url).send(NOTE))
+        asyncio.run(TelegramSender(SECRET, "42", server.url).send(NOTE))
     path, body = server.posted[0]
     assert path == f"/bot{SECRET}/sendMessage"
     assert body == {"chat_id": "42", "text": NOTE.text, "disable_web_page_preview": True}
     with receiving(401) as server, pytest.raises(NotifyFailed) as caught:
-        asyncio.run(Telegram(SECRET, "42", server.url, Pauses()).send(NOTE))
+        asyncio.run(TelegramSender(SECRET, "42", server.url, Pauses()).send(NOTE))
     assert SECRET not in str(caught.value) and "status 401" in str(caught.value)
 
 
@@ -169,7 +169,7 @@ def test_a_program_gets_the_message_on_its_stdin_and_no_secret_of_ours(
         tmp_path / "take.py",
         f"open({str(tmp_path / 'got')!r}, 'w').write(sys.stdin.read() + repr(dict(os.environ)))",
     )
-    asyncio.run(Program(argv).send(NOTE))
+    asyncio.run(ProgramSender(argv).send(NOTE))
     got = (tmp_path / "got").read_text()
     assert got.startswith(NOTE.text + "\n")
     assert "'SWARMD_NOTE_LAYER': 'network'" in got and "'SWARMD_NOTE_STATE': 'unwell'" in got
@@ -179,13 +179,13 @@ def test_a_program_gets_the_message_on_its_stdin_and_no_secret_of_ours(
 def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
     argv = script(tmp_path / "fail.py", "sys.stderr.write('a' * 9000 + ' the mail server is away'); sys.exit(3)")
     with pytest.raises(NotifyFailed, match=r"status 3: a+ the mail server is away") as caught:
-        asyncio.run(Program(argv).send(NOTE))
+        asyncio.run(ProgramSender(argv).send(NOTE))
     assert len(str(caught.value)) < 600
 
 
 def test_a_program_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(NotifyFailed, match="cannot be run"):
-        asyncio.run(Program((str(tmp_path / "none"),)).send(NOTE))
+        asyncio.run(ProgramSender((str(tmp_path / "none"),)).send(NOTE))
 
 
 def test_a_program_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_program_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> 
         f"subprocess.Popen([sys.executable, '-c', 'import sys; ' + {child!r}, {str(tmp_path / 'pid')!r}]).wait()",
     )
     with pytest.raises(NotifyFailed, match="took more than 5 s, killed"):
-        asyncio.run(Program(argv, run_s=5).send(NOTE))
+        asyncio.run(ProgramSender(argv, run_s=5).send(NOTE))
     pid = int((tmp_path / "pid").read_text())
     assert not alive(pid), "within the wait for the program, its child is gone too"
 
@@ -203,7 +203,7 @@ def test_a_program_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> 
 def test_what_a_program_leaves_behind_is_killed_and_not_waited_for(tmp_path: Path) -> None:
     argv = script(tmp_path / "leave.py", "subprocess.Popen(['sleep', '600'])")
     began = time.monotonic()
-    asyncio.run(Program(argv).send(NOTE))
+    asyncio.run(ProgramSender(argv).send(NOTE))
     assert time.monotonic() - began < 25, "it holds stderr open, and is no reason to wait"
 
 
@@ -271,9 +271,9 @@ class Slow:
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.enough = asyncio.Event()
-        self.sent: list[Note] = []
+        self.sent: list[HealthMessage] = []
 
-    async def send(self, note: Note) -> None:
+    async def send(self, note: HealthMessage) -> None:
         await self.go.wait()
         self.sent.append(note)
         if len(self.sent) >= QUEUED_MAX:
@@ -285,7 +285,7 @@ class Broken:
 
     name = "command"
 
-    async def send(self, note: Note) -> None:
+    async def send(self, note: HealthMessage) -> None:
         raise ZeroDivisionError
 
 
@@ -294,7 +294,9 @@ def test_the_task_tells_of_a_dead_daemon_by_every_way_whatever_the_others_do(tmp
 
     async def live(url: str) -> None:
         status = WELL
-        notifier = Notifier(Edges(60, 900), [Slow(), Broken(), Webhook(url)], metrics, clock=lambda: now[0])
+        notifier = HealthNotifier(
+            HealthChanges(60, 900), [Slow(), Broken(), WebhookSender(url)], metrics, clock=lambda: now[0]
+        )
         task = asyncio.create_task(notifier.run(lambda: status, 0.01))
         async with asyncio.timeout(60):
             while not count("webhook", "done"):
@@ -315,7 +317,7 @@ def test_the_task_tells_of_a_dead_daemon_by_every_way_whatever_the_others_do(tmp
 
 def test_an_orderly_stop_is_told_before_this_process_ends(tmp_path: Path) -> None:
     async def live(url: str, last: Status) -> None:
-        notifier = Notifier(Edges(60, 900), [Webhook(url)], Metrics())
+        notifier = HealthNotifier(HealthChanges(60, 900), [WebhookSender(url)], Metrics())
 
         async def end() -> Status:
             return last
@@ -339,7 +341,9 @@ def test_a_stop_with_a_server_that_is_silent_costs_little(caplog: pytest.LogCapt
         async def end() -> Status:
             return STOPPED
 
-        task = asyncio.create_task(Notifier(Edges(60, 900), [Webhook(url)], Metrics()).run(lambda: WELL, 0.01, end))
+        task = asyncio.create_task(
+            HealthNotifier(HealthChanges(60, 900), [WebhookSender(url)], Metrics()).run(lambda: WELL, 0.01, end)
+        )
         await asyncio.sleep(0.05)
         task.cancel()
         await asyncio.wait([task], timeout=30)
@@ -357,9 +361,9 @@ class Hanging:
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
-        self.sent: list[Note] = []
+        self.sent: list[HealthMessage] = []
 
-    async def send(self, note: Note) -> None:
+    async def send(self, note: HealthMessage) -> None:
         if not self.begun.is_set():
             self.begun.set()
             await asyncio.Event().wait()
@@ -367,9 +371,9 @@ class Hanging:
 
 
 def test_a_note_that_is_on_its_way_at_the_end_is_sent_again() -> None:
-    async def live() -> list[Note]:
+    async def live() -> list[HealthMessage]:
         hanging, now = Hanging(), [0.0]
-        notifier = Notifier(Edges(0, 900), [hanging], Metrics(), clock=lambda: now[0])
+        notifier = HealthNotifier(HealthChanges(0, 900), [hanging], Metrics(), clock=lambda: now[0])
 
         async def end() -> Status:
             return STOPPED
@@ -390,7 +394,7 @@ def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:
 
     async def live() -> Slow:
         slow = Slow()
-        notifier = Notifier(Edges(1, 1), [slow], metrics, clock=lambda: now[0])
+        notifier = HealthNotifier(HealthChanges(1, 1), [slow], metrics, clock=lambda: now[0])
         task = asyncio.create_task(notifier.run(lambda: None, 0.01))
         for _ in range(2 * QUEUED_MAX):
             for status in (ILL, ILL, WELL, WELL):

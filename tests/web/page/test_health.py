@@ -16,8 +16,8 @@ from swarmd.core.values import day_of
 from swarmd.gas import COIN_WEI
 from swarmd.observe.live import Live, WorkerLive
 from swarmd.observe.status import LogStatus, Status, status_of
-from swarmd.web.views.ledger import Ledger
-from swarmd.web.views.swarm import Circumstances, swarm_view
+from swarmd.web.views.ledger import PeerLedger
+from swarmd.web.views.swarm import ViewContext, swarm_view
 from swarmd.worker.messages import Progress
 from tests.core.story import Story, chain_settings, settings
 from tests.web.page.conftest import Watched
@@ -122,15 +122,15 @@ def test_the_swarms_page_says_that_its_node_is_cut_off(crowded: str, tab: Tab) -
     node = Story(settings())
     node.join()
     node.tell(LinkUp(4, (), UNHEARD))
-    view = swarm_view(node.state, Ledger(), Circumstances("digits", "", 5.0, 0, ()), 10)
+    view = swarm_view(node.state, PeerLedger(), ViewContext("digits", "", 5.0, 0, ()), 10)
     with saying(tab(crowded).page, "/", view) as page:
         expect(page.locator("#notes-list")).to_contain_text(f"This node is isolated: {UNHEARD}. What is shown may be")
     node.tell(LinkUp(4))
     assert not any("isolated" in note for note in swarm_view(node.state, *_around(), 10).notes)
 
 
-def _around() -> tuple[Ledger, Circumstances]:
-    return Ledger(), Circumstances("digits", "", 5.0, 0, ())
+def _around() -> tuple[PeerLedger, ViewContext]:
+    return PeerLedger(), ViewContext("digits", "", 5.0, 0, ())
 
 
 def all_at_once() -> Status:

@@ -18,8 +18,8 @@ from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.web.shapes import EventPage, Moment
 from swarmd.web.views import history as history_module
 from swarmd.web.views import tail as tail_module
-from swarmd.web.views.history import History
-from swarmd.web.views.log_cursor import Gone, Place, begin_of, commits_at
+from swarmd.web.views.history import LogHistory
+from swarmd.web.views.log_cursor import Cursor, Gone, begin_of, commits_at
 from swarmd.web.views.tail import LogTail
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
@@ -27,9 +27,9 @@ from tests.observe.counting import samples_of
 from tests.web.serving import CHAIN, COORDINATOR, copy_of, served, until
 
 
-def filled(events: Path) -> History:
+def filled(events: Path) -> LogHistory:
     """A history that has read a log."""
-    history = History(events)
+    history = LogHistory(events)
     history.begin(oldest_base(events))
     for commit, end in commits_at(events, None, history.next_seq):
         if commit.end_seq > history.next_seq:
@@ -106,7 +106,7 @@ def test_without_room_for_keyframes_folds_begin_further_back(monkeypatch: pytest
 def test_a_place_that_is_gone_is_found_again_by_number(tmp_path: Path) -> None:
     events = CHAIN / "events"
     commits = list(commits_at(events, None, 0))
-    nowhere = Place(100, tmp_path / "none.seg", 12)
+    nowhere = Cursor(100, tmp_path / "none.seg", 12)
     found = [commit for commit, _ in commits_at(events, nowhere, 100) if commit.end_seq > 100]
     assert found == [commit for commit, _ in commits if commit.end_seq > 100]
 

@@ -12,10 +12,10 @@ from swarmd.core.state import State
 from swarmd.eventlog.fold import Base
 from swarmd.observe.narrative.story import Story as Told
 from swarmd.web.views import stories as stories_module
-from swarmd.web.views.history import History
+from swarmd.web.views.history import LogHistory
 from swarmd.web.views.log_cursor import commits_at
 from swarmd.web.views.overview import Timeline
-from swarmd.web.views.stages import Stages
+from swarmd.web.views.stages import StageFollower
 from swarmd.web.views.stories import Stories
 from tests.core.story import Story, announced, gathered, settings, trained
 from tests.eventlog.making import open_log, write_story
@@ -27,9 +27,9 @@ class Reader:
     """The page's books on a log."""
 
     def __init__(self, directory: Path) -> None:
-        stages, timeline = Stages(), Timeline()
+        stages, timeline = StageFollower(), Timeline()
         self._events = directory / "events"
-        self._history = History(self._events, (stages, timeline))
+        self._history = LogHistory(self._events, (stages, timeline))
         self._history.begin(Base())
         self._stories = Stories(self._history, stages, timeline)
         self.read()
