@@ -144,7 +144,7 @@ class Swarm:
         while True:
             version = self._observed.changes.version
             yield await self.view()
-            await self._observed.changes.beyond(version)
+            await self._observed.changes.newer_than(version)
 
     async def curves(self, peers: Sequence[str] = ()) -> Curves:
         """Rewards of these peers in time, or of the first ten."""

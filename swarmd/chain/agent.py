@@ -61,7 +61,7 @@ class ChainAgent:
 
     def _watch(self, order: WatchChain) -> None:
         if self._budget is not None:
-            self._budget.take_up(order.spent_day, int(order.spent_wei))
+            self._budget.restore(order.spent_day, int(order.spent_wei))
         if self._watching:
             self._watcher.say_again()
         else:

@@ -92,7 +92,7 @@ class MembershipReader:
                 await self._read(confirmed)
             if forgotten != self._forgotten:
                 raise NotThere("blocks were replaced while the allow-list was read")
-            self._tell(MembershipRead(open, () if open else tuple(sorted(self._allowed)[:PEERS_MAX])))
+            self._report(MembershipRead(open, () if open else tuple(sorted(self._allowed)[:PEERS_MAX])))
         self._changes = [number for number in self._changes if number > confirmed]
 
     async def _read(self, confirmed: int) -> None:
@@ -113,7 +113,7 @@ class MembershipReader:
         except ValueError as error:
             log.warning("a change of the allow-list in block %s is left out: %s", entry.block_number, error)
 
-    def _tell(self, read: MembershipRead) -> None:
+    def _report(self, read: MembershipRead) -> None:
         if len(self._allowed) > PEERS_MAX:
             log.warning("the allow-list has %d peers, the first %d count", len(self._allowed), PEERS_MAX)
         if read != self._told:

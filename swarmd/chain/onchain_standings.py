@@ -77,7 +77,7 @@ async def _read(rpc: Rpc, contract: str, from_block: int) -> OnchainStandings:
     async for span in blocks.spans(from_block, head.number):
         for number, entries in by_block(span.entries):
             logs = [log for entry in entries if (log := decode_entry(entry, rejected)) is not None]
-            standings.take(ChainBlock(BlockRef(number, entries[0].block_hash), tuple(logs)))
+            standings.apply(ChainBlock(BlockRef(number, entries[0].block_hash), tuple(logs)))
     whole = await _nothing_before(Ethereum(rpc), contract, from_block)
     differences = await compare(Ethereum(rpc), contract, standings, head.number) if whole else None
     if (await blocks.at(head.number)).hash != head.hash:

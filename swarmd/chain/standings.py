@@ -74,7 +74,7 @@ class ChainStandings:
         """Number of the latest block that stands, -1 for none."""
         return self._open[-1].block.number if self._open else self._sealed_to
 
-    def take(self, event: ChainBlock | ChainReorged) -> None:
+    def apply(self, event: ChainBlock | ChainReorged) -> None:
         """Add a block, or take back those above a fork.
 
         Raises:

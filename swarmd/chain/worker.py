@@ -66,7 +66,7 @@ class ChainService:
             outbox.observe,
             lambda: sender.account if sender else "",
         )
-        self.watcher.on_progress = throttled(self._tell)
+        self.watcher.on_progress = throttled(self._report)
         self._budget = sender.budget if sender is not None else None
         self._submitter = None if sender is None else self._make_submitter(chain, start.peer, sender)
         account = sender.account if sender is not None else ""
@@ -95,7 +95,7 @@ class ChainService:
             with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
                 await self.rpc.close()
 
-    def _tell(self, reach: Reach) -> None:
+    def _report(self, reach: Reach) -> None:
         figures = {
             "head": float(reach.head),
             "tip": float(reach.tip),

@@ -123,9 +123,9 @@ async def _read_lines(child: Child, lines: LineReader, done: anyio.Event) -> Non
     folder = LineFolder("web")
     while chunk := await child.read_stderr():
         for line in lines.feed(chunk):
-            folder.take(line.level, line.text, anyio.current_time())
+            folder.log(line.level, line.text, anyio.current_time())
     for line in lines.end():
-        folder.take(line.level, line.text, anyio.current_time())
+        folder.log(line.level, line.text, anyio.current_time())
     folder.flush()
     done.set()
 

@@ -68,20 +68,20 @@ class LineReader:
         *whole, rest = (self._rest + chunk.decode("utf-8", "replace")).replace("\r", "\n").split("\n")
         self._rest = rest[:LINE_CHARACTERS_MAX]
         for text in whole:
-            yield from self._take(text)
+            yield from self._add_line(text)
         self._dropped += len(rest) - len(self._rest)
 
     def end(self) -> Iterator[OutputLine]:
         """What is left when the output ends."""
         rest, self._rest = self._rest, ""
-        yield from self._take(rest)
+        yield from self._add_line(rest)
         yield from self._end_traceback()
 
     def tail(self) -> str:
         """The last lines, newest kept, within what a reason may take."""
         return "\n".join(self.last)[-REASON_CHARACTERS_MAX:]
 
-    def _take(self, text: str) -> Iterator[OutputLine]:
+    def _add_line(self, text: str) -> Iterator[OutputLine]:
         text = self._covered(self._bounded(_COLOUR.sub("", text).rstrip()))
         if not text:
             return

@@ -148,11 +148,11 @@ class WorkerProcess:
     async def _read_lines(self, child: Child) -> None:
         while chunk := await child.read_stderr():
             for line in self._lines.feed(chunk):
-                self._folder.take(line.level, line.text, anyio.current_time())
+                self._folder.log(line.level, line.text, anyio.current_time())
 
     def _flush_lines(self) -> None:
         for line in self._lines.end():
-            self._folder.take(line.level, line.text, anyio.current_time())
+            self._folder.log(line.level, line.text, anyio.current_time())
         self._folder.flush()
 
     async def _write(self, child: Child, first: Start) -> None:

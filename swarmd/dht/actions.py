@@ -36,7 +36,7 @@ class SignedActions:
         self._session = session
         self._members = Members(session)
         self._check = LeaderboardCheck(session)
-        self._clock = SwarmClock(session, LeaderboardFollower(session, self._check.take).reach)
+        self._clock = SwarmClock(session, LeaderboardFollower(session, self._check.compare).reach)
         stages = self._stages = Stages(session)
         self.by_command: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
             Register: self._members.register,

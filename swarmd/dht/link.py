@@ -49,7 +49,7 @@ class LinkReporter:
         """p2pd is lost or does not start; the same reason is told once."""
         event = LinkDown(reason)
         if self._told != event:
-            self._tell(event)
+            self._report(event)
 
     async def run(self) -> None:
         """Look and report until cancelled."""
@@ -68,9 +68,9 @@ class LinkReporter:
             if up is None or bool(why) != bool(up.isolated) or self._is_news(up.peers, peers, now):
                 addresses = await self._node.addresses()
                 if self._node.life is not None:
-                    self._tell(LinkUp(self._node.peers, addresses, why))
+                    self._report(LinkUp(self._node.peers, addresses, why))
         elif self._is_lonely(now):
-            self._tell(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
+            self._report(LinkDegraded("no peer answers; bootstrap and known peers are tried again and again"))
 
     def _is_news(self, told: int, peers: int, now: float) -> bool:
         """That the last peer is gone, or one is there again, is told soon: a coordinator goes by it."""
@@ -87,7 +87,7 @@ class LinkReporter:
         looked = self._rejoin.rounds > 0 and now - self._seen_at > CALM_S
         return looked and not isinstance(self._told, LinkDegraded)
 
-    def _tell(self, event: LinkUp | LinkDegraded | LinkDown) -> None:
+    def _report(self, event: LinkUp | LinkDegraded | LinkDown) -> None:
         now = anyio.current_time()
         if not isinstance(self._told, LinkUp):
             self._up_at = now

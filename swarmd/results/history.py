@@ -144,9 +144,9 @@ def make_history(
     """The history that these events tell, after the state before them. Raises NotFoundError where no node started."""
     gathering = _Gathering(state)
     for envelope in envelopes:
-        gathering.take(envelope)
+        gathering.apply(envelope)
     if trained is not None:
-        gathering.take(Envelope(gathering.seq + 1, gathering.at, trained))
+        gathering.apply(Envelope(gathering.seq + 1, gathering.at, trained))
     return gathering.history()
 
 
@@ -167,7 +167,7 @@ class _Gathering:
         self._restarts: list[Restart] = []
         self._pushes: list[ModelPushed] = []
 
-    def take(self, envelope: Envelope) -> None:
+    def apply(self, envelope: Envelope) -> None:
         self.seq, self.at, event = envelope.seq, envelope.at, envelope.event
         if self._first_seq < 0:
             self._first_seq = self.seq

@@ -156,7 +156,7 @@ class Pusher:
         if not self.is_due(trained):
             return
         if self.busy:
-            self._tell(
+            self._report(
                 trained.round, time.monotonic(), PushOutcome(error="the push of an earlier round is still going on")
             )
             return
@@ -164,7 +164,7 @@ class Pusher:
         try:
             order = self._prepare(trained, checkpoint)
         except Exception as error:
-            self._tell(trained.round, began, PushOutcome(error=f"{type(error).__name__}: {error}"))
+            self._report(trained.round, began, PushOutcome(error=f"{type(error).__name__}: {error}"))
             return
         self._thread = threading.Thread(target=self._follow, args=(order, began), name="hub-push", daemon=True)
         self._thread.start()
@@ -197,7 +197,7 @@ class Pusher:
             outcome = PushOutcome(error=f"{type(error).__name__}: {error}")
         shutil.rmtree(self._place, ignore_errors=True)
         hidden = outcome.error.replace(order.token, "[token]")
-        self._tell(order.trained.round, began, msgspec.structs.replace(outcome, error=hidden))
+        self._report(order.trained.round, began, msgspec.structs.replace(outcome, error=hidden))
 
     def _run(self, order: PushOrder) -> PushOutcome:
         pipe = subprocess.PIPE
@@ -216,7 +216,7 @@ class Pusher:
             return PushOutcome(error=f"the push's process ended with status {child.returncode}")
         return msgspec.json.decode(answer[:OUTCOME_BYTES_MAX], type=PushOutcome)
 
-    def _tell(self, round: int, began: float, outcome: PushOutcome) -> None:
+    def _report(self, round: int, began: float, outcome: PushOutcome) -> None:
         error = outcome.error[:ERROR_CHARS_MAX]
         seconds = time.monotonic() - began
         repo = repo_of(self._config, self._peer, self.base)

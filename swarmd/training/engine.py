@@ -249,7 +249,7 @@ class TrainingEngine:
     def _take_steps(self, stage: Stage, order: Train) -> None:
         """Train, and bring together what the ranks have generated."""
         memory = self._plan.read_memory()
-        self._trainer.tell_held = stage.aside.take
+        self._trainer.tell_held = stage.aside.add
         self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
         stage.end_steps()
         if self._ranks.size == 1:
@@ -268,7 +268,7 @@ class TrainingEngine:
         self, order: Train, cancellation: Cancellation, report: Figures, observe: Callable[[OutputsMade], None]
     ) -> StageTrained:
         if self._crew is not None:
-            self._crew.tell(order)
+            self._crew.start_stage(order)
         before = self._measure(cancellation) if self.steps == 0 else None
         stage, collected = self._open_stage(order, cancellation)
         self._stage = stage
@@ -302,7 +302,7 @@ class TrainingEngine:
             rejected=tuple(sorted(collected.rejected.items())),
             judged=judge_peers(self._plan, collected.judged),
             scored=keep_scored(stage, collected, self._plan, self._blobs),
-            set_aside=stage.aside.tell(self.policy.decode_completion),
+            set_aside=stage.aside.summarize(self.policy.decode_completion),
             backed=back_peers(self._plan, collected, self._recipe_completions),
         )
         self._report_scorers()

@@ -134,7 +134,7 @@ class TrainerService:
         first = self._engine.steps
         self._told_at = 0.0
         try:
-            event = self._engine.train(command, cancellation, self._tell, self._outbox.observe)
+            event = self._engine.train(command, cancellation, self._report, self._outbox.observe)
         except Cancelled:
             taken = max(self._engine.abandoned_steps - first, 0)
             return TrainingCancelled(command.id, command.round, command.stage, taken)
@@ -152,7 +152,7 @@ class TrainerService:
         self._rounds.add(command.round)
         return event
 
-    def _tell(self, done: int, total: int, figures: dict[str, float]) -> None:
+    def _report(self, done: int, total: int, figures: dict[str, float]) -> None:
         now = time.monotonic()
         if done == total or now - self._told_at >= PROGRESS_S:
             self._told_at = now

@@ -23,13 +23,13 @@ class ChangeSignal:
         self.version = 0
         self._changed = asyncio.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Something changed. Call it in the loop's thread."""
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def beyond(self, version: int) -> int:
+    async def newer_than(self, version: int) -> int:
         """Wait until the version is another one than this; the version then."""
         while self.version == version:
             await self._changed.wait()

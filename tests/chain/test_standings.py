@@ -91,11 +91,11 @@ def test_the_fold_is_the_naive_sum_of_the_blocks_that_stand(
             fork = max(max(chain) - dropped + 3, 0)
             depth = max(chain) - fork
             chain = {number: block for number, block in chain.items() if number <= fork}
-            fold.take(ChainReorged(BlockRef(fork, "0xf"), depth))
+            fold.apply(ChainReorged(BlockRef(fork, "0xf"), depth))
         number = max(chain, default=0) + gap
         chain[number] = ChainBlock(BlockRef(number, hex(next(hashes))), logs)
-        fold.take(chain[number])
-        fold.take(chain[max(chain)])  # told again after a restart
+        fold.apply(chain[number])
+        fold.apply(chain[max(chain)])  # told again after a restart
     assert fold.standings() == naive(chain)
     assert fold.standings(limit) == naive({number: block for number, block in chain.items() if number <= limit})
     assert fold.last == max(chain, default=-1)
@@ -105,7 +105,7 @@ def test_the_fold_is_the_naive_sum_of_the_blocks_that_stand(
 def test_a_block_in_the_place_of_another_drops_it_and_what_follows() -> None:
     fold = ChainStandings()
     for number, hash, reward in ((1, "0x1", "5"), (2, "0x2", "7"), (3, "0x3", "9"), (2, "0x22", "100")):
-        fold.take(ChainBlock(BlockRef(number, hash), (RewardLog(0, "0x", "0xA", "a", number, 0, reward),)))
+        fold.apply(ChainBlock(BlockRef(number, hash), (RewardLog(0, "0x", "0xA", "a", number, 0, reward),)))
     assert fold.standings()["a"].reward == 105
 
 
@@ -113,12 +113,12 @@ def test_old_blocks_are_sealed_and_a_reorganisation_below_them_is_refused(monkey
     monkeypatch.setattr(standings, "OPEN_BLOCKS_MAX", 3)
     fold = ChainStandings()
     for number in range(10):
-        fold.take(ChainBlock(BlockRef(number, hex(number)), (RewardLog(0, "0x", "0xA", "a", number, 0, "1"),)))
+        fold.apply(ChainBlock(BlockRef(number, hex(number)), (RewardLog(0, "0x", "0xA", "a", number, 0, "1"),)))
     assert fold.standings()["a"] == PeerStanding("a", "0xA", 10, 10, 10)
-    fold.take(ChainReorged(BlockRef(6, "0x6"), 3))
+    fold.apply(ChainReorged(BlockRef(6, "0x6"), 3))
     assert fold.standings()["a"] == PeerStanding("a", "0xA", 7, 7, 7)
     with pytest.raises(ChainError, match="too many to undo"):
-        fold.take(ChainReorged(BlockRef(5, "0x5"), 1))
+        fold.apply(ChainReorged(BlockRef(5, "0x5"), 1))
 
 
 def test_ranks_are_by_figure_and_ties_by_peer_id() -> None:

@@ -28,7 +28,9 @@ ROUNDS = 3  # times that everybody comes, each time forgotten since
 
 def test_a_flow_counts_all_together_whoever_it_has_forgotten() -> None:
     flow = Flow(PeerBounds(2, 10_000, 1000), burst_s=1.0, now=lambda: 0.0)
-    taken = sum(flow.take(RemotePeer(peer, f"{number}")) for _ in range(ROUNDS) for number, peer in enumerate(CROWD))
+    taken = sum(
+        flow.try_charge(RemotePeer(peer, f"{number}")) for _ in range(ROUNDS) for number, peer in enumerate(CROWD)
+    )
     assert taken == 1000 * (1 - RESERVE)
 
 
@@ -47,7 +49,7 @@ def test_a_crowd_from_one_address_makes_the_calls_of_one_address() -> None:
 def test_a_crowd_that_writes_its_records_anew_in_turn_has_no_fresh_burst_each_time() -> None:
     validator, began = Validator(RecordPolicy("swarm", ""), Rejections(time.monotonic)), time.monotonic()
     places = [f"{peer}/key" for peer in CROWD]
-    taken = sum(validator.rewrites_quota.take(place) for _ in range(100) for place in places)
+    taken = sum(validator.rewrites_quota.try_charge(place) for _ in range(100) for place in places)
     assert taken <= len(CROWD) * (REWRITES_BURST + REWRITES_PER_S * (time.monotonic() - began) + 1)
 
 

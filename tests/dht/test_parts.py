@@ -85,22 +85,22 @@ def test_a_shelf_that_cannot_be_written_is_no_end(tmp_path: Path) -> None:
 def test_a_quota_fills_up_again_and_forgets_the_silent() -> None:
     clock = Clock()
     quota = TokenBuckets(burst=3, per_s=1, now=clock)
-    assert [quota.take("a") for _ in range(4)] == [True, True, True, False]
-    assert quota.take("b")
+    assert [quota.try_charge("a") for _ in range(4)] == [True, True, True, False]
+    assert quota.try_charge("b")
     clock.now += 1.5
-    assert [quota.take("a") for _ in range(2)] == [True, False]
+    assert [quota.try_charge("a") for _ in range(2)] == [True, False]
     for number in range(2 * SENDERS_MAX):
-        quota.take(str(number))
+        quota.try_charge(str(number))
     assert len(quota._buckets) == SENDERS_MAX
-    assert not quota.take("c", 4)
+    assert not quota.try_charge("c", 4)
 
 
 def test_a_quota_is_not_saved_up() -> None:
     clock = Clock()
     quota = TokenBuckets(burst=3, per_s=1, now=clock)
-    assert quota.take("a")
+    assert quota.try_charge("a")
     clock.now += 1000
-    assert [quota.take("a") for _ in range(4)] == [True, True, True, False]
+    assert [quota.try_charge("a") for _ in range(4)] == [True, True, True, False]
 
 
 def test_rejections_are_told_at_once_and_then_once_a_minute() -> None:
@@ -330,12 +330,12 @@ def test_the_lean_hivemind_has_no_torch() -> None:
 def test_a_crowd_that_hints_leaves_room_for_those_with_credit() -> None:
     clock = Clock()
     bounds = HintBounds(clock)
-    taken = sum(bounds.take_all(credited=False) for _ in range(10_000))
+    taken = sum(bounds.try_charge_all(credited=False) for _ in range(10_000))
     assert taken == ALL_BURST * (1 - RESERVE)
-    assert bounds.take_all(credited=True)
-    assert bounds.take_own("one", HINTS_BURST) and not bounds.take_own("one")
+    assert bounds.try_charge_all(credited=True)
+    assert bounds.try_charge_sender("one", HINTS_BURST) and not bounds.try_charge_sender("one")
     clock.now += ALL_BURST
-    assert bounds.take_all(credited=False) and bounds.take_own("one")
+    assert bounds.try_charge_all(credited=False) and bounds.try_charge_sender("one")
 
 
 def test_refusals_of_ever_new_peers_fill_no_log() -> None:

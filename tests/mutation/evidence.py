@@ -29,7 +29,7 @@ EVIDENCE = (
     Mutant(
         "evidence against free identities is kept without end",
         "swarmd/dht/pubsub/evidence_gossip.py",
-        'self._newcomers.take("")',
+        'self._newcomers.try_charge("")',
         "True",
         ("tests/dht/pubsub/test_evidence_gossip.py",),
     ),

@@ -288,8 +288,9 @@ NETWORK = (
     Mutant(
         "the bytes that one peer sends have no bound",
         "swarmd/dht/store/validator.py",
-        "if not validator.records_quota.take(sender) or not validator.bytes_quota.take(sender, size_bytes):",
-        "if not validator.records_quota.take(sender):",
+        "if not validator.records_quota.try_charge(sender) or not validator.bytes_quota.try_charge(sender, "
+        "size_bytes):",
+        "if not validator.records_quota.try_charge(sender):",
         ("tests/dht/store/test_validator.py",),
     ),
     Mutant(

@@ -37,7 +37,7 @@ class Budget:
         """What was signed for today at most."""
         return self._spent_wei if self._day >= day_of(self._clock()) else 0
 
-    def take_up(self, day: int, spent_wei: int) -> None:
+    def restore(self, day: int, spent_wei: int) -> None:
         """What a log has of a day; what was signed here meanwhile, and may not be in the log yet, stays."""
         if day > self._day:
             self._day, self._spent_wei = day, spent_wei

@@ -55,9 +55,9 @@ class SignerLedger:
         self._entries: dict[str, SignedEntry] = {}  # in the order of their last change
         self.spent: tuple[int, int] = (-1, 0)  # the last day on which something was signed, and its cost, in wei
         for line in lines:
-            self.take(line)
+            self.apply(line)
 
-    def take(self, line: AuditLine) -> None:
+    def apply(self, line: AuditLine) -> None:
         """Fold one more line in."""
         if line.what == "spent":
             self.spent = (day_of(line.posix), int(line.cost_wei or 0))

@@ -80,11 +80,11 @@ async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncI
                     f"the audit log {order.audit} is of the account {line.account}, the key is of {account.address}",
                     "Give each account an audit log of its own with --audit",
                 )
-            ledger.take(line)
+            ledger.apply(line)
             rpc.has_base_fee |= line.raw.startswith(f"0x{DYNAMIC_FEE:02x}")
         audit.lines.clear()
         budget = Budget(order.chain.fees)
-        budget.take_up(*ledger.spent)
+        budget.restore(*ledger.spent)
         yield (
             Signer(order.chain, rpc, lambda caller: wallet_of(order.chain, caller, account, budget), audit, ledger),
             audit,

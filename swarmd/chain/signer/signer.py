@@ -414,7 +414,7 @@ class Signer:
             **fields,
         )
         self._audit.append(line)
-        self._ledger.take(line)
+        self._ledger.apply(line)
         log.info(
             "%s %s %s%s", command.submission, what, line.hash or line.code, f": {line.reason}" if line.reason else ""
         )

@@ -48,7 +48,7 @@ class Broadcaster:
         self._runtime = runtime
         self._unsent: set[str] = set()  # given back, and known not to be under way though the log has an attempt
 
-    def take_up(self, following: TrackedSubmission) -> None:
+    def resume(self, following: TrackedSubmission) -> None:
         """An attempt of an earlier life may be under way; where nobody can tell, wait and see."""
         if following.attempts and not self._sender.repeatable and following.submission not in self._unsent:
             following.pushed_at = self._runtime.now()
@@ -72,7 +72,7 @@ class Broadcaster:
         if following.is_held_back(since):
             self._tell.prepared(following, following.attempts[-1])
         if following.is_stuck(since):
-            await self._make_dearer(following)
+            await self._bump_fee(following)
         elif (prepared := following.released()) is not None:
             await self._send(following, prepared)
 
@@ -109,7 +109,7 @@ class Broadcaster:
             self._unsent.add(following.submission)
             raise
 
-    async def _make_dearer(self, following: TrackedSubmission) -> None:
+    async def _bump_fee(self, following: TrackedSubmission) -> None:
         """Replace a stuck attempt: by a dearer one, or by nothing where the contract would not take it any more."""
         if not self._sender.repeatable:
             self._unsent.add(following.submission)

@@ -46,7 +46,7 @@ class SubmissionReporter:
 
     def sent(self, following: TrackedSubmission, attempt: Prepared, name: str) -> None:
         """An attempt was taken; told once in a process's life."""
-        if following.is_news(attempt):
+        if following.mark_sent(attempt):
             self._emit(SubmissionSent(following.submission, name))
 
     def included(self, following: TrackedSubmission, block: BlockRef, hash: str) -> None:

@@ -91,7 +91,7 @@ class Submitter:
             self._emit(CommandFailed(command.id, f"{FOLLOWED_MAX} submissions are looked after already"))
         else:
             following = self._following[command.submission] = TrackedSubmission(command)
-            self._way.take_up(following)
+            self._way.resume(following)
 
     def _forget(self, following: TrackedSubmission) -> None:
         self._following.pop(following.submission, None)
@@ -170,7 +170,7 @@ class Submitter:
         elif fate == "waiting":
             following.dead_looks = 0
             await self._way.push(following)
-        elif isinstance(fate, Mined) or following.is_dead(DEAD_LOOKS):
+        elif isinstance(fate, Mined) or following.count_missing(DEAD_LOOKS):
             await self._replace_dead(following, fate)
 
     async def _replace_dead(self, following: TrackedSubmission, fate: Fate) -> None:

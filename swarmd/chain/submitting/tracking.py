@@ -104,13 +104,13 @@ class TrackedSubmission:
         """Whether the newest attempt was sent so long ago."""
         return not self.waits_for_log and self.pushed_at is not None and self.pushed_at <= since
 
-    def is_news(self, prepared: Prepared) -> bool:
+    def mark_sent(self, prepared: Prepared) -> bool:
         """Whether this process sent it for the first time."""
         first = prepared.hash not in self._sent
         self._sent.add(prepared.hash)
         return first
 
-    def is_dead(self, looks: int) -> bool:
+    def count_missing(self, looks: int) -> bool:
         """Whether it was found without a living attempt so often, one after another; at once where it never had one."""
         self.dead_looks += 1
         return not self.attempts or self.dead_looks >= looks

@@ -52,7 +52,7 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
     for commit in read_commits(log):
         for event in commit.events:
             if isinstance(event, ChainBlock | ChainReorged):
-                standings.take(event)
+                standings.apply(event)
                 head = event.block.number if isinstance(event, ChainBlock) else event.fork.number
             elif isinstance(event, ChainUp):
                 up, head = event, event.head.number

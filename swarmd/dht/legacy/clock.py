@@ -71,15 +71,15 @@ class LegacyClock:
                 self._tell_own(self._announced)
             return
         found = await self._find()
-        self._take(found)
+        self._note_position(found)
         if self._told is not None:
-            self._tell(self._told)
+            self._report(self._told)
         elif found.answered:
             self._session.emit(NoRoundYet())
         else:
             raise NetworkDown("no peer answered when the clock was read")
 
-    def _tell(self, told: RoundAnnounced) -> None:
+    def _report(self, told: RoundAnnounced) -> None:
         self._furthest = max(self._furthest, (told.round, told.stage))
         self._session.emit(told)
 
@@ -95,7 +95,7 @@ class LegacyClock:
             raise RecordRejected("wrong-round", f"round {place[0]} soon after round {last.round}")
         return place
 
-    def _take(self, found: Findings[Place]) -> bool:
+    def _note_position(self, found: Findings[Place]) -> bool:
         """Note where the swarm is. True when it has moved."""
         if found.plain is None:
             return False
@@ -124,9 +124,9 @@ class LegacyClock:
             await session.node.wait_up()
             session.clock_stored.clear()
             try:
-                moved, told = self._take(await self._find()), self._told
+                moved, told = self._note_position(await self._find()), self._told
                 if moved and told is not None and (told.round, told.stage) > self._furthest:
-                    self._tell(told)
+                    self._report(told)
             except NetworkDown as error:
                 log.debug("the clock was not read: %s", error)
             await anyio.sleep(PAUSE_S)

@@ -65,7 +65,7 @@ class LegacyProtocol(GuardedProtocol):
         if not self.storage.would_change(key_id, subkey, expiration):
             return False
         guard.check_kept(key, subkey, value, expiration)
-        if not guard.kept_quota.take(sender, len(value) + ENTRY_BYTES):
+        if not guard.kept_quota.try_charge(sender, len(value) + ENTRY_BYTES):
             raise RecordRejected("quota", "one peer has filled its share of this node's memory")
         stored = self.storage.keep(key_id, subkey, value, expiration)
         if stored and guard.stored is not None:

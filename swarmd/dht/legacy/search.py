@@ -64,7 +64,7 @@ class Findings(Generic[T]):
         """What this node itself holds, and the peers it knows."""
         bucket = life.dht.protocol.bucket_size
         self._learn(dict(life.table.get_nearest_neighbors(self.key, bucket, exclude=self._own_id)))
-        self.take(life.dht.protocol.storage.get(self.key))
+        self.merge(life.dht.protocol.storage.get(self.key))
 
     def _learn(self, nearby: dict[DHTID, PeerID]) -> None:
         self.known.update(nearby)
@@ -81,10 +81,10 @@ class Findings(Generic[T]):
             return
         held, nearby = answer[self.key]
         self.answered[node_id] = peer
-        self.take(held)
+        self.merge(held)
         self._learn(nearby)
 
-    def take(self, held: Any) -> None:
+    def merge(self, held: Any) -> None:
         """Merge what one peer holds."""
         if held is None:
             return

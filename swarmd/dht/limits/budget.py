@@ -54,7 +54,7 @@ class ConcurrencyBudget:
         self._prefixes: Counter[str] = Counter()
         self.total = 0
 
-    def take(self, caller: RemotePeer, amount: int = 1) -> bool:
+    def try_acquire(self, caller: RemotePeer, amount: int = 1) -> bool:
         """Hold so much for a caller. False, and nothing held, where that is too much."""
         peer, prefix, everything = self.bounds.reach(caller)
         if (
@@ -98,7 +98,7 @@ class Flow:
         bursts = zip(self._burst, per_s, strict=True)
         self._peers, self._prefixes, self._all = (TokenBuckets(burst, rate, now) for burst, rate in bursts)
 
-    def take(self, caller: RemotePeer, amount: float = 1.0) -> bool:
+    def try_charge(self, caller: RemotePeer, amount: float = 1.0) -> bool:
         """Charge a caller. False, and nothing charged, where it has not so much left."""
         if not self.has(caller, amount):
             return False

@@ -27,7 +27,7 @@ class ChangeLimit(Generic[T]):
         self._taken: dict[str, tuple[T, int, float]] = {}  # peer → (latest, changes, when)
         self._waiting: dict[str, T] = {}  # seen too early; it is taken when it is still there in time
 
-    def take(self, peer: str, content: T) -> bool:
+    def admit(self, peer: str, content: T) -> bool:
         """Is this to be told? False for what was told, and for a change that comes too early.
 
         Raises:

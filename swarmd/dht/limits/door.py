@@ -92,15 +92,15 @@ class RequestLimits:
         self._check_out(caller)
         if size_bytes > REQUEST_BYTES_MAX.get(proto, ANSWER_BYTES_MAX):
             raise self.refusal(caller.peer, "oversized", f"a call of {size_bytes} bytes to {proto}")
-        if not self.call_flow.take(caller):
+        if not self.call_flow.try_charge(caller):
             raise self.refusal(caller.peer, "calls", "too many calls a second")
         if not self.processor.has(caller):
             raise self.refusal(caller.peer, "processor", "its calls have used too much processor time")
-        if not self.bytes_in.take(caller, size_bytes):
+        if not self.bytes_in.try_charge(caller, size_bytes):
             raise self.refusal(caller.peer, "bytes-in", "too many bytes a second")
-        if not self.calls.take(caller):
+        if not self.calls.try_acquire(caller):
             raise self.refusal(caller.peer, "calls", "too many calls at once")
-        if not self.requests.take(caller, size_bytes):
+        if not self.requests.try_acquire(caller, size_bytes):
             self.calls.give_back(caller)
             raise self.refusal(caller.peer, "bytes-in", "too many bytes in calls at once")
 
@@ -127,7 +127,7 @@ class RequestLimits:
 
     def enter_answer(self, caller: RemotePeer, size_bytes: int) -> None:
         """An answer was made and waits for p2pd; `leave_answer` ends it. Raises RecordRejected."""
-        if not self.answers.take(caller, size_bytes):
+        if not self.answers.try_acquire(caller, size_bytes):
             raise self.refusal(caller.peer, "bytes-out", "too many bytes of answers wait for p2pd")
         self.bytes_out.charge(caller, size_bytes)
 
@@ -138,9 +138,9 @@ class RequestLimits:
     def enter_stream(self, caller: RemotePeer) -> None:
         """A stream was opened; `leave_stream` ends it. Raises RecordRejected."""
         self._check_out(caller)
-        if not self.stream_flow.take(caller):
+        if not self.stream_flow.try_charge(caller):
             raise self.refusal(caller.peer, "streams", "too many streams a second")
-        if not self.streams.take(caller):
+        if not self.streams.try_acquire(caller):
             raise self.refusal(caller.peer, "streams", "too many open streams")
 
     def leave_stream(self, caller: RemotePeer) -> None:

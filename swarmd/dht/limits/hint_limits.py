@@ -23,11 +23,11 @@ class HintBounds:
         self._senders = TokenBuckets(HINTS_BURST, HINTS_PER_S, now)
         self._all = TokenBuckets(ALL_BURST, ALL_PER_S, now)
 
-    def take_own(self, sender: str, count: float = 1.0) -> bool:
+    def try_charge_sender(self, sender: str, count: float = 1.0) -> bool:
         """Charge a sender. False when it says too much."""
-        return self._senders.take(sender, count)
+        return self._senders.try_charge(sender, count)
 
-    def take_all(self, credited: bool, count: float = 1.0) -> bool:
+    def try_charge_all(self, credited: bool, count: float = 1.0) -> bool:
         """Charge all senders together. False when they say too much; those that were credited have a reserve."""
         reserve = 0.0 if credited else ALL_BURST * RESERVE
-        return count <= self._all.left("") - reserve and self._all.take("", count)
+        return count <= self._all.left("") - reserve and self._all.try_charge("", count)

@@ -52,11 +52,11 @@ class Rejections:
         now = self._now()
         self._told_at = {place: at for place, at in self._told_at.items() if now - at < REPEAT_S}
         for place in [place for place in self._counts if place[0] and place not in self._told_at]:
-            if not self._named.take(""):
+            if not self._named.try_charge(""):
                 self._counts["", place[1]] += self._counts.pop(place)
         ready = [place for place in self._counts if place not in self._told_at]
-        return [self._take(place, now) for place in ready]
+        return [self._drain(place, now) for place in ready]
 
-    def _take(self, place: tuple[str, str], now: float) -> RecordsRejected:
+    def _drain(self, place: tuple[str, str], now: float) -> RecordsRejected:
         self._told_at[place] = now
         return RecordsRejected(*place, count=self._counts.pop(place))

@@ -33,7 +33,7 @@ class Reporters(Generic[T]):
 
     def choose(self, ranks: Mapping[str, Rank]) -> None:
         """Of peers not yet among them, take those whom the swarm knows, and a bounded number of newcomers."""
-        chosen = pick(ranks, self._places.take)
+        chosen = pick(ranks, self._places.try_occupy)
         self.peers.update(chosen)
         self._awaited.update(peer for peer in chosen if ranks[peer].awaited)
 
@@ -41,6 +41,6 @@ class Reporters(Generic[T]):
         """May a stage wait for one of them?"""
         return peer in self._awaited
 
-    def is_news(self, peer: str, content: T) -> bool:
+    def admit(self, peer: str, content: T) -> bool:
         """Is this report to be told? Raises RecordRejected("flood") where it changes too often."""
-        return self._changes.take(peer, content)
+        return self._changes.admit(peer, content)

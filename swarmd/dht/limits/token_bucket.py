@@ -26,7 +26,7 @@ class TokenBuckets:
         self._senders_max = senders_max
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
-    def take(self, sender: str, amount: float = 1.0) -> bool:
+    def try_charge(self, sender: str, amount: float = 1.0) -> bool:
         """Charge a sender. False when it has not so much left; nothing is charged then."""
         granted = amount <= self.left(sender)
         self.charge(sender, amount if granted else 0.0)

@@ -48,7 +48,7 @@ class Presences:
         return pick(ranks, self._may_come)
 
     def _may_come(self, rank: Rank) -> bool:
-        return rank.known or (self._newcomers if rank.worked else self._idle).take("")
+        return rank.known or (self._newcomers if rank.worked else self._idle).try_charge("")
 
     def note(self, peer: str, here: bool, until: float, rank: Callable[[], Rank]) -> bool | None:
         """Take note of a member's record.
@@ -67,7 +67,7 @@ class Presences:
         if before is None and not rank().awaited:
             self._unworked.add(peer)
         returns = here and before is not None and not before.here
-        if returns and not (self._returns.take(peer) and self._may_come(rank())):
+        if returns and not (self._returns.try_charge(peer) and self._may_come(rank())):
             self.known[peer] = Presence(False, until)
             return None
         self.known[peer] = Presence(here, until)

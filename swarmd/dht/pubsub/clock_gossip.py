@@ -48,10 +48,10 @@ class ClockGossip:
         self._heard_lately: deque[bytes] = deque(maxlen=HEARD_KEPT)
         self._quota = TokenBuckets(MESSAGES_BURST, MESSAGES_PER_S, time.monotonic)
         self._all = TokenBuckets(ALL_BURST, ALL_PER_S, time.monotonic)
-        topic.listen(self._take)
+        topic.listen(self._on_message)
 
-    def _take(self, sender: str, message: bytes) -> None:
-        if len(message) > MESSAGE_BYTES_MAX or not self._quota.take(sender) or not self._all.take(""):
+    def _on_message(self, sender: str, message: bytes) -> None:
+        if len(message) > MESSAGE_BYTES_MAX or not self._quota.try_charge(sender) or not self._all.try_charge(""):
             return
         if message in self._heard_lately:
             return  # it is passed on by many
@@ -64,10 +64,10 @@ class ClockGossip:
             self._heard_lately.append(message)
             self._latest = max(self._latest, signed.expiration)
 
-    def tell(self, record: Record) -> None:
+    def publish(self, record: Record) -> None:
         """Gossip this node's own record now."""
         self._latest = max(self._latest, record.expiration)
-        self._topic.tell(record.encode())
+        self._topic.publish(record.encode())
 
     def pass_on(self, record: Record) -> None:
         """Gossip a record that was heard otherwise, if nobody else has done so in a moment."""

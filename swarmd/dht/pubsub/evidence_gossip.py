@@ -159,7 +159,7 @@ class EvidenceGossip:
         return True
 
     def _has_room(self, peer: str) -> bool:
-        return self._signers.take(peer) if self._is_known(peer) else self._newcomers.take("")
+        return self._signers.try_charge(peer) if self._is_known(peer) else self._newcomers.try_charge("")
 
     # --- leaderboards ---
 
@@ -213,15 +213,15 @@ class EvidenceGossip:
     def _listen(self, sender: str, message: bytes) -> None:
         if self._policy.admits(sender):
             try:
-                self._take(sender, message)
+                self._judge_message(sender, message)
             except RecordRejected as error:
                 self._rejections.count(sender, error.reason, error.message)
 
-    def _take(self, sender: str, message: bytes) -> None:
+    def _judge_message(self, sender: str, message: bytes) -> None:
         """Judge a message. Raises RecordRejected."""
         if len(message) > MESSAGE_BYTES_MAX:
             raise RecordRejected("oversized", f"{len(message)} bytes of evidence")
-        if not self._quota.take(sender) or not self._all.take(""):
+        if not self._quota.try_charge(sender) or not self._all.try_charge(""):
             raise RecordRejected("quota", "too much evidence a second")
         told = decode_message(message)
         if isinstance(told, BoardRead):

@@ -59,16 +59,16 @@ class HintGossip:
         self._hinted = hinted
         self._credited = credited
         self._bounds = HintBounds()
-        topic.listen(self._take)
+        topic.listen(self._on_message)
 
-    def _take(self, sender: str, message: bytes) -> None:
+    def _on_message(self, sender: str, message: bytes) -> None:
         if not self._admits(sender):
             return
         try:
             hint = self._check(sender, message)
         except RecordRejected:
             return
-        if not self._bounds.take_all(
+        if not self._bounds.try_charge_all(
             self._credited(sender)
         ):  # nobody's fault; the keys are read every few seconds in any case
             return
@@ -80,16 +80,16 @@ class HintGossip:
         """The hint of a message. Raises RecordRejected, counted."""
         if len(message) > HINT_BYTES_MAX:
             raise self._door.refusal(sender, "oversized", f"a hint of {len(message)} bytes")
-        if not self._bounds.take_own(sender):
+        if not self._bounds.try_charge_sender(sender):
             raise self._door.refusal(sender, "hints", "too many hints a second")
         try:
             return msgspec.msgpack.decode(message, type=Hint)
         except DECODE_ERRORS as error:
             raise self._door.refusal(sender, "malformed", f"no hint: {error}") from error
 
-    def tell(self, record: Record) -> None:
+    def publish(self, record: Record) -> None:
         """Hint at an own record."""
         content = record.content
         kind = str(type(content).__struct_config__.tag)
         hint = Hint(kind, content.key, record.expiration, self._peer_id)
-        self._topic.tell(msgspec.msgpack.encode(hint))
+        self._topic.publish(msgspec.msgpack.encode(hint))

@@ -35,7 +35,7 @@ class Topic:
 
         self._node.attendants.append(attend)
 
-    def tell(self, message: bytes) -> None:
+    def publish(self, message: bytes) -> None:
         """Send a message in the background; one that is lost costs time, nothing else."""
         spawn(self.send(message))
 

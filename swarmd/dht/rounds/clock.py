@@ -79,19 +79,19 @@ class SwarmClock:
             NetworkDown: nobody answered; that is not the same as no round.
         """
         found = await self._session.records.find(self._name)
-        self._take(found.records)
+        self._keep_if_later(found.records)
         if self._latest is not None:
-            self._tell(self._latest)
+            self._report(self._latest)
         elif found.answered or self._session.coordinating:
             self._session.emit(NoRoundYet())
         else:
             raise NetworkDown("no peer answered when the clock was read")
 
     def _see(self, records: Mapping[str, Record]) -> None:
-        if self._take(records) and self._latest is not None and _said(self._latest) != self._told:
-            self._tell(self._latest)
+        if self._keep_if_later(records) and self._latest is not None and _said(self._latest) != self._told:
+            self._report(self._latest)
 
-    def _take(self, records: Mapping[str, Record]) -> bool:
+    def _keep_if_later(self, records: Mapping[str, Record]) -> bool:
         """Keep the coordinator's record if it is later than the one known. True when it is.
 
         One that was known while a clock was ahead is no measure after that clock was set back.
@@ -113,7 +113,7 @@ class SwarmClock:
         session.records.hold(self._name, record)
         session.herald.pass_on(record)
 
-    def _tell(self, record: Record) -> None:
+    def _report(self, record: Record) -> None:
         self._told = _said(record)
         self._session.policy.round = self._told.round
         self._session.emit(self._told)

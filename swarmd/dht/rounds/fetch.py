@@ -75,7 +75,7 @@ class BodyServer:
     async def _answer(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         digest = (await _in_time(reader.readexactly(DIGEST_BYTES), REQUEST_S, "idle", "it asked for nothing")).hex()
         caller = self._door.caller(peer)
-        if not self._admits(peer) or not self._blobs.has(digest) or not self._serving.take(caller):
+        if not self._admits(peer) or not self._blobs.has(digest) or not self._serving.try_acquire(caller):
             await _give(writer, ABSENT.to_bytes(8, "big"))
             return
         try:
@@ -86,11 +86,11 @@ class BodyServer:
     async def _send(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
         async with self._reading:
             body = await self._read(digest)
-        if body is None or not self._bytes.take(caller, len(body)):
+        if body is None or not self._bytes.try_acquire(caller, len(body)):
             await _give(writer, ABSENT.to_bytes(8, "big"))
             return
         try:
-            if not self._flow.take(caller, len(body)):
+            if not self._flow.try_charge(caller, len(body)):
                 self._door.refusal(caller.peer, "bytes-out", "too many bytes of bodies")
                 await _give(writer, ABSENT.to_bytes(8, "big"))
                 return

@@ -46,7 +46,7 @@ class LeaderboardCheck:
             peers = [peer for peer in ranks if ranks[peer].awaited or peer == self._session.peer_id]
             self._credit.note(round, stage, self._session.runtime.time(), peers)
 
-    def take(self, board: LeaderboardBody) -> None:
+    def compare(self, board: LeaderboardBody) -> None:
         """Compare a leaderboard, and take over its standings."""
         self._session.learn(board)
         self._session.start(self._compare, board)

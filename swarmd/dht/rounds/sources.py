@@ -31,10 +31,10 @@ class Sources:
         known = [peer for peer, rank in ranks.items() if rank.known]
         chosen = self._sample(known, min(len(known), PEERS_MAX - self._known))
         self._known += len(chosen)
-        chosen += pick({peer: rank for peer, rank in ranks.items() if not rank.known}, self._places.take)
+        chosen += pick({peer: rank for peer, rank in ranks.items() if not rank.known}, self._places.try_occupy)
         self.peers |= dict.fromkeys(chosen)
 
 
 def choose_expected(ranks: Mapping[str, Rank], idle: int = IDLE_MAX) -> set[str]:
     """Of peers whose reports name rollouts, those whose rollouts are looked for; with `idle` 0, waited for."""
-    return set(pick(ranks, Places(PEERS_MAX, NEWCOMERS_MAX, idle).take))
+    return set(pick(ranks, Places(PEERS_MAX, NEWCOMERS_MAX, idle).try_occupy))

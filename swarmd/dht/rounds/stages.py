@@ -121,15 +121,15 @@ class Stages:
         for peer in self._chosen(records):
             record = records[peer]
             content = record.content
-            if isinstance(content, ReportRecord) and self._is_news(peer, content):
+            if isinstance(content, ReportRecord) and self._admit(peer, content):
                 place = (peer, content.round, content.stage, content.reward, content.digest)
                 worked = self._reporters.is_awaited(peer)
                 self._session.emit(ReportSeen(*place, record=record.encode(), worked=worked))
 
-    def _is_news(self, peer: str, content: ReportRecord) -> bool:
+    def _admit(self, peer: str, content: ReportRecord) -> bool:
         try:
             barred = self._session.bars(peer, content.round)
-            return not barred and self._reporters.is_news(peer, content)
+            return not barred and self._reporters.admit(peer, content)
         except RecordRejected as error:
             self._session.rejections.count(peer, error.reason, error.message)
             return False

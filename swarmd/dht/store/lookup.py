@@ -80,14 +80,14 @@ class Found:
             fresh.append((node_id, peer))
         return fresh
 
-    def take(self, dictionary: DictionaryDHTValue | None) -> None:
+    def merge(self, dictionary: DictionaryDHTValue | None) -> None:
         """Merge records; the later one of an owner counts."""
         for owner, entry in list(dictionary.items()) if dictionary is not None else ():  # some expire meanwhile
             before = self.records.get(owner)
             if before is None or before.expiration < entry.expiration_time:
-                self._take_one(owner, entry.value, entry.expiration_time)
+                self._merge_one(owner, entry.value, entry.expiration_time)
 
-    def _take_one(self, owner: str, value: bytes, expiration: float) -> None:
+    def _merge_one(self, owner: str, value: bytes, expiration: float) -> None:
         subkey = MSGPackSerializer.dumps(owner)
         try:
             self.records[owner] = self._life.dht.protocol.judge_shown(self.key, subkey, value, expiration)
@@ -106,7 +106,7 @@ def local(life: NodeRun, name: str) -> Found:
     found.learn(life.table.get_nearest_neighbors(found.key, life.dht.protocol.bucket_size, exclude=life.dht.node_id))
     item = life.dht.protocol.storage.get(found.key)
     if item is not None and isinstance(item.value, DictionaryDHTValue):
-        found.take(item.value)
+        found.merge(item.value)
     return found
 
 
@@ -142,7 +142,7 @@ async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID) -> boo
         return False
     held, nearby = answer[found.key]
     found.answered = True
-    found.take(held.value if held is not None else None)
+    found.merge(held.value if held is not None else None)
     found.learn(nearby, node_id)
     return True
 
@@ -183,7 +183,7 @@ async def holds(life: NodeRun, peer: PeerID, name: str, signed: SignedRecord) ->
     if answer is None:
         return False, None
     held, _ = answer[found.key]
-    found.take(held.value if held is not None else None)
+    found.merge(held.value if held is not None else None)
     kept = found.records.get(signed.owner)
     if kept is None or kept == signed:
         return kept is not None, None

@@ -122,7 +122,7 @@ class Places:
     def __init__(self, known: int, newcomers: int, idle: int) -> None:
         self._left = {"known": known, "newcomer": newcomers, "idle": idle}
 
-    def take(self, rank: Rank) -> bool:
+    def try_occupy(self, rank: Rank) -> bool:
         """Take a place. False when there is none."""
         sort = "known" if rank.known else "newcomer" if rank.worked else "idle"
         if not self._left[sort]:

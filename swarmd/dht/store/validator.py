@@ -251,7 +251,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
 
     def _charge(self, sender: str, size_bytes: int) -> None:
         validator = self.record_validator
-        if not validator.records_quota.take(sender) or not validator.bytes_quota.take(sender, size_bytes):
+        if not validator.records_quota.try_charge(sender) or not validator.bytes_quota.try_charge(sender, size_bytes):
             raise RecordRejected("quota", "too many records or bytes from one peer")
 
     async def _store_dictionary(self, sender: str, key: bytes, encoded: bytes) -> bool:
@@ -297,7 +297,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         """An owner writes its record under a key anew now and then, whoever brings it. Raises RecordRejected."""
         item = self.storage.get(key)
         held = item is not None and isinstance(item.value, DictionaryDHTValue) and signed.owner in item.value
-        if held and not self.record_validator.rewrites_quota.take(f"{signed.owner}/{signed.content.key}"):
+        if held and not self.record_validator.rewrites_quota.try_charge(f"{signed.owner}/{signed.content.key}"):
             raise RecordRejected("flood", f"{signed.owner} writes {signed.content.key} anew too often")
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:

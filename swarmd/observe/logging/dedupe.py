@@ -29,7 +29,7 @@ class LineFolder:
         self._logged = 0
         self._dropped = 0
 
-    def take(self, level: str, text: str, now: float) -> None:
+    def log(self, level: str, text: str, now: float) -> None:
         """Log or count one line. `now` is monotonic, seconds."""
         self.tick(now)
         key = _STAMP.sub("", text)

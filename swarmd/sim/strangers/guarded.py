@@ -124,7 +124,7 @@ class GuardedNetworkWorker(NetworkWorker):
         """A hint: of an owner that may still say something."""
         assert isinstance(fact, ReportSeen | MemberSeen | MemberLeft), "hints are about reports and memberships"
         credited = self.seniority.rounds_of(fact.peer) > 0
-        if self.hints.take_own(fact.peer) and self.hints.take_all(credited):
+        if self.hints.try_charge_sender(fact.peer) and self.hints.try_charge_all(credited):
             super().look_at(fact)
 
     def _collect(self, command: CollectReports) -> None:
@@ -157,7 +157,7 @@ class GuardedNetworkWorker(NetworkWorker):
 
     def _is_told(self, seen: ReportSeen) -> bool:
         try:
-            news = self.reporters.is_news(seen.peer, seen)
+            news = self.reporters.admit(seen.peer, seen)
         except RecordRejected as error:
             self.rejections.count(seen.peer, error.reason, error.message)
             return False
@@ -225,7 +225,7 @@ class GuardedNetworkWorker(NetworkWorker):
     def flood(self, senders: Iterable[str], count: int) -> None:
         """Each of these says so many hints at once, of which only the bounds let some in."""
         for sender in senders:
-            if self.hints.take_own(sender, count):
-                self.hints.take_all(False, count)
+            if self.hints.try_charge_sender(sender, count):
+                self.hints.try_charge_all(False, count)
             else:
                 self.rejections.count(sender, "hints")

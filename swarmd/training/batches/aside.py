@@ -89,7 +89,7 @@ class SetAsideTally:
         """A number for a peer, 0 for this node."""
         return self._numbers.setdefault(peer, len(self._numbers))
 
-    def take(self, held: HeldBack) -> None:
+    def add(self, held: HeldBack) -> None:
         """Hear what was held back in one pass."""
         peer = list(self._numbers)[held.peer]
         self.count(peer, held.tokens, held.held, held.behind)
@@ -136,7 +136,7 @@ class SetAsideTally:
             if self.lacks_example(peer):
                 self.show(peer, *counts.example)
 
-    def tell(self, decode: Decode) -> tuple[SetAside, ...]:
+    def summarize(self, decode: Decode) -> tuple[SetAside, ...]:
         """Of each peer of whom something was set aside, what; those with a mark first."""
         found = [(-each.held, -each.passed, peer) for peer, each in self._counts.items() if each.held or each.passed]
         peers = [peer for _, _, peer in sorted(found)[:EXAMINED_MAX]]

@@ -110,7 +110,7 @@ class OtherRanks:
             process.stdin.write(frame)
             process.stdin.flush()
 
-    def tell(self, order: Train) -> None:
+    def start_stage(self, order: Train) -> None:
         """Have all ranks train this stage."""
         for process in self._processes:
             self._send(process, encode_frame(Perform(order)))

@@ -66,7 +66,7 @@ class Client:
         self.lost = True
         self._wake.set()
 
-    async def take(self, after_seq: int) -> tuple[bytes, int]:
+    async def wait_for_events(self, after_seq: int) -> tuple[bytes, int]:
         """All that waits, beyond an event, or a heartbeat; and the last event in it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEARTBEAT_S):
@@ -100,7 +100,7 @@ class Stream:
         self._somebody = asyncio.Event()
         self._charts: dict[str, str] = {}
         if node is not None:
-            node.told = self._tell_events
+            node.told = self._send_events
 
     @property
     def clients(self) -> int:
@@ -125,7 +125,7 @@ class Stream:
 
     # --- what happens ---
 
-    def _tell_events(self, batch: Sequence[Applied]) -> None:
+    def _send_events(self, batch: Sequence[Applied]) -> None:
         if not self._clients:
             return
         for applied in batch:
@@ -135,9 +135,9 @@ class Stream:
         charts = charts_of(batch[-1].after)
         if charts != self._charts:
             self._charts = charts
-            self._tell("charts", chunk("charts", charts))
+            self._send_to_all("charts", chunk("charts", charts))
 
-    def _tell(self, kind: str, told: bytes) -> None:
+    def _send_to_all(self, kind: str, told: bytes) -> None:
         for client in self._clients:
             client.put_latest(kind, told)
 
@@ -146,12 +146,12 @@ class Stream:
         version, last, peers = -1, b"", 0
         while True:
             await self._somebody.wait()
-            version = await self._swarm.changes.beyond(version)
+            version = await self._swarm.changes.newer_than(version)
             with contextlib.suppress(SwarmdError):
                 view = await self._swarm.view()
                 told, peers = chunk("swarm", view), len(view.peers)
                 if told != last:
-                    self._tell("swarm", last := told)
+                    self._send_to_all("swarm", last := told)
             await asyncio.sleep(SWARM_LEAST_S + SWARM_S_A_PEER * peers)
 
     async def _follow_status(self, node: LogNode) -> None:
@@ -160,9 +160,9 @@ class Stream:
             await self._somebody.wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(told_at + STATUS_EVERY_S - time.monotonic()):
-                    version = await node.changes.beyond(version)
+                    version = await node.changes.newer_than(version)
             with contextlib.suppress(SwarmdError):
-                self._tell("status", chunk("status", await node.shown_status()))
+                self._send_to_all("status", chunk("status", await node.shown_status()))
             told_at = time.monotonic()
             await asyncio.sleep(STATUS_LEAST_S)
 
@@ -170,13 +170,13 @@ class Stream:
         version, count = -1, -1
         while True:
             await self._somebody.wait()
-            version = await node.changes.beyond(version)
+            version = await node.changes.newer_than(version)
             fresh, count = await node.messages_since(count)
             for message in fresh:
-                self._tell_message(message)
+                self._send_message(message)
             await asyncio.sleep(SWARM_LEAST_S)
 
-    def _tell_message(self, message: Message) -> None:
+    def _send_message(self, message: Message) -> None:
         told = chunk("gossip", message)
         for client in self._clients:
             client.put_message(told)
@@ -204,7 +204,7 @@ class Stream:
             for told in await self._beginning():
                 yield told
             while not client.lost:
-                told, sent = await client.take(sent)
+                told, sent = await client.wait_for_events(sent)
                 yield told
         finally:
             self._clients.discard(client)

@@ -65,22 +65,22 @@ class HealthChanges:
         notes: list[HealthMessage] = []
         run = self.past.run
         if run and status.process.run != run and status.source == "daemon":
-            notes += self._take(status, "process", False, "the daemon ended, and was started anew", now)
+            notes += self._update_layer(status, "process", False, "the daemon ended, and was started anew", now)
         self.past.run = status.process.run or run
         for name, layer in judged(status):
-            notes += self._take(status, name, layer.healthy, reason_of(layer), now)
+            notes += self._update_layer(status, name, layer.healthy, reason_of(layer), now)
         return notes
 
     def farewell(self, status: Status, now: float) -> list[HealthMessage]:
         """What is to be told before this process ends: that its daemon has stopped, where it has. Nobody else will."""
         process = status.process
-        return [] if process.healthy else self._take(status, "process", False, reason_of(process), now, 0.0)
+        return [] if process.healthy else self._update_layer(status, "process", False, reason_of(process), now, 0.0)
 
-    def _take(
+    def _update_layer(
         self, status: Status, name: LayerName, well: bool, reason: str, now: float, after_s: float | None = None
     ) -> list[HealthMessage]:
         track = self.past.tracks.setdefault(name, LayerState(since=now))
-        told = track.take(well, reason, now, self._after_s if after_s is None else after_s, self._quiet_s)
+        told = track.update(well, reason, now, self._after_s if after_s is None else after_s, self._quiet_s)
         if told is None:
             return []
         return [_note(status, name, told)]
@@ -154,7 +154,7 @@ class LayerState(msgspec.Struct):
     missed_s: float = 0.0  # how long the last illness took that came and went untold
     reason: str = ""
 
-    def take(self, well: bool, reason: str, now: float, after_s: float, quiet_s: float) -> _Told | None:
+    def update(self, well: bool, reason: str, now: float, after_s: float, quiet_s: float) -> _Told | None:
         """Take note of how the layer is; gives what is to be told."""
         self._mind_clock(now)
         if well != self.well:

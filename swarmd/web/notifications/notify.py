@@ -99,7 +99,7 @@ class HealthNotifier:
 
     def look(self, status: Status | None) -> list[HealthMessage]:
         """Take a status into account; gives the notes that are on their way now."""
-        if status is None or not self._may_tell():
+        if status is None or not self._acquire_lead():
             return []
         return self._put(self._edges.look(status, self._clock()))
 
@@ -112,7 +112,7 @@ class HealthNotifier:
                 outlet.put(note)
         return notes
 
-    def _may_tell(self) -> bool:
+    def _acquire_lead(self) -> bool:
         """Whether no other process tells of this node; the first time, go on where the last one was."""
         if not self._leads and self._memory is not None and self._memory.acquire():
             self._edges.past = self._memory.recall()

@@ -137,7 +137,7 @@ class DhtSwarm:
                 self._link = str(single_error(errors))
             finally:
                 self._dials = False
-            self.changes.ring()
+            self.changes.notify()
             await anyio.sleep(AGAIN_S)
 
     async def _follow(self) -> None:
@@ -167,7 +167,7 @@ class DhtSwarm:
             self._book(event)
         else:
             return
-        self.changes.ring()
+        self.changes.notify()
 
     def _book(self, event: Event) -> None:
         self._seq += 1
@@ -197,7 +197,7 @@ class DhtSwarm:
         chain = self._state.chain
         if chain is not None and chain.chart == "up":
             self._go_to(RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_of(chain)))
-            self.changes.ring()
+            self.changes.notify()
 
     def _go_to(self, event: RoundAnnounced) -> None:
         """The swarm is at a stage."""
@@ -240,7 +240,7 @@ class DhtSwarm:
         """Take over the coordinator's sums."""
         self._ledger.settle(board.round, board.standings, time.time())
         self._session.compared.read_board(board.reports)
-        self.changes.ring()
+        self.changes.notify()
 
     # --- what is asked ---
 

@@ -122,9 +122,9 @@ class GossipFeed:
         self._kept[kept.message.id] = kept
         if len(self._kept) > GOSSIP_KEPT:
             del self._kept[next(iter(self._kept))]
-        self._tell(kept)
+        self._notify(kept)
 
-    def _tell(self, kept: Kept) -> None:
+    def _notify(self, kept: Kept) -> None:
         self._news.append(kept.message.id)
         self._count += 1
 
@@ -138,7 +138,7 @@ class GossipFeed:
             group = scored.get(kept.key)
             if group is not None:
                 kept.message = with_scores(kept.message, group, kept.choice)
-                self._tell(kept)
+                self._notify(kept)
 
     def _messages_of(self, waiting: Waiting) -> Iterator[Kept]:
         ref = waiting.ref

@@ -149,7 +149,7 @@ class LogHistory:
             for follower in self._followers:
                 follower.begin(base)
 
-    def take(self, commit: Commit, end: Cursor) -> list[Applied]:
+    def apply(self, commit: Commit, end: Cursor) -> list[Applied]:
         """Fold the commit that follows; `end` is the place behind it."""
         with self.lock:
             if self._keyframes.is_due(self.next_seq):

@@ -121,7 +121,7 @@ class LogNode:
         followers = (self._ledger, self._stages, self._timeline, self._feed, self._trained, _Counting(self.metrics))
         self._history = LogHistory(self._directory, followers)
         self._stories = Stories(self._history, self._stages, self._timeline)
-        self._tail = LogTail(self._history, self._tell, grows=self._live)
+        self._tail = LogTail(self._history, self._on_commit, grows=self._live)
         self._folds = WorkPool("folds", FOLDING_THREADS)
         self._answers = WorkPool("answers", THREADS)
         self._watch = WorkPool("watch", 1, bounded=False)  # so that health is told whatever else is asked
@@ -143,14 +143,14 @@ class LogNode:
         for work in (self._folds, self._answers, self._watch):
             work.stop()
 
-    def _tell(self, batch: list[Applied]) -> None:
+    def _on_commit(self, batch: list[Applied]) -> None:
         """In the tail's thread."""
         self._loop.call_soon_threadsafe(self._ring, batch)
 
     def _ring(self, batch: list[Applied]) -> None:
         if batch and self.told is not None:
             self.told(batch)
-        self.changes.ring()
+        self.changes.notify()
 
     # --- the swarm ---
 

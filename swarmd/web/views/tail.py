@@ -114,16 +114,16 @@ class LogTail:
         for commit, end in commits_at(history.directory, history.place, history.next_seq):
             if commit.end_seq <= history.next_seq:
                 continue
-            batch += history.take(commit, end)
+            batch += history.apply(commit, end)
             self._suspect = 0
             if len(batch) >= BATCH_EVENTS:
-                self._tell(batch)
+                self._notify(batch)
                 batch = []
             if self._stop.is_set():
                 return
-        self._tell(batch)
+        self._notify(batch)
 
-    def _tell(self, batch: list[Applied]) -> None:
+    def _notify(self, batch: list[Applied]) -> None:
         if batch and self.caught_up.is_set():
             self._told(batch)
 

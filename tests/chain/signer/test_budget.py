@@ -64,11 +64,11 @@ async def test_nothing_above_the_budget_is_let_through_and_the_next_day_begins_a
 async def test_what_the_log_says_is_taken_up_and_what_was_signed_since_stays() -> None:
     at = [10.5 * DAY_S]
     day = budget(1.0, at)
-    day.take_up(9, COIN_WEI)
+    day.restore(9, COIN_WEI)
     assert day.spent_wei == 0, "that was yesterday"
-    day.take_up(10, COIN_WEI // 2)
+    day.restore(10, COIN_WEI // 2)
     day.note(COIN_WEI // 4, 0)
-    day.take_up(10, COIN_WEI // 2)
+    day.restore(10, COIN_WEI // 2)
     assert day.spent_wei == COIN_WEI * 3 // 4
 
 
@@ -98,7 +98,7 @@ async def test_a_submission_waits_for_the_next_day_and_goes_on_by_itself(
     monkeypatch.setattr("swarmd.chain.submitting.submitter.HELD_S", 0.02)
     at = [10.5 * DAY_S]
     day, config, account = budget(0.05, at), settings(ground), account_named(ground, "alice")
-    day.take_up(10, COIN_WEI // 20 - 1)  # as the log has it
+    day.restore(10, COIN_WEI // 20 - 1)  # as the log has it
     node = Node(ground, config, lambda calls: wallet_of(config, calls, account, day), "me", Places())
     name = wish(node, "register")
     await node.run(lambda: bool(node.of(CommandFailed)))
@@ -158,9 +158,9 @@ async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(
         ledger = SignerLedger()
         audit = AuditLog(tmp_path / "audit.jsonl", ledger.carried)
         for line in audit.lines:
-            ledger.take(line)
+            ledger.apply(line)
         day = Budget(config.fees)
-        day.take_up(*ledger.spent)
+        day.restore(*ledger.spent)
         return Signer(
             config, rpc, lambda caller: wallet_of(config, caller, Account.from_key(KEY), day), audit, ledger
         ), audit

@@ -113,7 +113,7 @@ def test_new_files_begin_with_what_is_open_and_old_ones_go(path: Path, monkeypat
     log = AuditLog(path, known.carried)
 
     def write(line: AuditLine) -> None:
-        known.take(line)
+        known.apply(line)
         log.append(line)
 
     write(signed("open", nonce=0))
@@ -159,13 +159,13 @@ def test_attempts_gather_until_one_is_mined() -> None:
     assert entry is not None
     assert ([attempt.fee_wei for attempt in entry.attempts], entry.hash) == (["7", "9"], "0xdearer")
     assert [each.peer for each in known.open()] == ["q", "p"]
-    known.take(said("mined", hash=f"0x{4:064x}", block=9))
+    known.apply(said("mined", hash=f"0x{4:064x}", block=9))
     assert entry.hash == f"0x{4:064x}"
-    known.take(said("confirmed"))
+    known.apply(said("confirmed"))
     assert (known.held(), known.find("reward/0/0/p")) == ({3}, entry)
-    known.take(said("reorganised"))
+    known.apply(said("reorganised"))
     assert (known.held(), entry.hash) == ({3, 4}, "0xdearer")
-    known.take(said("ended", code="lost"))
+    known.apply(said("ended", code="lost"))
     assert known.find("reward/0/0/p") is None
 
 
@@ -173,8 +173,8 @@ def test_only_so_many_confirmed_ones_are_remembered(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ledger, "CONFIRMED_MAX", 3)
     known = SignerLedger([signed("open", nonce=0)])
     for number in range(1, 10):
-        known.take(signed(f"p{number}", nonce=number))
-        known.take(said("confirmed", f"p{number}"))
+        known.apply(signed(f"p{number}", nonce=number))
+        known.apply(said("confirmed", f"p{number}"))
     remembered = [number for number in range(1, 10) if known.find(f"reward/0/0/p{number}")]
     assert remembered == [7, 8, 9]
     assert known.held() == {0}

@@ -71,7 +71,7 @@ async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[S
     ledger = SignerLedger()
     audit = AuditLog(home / "audit.jsonl", ledger.carried)
     for line in audit.lines:
-        ledger.take(line)
+        ledger.apply(line)
     signer = Signer(config, rpc, lambda caller: wallet_of(config, caller, Account.from_key(KEY)), audit, ledger)
     try:
         yield Seat(signer, audit, ledger)

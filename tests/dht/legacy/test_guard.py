@@ -156,14 +156,14 @@ async def test_bad_entries_of_a_dictionary_cost_only_themselves(keeper: Keeper) 
 
 async def test_one_peer_fills_only_its_share(keeper: Keeper) -> None:
     value = encode("x" * (VALUE_BYTES_MAX - 5))
-    keeper.guard.bytes_quota.take = lambda *args: True  # type: ignore[method-assign]
+    keeper.guard.bytes_quota.try_charge = lambda *args: True  # type: ignore[method-assign]
     answers = [await keeper.store(f"key {number}", NIL, value, in_s(60)) for number in range(70)]
     assert 60 < sum(answers) <= KEPT_BURST / VALUE_BYTES_MAX + 1 and not answers[-1]
     assert set(keeper.refused) == {"quota"}
 
 
 async def test_one_sender_is_heard_only_so_often(keeper: Keeper) -> None:
-    keeper.guard.records_quota.take = lambda *args: False  # type: ignore[method-assign]
+    keeper.guard.records_quota.try_charge = lambda *args: False  # type: ignore[method-assign]
     assert not await keeper.store(REWARDS, msgpack.packb(PEER), encode(1.0), in_s(60))
     assert keeper.refused == {"quota": 1}
 

@@ -21,31 +21,31 @@ ELSEWHERE = RemotePeer("d", "10.0.0.2")
 
 def test_a_peer_holds_no_more_than_its_own() -> None:
     held = ConcurrencyBudget(PeerBounds(2, 10, 10))
-    assert [held.take(A) for _ in range(3)] == [True, True, False]
-    assert held.take(B)
+    assert [held.try_acquire(A) for _ in range(3)] == [True, True, False]
+    assert held.try_acquire(B)
     held.give_back(A)
-    assert held.take(A)
+    assert held.try_acquire(A)
 
 
 def test_many_ids_behind_one_address_share_its_bound() -> None:
     held = ConcurrencyBudget(PeerBounds(2, 3, 10))
-    assert [held.take(caller) for caller in (A, A, B, C)] == [True, True, True, False]
-    assert held.take(ELSEWHERE)
+    assert [held.try_acquire(caller) for caller in (A, A, B, C)] == [True, True, True, False]
+    assert held.try_acquire(ELSEWHERE)
 
 
 def test_a_part_of_all_is_kept_for_known_peers() -> None:
     held = ConcurrencyBudget(PeerBounds(4, 4, 4))
-    strangers = [held.take(RemotePeer(str(number), str(number))) for number in range(4)]
+    strangers = [held.try_acquire(RemotePeer(str(number), str(number))) for number in range(4)]
     assert strangers == [True] * int(4 * (1 - RESERVE)) + [False]
-    assert held.take(RemotePeer("known", "10.9.9.9", known=True))
+    assert held.try_acquire(RemotePeer("known", "10.9.9.9", known=True))
 
 
 def test_what_is_given_back_is_forgotten() -> None:
     held = ConcurrencyBudget(PeerBounds(1, 1, 1000))
     for number in range(500):
         caller = RemotePeer(str(number), str(number))
-        held.take(caller)
-        held.take(caller)
+        held.try_acquire(caller)
+        held.try_acquire(caller)
         held.give_back(caller)
     assert held.total == 0 and not held._peers and not held._prefixes
 
@@ -53,9 +53,9 @@ def test_what_is_given_back_is_forgotten() -> None:
 def test_a_flow_comes_back_with_time() -> None:
     now = 0.0
     flow = Flow(PeerBounds(1, 10, 100), burst_s=2.0, now=lambda: now)
-    assert [flow.take(A) for _ in range(3)] == [True, True, False]
+    assert [flow.try_charge(A) for _ in range(3)] == [True, True, False]
     now = 1.0
-    assert flow.take(A) and not flow.take(A)
+    assert flow.try_charge(A) and not flow.try_charge(A)
 
 
 def test_processor_time_is_owed_until_it_has_come_back() -> None:

@@ -19,31 +19,31 @@ def changes(now: list[float]) -> ChangeLimit[int]:
 
 
 def test_the_first_word_counts_at_once_and_once(changes: ChangeLimit[int]) -> None:
-    assert changes.take("a", 1) and not changes.take("a", 1)
-    assert changes.take("b", 1)
+    assert changes.admit("a", 1) and not changes.admit("a", 1)
+    assert changes.admit("b", 1)
 
 
 def test_a_change_is_taken_when_its_time_has_come(changes: ChangeLimit[int], now: list[float]) -> None:
-    changes.take("a", 1)
-    assert not changes.take("a", 2)
+    changes.admit("a", 1)
+    assert not changes.admit("a", 2)
     now[0] = 10.0
-    assert changes.take("a", 2) and not changes.take("a", 2)
+    assert changes.admit("a", 2) and not changes.admit("a", 2)
 
 
 def test_what_is_replaced_before_its_time_is_refused(changes: ChangeLimit[int]) -> None:
-    changes.take("a", 1)
-    assert not changes.take("a", 2)
+    changes.admit("a", 1)
+    assert not changes.admit("a", 2)
     with pytest.raises(RecordRejected) as refused:
-        changes.take("a", 3)
+        changes.admit("a", 3)
     assert refused.value.reason == "flood"
-    assert not changes.take("a", 3), "each is refused once"
+    assert not changes.admit("a", 3), "each is refused once"
 
 
 def test_after_some_changes_no_further_one_is_taken(changes: ChangeLimit[int], now: list[float]) -> None:
     for number in range(3):
         now[0] = 10.0 * number
-        assert changes.take("a", number)
+        assert changes.admit("a", number)
     now[0] = 1000.0
     with pytest.raises(RecordRejected):
-        changes.take("a", 3)
-    assert not changes.take("a", 2)
+        changes.admit("a", 3)
+    assert not changes.admit("a", 2)

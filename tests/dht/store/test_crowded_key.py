@@ -57,7 +57,7 @@ class Reader:
         """What is found here."""
         life = SimpleNamespace(dht=SimpleNamespace(protocol=self, node_id=DHTID(1)))
         found = Found(cast(Any, life), REPORT.key)
-        found.take(self.storage.get(KEY).value)
+        found.merge(self.storage.get(KEY).value)
         return found
 
 

@@ -117,7 +117,7 @@ def test_first_the_longest_credited_then_who_worked_more_then_a_lot_of_this_node
         records[each.peer_id] = signed_by(each, msgspec.structs.replace(REPORT, work=work))
     order = seniority.choose(records, KEY.to_bytes(), lambda rank: True)
     assert order == [each.peer_id for each in (elder, younger, worker, idle)]
-    assert seniority.choose(records, KEY.to_bytes(), Places(1, 1, 0).take) == [elder.peer_id, worker.peer_id]
+    assert seniority.choose(records, KEY.to_bytes(), Places(1, 1, 0).try_occupy) == [elder.peer_id, worker.peer_id]
     lots = {Seniority().rank_of(records[idle.peer_id], KEY.to_bytes()).lot for _ in range(4)}
     lots |= {seniority.rank_of(records[idle.peer_id], key).lot for key in (b"one", b"two")}
     assert len(lots) == 6, "each node's, and each key's"

@@ -13,10 +13,10 @@ def test_repeats_are_counted_for_a_minute_and_told_once() -> None:
     folder = LineFolder("network")
     with capture_logs() as told:
         for second in range(5):
-            folder.take("warning", f"Nov 20 10:00:0{second}.123 broken pipe", 10.0 + second)
-        folder.take("info", "another", 12.0)
+            folder.log("warning", f"Nov 20 10:00:0{second}.123 broken pipe", 10.0 + second)
+        folder.log("info", "another", 12.0)
         folder.tick(10.0 + WINDOW_S)
-        folder.take("warning", "Nov 20 10:01:30.000 broken pipe", 10.0 + WINDOW_S + 20)
+        folder.log("warning", "Nov 20 10:01:30.000 broken pipe", 10.0 + WINDOW_S + 20)
     texts = [(line["event"][-11:], line.get("repeated")) for line in told]
     assert texts == [("broken pipe", None), ("another", None), ("broken pipe", 4), ("broken pipe", None)]
 
@@ -24,8 +24,8 @@ def test_repeats_are_counted_for_a_minute_and_told_once() -> None:
 def test_the_end_of_a_worker_tells_what_was_counted() -> None:
     folder = LineFolder("network")
     with capture_logs() as told:
-        folder.take("info", "same", 0.0)
-        folder.take("info", "same", 1.0)
+        folder.log("info", "same", 0.0)
+        folder.log("info", "same", 1.0)
         folder.flush()
     assert [line.get("repeated") for line in told] == [None, 1]
 
@@ -34,7 +34,7 @@ def test_a_flood_of_different_lines_is_bounded_and_counted() -> None:
     folder = LineFolder("trainer")
     with capture_logs() as told:
         for number in range(LINES_A_WINDOW_MAX + 50):
-            folder.take("info", f"line {number}", 100.0)
+            folder.log("info", f"line {number}", 100.0)
         folder.tick(100.0 + WINDOW_S)
     dropped: list[Any] = [line["lines_dropped"] for line in told if "lines_dropped" in line]
     assert dropped == [50]

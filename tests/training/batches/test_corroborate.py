@@ -222,20 +222,20 @@ def test_what_is_shown_of_a_peer_is_printable_and_short(text: str) -> None:
 
 def test_ranks_are_counted_together() -> None:
     one, other = SetAsideTally(), SetAsideTally()
-    other.take(HeldBack(other.number("mallory"), 10, 4, ([5, 6], [1, 0])))
+    other.add(HeldBack(other.number("mallory"), 10, 4, ([5, 6], [1, 0])))
     one.join(other.counts)
-    (told,) = one.tell(lambda tokens: " ".join(map(str, tokens)))
+    (told,) = one.summarize(lambda tokens: " ".join(map(str, tokens)))
     assert (told.peer, told.tokens, told.held, told.text, told.part) == ("mallory", 10, 4, "5 6", "5")
 
 
 def test_a_peer_with_a_mark_is_told_before_others_of_whom_more_was_set_aside() -> None:
     aside = SetAsideTally()
     for place in range(EXAMINED_MAX - 1):
-        aside.take(HeldBack(aside.number(f"peer-{place:02}"), 100, 90, ([5], [1])))
-    aside.take(HeldBack(aside.number("mallory"), 100, 10, ([7, 5], [1, 0])))
+        aside.add(HeldBack(aside.number(f"peer-{place:02}"), 100, 90, ([5], [1])))
+    aside.add(HeldBack(aside.number("mallory"), 100, 10, ([7, 5], [1, 0])))
     for number in range(20, 30):
         aside.note_peer(make_group([([7, number], 1.0), ([number], 0.0)]))
-    told = aside.tell(lambda tokens: " ".join(map(str, tokens)))
+    told = aside.summarize(lambda tokens: " ".join(map(str, tokens)))
     assert [each.peer for each in told] == ["mallory", *(f"peer-{place:02}" for place in range(PEERS_MAX - 1))]
     assert [each.mark for each in told] == ["7", *[""] * (PEERS_MAX - 1)]
 
@@ -243,7 +243,7 @@ def test_a_peer_with_a_mark_is_told_before_others_of_whom_more_was_set_aside() -
 def look_at(aside: SetAsideTally, **behind: int) -> None:
     """Count a hundred tokens of each peer, so many of them held back or behind such."""
     for peer, count in behind.items():
-        aside.take(HeldBack(aside.number(peer), 100, count // 2, ([5], [1]), count))
+        aside.add(HeldBack(aside.number(peer), 100, count // 2, ([5], [1]), count))
 
 
 def test_a_peer_of_whom_far_less_counts_than_of_most_has_no_more_places() -> None:
@@ -265,7 +265,7 @@ def test_groups_that_were_passed_over_are_told_with_the_reason() -> None:
     one, other = SetAsideTally(), SetAsideTally()
     other.note_passed({("mallory", "share"): 3, ("mallory", "little"): 2, ("anna", "share"): 1})
     one.join(other.counts)
-    assert [(each.peer, each.held, each.over_share, each.of_little) for each in one.tell(str)] == [
+    assert [(each.peer, each.held, each.over_share, each.of_little) for each in one.summarize(str)] == [
         ("mallory", 0, 3, 2),
         ("anna", 0, 1, 0),
     ]
@@ -278,8 +278,8 @@ def test_of_a_long_completion_the_beginning_is_looked_at() -> None:
 
 def test_a_peer_of_whom_all_counts_is_not_told() -> None:
     aside = SetAsideTally()
-    aside.take(HeldBack(aside.number("anna"), 10, 0, ([5], [0])))
-    assert aside.tell(str) == ()
+    aside.add(HeldBack(aside.number("anna"), 10, 0, ([5], [0])))
+    assert aside.summarize(str) == ()
 
 
 # --- the engine ---

@@ -177,7 +177,7 @@ def test_views_that_wait_take_the_place_of_older_ones() -> None:
         for number in range(1000):
             client.put_latest("swarm", b"view %d" % number)
             client.put_message(b"m")
-        told, _ = await client.take(-1)
+        told, _ = await client.wait_for_events(-1)
         assert told.startswith(b"view 999") and told.count(b"m") == shapes.GOSSIP_KEPT
 
     asyncio.run(check())

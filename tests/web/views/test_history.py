@@ -33,7 +33,7 @@ def filled(events: Path) -> LogHistory:
     history.begin(oldest_base(events))
     for commit, end in commits_at(events, None, history.next_seq):
         if commit.end_seq > history.next_seq:
-            history.take(commit, end)
+            history.apply(commit, end)
     return history
 
 

@@ -36,7 +36,7 @@ class Reader:
 
     def read(self) -> None:
         for commit, end in commits_at(self._events, self._history.place, self._history.next_seq):
-            self._history.take(commit, end)
+            self._history.apply(commit, end)
 
     def tell(self, round_: int) -> Told:
         return self._stories.story(round_, 1e6)
