@@ -16,7 +16,7 @@ Connect = Callable[[float], http.client.HTTPConnection]  # with a time limit in 
 
 
 class HttpRequest(NamedTuple):
-    """What is asked for."""
+    """One HTTP request: method, URL, headers and body."""
 
     method: str
     path: str

@@ -55,7 +55,7 @@ class Coordinator:
         return await self._number("currentRound()", block), await self._number("currentStage()", block)
 
     async def stages(self, block: str = "latest") -> int:
-        """Stages of a round."""
+        """Number of stages in a round."""
         return await self._number("stageCount()", block)
 
     async def extensions(self) -> int:

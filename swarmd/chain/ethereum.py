@@ -96,7 +96,7 @@ class Ethereum:
         return bool(await _of_type(self._eth.get_code(_address(address), cast(BlockIdentifier, block)), bytes, "code"))
 
     async def send(self, raw: bytes) -> None:
-        """Hand a signed transaction over."""
+        """Broadcast a signed transaction."""
         await _formed(self._eth.send_raw_transaction(raw), "hash")
 
     async def is_known(self, hash: str) -> bool:

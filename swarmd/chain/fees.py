@@ -35,7 +35,7 @@ def quantity(value: Any, what: str) -> int:
 
 
 async def quote(chain: AccountPort, fees: FeesConfig) -> Price:
-    """The price to sign now.
+    """The gas price to sign with now, within the configured bounds.
 
     Raises:
         GasTooDear: the chain asks for more than fees.max_gwei.

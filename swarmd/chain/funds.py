@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class FundsSeen(NamedTuple):
-    """What an account had."""
+    """An account's balance when it was last read."""
 
     balance_wei: int
     rounds: int  # that it paid for, at the price of then
@@ -33,7 +33,7 @@ class FundsSeen(NamedTuple):
 
 
 class Funds:
-    """Looks at one account.
+    """Reads one account's balance now and then, and reports it.
 
     Args:
         config: what a node submits in a round, and the bound on fees.
@@ -54,7 +54,7 @@ class Funds:
         self._seen: FundsSeen | None = None
 
     async def run(self) -> None:
-        """Look, for ever."""
+        """Read the balance at intervals until cancelled."""
         while True:
             await self.look()
             await anyio.sleep(LOOK_S)

@@ -50,7 +50,7 @@ class Scrypt(msgspec.Struct):
 
 
 class Pbkdf2(msgspec.Struct):
-    """Parameters of the other one."""
+    """Parameters of PBKDF2, the other key derivation that keystores use."""
 
     c: Annotated[int, msgspec.Meta(ge=1, le=PBKDF2_ROUNDS_MAX)]
     salt: Salt

@@ -68,7 +68,7 @@ class MembershipReader:
         self._changes = [max(fork, self._from_block)]
 
     def look(self, confirmed: int) -> None:
-        """This block is confirmed now."""
+        """Read the allow-list's changes up to a block that is now confirmed."""
         self._confirmed = confirmed
         if self._changes and confirmed >= min(self._changes):
             self._due.set()

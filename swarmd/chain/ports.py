@@ -94,11 +94,11 @@ class ContractReader(Protocol):
 
     @property
     def contract(self) -> str:
-        """Its address."""
+        """The contract's address, checksummed."""
 
     @property
     def blocks(self) -> BlockReader:
-        """Of its chain."""
+        """The blocks of the contract's chain."""
 
     async def check(self) -> None:
         """Raise ChainMismatch when there is no contract, or another kind of contract, at the address."""
@@ -107,7 +107,7 @@ class ContractReader(Protocol):
         """Round and stage that the swarm is at."""
 
     async def stages(self, block: str = "latest") -> int:
-        """Stages of a round."""
+        """Number of stages in a round."""
 
     async def extensions(self) -> int:
         """0 for a contract without round policy and membership."""
@@ -128,7 +128,7 @@ class ContractReader(Protocol):
         """Whom a peer voted for in a round."""
 
     async def membership_open(self, block: str = "latest") -> bool:
-        """Whether everybody may take part."""
+        """Whether anybody may take part, with no allow-list."""
 
 
 class AccountPort(Protocol):
@@ -153,7 +153,7 @@ class AccountPort(Protocol):
         """The result of a call that changes nothing, as if `account` made it."""
 
     async def send(self, raw: bytes) -> None:
-        """Hand a signed transaction over."""
+        """Broadcast a signed transaction."""
 
     async def is_known(self, hash: str) -> bool:
         """Whether an endpoint has a transaction, in a block or not."""
@@ -180,7 +180,7 @@ class Signatory(Protocol):
 
 
 class Endpoints(Protocol):
-    """The endpoints as such."""
+    """The state of the RPC endpoints, apart from calls."""
 
     has_base_fee: bool  # blocks have one: an endpoint that shows a head without it has failed
 

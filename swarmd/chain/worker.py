@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class ChainService:
-    """Takes orders and sees to them.
+    """Carries out the daemon's chain commands: watching and submitting.
 
     Args:
         config: the node's.
@@ -78,7 +78,7 @@ class ChainService:
         return Submitter(chain, peer, self._coordinator, accounts, sender, confirmed, self._outbox.observe)
 
     async def run(self, inbox: Inbox) -> None:
-        """Until `Stop`."""
+        """Carry out commands until `Stop`."""
         try:
             async with anyio.create_task_group() as tasks:
                 agent = ChainAgent(self.watcher, self._submitter, self._budget, self._outbox.observe, tasks.start_soon)
@@ -143,7 +143,7 @@ def secret_files(chain: ChainConfig) -> tuple[str, ...]:
 
 
 async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
-    """What `serve` runs.
+    """The chain worker's main loop, run by `serve`.
 
     Raises:
         SwarmdError: no restart can help; its exit code says so.

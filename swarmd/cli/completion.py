@@ -50,7 +50,7 @@ def _completing(offer: Callable[[str], Iterable[str]]) -> Callable[[Any, Any, st
 
 
 def kinds(incomplete: str) -> Iterable[str]:
-    """Kinds of swarm."""
+    """Complete kinds of swarm."""
     from swarmd.swarms.registry import list_kinds
 
     return [kind.name for kind in list_kinds()]
@@ -66,7 +66,7 @@ def presets(incomplete: str) -> Iterator[str]:
 
 
 def charts(incomplete: str) -> Iterable[str]:
-    """Statecharts."""
+    """Complete names of statecharts."""
     from swarmd.core.chart import NAMES
 
     return NAMES

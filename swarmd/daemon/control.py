@@ -59,7 +59,7 @@ def bind_control(path: Path) -> socket.socket:
 
 
 class Control:
-    """Answers on the socket.
+    """Serves the control socket: one JSON request and answer per connection.
 
     Args:
         path: of the socket.

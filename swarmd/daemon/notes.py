@@ -25,7 +25,7 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """The node lives elsewhere now."""
+    """Note that the node's data was moved to another directory."""
 
     at: float
     archive: str = ""  # that it left in, for another host

@@ -22,7 +22,7 @@ async def heed_signals(
     end_at_once: Callable[[int], None],
     tasks: TaskGroup,
 ) -> None:
-    """Act on signals for ever.
+    """Handle SIGTERM, SIGINT and SIGHUP until cancelled.
 
     Args:
         received: the signals, as `anyio.open_signal_receiver(*HEEDED)` gives them.

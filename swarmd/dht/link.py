@@ -16,7 +16,7 @@ CALM_MAX_S = 60.0
 
 
 class LinkReporter:
-    """Watches the node and reports.
+    """Reports to the daemon whether the DHT link is up, degraded or down.
 
     Args:
         node: watched.
@@ -52,7 +52,7 @@ class LinkReporter:
             self._report(event)
 
     async def run(self) -> None:
-        """Look and report until cancelled."""
+        """Check the link at intervals and report changes until cancelled."""
         while True:
             await self._node.wait_up()
             await self._look()

@@ -45,12 +45,12 @@ class MemoryThresholds(NamedTuple):
     tasks: int
 
     def of_p2pd(self) -> MemoryThresholds:
-        """p2pd's own."""
+        """Thresholds of p2pd."""
         return self._replace(memory_bytes=int(self.memory_bytes * P2PD_SHARE))
 
 
 class ProcessUsage(NamedTuple):
-    """What a process holds."""
+    """Memory, open files and tasks of a process."""
 
     memory_bytes: int = 0
     files: int = 0
@@ -82,7 +82,7 @@ def bound_files(files_max: int) -> None:
 
 
 class MemoryWatch:
-    """The watch.
+    """Watches memory, files and tasks of the network worker and p2pd, and frees or replaces them in time.
 
     Args:
         node: whose p2pd is watched too.
@@ -108,7 +108,7 @@ class MemoryWatch:
         self._eased = 0  # times, one after another
 
     async def run(self) -> None:
-        """Look until cancelled.
+        """Check usage at intervals until cancelled.
 
         Raises:
             OutOfRoom: this process has to be replaced.

@@ -72,7 +72,7 @@ def prepare(start: Start) -> None:
 
 
 async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
-    """What `serve` runs.
+    """The network worker's main loop, run by `serve`.
 
     Raises:
         SwarmdError: no restart, or no restart soon, can help; its exit code says so.

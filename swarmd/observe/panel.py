@@ -20,7 +20,7 @@ ADDRESSES_PRINTED = 2
 
 
 def panel_of(status: Status) -> RenderableType:
-    """All of it."""
+    """Render a Status as one rich Panel."""
     source = "running" if status.source == "daemon" else "no daemon answers; this is what its log says"
     source = "it has no log yet" if not status.log.next_seq and status.source == "log" else source
     title = f"{status.name or status.peer[-12:] or 'node'} · {status.role or 'no role yet'} · {source}"
@@ -205,7 +205,7 @@ def span(seconds: float) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """A number of things."""
+    """A number with its noun, in singular or plural."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 

@@ -288,7 +288,7 @@ class World:
                 worker.notice_head()
 
     def note_receipt(self, receipt: SimReceipt) -> None:
-        """A block has a transaction."""
+        """Check a transaction that was mined."""
         self.checks.on_receipt(receipt)
 
     def note_signed(self, node: SimNode, tx: Tx) -> None:
@@ -296,7 +296,7 @@ class World:
         self.checks.ledgers[node.index].claims.on_signed(tx)
 
     def note_sent(self, node: SimNode, tx: Tx) -> None:
-        """An attempt leaves the node."""
+        """Check an attempt that a node sends."""
         self.checks.ledgers[node.index].claims.on_sent(tx)
 
     def note_refused(self, node: SimNode, command: Submit, code: str, answered: str) -> None:

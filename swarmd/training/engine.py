@@ -48,11 +48,11 @@ LEGACY_CADENCE_STEPS = 4  # RL Swarm v0.4 publishes at steps 0, 4, 8 ... of a st
 
 
 def _no_outputs(event: OutputsMade) -> None:
-    """Nobody is listening."""
+    """Ignore outputs: no listener is set."""
 
 
 def _no_figures(done: int, total: int, figures: dict[str, float]) -> None:
-    """Nobody is listening."""
+    """Ignore figures: no listener is set."""
 
 
 class TrainingEngine:

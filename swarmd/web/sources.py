@@ -17,20 +17,20 @@ class Unavailable(SwarmdError):
 
 
 class ChangeSignal:
-    """Tells that something changed to everybody who waits; for one event loop."""
+    """Signals changes to all waiting coroutines of one event loop."""
 
     def __init__(self) -> None:
         self.version = 0
         self._changed = asyncio.Event()
 
     def notify(self) -> None:
-        """Something changed. Call it in the loop's thread."""
+        """Wake all waiters: something changed. Call it in the loop's thread."""
         self.version += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def newer_than(self, version: int) -> int:
-        """Wait until the version is another one than this; the version then."""
+        """Wait for a version other than `version` and return it."""
         while self.version == version:
             await self._changed.wait()
         return self.version

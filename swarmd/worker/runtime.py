@@ -41,7 +41,7 @@ class Runtime(Protocol):
         """Seconds that only ever grow; where they begin means nothing."""
 
     def time(self) -> float:
-        """POSIX seconds."""
+        """The current time in POSIX seconds."""
 
     async def sleep(self, delay_s: float) -> None:
         """Return after so long; with 0, when others had their turn."""

@@ -120,7 +120,7 @@ class RpcEndpoint(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
 
     def failure(self, what: str) -> EndpointFailed:
         """An error that names the endpoint without its secrets."""

@@ -49,7 +49,7 @@ class Heads:
         self.live = ""  # name of the endpoint whose subscription works
 
     async def run(self) -> None:
-        """Keep a subscription, for ever."""
+        """Keep a subscription to new heads open until cancelled."""
         while self._rpc.sockets:
             for health in self._rpc.sockets:
                 if max(health.retry_at, self._not_before.get(health.endpoint.url, 0.0)) <= monotonic():

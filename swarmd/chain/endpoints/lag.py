@@ -60,7 +60,7 @@ async def has_block(rpc: Rpc, block: BlockRef) -> bool:
 
 
 async def pause_lagging_endpoints(rpc: Rpc) -> None:
-    """Leave those alone that are far behind the one that is farthest."""
+    """Pause endpoints more than BEHIND_BLOCKS behind the highest head."""
     answers = await rpc.ask_each("eth_blockNumber", [], Quantity)
     farthest = max((int(number, 16) for _, number in answers), default=0)
     for health, number in answers:

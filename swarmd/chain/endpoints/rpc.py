@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class RpcCaller(Protocol):
-    """What calls the chain."""
+    """What carries out one JSON-RPC call on the chain."""
 
     async def request(self, method: str, params: Sequence[Any]) -> Any:
         """The result of a JSON-RPC call.
@@ -86,14 +86,14 @@ class EndpointHealth:
         self.retry_at = monotonic() + (FOREIGN_S if self.foreign else pause_s)
 
     def answered(self) -> None:
-        """It serves."""
+        """Record a successful call: reset failures and back-off."""
         if self.failures:
             log.info("%s answers again", self.endpoint.name)
         self.failures, self.foreign, self.reason = 0, 0, ""
 
 
 class Rpc:
-    """A Caller with several endpoints.
+    """An `RpcCaller` over several endpoints: the first that serves answers, others are tried when it fails.
 
     Args:
         urls: best first.
@@ -213,7 +213,7 @@ class Rpc:
         return [health for health in self._healths if isinstance(health.endpoint, SocketEndpoint)]
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close the connections of all endpoints."""
         for task in list(self._probes.values()):
             task.cancel()
         for health in self._healths:

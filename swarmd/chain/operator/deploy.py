@@ -38,7 +38,7 @@ class Artefact(msgspec.Struct, frozen=True):
 
 
 class DeploymentPlan(msgspec.Struct, frozen=True):
-    """The contract that is wanted."""
+    """What to deploy: the contract's version and constructor arguments."""
 
     stages: int
     policy: RoundPolicy

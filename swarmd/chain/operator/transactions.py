@@ -120,11 +120,11 @@ class Journal:
             raise ChainMismatch(f"{self._path} was begun by the account {self.record.account}, not by {account}")
 
     def attempts(self, name: str) -> list[Attempt]:
-        """Of one order, oldest first."""
+        """The signed attempts of one order, oldest first."""
         return self.record.steps.get(name, []) if self.record else []
 
     def note(self, name: str, attempt: Attempt) -> None:
-        """Make an attempt durable."""
+        """Write an attempt to the journal before it is sent."""
         assert self.record is not None
         self.record.steps.setdefault(name, []).append(attempt)
         self._save()
@@ -205,7 +205,7 @@ class OperatorTransactions:
         raise ChainError(f"{name}: other programs use the account {self.account} all the time", "Stop them for a while")
 
     async def balance_wei(self) -> int:
-        """What the account has."""
+        """The account's balance in wei."""
         return await self.chain.balance_wei(self.account)
 
     # --- one attempt ---

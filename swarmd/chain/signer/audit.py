@@ -67,7 +67,7 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def posix(self) -> float:
-        """When, in POSIX seconds."""
+        """The line's time in POSIX seconds."""
         return datetime.fromisoformat(self.at).timestamp()
 
     def command(self) -> Submit:
@@ -177,7 +177,7 @@ class AuditLog:
         return self._path.with_name(f"{self._path.name}.{number}")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
         os.close(self._lock)
 

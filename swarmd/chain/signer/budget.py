@@ -60,7 +60,7 @@ class Budget:
         )
 
     def note(self, cost_wei: int, counted_wei: int) -> None:
-        """A transaction was signed."""
+        """Count a signed transaction against the day's budget."""
         today = day_of(self._clock())
         if today > self._day:
             self._day, self._spent_wei = today, 0

@@ -85,7 +85,7 @@ class Access(NamedTuple):
 
 
 class SignerApp:
-    """Answers HTTP requests.
+    """The signer's HTTP application: checks requests and hands them to the signer.
 
     Args:
         signer: brings the submissions about.

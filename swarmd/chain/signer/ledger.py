@@ -58,7 +58,7 @@ class SignerLedger:
             self.apply(line)
 
     def apply(self, line: AuditLine) -> None:
-        """Fold one more line in."""
+        """Apply one more line of the audit log."""
         if line.what == "spent":
             self.spent = (day_of(line.posix), int(line.cost_wei or 0))
         if line.what == "ended":

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Broadcaster:
-    """Brings attempts about.
+    """Signs and sends attempts, each only after it is in the log, and replaces those that are stuck.
 
     Args:
         peer: this node's peer id.
@@ -49,7 +49,7 @@ class Broadcaster:
         self._unsent: set[str] = set()  # given back, and known not to be under way though the log has an attempt
 
     def resume(self, following: TrackedSubmission) -> None:
-        """An attempt of an earlier life may be under way; where nobody can tell, wait and see."""
+        """Continue attempts of an earlier process, which may still be pending; wait if their fate is unknown."""
         if following.attempts and not self._sender.repeatable and following.submission not in self._unsent:
             following.pushed_at = self._runtime.now()
         self._unsent.discard(following.submission)

@@ -139,11 +139,11 @@ class Proxy:
         return None
 
     async def trace(self, attempts: Sequence[Prepared]) -> Fate:
-        """Nobody can tell."""
+        """Always "waiting": a proxy does not report its transactions."""
         return "waiting"
 
     async def is_known(self, prepared: Prepared) -> bool:
-        """Nobody can tell either."""
+        """Always false: a proxy does not report its transactions."""
         return False
 
     async def explain(self, peer: str, command: Submit, mined: Mined) -> None:

@@ -26,7 +26,7 @@ class ContractRefusal(Value, frozen=True):
 
 
 class SubmissionResolver:
-    """Judges submissions.
+    """Decides what the chain's state, or a revert, means for a submission.
 
     Args:
         coordinator: the contract.

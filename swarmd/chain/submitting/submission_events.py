@@ -50,12 +50,12 @@ class SubmissionReporter:
             self._emit(SubmissionSent(following.submission, name))
 
     def included(self, following: TrackedSubmission, block: BlockRef, hash: str) -> None:
-        """A block has it."""
+        """Report that the submission was mined in `block`."""
         following.include(block, hash)
         self._emit(SubmissionIncluded(following.submission, block, hash))
 
     def confirmed(self, following: TrackedSubmission, block: BlockRef) -> None:
-        """The block is deep enough."""
+        """Report that the submission's block is at the confirmed depth."""
         self._emit(SubmissionConfirmed(following.submission, block))
         self._forget(following)
 

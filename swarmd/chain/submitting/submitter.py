@@ -101,7 +101,7 @@ class Submitter:
         self._woken.set()
 
     async def run(self) -> None:
-        """Look after everything, for ever.
+        """Check all tracked submissions until cancelled.
 
         Raises:
             ChainMismatch: this is another chain, or another contract.

@@ -83,7 +83,7 @@ class TrackedSubmission:
 
     @property
     def submission(self) -> str:
-        """Its id."""
+        """The submission's id."""
         return self.command.submission
 
     @property
@@ -105,22 +105,23 @@ class TrackedSubmission:
         return not self.waits_for_log and self.pushed_at is not None and self.pushed_at <= since
 
     def mark_sent(self, prepared: Prepared) -> bool:
-        """Whether this process sent it for the first time."""
+        """Record an attempt as sent; true if this process had not sent it before."""
         first = prepared.hash not in self._sent
         self._sent.add(prepared.hash)
         return first
 
     def count_missing(self, looks: int) -> bool:
-        """Whether it was found without a living attempt so often, one after another; at once where it never had one."""
+        """Count one more check without a live attempt; true after `looks` in a row, at once if there never was an
+        attempt."""
         self.dead_looks += 1
         return not self.attempts or self.dead_looks >= looks
 
     def include(self, block: BlockRef, hash: str) -> None:
-        """A block has it."""
+        """Record the block in which the submission was mined."""
         self.block, self.hash, self.is_unannounced, self.was_alive = block, hash, False, True
 
     def drop(self) -> None:
-        """The block is no longer part of the chain."""
+        """Forget the block: a reorganisation has replaced it."""
         self.block, self.hash, self.is_unannounced, self.dead_looks = None, "", False, 0
         self.pushed_at = None  # the same bytes are sent again
 

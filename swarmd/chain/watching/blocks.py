@@ -36,7 +36,7 @@ class BlockHeader(msgspec.Struct, rename="camel", gc=False):
     timestamp: str
 
     def ref(self) -> BlockRef:
-        """As it stands in events."""
+        """The block as events name it: number, hash and parent."""
         return BlockRef(int(self.number, 16), self.hash, self.parent_hash, seconds_of(self.timestamp))
 
 

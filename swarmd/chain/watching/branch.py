@@ -33,7 +33,7 @@ class Branch:
         return found if found is not None and found.number == number else None
 
     def add(self, block: BlockRef) -> None:
-        """A block after the tip."""
+        """Append the block that follows the tip."""
         self._blocks = [*self._blocks[1 - KEPT_MAX :], block]
 
     def cut(self, number: int) -> None:

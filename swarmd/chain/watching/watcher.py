@@ -48,7 +48,7 @@ class Reach(NamedTuple):
 
 
 class Watcher:
-    """Observes one contract.
+    """Reads one contract's logs block by block and reports them as facts, also across reorganisations.
 
     Args:
         config: endpoints, depth and the like.
@@ -97,12 +97,12 @@ class Watcher:
 
     @property
     def branch(self) -> Branch:
-        """What has been read."""
+        """The branch that has been read so far."""
         assert self._branch is not None, "the watcher has not begun"
         return self._branch
 
     async def run(self, order: WatchChain) -> None:
-        """Follow the chain for ever.
+        """Follow the chain until cancelled.
 
         Raises:
             ChainMismatch: another chain than before or than configured, or no such contract there.

@@ -56,7 +56,7 @@ class Asker:
             typer.echo(f"  {answer!r} is none of them")
 
     def ask_secret(self, question: str, flag: str) -> str:
-        """Without echo."""
+        """Ask at the terminal without echo."""
         self._need_terminal(flag)
         return getpass.getpass(f"{question}: ").strip()
 

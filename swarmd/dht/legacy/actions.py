@@ -51,7 +51,7 @@ class LegacyActions:
         self._session.start(self._clock.follow)
 
     async def leave(self) -> None:
-        """v0.4's nodes just go."""
+        """Do nothing: v0.4 has no record of leaving."""
 
     async def _register(self, command: Register) -> None:
         """v0.4 has no memberships: a peer takes part from its first reward on."""

@@ -101,9 +101,9 @@ class LegacyGuard(RecordValidatorBase):  # type: ignore[misc]
         return True
 
     def sign_value(self, record: DHTRecord) -> bytes:
-        """Nothing is signed."""
+        """Return the value as it is: legacy records carry no signature."""
         return bytes(record.value)
 
     def strip_value(self, record: DHTRecord) -> bytes:
-        """Nothing is signed."""
+        """Return the value as it is: legacy records carry no signature."""
         return bytes(record.value)

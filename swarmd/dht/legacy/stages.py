@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class LegacyStages:
-    """Publishes and collects.
+    """Publishes a stage's outputs and rewards in v0.4's form, and collects those of others.
 
     Args:
         session: where all this happens.

@@ -33,7 +33,7 @@ class PeerBounds(NamedTuple):
     all: float
 
     def times(self, factor: float) -> PeerBounds:
-        """Each so many times."""
+        """All bounds multiplied by a factor."""
         return PeerBounds(self.peer * factor, self.prefix * factor, self.all * factor)
 
     def reach(self, caller: RemotePeer) -> tuple[float, float, float]:

@@ -28,7 +28,7 @@ class ChangeLimit(Generic[T]):
         self._waiting: dict[str, T] = {}  # seen too early; it is taken when it is still there in time
 
     def admit(self, peer: str, content: T) -> bool:
-        """Is this to be told? False for what was told, and for a change that comes too early.
+        """Record a value and return whether to report it: false if it was reported before or changes too early.
 
         Raises:
             RecordRejected: "flood" for each change that is not taken, or has been replaced before its time; once.

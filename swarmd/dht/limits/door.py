@@ -132,7 +132,7 @@ class RequestLimits:
         self.bytes_out.charge(caller, size_bytes)
 
     def leave_answer(self, caller: RemotePeer, size_bytes: int) -> None:
-        """p2pd has taken it."""
+        """Release an answer's share of the budget: p2pd has taken it."""
         self.answers.give_back(caller, size_bytes)
 
     def enter_stream(self, caller: RemotePeer) -> None:
@@ -144,7 +144,7 @@ class RequestLimits:
             raise self.refusal(caller.peer, "streams", "too many open streams")
 
     def leave_stream(self, caller: RemotePeer) -> None:
-        """It was closed."""
+        """Release a closed stream's share of the budget."""
         self.streams.give_back(caller)
 
     def refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:

@@ -38,9 +38,9 @@ class Reporters(Generic[T]):
         self._awaited.update(peer for peer in chosen if ranks[peer].awaited)
 
     def is_awaited(self, peer: str) -> bool:
-        """May a stage wait for one of them?"""
+        """Whether a stage may wait for this peer's report."""
         return peer in self._awaited
 
     def admit(self, peer: str, content: T) -> bool:
-        """Is this report to be told? Raises RecordRejected("flood") where it changes too often."""
+        """Record a report and return whether it is new. Raises RecordRejected("flood") where it changes too often."""
         return self._changes.admit(peer, content)

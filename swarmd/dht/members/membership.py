@@ -130,7 +130,7 @@ class Members:
         await self._left.wait()  # else this process may be gone before its hints are out
 
     async def watch_for_twin(self) -> None:
-        """Wait for ever.
+        """Watch for another node with the same identity; never returns.
 
         Raises:
             IdentityInUse: another process runs under this node's identity.

@@ -40,7 +40,7 @@ class Presences:
 
     @property
     def here(self) -> int:
-        """How many there are now."""
+        """Number of members that are present."""
         return sum(known.here for known in self.known.values())
 
     def choose(self, ranks: Mapping[str, Rank]) -> list[str]:

@@ -50,7 +50,7 @@ def id_of_text(encoded: bytes) -> bytes:
 
 
 def pack(ids: Iterable[bytes]) -> bytes:
-    """Ids as they travel."""
+    """Encode invitation ids for the wire."""
     return b"".join(sorted(ids))
 
 
@@ -60,7 +60,7 @@ def is_packed(packed: bytes) -> bool:
 
 
 def unpack(packed: bytes) -> frozenset[bytes]:
-    """The ids."""
+    """Decode invitation ids from the wire."""
     return frozenset(packed[start : start + ID_BYTES] for start in range(0, len(packed), ID_BYTES))
 
 

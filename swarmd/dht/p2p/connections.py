@@ -45,7 +45,7 @@ class Connections:
         node.attendants.append(self.watch)
 
     async def watch(self, life: NodeRun) -> None:
-        """Look and disconnect until cancelled."""
+        """Check connections at intervals and close unwanted ones, until cancelled."""
         looked_at = 0.0
         while True:
             now = anyio.current_time()

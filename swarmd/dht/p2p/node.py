@@ -71,7 +71,7 @@ class NodeRun:
         return len(self.table.uid_to_peer_id)
 
     def reason(self) -> str:
-        """Why p2pd is gone."""
+        """Why p2pd ended; empty while it runs."""
         status = self.p2p.returncode or 0
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         return f"p2pd ended with {how}; it said last: {self.p2p.last_words()}"

@@ -68,7 +68,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
 
     @property
     def control(self) -> BoundedControl:
-        """What speaks with p2pd."""
+        """The control client of p2pd."""
         control: BoundedControl = self._client.control
         return control
 
@@ -161,7 +161,7 @@ class SocketDirectory:
         return type("Daemon", (P2pDaemon,), {"_UNIX_SOCKET_PREFIX": f"/unix{self.path}/", "DHT_MODE_MAPPING": modes})
 
     def note(self, pid: int) -> None:
-        """Write down which p2pd runs."""
+        """Record p2pd's pid and sockets in a file."""
         self._note.write_text(json.dumps({"pid": pid}), encoding="ascii")
 
     def clear(self) -> None:

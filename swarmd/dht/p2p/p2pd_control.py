@@ -307,7 +307,7 @@ def _read_info(header: bytes) -> Any:
 
 
 def _ignore(peer: str, reason: str, detail: str) -> None:
-    """A refusal that nobody counts."""
+    """Ignore a refusal."""
 
 
 def install_control() -> None:

@@ -120,7 +120,7 @@ class EvidenceGossip:
         topic.listen(self._listen)
 
     async def note(self, command: NoteEvidence) -> None:
-        """The log holds this."""
+        """Record evidence that the log holds already."""
         self._note(*(each for each in command.known if each not in self._noted))
 
     def _note(self, *known: KnownEvidence) -> None:

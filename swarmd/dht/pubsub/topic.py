@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class Topic:
-    """One topic.
+    """One gossip topic: received messages are read in order, own ones sent in the background.
 
     Args:
         node: whose p2pd gossips.

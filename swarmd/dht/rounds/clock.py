@@ -17,7 +17,7 @@ CALL_EVERY_S = 10.0
 
 
 class SwarmClock:
-    """Announces and follows.
+    """The swarm's clock: announced by the coordinator, followed by all others.
 
     Args:
         session: where all this happens.

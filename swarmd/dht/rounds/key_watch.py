@@ -60,7 +60,7 @@ class KeyWatch:
         self._woken.set()
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Read the key when hinted at, and at intervals, until cancelled."""
         while True:
             await self._records.wait_up()
             began_s = self._records.spent_s()

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Stages:
-    """Publishes and collects.
+    """Publishes a stage's reports and rollouts, and collects those of others.
 
     Args:
         session: where all this happens.

@@ -27,7 +27,7 @@ _IDLE = "idle"  # of newcomers those who have not worked
 
 
 def _order_of(rank: Rank) -> _Order:
-    """The higher stays."""
+    """Sort key of a record: the higher is kept."""
     return rank.known and rank.small, not rank.idle, rank
 
 
@@ -52,12 +52,12 @@ class KeyCapacity:
 
     @property
     def size_bytes(self) -> int:
-        """Of all records."""
+        """Total size of all records in bytes."""
         return self._bytes[True] + self._bytes[False]
 
     @property
     def ranks(self) -> dict[str, Rank]:
-        """owner → rank."""
+        """Rank of each owner."""
         return {owner: rank for owner, (_, rank) in self._kept.items()}
 
     def put(self, owner: str, size: int, rank: Rank) -> None:
@@ -92,7 +92,7 @@ class KeyCapacity:
             self.put(owner, size, rank._replace(rounds=rounds_of(owner)))
 
     def keep_only(self, owners: Iterable[str]) -> None:
-        """Forget what is gone."""
+        """Forget all records but those named."""
         for owner in self._kept.keys() - set(owners):
             self.drop(owner)
 

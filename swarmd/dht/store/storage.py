@@ -181,7 +181,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
                 del self._rooms[key], self._counted[key]
 
     def has_exactly(self, key: DHTID, signed: SignedRecord) -> bool:
-        """Is this very record held?"""
+        """Whether exactly this record is stored."""
         return self.held(key, signed.owner) == (signed.value, signed.expiration)
 
     def has_later(self, key: DHTID, signed: SignedRecord) -> bool:

@@ -27,7 +27,7 @@ class BlobStore(Protocol):
         """Store a body; returns its digest."""
 
     def has(self, digest: str) -> bool:
-        """Is it there?"""
+        """Whether a body with this digest is stored."""
 
 
 def deflate(body: bytes, members: int) -> bytes:

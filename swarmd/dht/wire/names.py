@@ -11,7 +11,7 @@ import msgpack  # type: ignore[import-untyped]
 
 
 def members(swarm: str) -> str:
-    """Who takes part."""
+    """Key of the members' records."""
     return f"swarmd/{swarm}/members"
 
 
@@ -21,7 +21,7 @@ def clock(swarm: str) -> str:
 
 
 def reports(swarm: str, round: int, stage: int) -> str:
-    """What each peer's stage gave."""
+    """Key of the reports of a stage."""
     return f"swarmd/{swarm}/reports/{round}/{stage}"
 
 

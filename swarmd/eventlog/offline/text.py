@@ -86,7 +86,7 @@ def fields_of(struct: msgspec.Struct) -> str:
 
 
 def short(value: Any) -> str:
-    """A value on little room."""
+    """A value shortened for one line."""
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     if isinstance(value, float):

@@ -67,7 +67,7 @@ class StoryTeller:
         self._state = State()
 
     def apply(self, applied: Applied) -> None:
-        """Hear the next event."""
+        """Apply the next event to the story."""
         envelope, before, after = applied.envelope, applied.before, applied.after
         if self._first is None:
             self._first = (envelope.seq, reached(before))

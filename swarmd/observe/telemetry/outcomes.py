@@ -48,7 +48,7 @@ _PARTS: dict[tuple[RoundState, RoundState], str] = {
 
 
 class Count(NamedTuple):
-    """What a counter counts."""
+    """One counter: its name, help text and labels."""
 
     text: str
     labels: Mapping[str, tuple[str, ...]] = {}  # the values that each label may have

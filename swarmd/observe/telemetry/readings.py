@@ -30,7 +30,7 @@ class ConfiguredLimits(msgspec.Struct, frozen=True):
 
 
 class Gauge(NamedTuple):
-    """What one name stands for."""
+    """One gauge: its name, help text and labels."""
 
     text: str
     labels: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ def read_build() -> Iterator[Reading]:
 
 
 def read_status(status: Status) -> Iterator[Reading]:
-    """All that a status says."""
+    """Gauges read off a status."""
     yield "node_info", (status.swarm, status.role, status.process.version), 1
     yield "daemon_up", (), status.source == "daemon"
     yield from _layers(status)
@@ -218,7 +218,7 @@ def read_progress(progress: NodeProgress) -> Iterator[Reading]:
 
 
 def read_health(depths: Iterable[tuple[str, Health]]) -> Iterator[Reading]:
-    """The verdicts, by depth."""
+    """Gauges of health: live, ready, earning."""
     for depth, health in depths:
         yield "health", (depth,), health.ok
 

@@ -114,7 +114,7 @@ class Checks:
         return ledger.seq, ledger.state
 
     def on_dispatch(self, node: SimNode, command: Command) -> None:
-        """A command goes out."""
+        """Check a command that is dispatched."""
         self.signed.on_dispatch(node, command)
         self.ledgers[node.index].orders.on_dispatch(command)
 
@@ -126,16 +126,16 @@ class Checks:
             self.world.fail(node, f"two reports for round {seen.round}, stage {seen.stage}: {known} and {report}")
 
     def on_receipt(self, receipt: SimReceipt) -> None:
-        """A block has a transaction."""
+        """Check a transaction that was mined."""
         if receipt.tx.submission:
             self._by_peer[receipt.tx.call.peer].claims.on_receipt(receipt)
 
     def expect_recovery(self) -> None:
-        """The faults have ceased."""
+        """Expect every node to recover from now on: no more faults are injected."""
         self.recovery.expect()
         self.honest.expect()
 
     def at_end(self) -> None:
-        """The run is over."""
+        """Make the checks that belong to the end of a run."""
         self.recovery.check()
         self.honest.check()

@@ -52,7 +52,7 @@ class Honest:
         self._told_of: Counter[tuple[int, str, str]] = Counter()  # by node, stranger and kind
 
     def expect(self) -> None:
-        """The faults have ceased."""
+        """Expect progress from now on: no more faults are injected."""
         self.calm_at = self.world.now + SETTLE_S
 
     # --- what happens ---
@@ -146,7 +146,7 @@ class Honest:
     # --- the end ---
 
     def check(self) -> None:
-        """The run is over."""
+        """Check at the end of a run that honest nodes made progress."""
         if self.world.hostile is None:
             return
         for node in self.world.nodes:

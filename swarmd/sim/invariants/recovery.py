@@ -27,7 +27,7 @@ class Recovery:
         self.last: Place | None = None  # its place PROPAGATION_S before the end
 
     def expect(self) -> None:
-        """The calm begins."""
+        """Expect every node to recover from now on."""
         if self.world.profile.calm_s >= CALM_S_MIN:
             self.world.call_in(SETTLE_S, self._mark_settled)
             self.world.call_at(self.world.ends_at - PROPAGATION_S, self._mark_last)
@@ -51,7 +51,7 @@ class Recovery:
         return coordination
 
     def check(self) -> None:
-        """The run is over."""
+        """Check at the end of a run that every node recovered."""
         if self.settled is None or self.last is None:
             return
         coordination = None if self.world.chain is not None else self._coordination()

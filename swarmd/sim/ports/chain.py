@@ -167,7 +167,7 @@ class SimChain:
     # --- blocks ---
 
     def begin(self) -> None:
-        """Blocks come from now on."""
+        """Start producing blocks."""
         self.world.call_in(self.world.profile.block_s, self._tick)
         if self.world.profile.reorgs > 0 and self.world.profile.reorg_depth > 0:
             self._await_reorganisation()

@@ -29,7 +29,7 @@ class Hostile:
         self.actors = [ACTORS[kind](self, Random(f"{world.seed}/{kind}")) for kind in self.kinds]
 
     def begin(self) -> None:
-        """From now on they act."""
+        """Start the hostile actors."""
         for actor in self.actors:
             self.world.call_in(actor.random.uniform(0.0, 60.0), actor.run)
 

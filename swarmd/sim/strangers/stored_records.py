@@ -237,6 +237,6 @@ class GuardedDht(SimDht):
         return self.works.get(peer, WORK_BITS)
 
     def learn(self, board: tuple[Standing, ...]) -> None:
-        """A leaderboard is out."""
+        """Take over a published leaderboard's standings for ranking."""
         self.board = board
         self.seniority.learn(board)

@@ -70,7 +70,7 @@ class SetAsideTally:
 
     @property
     def counts(self) -> dict[str, Counts]:
-        """By peer."""
+        """Set-aside counts by peer."""
         return self._counts
 
     def judge(self) -> dict[str, bool]:

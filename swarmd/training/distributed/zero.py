@@ -57,7 +57,7 @@ class ZeroParts:
         accelerator.deepspeed_engine_wrapped = None
 
     def show(self, accelerator: Any) -> None:
-        """Within `train()`."""
+        """Give accelerate the DeepSpeed engine back while `train()` runs."""
         accelerator.deepspeed_engine_wrapped = self._stepper
         accelerator._models, accelerator._optimizers = [self.engine], [self.optimizer]
 

@@ -198,7 +198,7 @@ def _parse_url(url: str) -> tuple[Connect, str]:
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds before each attempt."""
+    """Seconds to wait before each attempt."""
     yield 0.0
     for attempt in range(ATTEMPTS_MAX - 1):
         yield min(BACKOFF_S * 2**attempt, BACKOFF_S_MAX)

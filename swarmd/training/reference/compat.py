@@ -54,7 +54,7 @@ class TooLong(Exception):
 
 
 def read_upload(body: bytes, limits: FrameLimits) -> Upload:
-    """What came to /upload.
+    """Decode the body of a request to /upload.
 
     Raises:
         FrameError: it is malformed, or of the dialect in which the server makes the groups.

@@ -71,7 +71,7 @@ class Parameter(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """One address.
+    """One route of the HTTP interface: path, parameters and answer type.
 
     Attributes:
         answer: type of the answer in JSON, or a content type.
@@ -90,7 +90,7 @@ class Endpoint(NamedTuple):
     takes: Any = None
 
     def route(self) -> Route:
-        """As Starlette wants it."""
+        """The endpoint as a Starlette route."""
         return Route(self.path, self.serve_request or self._serve, methods=[self.method])
 
     async def _serve(self, request: Request) -> Response:

@@ -44,7 +44,7 @@ log = logging.getLogger("swarmd.web")
 
 
 class AccessRules(NamedTuple):
-    """Who is let in.
+    """Which hosts, origins and tokens may access the server.
 
     Attributes:
         listen: where the server listens.
@@ -58,7 +58,7 @@ class AccessRules(NamedTuple):
 
 
 class RequestGuard:
-    """Wraps the application.
+    """ASGI middleware that checks every request before the application sees it.
 
     Attributes:
         let_go: ends the streams, so that a server that stops need not wait for their clients.
@@ -93,7 +93,7 @@ class RequestGuard:
             await answer.break_off(None)
 
     def _deny(self, scope: Scope, headers: Headers) -> JsonAnswer | None:
-        """A refusal, or None."""
+        """The refusal of a request, or None if it may pass."""
         path = scope["path"]
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > TARGET_BYTES_MAX:
             return refusal(414, f"the address is longer than {TARGET_BYTES_MAX} bytes", {"connection": "close"})

@@ -62,12 +62,13 @@ class Client:
         self._wake.set()
 
     def end(self) -> None:
-        """The server stops."""
+        """End this client's stream: the server is stopping."""
         self.lost = True
         self._wake.set()
 
     async def wait_for_events(self, after_seq: int) -> tuple[bytes, int]:
-        """All that waits, beyond an event, or a heartbeat; and the last event in it."""
+        """Wait for data; return the SSE bytes newer than `after_seq` (a comment as heartbeat) and the last seq in
+        them."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEARTBEAT_S):
                 await self._wake.wait()
@@ -119,7 +120,7 @@ class Stream:
             self.end()
 
     def end(self) -> None:
-        """Let everybody go."""
+        """End the streams of all clients."""
         for client in self._clients:
             client.end()
 

@@ -74,5 +74,5 @@ class WorkPool:
         return future
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start no further work."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -42,7 +42,7 @@ def span(seconds: float) -> str:
 
 
 class HealthChanges:
-    """Follows one node.
+    """Turns one node's statuses over time into messages about changes.
 
     Args:
         after_s: a change must last so long before it is told.
@@ -155,7 +155,7 @@ class LayerState(msgspec.Struct):
     reason: str = ""
 
     def update(self, well: bool, reason: str, now: float, after_s: float, quiet_s: float) -> _Told | None:
-        """Take note of how the layer is; gives what is to be told."""
+        """Update the layer's state; return the message to send, if any."""
         self._mind_clock(now)
         if well != self.well:
             self.well, self.since = well, now

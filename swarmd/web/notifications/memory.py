@@ -78,7 +78,7 @@ class NotifierState:
         self._kept = encoded
 
     def release(self) -> None:
-        """Let another process tell."""
+        """Release the lock, so that another process may send notifications."""
         if self._lock is not None and self._lock >= 0:
             os.close(self._lock)
         self._lock = None

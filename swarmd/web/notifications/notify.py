@@ -34,7 +34,7 @@ Last = Callable[[], Awaitable[Status]]
 
 
 class HealthNotifier:
-    """Tells of changes by every sender, each in its own time.
+    """Sends changes of a node's health through every sender, each at its own pace.
 
     Args:
         edges: decides what is told.
@@ -113,7 +113,7 @@ class HealthNotifier:
         return notes
 
     def _acquire_lead(self) -> bool:
-        """Whether no other process tells of this node; the first time, go on where the last one was."""
+        """Acquire the lock on this node's notifications; on success, resume from the last process's state."""
         if not self._leads and self._memory is not None and self._memory.acquire():
             self._edges.past = self._memory.recall()
             self._leads = True

@@ -69,7 +69,7 @@ class OpeningBalances:
             self._due.set()
 
     async def run(self, coordinator: Coordinator) -> None:
-        """Ask until cancelled."""
+        """Read opening balances until cancelled."""
         self._look = None
         while True:
             await self._due.wait()

@@ -137,11 +137,11 @@ class LogHistory:
 
     @property
     def place(self) -> Cursor | None:
-        """Behind the last commit taken."""
+        """The cursor behind the last applied commit."""
         return self._place
 
     def begin(self, base: Base) -> None:
-        """Start anew from a base."""
+        """Restart from a base state."""
         with self.lock:
             self.state, self.next_seq, self.at, self._place = base.state, base.seq, 0.0, None
             self._keyframes, self._windows = Keyframes(), []

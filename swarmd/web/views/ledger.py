@@ -103,13 +103,13 @@ class PeerAccount:
             self.points = array("d", (points[i * _PER_POINT + k] for i in kept for k in range(_PER_POINT)))
 
     def curve(self) -> Curve:
-        """For an answer."""
+        """A peer's rewards as the HTTP interface answers them."""
         rows = zip(*[iter(self.points)] * _PER_POINT, strict=True)
         return Curve(self.id, self.name, tuple(Point(int(r), int(s), reward, at) for r, s, reward, at in rows))
 
 
 class PeerLedger:
-    """Follows the fold.
+    """Follows the fold and keeps each peer's rewards, votes and last sign of life, in bounded memory.
 
     Where a contract keeps the rounds, rewards are those on the chain; else those in reports, and this node's own.
 

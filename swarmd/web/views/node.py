@@ -216,7 +216,7 @@ class LogNode:
         return self._history.next_seq
 
     def here(self) -> Here:
-        """What this is."""
+        """What this server shows: version, kind of source, directory."""
         settings = self.state.settings
         return Here(
             version=__version__,
@@ -279,7 +279,7 @@ class LogNode:
         return shown
 
     async def overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
-        """The log in time."""
+        """Counts of events over time."""
         return await self._answers.do(self._overview, since, until, buckets)
 
     def _overview(self, since: float | None, until: float | None, buckets: int) -> Overview:

@@ -58,7 +58,7 @@ _CODES = {kind: LANES.index(lane_of(kind)) for kind in get_args(Event)}
 
 
 class Timeline:
-    """Follows the fold."""
+    """Follows the fold and counts events by kind and time."""
 
     def __init__(self) -> None:
         self.begin(Base())

@@ -26,7 +26,7 @@ _ORDER: tuple[RoundState, ...] = (
 
 
 class StageFollower:
-    """Follows the fold."""
+    """Follows the fold and keeps when each stage's parts began and ended."""
 
     def __init__(self) -> None:
         self.begin(Base())
@@ -48,7 +48,7 @@ class StageFollower:
             self._advance(before.chart, after.chart, applied.at)
 
     def view(self) -> StagesView:
-        """For an answer."""
+        """The stages as the HTTP interface answers them."""
         return StagesView(tuple(self._rows), tuple(self._skips))
 
     def joined_before(self, round_: int, count: int) -> int | None:

@@ -12,7 +12,7 @@ STAGES_MAX = 1024  # kept; beyond, of the older half every second one goes
 
 
 class TrainedStages:
-    """Follows the fold.
+    """Follows the fold and keeps what each trained stage gave.
 
     Attributes:
         trainer: the last one that was ready, be it down now.
@@ -59,6 +59,6 @@ class TrainedStages:
         self._stages = {(row.round, row.stage): row for row in (*rows[:half:2], *rows[half:])}
 
     def view(self) -> TrainingView:
-        """For an answer."""
+        """The trained stages as the HTTP interface answers them."""
         rows = sorted(self._stages.values(), key=lambda row: (row.round, row.stage))
         return TrainingView(tuple(rows), self._total, self._before)
