@@ -54,18 +54,18 @@ class Exchanges(Protocol):
     async def run(self) -> None: ...
 
 
-class Heralds(Protocol):
+class ClockPublisher(Protocol):
     """Gossips the clock's record, see `swarmd.dht.pubsub.clock_gossip.ClockGossip`."""
 
-    def tell(self, record: Record, /) -> None: ...
+    def publish(self, record: Record, /) -> None: ...
 
     def pass_on(self, record: Record, /) -> None: ...
 
 
-class Hints(Protocol):
+class HintPublisher(Protocol):
     """Gossips that a record is there, see `swarmd.dht.pubsub.hints.HintGossip`."""
 
-    def tell(self, record: Record, /) -> None: ...
+    def publish(self, record: Record, /) -> None: ...
 
 
 class NetworkSession(ABC):
@@ -85,8 +85,8 @@ class NetworkSession(ABC):
     publisher: Publisher
     exchange: Exchanges
     compared: Compares
-    herald: Heralds
-    gossip: Hints
+    herald: ClockPublisher
+    gossip: HintPublisher
     policy: RecordPolicy
     seniority: Seniority
     withdrawals: Withdrawals
@@ -214,10 +214,10 @@ class NetworkSession(ABC):
 
     def told(self, record: Record) -> None:
         """An own record is out: hint at it, and look at it like everybody else."""
-        self.gossip.tell(record)
+        self.gossip.publish(record)
         self.compared.see(record)
         if isinstance(record.content, ClockRecord):
-            self.herald.tell(record)
+            self.herald.publish(record)
         elif isinstance(record.content, LeaderboardRecord):
             self.exchange.read_board(record)
         self.accepted(record)

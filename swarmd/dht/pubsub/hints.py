@@ -68,10 +68,8 @@ class HintGossip:
             hint = self._check(sender, message)
         except RecordRejected:
             return
-        if not self._bounds.try_charge_all(
-            self._credited(sender)
-        ):  # nobody's fault; the keys are read every few seconds in any case
-            return
+        if not self._bounds.try_charge_all(self._credited(sender)):
+            return  # nobody's fault; the keys are read every few seconds in any case
         echo = sender == self._peer_id and hint.kind != MEMBERSHIP
         if hint.sender == sender and not echo:
             self._hinted(hint.key, sender, hint.expiration)
