@@ -65,7 +65,7 @@ SHIPPED_CHAIN_MUTANTS = (
     Mutant(
         "a restart brings a new day's budget",
         agent,
-        "            self._budget.take_up(order.spent_day, int(order.spent_wei))\n",
+        "            self._budget.restore(order.spent_day, int(order.spent_wei))\n",
         "            pass\n",
         POOR_BUDGET,
     ),
