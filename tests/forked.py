@@ -46,6 +46,7 @@ TRAINER = (
     "datasets",
     "torch.distributed.fsdp",
 )
+ALL = (*NETWORK, *CHAIN, *TRAINER)  # one server for trainers and whole nodes: torch and TRL take 6 s of processor
 
 
 @cache

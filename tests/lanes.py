@@ -39,7 +39,10 @@ TEST_BY_TEST = ("tests/e2e/test_", "tests/cli/local_swarm/test_command.py")
 
 
 class Lane(IntEnum):
-    """The value is the number of workers that take tests of this lane, heaviest first; ANY has no bound."""
+    """The value is the number of workers that take tests of this lane, heaviest first; ANY has no bound.
+
+    Of those with torch there are never more than half: the others do without its import, 6 s of processor each.
+    """
 
     WHOLE_NODES = 2
     TORCH = 3
@@ -75,7 +78,7 @@ def in_order(tests: Iterable[str]) -> list[str]:
 def lanes_of(worker: str, workers: int) -> list[Lane]:
     """What a worker (gw0, gw1, ...) takes. One that replaces a crashed worker has a number beyond and starts anew."""
     number = int(worker.removeprefix("gw")) % workers
-    return [lane for lane in Lane if number < lane]
+    return [lane for lane in Lane if number < (min(lane, max(2, workers // 2)) if lane is Lane.TORCH else lane)]
 
 
 def is_for_others(file: str) -> bool:
@@ -85,9 +88,19 @@ def is_for_others(file: str) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    if not config.getoption("lanes") or not collection_path.name.startswith("test_"):
+    if not config.getoption("lanes"):
+        return None
+    if collection_path.is_dir():
+        return all_for_others(collection_path, config.rootpath) or None
+    if not collection_path.name.startswith("test_"):
         return None
     return is_for_others(collection_path.relative_to(config.rootpath).as_posix()) or None
+
+
+def all_for_others(directory: Path, root: Path) -> bool:
+    """Whether this process takes none of a directory's tests, so that it need not read its conftest.py either."""
+    files = [path.relative_to(root).as_posix() for path in directory.rglob("test_*.py")]
+    return bool(files) and all(map(is_for_others, files))
 
 
 @pytest.hookimpl(trylast=True)

@@ -74,6 +74,12 @@ def test_each_kind_of_test_has_its_lane() -> None:
     assert lane_of("tests/core/test_a.py") is lane_of("tests/new.py") is Lane.ANY
 
 
+@pytest.mark.parametrize(("workers", "torch"), [(1, 1), (2, 2), (4, 2), (5, 2), (6, 3), (24, 3)])
+def test_with_few_workers_half_of_them_do_without_torch(workers: int, torch: int) -> None:
+    taken = [lanes_of(f"gw{number}", workers) for number in range(workers)]
+    assert [Lane.TORCH in lane for lane in taken] == [number < torch for number in range(workers)]
+
+
 def test_two_workers_take_whole_nodes_three_take_torch_all_take_the_rest() -> None:
     taken = [lanes_of(f"gw{number}", 6) for number in range(6)]
     assert [lane for lane in taken if Lane.WHOLE_NODES in lane] == taken[:2]

@@ -25,7 +25,7 @@ from swarmd.daemon.leftovers import find_leftovers
 from swarmd.observe.status import Status
 from tests.daemon.node import RUNNER
 from tests.e2e.audit import audit
-from tests.forked import CHAIN, NETWORK, TRAINER, start_server, wait_for_server
+from tests.forked import ALL, start_server, wait_for_server
 
 NODES = 3
 PATIENCE_S = 400.0  # longest wait for anything: it costs nothing where all goes well, and other tests run beside it
@@ -58,7 +58,7 @@ class ForkingDaemon(DaemonProcess):
 
     def __init__(self, place: NodePlace, trainer: str) -> None:
         super().__init__(place)
-        server = start_server(*NETWORK, *CHAIN, *TRAINER)
+        server = start_server(*ALL)
         wait_for_server(server)
         self._given = (str(place.config), str(place.root), "real", trainer, "real", server)
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("swarmd", "tests", "bench")
 QUOTED = re.compile(r"""["']((?:swarmd|tests|bench)(?:\.\w+)+)["']""")
 STARTED = re.compile(r"""["']-m",\s*["'](swarmd|bench)["']""")
-LOADING_TORCH = frozenset({"torch", "trl", "accelerate", "deepspeed", "peft", "bitsandbytes"})
+LOADING_TORCH = frozenset({"torch", "transformers", "trl", "accelerate", "deepspeed", "peft", "bitsandbytes"})
 
 Edges = dict[str, set[str]]
 

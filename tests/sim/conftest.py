@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-SEEDS = int(os.environ.get("SWARMD_SIM_SEEDS", "25"))
+SEEDS = int(os.environ.get("SWARMD_SIM_SEEDS", "12"))
 
 
 @pytest.fixture(scope="session")

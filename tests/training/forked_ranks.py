@@ -31,7 +31,9 @@ from swarmd.training.worker import load_engine
 from swarmd.worker.messages import Start
 from tests.training.conftest import order
 
-TOGETHER = cast(OtherRanks, SimpleNamespace(tell=lambda order: None))  # the other ranks are told by their own job
+TOGETHER = cast(
+    OtherRanks, SimpleNamespace(start_stage=lambda order: None)
+)  # the other ranks are told by their own job
 
 
 class Job(msgspec.Struct):

@@ -26,7 +26,7 @@ from swarmd.paths import DataPaths
 from swarmd.training.worker import TrainerService
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Progress, Start, Stop, ToWorker
-from tests.forked import TRAINER, Forked, order_fork, start_server
+from tests.forked import ALL, Forked, order_fork, start_server
 from tests.training.conftest import make_config, order
 
 LOAD_S = 90.0
@@ -39,7 +39,7 @@ class Worker:
     def __init__(self, config: Config, directory: Path, errors: Path) -> None:
         self.errors = errors
         with errors.open("wb") as told:
-            server = start_server(*TRAINER)
+            server = start_server(*ALL)
             pipes = order_fork(server, "swarmd.training.worker", (), os.environ, stderr=told.fileno())
         self.process = Forked(pipes)
         self._reader: FrameReader[FromWorker] = FrameReader(FromWorker)  # type: ignore[arg-type]

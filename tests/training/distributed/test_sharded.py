@@ -24,7 +24,7 @@ from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.engine import TrainingEngine
-from tests.forked import TRAINER, Forked, order_fork, start_server
+from tests.forked import ALL, Forked, order_fork, start_server
 from tests.training.conftest import make_config, order
 from tests.training.forked_ranks import Facts, Job
 
@@ -52,7 +52,7 @@ class Forks:
 
     def _start(self) -> Forked:
         with self._errors.open("ab") as errors:
-            server = start_server(*TRAINER)
+            server = start_server(*ALL)
             return Forked(order_fork(server, "tests.training.forked_ranks", (), os.environ, stderr=errors.fileno()))
 
     def train(self, directory: Path, file: str, rounds: list[int], **job: Any) -> Facts:
@@ -174,8 +174,18 @@ def run_first(
     return run
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("file", PARTS)
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [
+        *((file, ALL_WEIGHTS) for file in PARTS),
+        ("fsdp", "adapters"),
+        ("zero3", "adapters"),
+        ("fsdp", SHORT),
+        ("zero2", SHORT),
+        pytest.param("zero2", "adapters", marks=pytest.mark.soak),
+        pytest.param("zero3", SHORT, marks=pytest.mark.soak),
+    ],
+)
 def test_each_rank_holds_its_part(run_first: Callable[[str, str], Told], file: str, kind: str) -> None:
     (whole_at, whole), (parts_at, parts) = run_first(REPLICAS, kind), run_first(file, kind)
     assert whole.parameters_here == whole.parameters == parts.parameters

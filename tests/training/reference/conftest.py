@@ -20,7 +20,7 @@ from swarmd.http_server import Address, listening
 from swarmd.training.reference.frame import JobHeader, ScoringBatch, encode_job
 from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
 from swarmd.training.reference.server import ReferenceApp, ServerLimits
-from tests.forked import TRAINER, Forked, order_fork, start_server
+from tests.forked import ALL, Forked, order_fork, start_server
 from tests.training.test_trainer import batch_of
 
 TOKEN = "canary-token-0123456789abcdef"
@@ -107,7 +107,7 @@ class Process:
         self._errors = directory / f"server-{os.urandom(4).hex()}.log"
         order = ("reference-server", "--listen", f"127.0.0.1:{port}", *options)
         with self._errors.open("wb") as errors:
-            server = start_server(*TRAINER)
+            server = start_server(*ALL)
             pipes = order_fork(server, "swarmd.cli", order, os.environ, cwd=directory, stderr=errors.fileno())
         self._process = Forked(pipes)
 
