@@ -168,7 +168,7 @@ def test_every_kind_belongs_to_a_check_and_has_a_name_of_its_own() -> None:
 
 def test_every_kind_is_used_and_none_is_made_elsewhere() -> None:
     source = {path: path.read_text("utf-8") for path in (ROOT / "swarmd" / "doctor").rglob("*.py")}
-    defined = {name for text in source.values() for name in re.findall(r"^([A-Z_]+) = Kind\(", text, re.M)}
+    defined = {name for text in source.values() for name in re.findall(r"^([A-Z_]+) = FindingKind\(", text, re.M)}
     together = "\n".join(source.values())
     unused = {name for name in defined if len(re.findall(rf"\b{name}\b", together)) < 2}
     assert unused == set() and len(defined) == len(KINDS)

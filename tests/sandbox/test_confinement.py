@@ -110,7 +110,7 @@ def test_a_confined_process_reads_the_clock_that_libfaketime_has_it_go_by(tmp_pa
         "import os\n"
         "from pathlib import Path\n"
         "from swarmd.sandbox import confinement\n"
-        "confinement.confine(confinement.Bounds(), Path(os.environ['AWAY']))\n"
+        "confinement.confine(confinement.AllowedAccess(), Path(os.environ['AWAY']))\n"
         "clock = Path(os.environ['FAKETIME_TIMESTAMP_FILE'])\n"
         "print(clock.read_text())\n"
         "clock.with_name('other').read_text()\n"
@@ -130,7 +130,7 @@ def test_what_a_kernel_has_not_is_told_and_the_process_runs_on(tmp_path: Path) -
         "from swarmd.sandbox import confinement\n"
         "confinement.CREATE_RULESET = 1000\n"  # a call that no kernel has
         "confinement.syscalls.ARCHITECTURES.clear()\n"
-        "print(confinement.confine(confinement.Bounds(), Path('/')))\n"
+        "print(confinement.confine(confinement.AllowedAccess(), Path('/')))\n"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert "no Landlock (landlock: Function not implemented)" in ended.stdout and "system calls:" in ended.stdout

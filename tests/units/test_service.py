@@ -16,7 +16,7 @@ CANARY = "canary-4f1d9c3ab27e60"
 READS = (
     "import hashlib, os, pathlib;"
     "from swarmd.errors import ConfigError; from swarmd.secret_files import *;"
-    "secret = locate_secret('credential:hub-token', pathlib.Path('.'), kind := Kind('token', ConfigError, 999));"
+    "secret = locate_secret('credential:hub-token', pathlib.Path('.'), kind := SecretKind('token', ConfigError, 999));"
     "print('read', hashlib.sha256(read_secret(secret, kind)).hexdigest(), 'as', os.getuid() > 0)"
 )
 TRIES = (

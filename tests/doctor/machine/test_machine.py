@@ -305,5 +305,5 @@ def test_a_kind_that_runs_programs(made: Made, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_child_that_fails_is_told_with_its_last_words() -> None:
-    with pytest.raises(ChildFailed, match=r"swarmd\.doctor\.probe ended with 1: .*Decode"):
+    with pytest.raises(ChildFailed, match=r"swarmd\.doctor\.machine\.probe ended with 1: .*Decode"):
         asyncio.run(ask_child("swarmd.doctor.machine.probe", b""))
