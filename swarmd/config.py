@@ -109,7 +109,7 @@ class RoundConfig(Section, frozen=True):
 
 
 class CoordinatorConfig(Section, frozen=True):
-    """How the coordinator opens and closes stages; meanings as in `swarmd.core.events.CoordinatorSettings`."""
+    """How the coordinator opens and closes stages; meanings as in `swarmd.core.values.CoordinatorSettings`."""
 
     min_peers: AtLeastOne = 1
     start_s: Positive = 60.0
