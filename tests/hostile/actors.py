@@ -390,10 +390,15 @@ class Cast:
             await asyncio.sleep(PAUSE_S)
 
     async def rest(self) -> None:
-        """Stop until the next `act`."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Stop until the next `act`.
+
+        A cancellation may be lost: `asyncio.wait_for` forgets one that comes together with its result.
+        """
+        going_on = set(self._tasks)
+        while going_on:
+            for task in going_on:
+                task.cancel()
+            _, going_on = await asyncio.wait(going_on, timeout=1.0)
         self._tasks.clear()
         for actor in self._actors:
             await actor.rest()

@@ -20,7 +20,7 @@ from tests.hostile.actors import Cast
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_S = 120.0
-REST_S = 120.0  # all attacks at once share one core, and end one after another
+REST_S = 30.0
 NICE = 5
 NICE_SPINNING = 10
 
