@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from swarmd.errors import SandboxUnavailable
-from swarmd.sandbox import Sandbox, Verdict
+from swarmd.plugin import Sandbox, SandboxUnavailable, Verdict
 from swarmd.swarms.code.form import OUTPUT_CHARACTERS_MAX
 
 REMEMBERED_MAX = 2048  # verdicts; beyond it the oldest is forgotten, and its program would be run again
