@@ -151,6 +151,13 @@ def test_every_test_asserts_something() -> None:
     assert silent == []
 
 
+def test_public_classes_of_the_inner_layers_say_what_they_are() -> None:
+    inner = [path for path in PRODUCT if name_of(path).split("/")[1] in ("core", "eventlog", "shell", "daemon")]
+    classes = [node for path in inner for node in tree_of(path).body if isinstance(node, ast.ClassDef)]
+    public = [node for node in classes if not node.name.startswith("_")]
+    assert len(public) > 150 and [node.name for node in public if not ast.get_docstring(node)] == []
+
+
 def test_the_median_function_is_short() -> None:
     lengths = sorted(length(node) for path in PRODUCT for node in functions(tree_of(path)))
     assert lengths[len(lengths) // 2] < 10
