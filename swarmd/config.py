@@ -45,11 +45,11 @@ Optimizer = Literal["adamw", "adamw_8bit"]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of all tables of the file."""
+    """Base of all tables of a configuration, and of structs of `swarm.options`: frozen, and refuses unknown keys."""
 
 
 class TaskConfig(Section, frozen=True):
-    """One reasoning-gym task of the mixture."""
+    """`[[swarm.tasks]]`: one task of the mixture, its weight and settings, and whether its level follows results."""
 
     name: str
     weight: Positive = 1.0
@@ -199,7 +199,7 @@ class MemoryConfig(Section, frozen=True):
 
 
 class TrainingConfig(Section, frozen=True):
-    """Model and GRPO."""
+    """`[training]`: the model and how GRPO trains it. Lengths are in tokens, rewards and weights plain numbers."""
 
     model: str = "embedded"  # one that is shipped, "auto", a Hugging Face model id, or the path of a model directory
     revision: Revision = ""  # branch, tag or commit of a model on the Hub; empty: main

@@ -161,7 +161,12 @@ class PathUnusable(SwarmdError):
 
 
 class RecordRejected(SwarmdError):
-    """A peer's record failed validation; `reason` is the short word it is counted under."""
+    """What a peer sent failed validation.
+
+    Args:
+        reason: the short word that it is counted under, such as `config-digest`, `seed`, `source` or `held-out`.
+        message: what is wrong, naming the peer.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

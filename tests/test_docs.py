@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import shlex
 import subprocess
@@ -169,33 +170,97 @@ def test_every_requirement_names_tests_that_are_there() -> None:
 
 
 def names_in(path: Path) -> set[str]:
-    """What a module defines: functions, classes, and "Class.method"."""
+    """What a module defines: functions, classes, "Class.member", and what is assigned to."""
     names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
+        names |= bound_by(node)
         inner = node.body if isinstance(node, ast.ClassDef) else []
-        names |= {
-            f"{node.name}.{each.name}" for each in inner if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-        }
+        names |= {f"{node.name}.{name}" for each in inner for name in bound_by(each)}
     return names
 
 
-def test_the_code_map_names_what_is_there() -> None:
+def bound_by(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def places_in(text: str) -> list[tuple[str, str]]:
+    """(path, name or "") of each file, folder and `file::name` in backticks, from the root or from `swarmd/` on."""
+    return re.findall(r"`([\w.-]+/[\w./-]*|[\w/]+\.(?:py|yaml))(?:::([\w.]+))?`", text)
+
+
+def resolve(place: str) -> Path | None:
+    return next((path for path in (ROOT / place, ROOT / "swarmd" / place) if path.exists()), None)
+
+
+def missing_in(text: str) -> list[str]:
+    """Files, folders and names in them that a text has in backticks and that are not there."""
+    missing = []
+    for place, name in places_in(text):
+        path = resolve(place)
+        if path is None or (name and name not in names_in(path)):
+            missing.append(f"{place}::{name}" if name else place)
+    return missing
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/ARCHITECTURE.md"])
+def test_files_folders_and_names_are_there(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8").replace("KIND", "file")
+    assert len(places_in(text)) > 40 and missing_in(text) == []
+
+
+def test_the_classes_of_the_architecture_are_there() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([A-Z][a-z]\w+)(?:\.\w+)?`", text)) - {"Literal"}
+    defined = {name for path in tracked("swarmd/*.py") for name in names_in(path)}
+    assert len(named) > 15 and named <= defined
+
+
+def test_a_file_or_name_that_is_not_there_is_found() -> None:
     text = (
-        (ROOT / "docs" / "ARCHITECTURE.md")
-        .read_text(encoding="utf-8")
-        .partition("## Code map")[2]
-        .partition("\n## ")[0]
+        "`swarmd/core/step.py::stepp` `core/step.py::RULES` `core/gone.py` `swarmd/nowhere` `core/turn.py::Turn.state`"
     )
-    named = re.findall(r"`(swarmd/[\w/.]+?)(?:::([\w.]+))?`", text)
-    assert len(named) > 40
-    assert [place for place, _ in named if not (ROOT / place).exists()] == []
-    assert [(place, name) for place, name in named if name and name not in names_in(ROOT / place)] == []
-    folders = {place for place, _ in named if (ROOT / place).is_dir()}
-    assert {
-        f"swarmd/{name}" for name in ("core", "eventlog", "worker", "dht", "training", "chain", "daemon")
-    } <= folders
+    assert missing_in(text) == ["swarmd/core/step.py::stepp", "core/gone.py", "swarmd/nowhere"]
+
+
+def test_the_code_map_has_a_row_for_each_layer() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Code map")[2]
+    rows = re.findall(r"^\| [^|`]+ \| `(swarmd/[\w.]+)` \|", text, re.M)
+    layers = re.findall(r'^    "(swarmd\..*)",$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)
+    packages = {name for layer in layers for name in re.findall(r"swarmd\.(\w+)", layer)}
+    assert {f"swarmd/{name}" for name in packages if (ROOT / "swarmd" / name).is_dir()} == set(rows) - {
+        "swarmd/api.py",
+        "swarmd/plugin.py",
+    }
+
+
+def test_rooms_are_described_as_they_describe_themselves() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("The rooms of a package")[2]
+    rows = dict(re.findall(r"^\| `(\w+/\w+)` \| (.*) \|$", text, re.M))
+    docs = {
+        f"{path.parts[-3]}/{path.parts[-2]}": ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        for path in (ROOT / "swarmd").glob("*/*/__init__.py")
+    }
+    assert rows == {room: doc.partition("\n")[0].removesuffix(".") for room, doc in docs.items()}
+
+
+def test_every_package_says_what_it_is() -> None:
+    found = {
+        name_of(path): ast.get_docstring(ast.parse(path.read_text("utf-8")))
+        for path in tracked("swarmd/__init__.py", "swarmd/*/__init__.py")
+    }
+    assert len(found) > 50 and [name for name, doc in found.items() if not doc] == []
+
+
+def test_contributing_names_targets_and_modules_that_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    shown = re.findall(r"(?:`|^)make ([a-z0-9 -]+)", text, re.M)
+    assert len(shown) > 20 and {word for words in shown for word in words.split()} - targets == set()
+    modules = set(re.findall(r"python -m ([\w.]+)", text))
+    assert len(modules) > 2 and [name for name in modules if importlib.util.find_spec(name) is None] == []
 
 
 def test_every_claim_of_safety_names_tests_that_are_there() -> None:

@@ -23,6 +23,9 @@ BANNED = {
 MACHINE_PATH = re.compile(r"(?<![\w.])/(wo" r"rk|ro" r"ot|ho" r"me|Us" r"ers)/")
 VAGUE_NAME = re.compile(r"(manager|handler|helper|utils|info)s?$", re.IGNORECASE)
 ASSERTING = re.compile(r"assert|raises|check|expect|verify")
+ASKING = re.compile(r"_?(is|has|may|can|are|was|must|should|needs)_")
+ACTS = {"clear", "discard", "echo", "forget", "observe", "remove", "stop_node", "try_charge", "warning"}
+MEMORISING = {"has_reward", "_is_complete"}  # each keeps an answer, and gives the same without it
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".txt", ".service", ".sol", ".json", ".sh", ""}
 
 
@@ -92,6 +95,35 @@ def asserts(test: ast.AST) -> bool:
     )
 
 
+def changes(asking: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """What a function that asks whether something is so does besides: assignments to attributes, and calls that act."""
+    if any(ast.unparse(each).endswith(".setter") for each in asking.decorator_list) or asking.name in MEMORISING:
+        return []
+    nodes = list(ast.walk(asking))
+    stored = [node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    called = [node.func for node in nodes if isinstance(node, ast.Call)]
+    acted = [each.attr for each in called if isinstance(each, ast.Attribute) and each.attr in ACTS]
+    return stored + acted
+
+
+def test_what_asks_whether_something_is_so_changes_nothing() -> None:
+    asking = [(path, node) for path in PRODUCT for node in functions(tree_of(path)) if ASKING.match(node.name)]
+    found = [f"{name_of(path)}: {node.name}: {changes(node)}" for path, node in asking if changes(node)]
+    assert len(asking) > 150 and found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def is_due(self):\n    self.told = True\n    return True\n",
+        "def _has_room(self):\n    return self.quota.try_charge('')\n",
+        "async def may_go(self):\n    self.left -= 1\n",
+    ],
+)
+def test_a_question_that_changes_something_is_found(source: str) -> None:
+    assert [ASKING.match(node.name) and changes(node) for node in functions(parse(source))] != [[]]
+
+
 def test_modules_keep_the_house_rules() -> None:
     found = {name_of(path): findings(path.read_text(encoding="utf-8")) for path in PRODUCT}
     assert {name: each for name, each in found.items() if each} == {}
@@ -117,6 +149,13 @@ def test_every_test_asserts_something() -> None:
         if node.name.startswith("test_") and not asserts(node)
     ]
     assert silent == []
+
+
+def test_public_classes_of_the_inner_layers_say_what_they_are() -> None:
+    inner = [path for path in PRODUCT if name_of(path).split("/")[1] in ("core", "eventlog", "shell", "daemon")]
+    classes = [node for path in inner for node in tree_of(path).body if isinstance(node, ast.ClassDef)]
+    public = [node for node in classes if not node.name.startswith("_")]
+    assert len(public) > 150 and [node.name for node in public if not ast.get_docstring(node)] == []
 
 
 def test_the_median_function_is_short() -> None:

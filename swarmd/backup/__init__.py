@@ -1,1 +1,1 @@
-"""Care of what a node keeps: archives of a data directory, restoring and moving it, versions of what lies on disk."""
+"""Backups of a data directory: making, checking, restoring and moving them; the way back from an upgrade; bundles."""

@@ -1,0 +1,1 @@
+"""The pure core: `step` turns (state, event) into (state, commands). No I/O, clocks or randomness."""

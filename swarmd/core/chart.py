@@ -44,6 +44,8 @@ class DottedState(NestedState):
 
 
 class DottedMachine(HierarchicalMachine):
+    """A machine of `transitions` whose nested states are named so."""
+
     state_cls = DottedState
 
 

@@ -18,26 +18,28 @@ class CommandBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag
 
 
 class StartWorker(CommandBase, frozen=True, tag="start_worker"):
+    """Start a worker's process; answered by `WorkerStarted` or `WorkerStartFailed`. `attempt` counts from 1."""
+
     worker: Worker
     attempt: int
 
 
 class StopWorkers(CommandBase, frozen=True, tag="stop_workers"):
-    """Ask both workers to end; then the daemon records `NodeStopped`."""
+    """Ask all workers to end; when they have, the daemon records `NodeStopped`. `code` is the exit code."""
 
     reason: str
     code: int = 0
 
 
 class KillWorker(CommandBase, frozen=True, tag="kill_worker"):
-    """The worker missed a deadline of its own: end it at once."""
+    """End a worker's process at once: it missed a deadline. Answered by `WorkerExited`."""
 
     worker: Worker
     reason: str
 
 
 class Register(CommandBase, frozen=True, tag="register"):
-    """Publish the membership record and keep it alive until told to leave."""
+    """Publish the membership record and keep it alive until the worker is asked to end; answered by `Registered`."""
 
 
 class ReadClock(CommandBase, frozen=True, tag="read_clock"):
@@ -45,7 +47,10 @@ class ReadClock(CommandBase, frozen=True, tag="read_clock"):
 
 
 class Gather(CommandBase, frozen=True, tag="gather"):
-    """Fetch what peers published at (source_round, source_stage), for use in (round, stage)."""
+    """Fetch what peers published at (source_round, source_stage), for use in (round, stage).
+
+    Answered by `RolloutsGathered`, at `until_at` (POSIX seconds) at the latest.
+    """
 
     round: int
     stage: int
@@ -55,8 +60,13 @@ class Gather(CommandBase, frozen=True, tag="gather"):
 
 
 class Train(CommandBase, frozen=True, tag="train"):
-    """Train a stage. `rollouts` are peers', of the preceding stage; `context` is what those were made of, and what this
-    node published itself: all of the round's earlier stages, and of the round before when a round begins."""
+    """Train a stage; answered by `StageTrained`, `TrainingCancelled` or `CommandFailed`.
+
+    Attributes:
+        rollouts: peers' rollouts of the preceding stage.
+        context: what those were made of, this node's own rollouts too: all earlier stages of the round, and of the
+            round before where a round begins.
+    """
 
     round: int
     stage: int
@@ -65,10 +75,14 @@ class Train(CommandBase, frozen=True, tag="train"):
 
 
 class CancelTraining(CommandBase, frozen=True, tag="cancel_training"):
+    """Give up the stage that is trained, between two steps; answered by `TrainingCancelled` or `StageTrained`."""
+
     train: str  # id of the `Train` command
 
 
 class PublishReport(CommandBase, frozen=True, tag="publish_report"):
+    """Publish the rollouts of a stage, then the signed report of its reward; answered by `ReportPublished`."""
+
     round: int
     stage: int
     reward: float
@@ -84,6 +98,11 @@ class PublishOutputs(CommandBase, frozen=True, tag="publish_outputs"):
 
 
 class Announce(CommandBase, frozen=True, tag="announce"):
+    """Store the coordinator's signed clock: a stage is open until `deadline_at` (POSIX seconds); `final`: none follows.
+
+    Answered by `RoundPublished`.
+    """
+
     round: int
     stage: int
     opened_at: float
@@ -98,14 +117,14 @@ class Announce(CommandBase, frozen=True, tag="announce"):
 
 
 class CollectReports(CommandBase, frozen=True, tag="collect_reports"):
-    """Report every member's record of (round, stage) as `ReportSeen`, until told another stage."""
+    """Report each member's record of (round, stage) as `ReportSeen`, as they come, until another stage is asked for."""
 
     round: int
     stage: int
 
 
 class PublishLeaderboard(CommandBase, frozen=True, tag="publish_leaderboard"):
-    """Publish the standings after a round, with the signed reports they add up from."""
+    """Publish the standings after a round, and the signed reports they add up; answered by `LeaderboardPublished`."""
 
     round: int
     standings: tuple[Standing, ...]
@@ -113,20 +132,22 @@ class PublishLeaderboard(CommandBase, frozen=True, tag="publish_leaderboard"):
 
 
 class AdmitPeers(CommandBase, frozen=True, tag="admit_peers"):
-    """Take records of these peers only, or of all: what the contract says about membership."""
+    """Accept records of these peers only or, where `open`, of all: the contract's word on membership. No answer."""
 
     open: bool
     peers: tuple[str, ...] = ()
 
 
 class NoteEvidence(CommandBase, frozen=True, tag="note_evidence"):
-    """The log holds this evidence: do not tell it again, and gather nothing of whom it bars."""
+    """Report this evidence no more, as the log holds it, and gather nothing of the peers that it bars. No answer."""
 
     known: tuple[KnownEvidence, ...]
 
 
 class WatchChain(CommandBase, frozen=True, tag="watch_chain"):
-    """First order to a chain worker: report what the contract said after `recent[-1]`, then `ChainUp`, then go on.
+    """Report what the contract said after the block `recent[-1]`, then `ChainUp`, then what it says from then on.
+
+    The first command to every chain worker.
 
     `recent` are the last blocks that were reported, oldest first, so that a reorganisation meanwhile is noticed.
     """
@@ -155,7 +176,7 @@ class Submit(CommandBase, frozen=True, tag="submit"):
 
 
 class Broadcast(CommandBase, frozen=True, tag="broadcast"):
-    """The attempt is in the log: send it."""
+    """Send an attempt at a submission: it is in the log by now."""
 
     submission: str
     prepared: Prepared

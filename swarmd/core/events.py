@@ -33,7 +33,7 @@ class EventBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_f
 
 
 class NodeStarted(EventBase, frozen=True, tag="node_started"):
-    """A process took up the log."""
+    """A process opened the log and goes on with it: the first event of each life of the node."""
 
     settings: Settings
     run: str  # random id of this process's life, so that logs of two lives are told apart
@@ -71,7 +71,7 @@ class SpaceLow(EventBase, frozen=True, tag="space_low"):
 
 
 class SpaceFreed(EventBase, frozen=True, tag="space_freed"):
-    """There is room again."""
+    """There is enough room on the data directory's file system to train on."""
 
     free_bytes: int
 
@@ -86,6 +86,8 @@ class ClockSet(EventBase, frozen=True, tag="clock_set"):
 
 
 class WorkerStarted(EventBase, frozen=True, tag="worker_started"):
+    """A worker's process runs. `attempt` is that of the `StartWorker` it answers."""
+
     worker: Worker
     pid: int
     attempt: int
@@ -131,6 +133,8 @@ class LinkDegraded(EventBase, frozen=True, tag="link_degraded"):
 
 
 class LinkDown(EventBase, frozen=True, tag="link_down"):
+    """The DHT node is down; the network worker starts it again."""
+
     reason: str
 
 
@@ -141,6 +145,8 @@ class Registered(EventBase, frozen=True, tag="registered"):
 
 
 class MemberSeen(EventBase, frozen=True, tag="member_seen"):
+    """A peer's membership record was read, validated. `name` is what the peer calls itself."""
+
     peer: str
     name: str = ""
     worked: bool = True  # whether its identity has cost what every node's does; else nobody waits for it
@@ -163,11 +169,11 @@ class RoundAnnounced(EventBase, frozen=True, tag="round_announced"):
 
 
 class NoRoundYet(EventBase, frozen=True, tag="no_round_yet"):
-    """The clock was read and holds nothing."""
+    """The coordinator's clock was read, and nothing has been announced yet; answers `ReadClock`."""
 
 
 class RoundsSkipped(EventBase, frozen=True, tag="rounds_skipped"):
-    """Rounds that this node will not take part in, as one fact."""
+    """Rounds from `first` to `last` in which this node takes no part. Derived by the node itself, see `advance`."""
 
     first: int
     last: int
@@ -175,6 +181,8 @@ class RoundsSkipped(EventBase, frozen=True, tag="rounds_skipped"):
 
 
 class RolloutsGathered(EventBase, frozen=True, tag="rollouts_gathered"):
+    """What peers published of a stage lies in the blob store; answers `Gather`."""
+
     command: str
     round: int
     stage: int
@@ -184,6 +192,8 @@ class RolloutsGathered(EventBase, frozen=True, tag="rollouts_gathered"):
 
 
 class ReportPublished(EventBase, frozen=True, tag="report_published"):
+    """This node's report of a stage was stored in the DHT; answers `PublishReport`."""
+
     command: str
     round: int
     stage: int
@@ -202,7 +212,7 @@ class ReportSeen(EventBase, frozen=True, tag="report_seen"):
 
 
 class RoundPublished(EventBase, frozen=True, tag="round_published"):
-    """The coordinator's announcement was stored and read back."""
+    """The coordinator's announcement was stored in the DHT and read back; answers `Announce`."""
 
     command: str
     round: int
@@ -210,6 +220,8 @@ class RoundPublished(EventBase, frozen=True, tag="round_published"):
 
 
 class LeaderboardPublished(EventBase, frozen=True, tag="leaderboard_published"):
+    """The leaderboard of a round was stored in the DHT; answers `PublishLeaderboard`."""
+
     command: str
     round: int
 
@@ -256,6 +268,8 @@ class CommandFailed(EventBase, frozen=True, tag="command_failed"):
 
 
 class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
+    """The trainer has loaded its model, of so many parameters, onto its device, and can be given a stage."""
+
     device: str
     model: str
     parameters: int
@@ -295,6 +309,8 @@ class OutputsMade(EventBase, frozen=True, tag="outputs_made"):
 
 
 class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):
+    """A stage was given up after `steps` steps; answers `CancelTraining`."""
+
     command: str
     round: int
     stage: int

@@ -82,7 +82,7 @@ class Trainer(Value, frozen=True):
 
 
 class Clock(Value, frozen=True):
-    """Where the swarm is, as last announced."""
+    """The round and stage in which the swarm is, as last announced; times in POSIX seconds."""
 
     round: int
     stage: int
@@ -117,6 +117,8 @@ class Work(Value, frozen=True):
 
 
 class Skip(Value, frozen=True):
+    """Rounds in which this node took no part, first and last included; `at` is POSIX seconds."""
+
     first: int
     last: int
     cause: SkipCause
@@ -124,6 +126,8 @@ class Skip(Value, frozen=True):
 
 
 class StageReward(Value, frozen=True):
+    """The mean reward of a stage that this node trained, and the held-out accuracy after it where that was measured."""
+
     round: int
     stage: int
     reward: float
@@ -240,7 +244,7 @@ class Score(Value, frozen=True):
 
 
 class Tally(Value, frozen=True):
-    """What this node knows of one round, for its vote."""
+    """What this node counts of one round, for its vote."""
 
     round: int
     scores: tuple[Score, ...] = ()
@@ -258,7 +262,7 @@ class Heard(Value, frozen=True):
 
 
 class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
-    """All of it, as rules see it: what a `Turn` changes in place, or a `State`. `chart` is a state of round.yaml."""
+    """The node's state as rules read it: a `Turn`'s, changed in place, or a `State`. `chart` is one of round.yaml."""
 
     settings: Settings | None = None
     run: str = ""
@@ -303,7 +307,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class State(AnyState, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only
-    """All of it, between two events: nothing changes it."""
+    """The node's state between two events; immutable."""
 
 
 def next_deadline(state: State) -> Deadline | None:

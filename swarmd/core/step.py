@@ -1,4 +1,4 @@
-"""The one door: (state, envelope) → (state, commands). Pure: time, identity and randomness come in the envelope."""
+"""(state, envelope) → (state, commands): the only place where state changes. Pure: time comes in the envelope."""
 
 from __future__ import annotations
 

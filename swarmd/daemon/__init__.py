@@ -1,1 +1,1 @@
-"""The shell around the core: it turns what happens into events, commits them, and only then acts on their commands."""
+"""The daemon, `swarmd run`: drives the shell with a clock, a disk and processes; control socket, signals, systemd."""

@@ -30,7 +30,7 @@ log = structlog.get_logger("swarmd.control")
 
 
 class ControlRefusal(msgspec.Struct, frozen=True):
-    """The answer to what cannot be done."""
+    """The answer to a request that cannot be met; `error` says what is wrong."""
 
     error: str
 

@@ -52,7 +52,7 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """What the log comes to."""
+        """The state after all events that are durable."""
         return self.loop.state
 
     async def observe(self, event: Event) -> None:

@@ -43,7 +43,7 @@ log = structlog.get_logger("swarmd.daemon")
 
 
 class DataLayout(msgspec.Struct, frozen=True):
-    """`layout.json`."""
+    """What `layout.json` says: how files lie in a data directory."""
 
     layout: int
 

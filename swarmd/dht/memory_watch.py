@@ -143,13 +143,16 @@ class MemoryWatch:
             self._eased_at = now
             await self._ease(own, p2pd)
         memory_share = p2pd.memory_bytes / marks.of_p2pd().memory_bytes
-        if self._is_lasting("p2pd", memory_share, now) or self._is_lasting("files", share_of_p2pd, now, HANDSHAKES_S):
+        if self._note_share("p2pd", memory_share, now) or self._note_share("files", share_of_p2pd, now, HANDSHAKES_S):
             self._end_p2pd(p2pd)
-        if self._is_lasting("worker", share, now):
+        if self._note_share("worker", share, now):
             raise OutOfRoom(f"the network worker makes room for a fresh process: it holds {own}")
 
-    def _is_lasting(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
-        """Above the mark for a while although room was made; at once when far above what may be waited for."""
+    def _note_share(self, whose: str, share: float, now: float, patience_s: float = PATIENCE_S) -> bool:
+        """Note a share of what may be used, 1 being the mark.
+
+        Returns whether it has been above the mark for `patience_s` although room was made; at once when far above it.
+        """
         if share < 1.0:
             self._over_since.pop(whose, None)
             return False

@@ -44,7 +44,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """Where the last segment ends: what the next one needs to know."""
+    """Where the last segment ends: the next sequence number, and what the header of the next segment needs."""
 
     next_seq: int = 0
     digest: bytes = b""

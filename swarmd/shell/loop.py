@@ -182,7 +182,7 @@ class Loop:
         return [planned]
 
     def adopt(self, written: Sequence[Plan]) -> None:
-        """What was written is in force: take its state, show it to the projections, hand its commands out."""
+        """Take over what was written: its state, then the projections, then its commands to their ports."""
         for planned in written:
             self.state = planned.state
             if self._fired:

@@ -23,7 +23,7 @@ Told = TypeVar("Told", contravariant=True)
 
 
 class CommandPort(Protocol[Told]):
-    """Is told what to do: one kind of commands."""
+    """Carries out one kind of commands: the network's, the trainer's, the chain's or the supervisor's."""
 
     def perform(self, command: Told) -> None:
         """Take a command and return at once; what comes of it is a fact, later.
@@ -37,7 +37,7 @@ class CommandPort(Protocol[Told]):
 
 
 class FactSink(Protocol):
-    """Takes facts for the log."""
+    """Takes events for the log, from workers and the operator: `swarmd.daemon.engine.Engine`, or the simulator's."""
 
     async def observe(self, event: Event) -> None:
         """Bring a fact; waits while the inbox is full. The facts that one caller brings keep their order.

@@ -68,7 +68,7 @@ class Kill(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """Bring a fact."""
+    """Give an event to the `FactSink`."""
 
     event: Event
 

@@ -18,7 +18,7 @@ Options = TypeVar("Options", bound=msgspec.Struct)
 
 
 class NoOptions(Section, frozen=True):
-    """Of kinds whose mixture stands in `swarm.tasks`: there is nothing else to set."""
+    """Options of a kind that has none, as its mixture stands in `swarm.tasks`: every key is refused."""
 
 
 def decode_options(options: Mapping[str, Any], kind: type[Options]) -> Options:

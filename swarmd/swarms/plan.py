@@ -56,7 +56,7 @@ class Score(Value, frozen=True):
 
 
 class Place(Value, frozen=True):
-    """A stage of a peer."""
+    """One stage of one peer: whose questions are drawn. Rounds and stages count from 0."""
 
     peer: str
     round: int
@@ -64,7 +64,7 @@ class Place(Value, frozen=True):
 
 
 class Outcome(Value, frozen=True):
-    """A group that a peer, or this node, published: generated again and scored here."""
+    """A group that a peer, or this node, published: generated again and scored here. A score for each completion."""
 
     place: Place
     question: Question
@@ -79,7 +79,8 @@ class Outcome(Value, frozen=True):
 
 
 class Material:
-    """Outcomes by (round, stage), in the order of peers and of what each published."""
+    """What this node and its peers published at earlier stages: `Outcome`s by (round, stage), in the order of peers and
+    of what each published."""
 
     def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
         self._outcomes: dict[tuple[int, int], list[Outcome]] = defaultdict(list)
@@ -107,7 +108,7 @@ NO_MATERIAL = Material()
 
 
 class Plan(abc.ABC):
-    """A swarm as the engine sees it. Made as `Kind(swarm, training, home)`, see `swarmd.swarms.registry`."""
+    """Base of every kind of swarm: what the engine asks of it. Trainers make it as `Kind(swarm, training, home)`."""
 
     stages: ClassVar[int] = 1  # in a round
     stops: tuple[str, ...] = ()  # texts at which generation pauses and `react` is asked
@@ -159,7 +160,7 @@ class Plan(abc.ABC):
 
     @abc.abstractmethod
     def score(self, question: Question, completions: Sequence[str]) -> Sequence[Score]:
-        """Score the completions of one question, this node's own or a peer's; never raises."""
+        """A score for each completion of one question, this node's own or a peer's, in their order; never raises."""
 
     def judge(self, outcomes: Sequence[Outcome]) -> float:
         """What a peer's groups of one stage count for when this node votes: by default their mean reward."""
@@ -214,12 +215,13 @@ class Plan(abc.ABC):
 
 
 def hash_number(*parts: object, bits: int = 31) -> int:
-    """A number from the parts, the same on every machine: the first bits of their SHA-256."""
+    """A number from the parts, the same on every machine: the first `bits` bits of their SHA-256, 64 at most."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - bits)
 
 
 def split_of(task: str, canonical: str) -> Split:
-    """The side of the split on which a question lies, by the hash of its canonical form."""
+    """The side of the split on which a question lies, by the hash of its canonical form: a fifth is "held-out", a tenth
+    "dev", the others "train"."""
     part = hash_number("split", task, canonical, bits=63) % SPLIT_PARTS
     return "held-out" if part < 2 else "dev" if part == 2 else "train"

@@ -1,8 +1,8 @@
 """Kinds of swarm by the name that `swarm.kind` in the configuration gives them: those of swarmd, and plug-ins.
 
 A plug-in is an installed distribution with an entry point in the group `swarmd.swarms`; its name is the kind's, and it
-leads to a subclass of `Plan`. Nothing is imported but the kind that is asked for, and of swarmd's own kinds not even
-that until a plan is made.
+leads to a subclass of `swarmd.plugin.Plan`. Nothing is imported but the kind that is asked for, and of swarmd's own
+kinds not even that until a plan is made.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
 
 def _fault_of(plan: object) -> str:
     if not isinstance(plan, type) or not issubclass(plan, Plan):
-        return "no subclass of swarmd.swarms.plan.Plan"
+        return "no subclass of swarmd.plugin.Plan"
     if plan.__abstractmethods__:
         return f"does not define {', '.join(sorted(plan.__abstractmethods__))}"
     if type(plan.stages) is not int or not 1 <= plan.stages <= STAGES_MAX:

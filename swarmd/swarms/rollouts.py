@@ -49,7 +49,16 @@ class Quoted(Value, frozen=True, forbid_unknown_fields=True):
 
 
 class Reference(Value, frozen=True, forbid_unknown_fields=True):
-    """Names a question so that anyone with the same task and configuration can generate it."""
+    """Names a question so that anyone with the same task and configuration can generate it.
+
+    Attributes:
+        task: one of the plan's tasks.
+        config_digest: of everything that decides the plan's questions, its settings and the version of its code.
+        seed: of a peer's stage, `SEED_MAX` at most.
+        index: which question of that seed, `INDEX_MAX` at most.
+        sources: the completions of earlier stages that it shows; none at a first stage.
+        quoted: the question in words, in networks that know no references.
+    """
 
     task: Name
     config_digest: Name

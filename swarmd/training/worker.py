@@ -77,13 +77,13 @@ class TrainerService:
     def _perform(self, command: Command, tasks: TaskGroup) -> None:
         if isinstance(command, CancelTraining):
             self._cancel(command)
-        elif isinstance(command, Train) and self._is_new(command):
+        elif isinstance(command, Train) and self._accept(command):
             cancellation = Cancellation()
             self._running = (command.id, cancellation)
             tasks.start_soon(self._train, command, cancellation, tasks)
 
-    def _is_new(self, command: Train) -> bool:
-        """Whether a stage can begin. The same command twice is one; another one meanwhile is refused."""
+    def _accept(self, command: Train) -> bool:
+        """Refuse another stage while one is trained; the same command twice is one. Returns whether to begin."""
         if self._running is None:
             return True
         if self._running[0] != command.id:

@@ -14,10 +14,10 @@ FOLDERS = {  # tests that read everything under a folder, and those that start w
     "contracts/": ("tests/contracts/", "tests/chain/"),
     "statecharts/": ("tests/core/", "tests/cli/inspect/test_chart.py"),
     "swarmd/web/static/": ("tests/web/page/",),
-    "swarmd/cli/scaffolds/": ("tests/cli/swarm/test_scaffold.py",),
+    "swarmd/cli/scaffolds/": ("tests/cli/swarm/test_scaffold.py", "tests/test_plugin.py"),
     "configs/monitoring/": ("tests/monitoring/",),
     "packaging/": ("tests/packaging/",),
-    "docs/": ("tests/test_docs.py",),
+    "docs/": ("tests/test_docs.py", "tests/test_plugin.py"),
 }
 NAMES = {"Makefile": "tests/packaging/", "pyproject.toml": "tests/packaging/", "constraints.txt": "tests/packaging/"}
 LOADERS = {"statecharts/": "swarmd.core.chart", "contracts/": "swarmd.chain.contract"}

@@ -13,7 +13,7 @@ from swarmd.swarms.gym.digits import TASK_NAMES
 from swarmd.swarms.registry import BUILT_IN, Kind, check_kind, find_kind, list_kinds, make_plan
 
 PLAN = '''
-from swarmd.swarms.plan import Plan
+from swarmd.plugin import Plan
 
 class Echo(Plan):
     """Repeat after me.
@@ -97,7 +97,7 @@ def test_a_plug_in_is_a_kind_like_any_other(site: Path) -> None:
         ("echo = broken:Missing", PLAN, "AttributeError"),
         ("echo = broken:Echo", "1 / 0", "ZeroDivisionError"),
         ("echo = broken:Echo", "raise SystemExit(3)", "SystemExit"),
-        ("echo = broken:Echo", "def Echo(*_): ...", "no subclass of swarmd.swarms.plan.Plan"),
+        ("echo = broken:Echo", "def Echo(*_): ...", "no subclass of swarmd.plugin.Plan"),
         ("echo = broken:Echo", PLAN.replace("stages = 2", "stages = 0"), "stages is 0"),
         ("echo = broken:Echo", PLAN.replace("stages = 2", "stages = '2'"), "stages is '2'"),
         ("echo = broken:Echo", PLAN.replace("def score", "def grade"), "does not define score"),

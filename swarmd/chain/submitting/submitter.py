@@ -118,7 +118,7 @@ class Submitter:
 
     async def _look_after(self, following: TrackedSubmission) -> None:
         try:
-            if following.held_until <= self._runtime.now() and not await self._is_too_poor_for(following):
+            if following.held_until <= self._runtime.now() and await self._check_funds(following):
                 await self._step(following)
         except (ChainError, ContractRefused) as error:
             self._on_trouble(following, error)
@@ -128,11 +128,11 @@ class Submitter:
             log.exception("%s failed", following.command.id)
             self._tell.failed(following, f"{type(error).__name__}: {error}")
 
-    async def _is_too_poor_for(self, following: TrackedSubmission) -> bool:
-        """Whether it still waits for the account to have what it takes."""
+    async def _check_funds(self, following: TrackedSubmission) -> bool:
+        """Forget what the account lacked once it has that much. Returns whether it lacks nothing any more."""
         if following.needed_wei and await self._accounts.balance_wei(self._sender.account) >= following.needed_wei:
             following.needed_wei = 0
-        return bool(following.needed_wei)
+        return not following.needed_wei
 
     def _on_trouble(self, following: TrackedSubmission, error: SwarmdError) -> None:
         """What is under way is looked at again anyway; what could not even begin is given back.
@@ -156,7 +156,7 @@ class Submitter:
     # --- one look ---
 
     async def _step(self, following: TrackedSubmission) -> None:
-        if following.block is not None and await self._is_still_there(following, following.block):
+        if following.block is not None and await self._follow_block(following, following.block):
             return
         fate: Fate = await self._sender.trace(following.attempts) if following.attempts else "gone"
         if isinstance(fate, Mined) and fate.succeeded:
@@ -204,8 +204,11 @@ class Submitter:
 
     # --- on the chain ---
 
-    async def _is_still_there(self, following: TrackedSubmission, block: BlockRef) -> bool:
-        """Whether the chain still has it in this block; confirm it once that is deep enough."""
+    async def _follow_block(self, following: TrackedSubmission, block: BlockRef) -> bool:
+        """Confirm it once its block is deep enough; forget the block where the chain has another in its place.
+
+        Returns whether the chain still has it in this block.
+        """
         if self._depth is None:
             self._depth = await self._confirmed()
         there = await self._hash_at(block.number) == block.hash

@@ -269,10 +269,11 @@ def _urls(node: NodeDirectory, chain: ManifestChain, wishes: JoinOptions, known:
 
 def _sound(addresses: tuple[str, ...]) -> tuple[str, ...]:
     """Those that are addresses of nodes: a contract takes any text."""
-    return tuple(address for address in addresses[:BOOTNODES_MAX] if _is_bootnode(address))
+    return tuple(address for address in addresses[:BOOTNODES_MAX] if _check_bootnode(address))
 
 
-def _is_bootnode(address: str) -> bool:
+def _check_bootnode(address: str) -> bool:
+    """Print a note about an address of the contract that is none. Returns whether it is one."""
     try:
         check_bootnode(address)
     except ManifestError as error:

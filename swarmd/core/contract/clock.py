@@ -39,7 +39,7 @@ from swarmd.errors import ExitCode
 def on_chain_up(turn: Turn, event: ChainUp) -> None:
     """The chain has been read up to its head: go where the contract is, and submit what waits."""
     turn.disarm(timer_about("ready", "chain"))
-    if not _is_ours(turn, event):
+    if not _check_chain(turn, event):
         return
     fresh = turn.move_chain("linked", reason="", handed="", failures=0)
     if turn.chain.chart != "up":
@@ -64,8 +64,11 @@ def on_chain_up(turn: Turn, event: ChainUp) -> None:
     submissions.resume(turn, everything=fresh)
 
 
-def _is_ours(turn: Turn, event: ChainUp) -> bool:
-    """Stop where the log belongs to another contract, or the peer id to another account."""
+def _check_chain(turn: Turn, event: ChainUp) -> bool:
+    """Stop the node where the log belongs to another contract, or the peer id to another account.
+
+    Returns whether both are this node's.
+    """
     known = turn.chain
     if known.contract and known.contract.lower() != event.contract.lower():
         reason = (

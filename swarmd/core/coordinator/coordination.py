@@ -161,7 +161,7 @@ def on_member_seen(turn: Turn, event: MemberSeen) -> None:
 
 def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
     known = member_of(turn.coordination, event.peer)
-    if known is None and not _has_room(turn, event, reported):
+    if known is None and not _make_room(turn, event, reported):
         turn.count_rejections("members-full", 1)
         return
     coordination = turn.coordination
@@ -175,8 +175,8 @@ def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
     _muster(turn)
 
 
-def _has_room(turn: Turn, newcomer: MemberSeen, reported: bool) -> bool:
-    """Whether one more member can be kept count of, where those who are gone make room."""
+def _make_room(turn: Turn, newcomer: MemberSeen, reported: bool) -> bool:
+    """Let members who are gone make room for one more. Returns whether there is room."""
     coordination = turn.coordination
     if turn.rules < MAKE_ROOM_SINCE:
         return len(coordination.members) < MEMBERS_MAX

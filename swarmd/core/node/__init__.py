@@ -1,1 +1,1 @@
-"""A node's own way: its rounds and workers, what it skips, pauses and takes up again."""
+"""What a node itself does: its rounds and stages, workers, skipped rounds, pauses, and what follows a restore."""

@@ -1,4 +1,4 @@
-"""A node's way through rounds and stages: join, gather, train, publish, settle, skip."""
+"""How a node takes part in rounds and stages: join, gather, train, publish, settle, skip."""
 
 from __future__ import annotations
 

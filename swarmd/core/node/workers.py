@@ -1,4 +1,4 @@
-"""The lives of the two worker processes: started, ready, gone, started again within a budget."""
+"""Worker processes as the core sees them: started, ready, exited, started again within a budget."""
 
 from __future__ import annotations
 

@@ -78,11 +78,12 @@ class LegacyStorage(BoundedStorage):
             _count_again(weight, item)
             if weight.size_bytes + more > KEY_BYTES_MAX:
                 raise RecordRejected("full", "the key holds too many bytes already")
-        if (item is None and len(self) >= KEYS_MAX) or self._is_full():
+        if (item is None and len(self) >= KEYS_MAX) or self._recount_if_full():
             raise RecordRejected("full", "this node can hold no more")
         return weight
 
-    def _is_full(self) -> bool:
+    def _recount_if_full(self) -> bool:
+        """Count the bytes anew where they seem too many, now and then. Returns whether they are."""
         if self._bytes > STORED_BYTES_MAX and time.monotonic() > self._counted_at + RECOUNT_S:
             self._counted_at = time.monotonic()
             self._bytes = self.size_bytes()

@@ -50,13 +50,18 @@ class RewardReporter:
         dropped: list[Refused] = []
         for peer, reward in rewards.items():
             try:
-                if self._is_due(peer, reward, now):
+                if self._note(peer, reward, now):
                     due[peer] = reward
             except RecordRejected as error:
                 dropped.append((peer, encode(reward), error))
         return due, dropped
 
-    def _is_due(self, peer: str, reward: float, now: float) -> bool:
+    def _note(self, peer: str, reward: float, now: float) -> bool:
+        """Note the reward where it is to be told now. Returns whether it is.
+
+        Raises:
+            RecordRejected: `full` or `quota`.
+        """
         last = self._told.get(peer)
         if last is None:
             if len(self._told) >= PEERS_TOLD_MAX:

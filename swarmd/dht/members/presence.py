@@ -45,9 +45,10 @@ class Presences:
 
     def choose(self, ranks: Mapping[str, Rank]) -> list[str]:
         """Of peers that are not known yet, those that may come now: who comes first, and no more than so many."""
-        return pick(ranks, self._may_come)
+        return pick(ranks, self._charge_coming)
 
-    def _may_come(self, rank: Rank) -> bool:
+    def _charge_coming(self, rank: Rank) -> bool:
+        """Charge the coming of somebody unknown to the quota of its kind. Returns whether that had any left."""
         return rank.known or (self._newcomers if rank.worked else self._idle).try_charge("")
 
     def note(self, peer: str, here: bool, until: float, rank: Callable[[], Rank]) -> bool | None:
@@ -62,19 +63,22 @@ class Presences:
             then it is told when there is time for it and the record is still there.
         """
         before = self.known.get(peer)
-        if before is None and not (here and self._has_room(rank())):
+        if before is None and not (here and self._make_room(rank())):
             return None
         if before is None and not rank().awaited:
             self._unworked.add(peer)
         returns = here and before is not None and not before.here
-        if returns and not (self._returns.try_charge(peer) and self._may_come(rank())):
+        if returns and not (self._returns.try_charge(peer) and self._charge_coming(rank())):
             self.known[peer] = Presence(False, until)
             return None
         self.known[peer] = Presence(here, until)
         return None if (before is not None and before.here) == here else here
 
-    def _has_room(self, rank: Rank) -> bool:
-        """Is there room for one more, where those who have left make it? Those that have not worked have few places."""
+    def _make_room(self, rank: Rank) -> bool:
+        """Let those who have left make room for one more; those that have not worked have few places.
+
+        Returns whether there is room.
+        """
         if len(self.known) >= MEMBERS_MAX:
             self.forget([peer for peer, known in self.known.items() if not known.here])
         if not rank.awaited and len(self._unworked) >= IDLE_MEMBERS_MAX:

@@ -146,7 +146,7 @@ class EvidenceGossip:
         """Keep evidence and tell the daemon. False for what is known, or too much."""
         if not is_news(self._noted, charge.kind, charge.peer, charge.round):
             return False
-        if not self._has_room(charge.peer):
+        if not self._charge(charge.peer):
             self._rejections.count(charge.peer, "full", "more evidence than is kept")
             return False
         self._note(KnownEvidence(charge.kind, charge.peer, charge.round))
@@ -158,7 +158,8 @@ class EvidenceGossip:
         self.contradicted(evidence)
         return True
 
-    def _has_room(self, peer: str) -> bool:
+    def _charge(self, peer: str) -> bool:
+        """Charge a message to its sender's quota, or to that of all newcomers. Returns whether any was left."""
         return self._signers.try_charge(peer) if self._is_known(peer) else self._newcomers.try_charge("")
 
     # --- leaderboards ---

@@ -95,7 +95,7 @@ class Gathering:
                 try:
                     await self._look()
                     await self._fetches.wait_idle(LOOK_AGAIN_S)  # whoever is slow does not keep this from looking
-                    if self._looked and self._is_complete() and self._is_over():
+                    if self._looked and self._is_complete() and self._end_lingering():
                         return
                 except NetworkDown as error:
                     log.info("gathering goes on: %s", error)
@@ -110,8 +110,11 @@ class Gathering:
         self._looked = self._looked or found.answered or self._session.coordinating
         await self._begin_fetches(found.records)
 
-    def _is_over(self) -> bool:
-        """Nothing is being fetched any more, or what is has had its moment since all that is waited for was there."""
+    def _end_lingering(self) -> bool:
+        """Note when all that is waited for was there.
+
+        Returns whether to end: nothing is being fetched any more, or what is has had its moment since then.
+        """
         if self._complete_at is None:
             self._complete_at = self._runtime.now()
         lingered_s = min(LINGER_S, self._session.patience.strangers_s)

@@ -40,7 +40,7 @@ class Stages:
             NetworkDown: it may be tried again.
             SwarmdError: the rollouts are not in the blob store, or too large.
         """
-        if await self._has_reported_otherwise(command):
+        if await self._look_for_other_report(command):
             self._session.emit(ReportPublished(command.id, command.round, command.stage))
             return
         await self._publish_rollouts(command)
@@ -60,8 +60,8 @@ class Stages:
         self._remembers = True
         self._session.emit(ReportPublished(command.id, command.round, command.stage))
 
-    async def _has_reported_otherwise(self, command: PublishReport) -> bool:
-        """Whether peers hold another report of this node of this stage: then that one stands, and nothing is signed.
+    async def _look_for_other_report(self, command: PublishReport) -> bool:
+        """Look for another report of this node of this stage that peers hold: it stands then, and nothing is signed.
 
         Asked by a node that remembers no report of its own: its directory is new and its key is not, or a second node
         runs under it. Two different reports of one stage would cost it its place.

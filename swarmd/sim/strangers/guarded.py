@@ -152,10 +152,11 @@ class GuardedNetworkWorker(NetworkWorker):
             self._passed_over |= fresh - self.reporters.peers
         for peer, report in reports.items():
             self.evidence.see(report, self.world.now)
-            if peer in self.reporters.peers and self._is_told(report.seen):
+            if peer in self.reporters.peers and self._count_report(report.seen):
                 self.tell(replace(report.seen, worked=self.reporters.is_awaited(peer)))
 
-    def _is_told(self, seen: ReportSeen) -> bool:
+    def _count_report(self, seen: ReportSeen) -> bool:
+        """Count a report as shipped nodes do. Returns whether it is told: it is news, or a duplicate by chance."""
         try:
             news = self.reporters.admit(seen.peer, seen)
         except RecordRejected as error:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from swarmd.errors import SandboxUnavailable
-from swarmd.sandbox import Sandbox, Verdict
+from swarmd.plugin import Sandbox, SandboxUnavailable, Verdict
 from swarmd.swarms.code.form import OUTPUT_CHARACTERS_MAX
 
 REMEMBERED_MAX = 2048  # verdicts; beyond it the oldest is forgotten, and its program would be run again
@@ -52,7 +51,7 @@ class Executions:
         """Run a program unless it was run before; None where the sandbox did not work, the stage's seconds are spent,
         or it was cancelled."""
         verdict = self._recall(program)
-        if verdict is not None or not self._can_afford():
+        if verdict is not None or not self._check_budget():
             return verdict
         begun = time.monotonic()
         try:
@@ -61,7 +60,8 @@ class Executions:
             with self._lock:
                 self._own_spent_s += time.monotonic() - begun
 
-    def _can_afford(self) -> bool:
+    def _check_budget(self) -> bool:
+        """Log, once a stage, that its time for programs is spent. Returns whether some is left."""
         with self._lock:
             affordable = self._own_spent_s < self._own_s
             tell, self._told = not affordable and not self._told, self._told or not affordable

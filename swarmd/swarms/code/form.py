@@ -21,9 +21,9 @@ import unicodedata
 
 import msgspec
 
-from swarmd.sandbox import Verdict
+from swarmd.plugin import Verdict, escape_markers
 from swarmd.sandbox.limits import Status
-from swarmd.swarms.text import TAGS, escape_markers
+from swarmd.swarms.text import TAGS
 
 PROGRAM_OPENING, PROGRAM_CLOSING = "<program>", "</program>"
 OUTPUT_OPENING, OUTPUT_CLOSING = "<output>", "</output>"

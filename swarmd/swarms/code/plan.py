@@ -13,9 +13,23 @@ from typing import Any
 
 import msgspec
 
-from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.errors import SwarmError
-from swarmd.sandbox import Sandbox
+from swarmd.plugin import (
+    Material,
+    Place,
+    Plan,
+    Question,
+    Reference,
+    Sandbox,
+    Score,
+    Split,
+    SwarmConfig,
+    SwarmError,
+    TaskConfig,
+    TrainingConfig,
+    decode_options,
+    find_answer,
+    hash_number,
+)
 from swarmd.swarms.code import form
 from swarmd.swarms.code.execution import Executions
 from swarmd.swarms.code.prompts import make_system
@@ -23,11 +37,7 @@ from swarmd.swarms.code.rewards import FIRST_WEIGHTS, LATER_WEIGHTS, compat_part
 from swarmd.swarms.code.settings import CodeOptions
 from swarmd.swarms.data.file import FilePlan
 from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
-from swarmd.swarms.options import decode_options
 from swarmd.swarms.own_limits import narrow, tell_cuts
-from swarmd.swarms.plan import Material, Place, Plan, Question, Score, Split, hash_number
-from swarmd.swarms.rewards import find_answer
-from swarmd.swarms.rollouts import Reference
 from swarmd.swarms.text import CLOSING, OPENING
 
 MIXTURE = (

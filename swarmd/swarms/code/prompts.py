@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from swarmd.swarms.plan import Message
+from swarmd.plugin import Message
 
 Prompt = Literal["zero-shot", "one-shot", "alternate", "none"]
 

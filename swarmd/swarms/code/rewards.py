@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from swarmd.sandbox import Verdict
+from swarmd.plugin import Verdict, is_well_formed
 from swarmd.swarms.code.form import (
     ERROR_COMPAT,
     OUTPUT_CHARACTERS_MAX,
@@ -19,7 +19,7 @@ from swarmd.swarms.code.form import (
     leave_out_outputs,
     same_output,
 )
-from swarmd.swarms.text import TAGS, is_well_formed
+from swarmd.swarms.text import TAGS
 
 _COMPAT_SEAMS = ("</think>\n<answer>", "</think> <answer>")
 _PYTHON_FENCE = "```python"

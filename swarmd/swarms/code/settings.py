@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from swarmd.config import Section
-from swarmd.sandbox import Isolation, Limits
+from swarmd.plugin import Isolation, Limits, Section
 from swarmd.swarms.code import form
 from swarmd.swarms.code.prompts import Prompt
 from swarmd.swarms.own_limits import OwnLimits, find_cuts

@@ -15,11 +15,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from swarmd.config import Section
-from swarmd.errors import SwarmError
+from swarmd.plugin import Section, SwarmError, check_digest
 from swarmd.swarms import jsonl
 from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX, load_from_hub
-from swarmd.swarms.jsonl import check_digest
 
 KEPT_SUFFIX = ".jsonl"
 COLUMNS_MAX = 64  # kept of a data set

@@ -17,16 +17,32 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.errors import RecordRejected, SwarmError
+from swarmd.plugin import (
+    AnswerPlace,
+    Material,
+    Message,
+    Place,
+    Plan,
+    Question,
+    RecordRejected,
+    Reference,
+    Score,
+    Split,
+    SwarmConfig,
+    SwarmError,
+    TrainingConfig,
+    decode_options,
+    find_answer,
+    hash_number,
+    is_well_formed,
+    load_rows,
+    span_answer,
+    split_of,
+)
 from swarmd.swarms.data.dataset import DatasetSource, keep_dataset
-from swarmd.swarms.jsonl import load_rows
-from swarmd.swarms.options import decode_options
-from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of
 from swarmd.swarms.reward_functions import FUNCTIONS_MAX, Inputs, RewardFunctions
-from swarmd.swarms.rewards import COMPARING, Answered, AnswerPlace, Reward, RewardOption, find_answer, make_reward
-from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX, Reference
-from swarmd.swarms.text import is_well_formed, span_answer
+from swarmd.swarms.rewards import COMPARING, Answered, Reward, RewardOption, make_reward
+from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX
 
 TASK = "questions"  # of rows that name none
 TASKS_MAX = 64

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from swarmd.config import TaskConfig
-from swarmd.errors import SwarmError
+from swarmd.plugin import SwarmError, TaskConfig
 
 Accuracy = Annotated[float, msgspec.Meta(ge=0, le=1)]
 

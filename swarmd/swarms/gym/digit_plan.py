@@ -6,8 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.errors import SwarmError
+from swarmd.plugin import SwarmConfig, SwarmError, TaskConfig, TrainingConfig
 from swarmd.swarms.gym.digits import KNOWN_NAMES, TASK_NAMES
 from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
 

@@ -12,12 +12,10 @@ import msgspec
 import reasoning_gym
 from reasoning_gym.factory import CURRICULA, DATASETS, ProceduralDataset, create_curriculum
 
-from swarmd.config import TaskConfig
-from swarmd.errors import SwarmError
+from swarmd.plugin import Message, SwarmError, TaskConfig, hash_number
 from swarmd.swarms.gym.digits import KNOWN_NAMES, SOURCE
 from swarmd.swarms.gym.made import MADE_NAMES
 from swarmd.swarms.gym.made import SOURCE as MADE_SOURCE
-from swarmd.swarms.plan import Message, hash_number
 
 DATASET_SIZE = 20_000  # fixed: some tasks draw from a table as long as the data set
 LEVELS_MAX = 16  # of a curriculum; one of reasoning-gym's has 36

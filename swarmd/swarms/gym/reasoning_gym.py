@@ -16,17 +16,33 @@ from typing import Any
 
 from reasoning_gym.factory import ProceduralDataset
 
-from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.errors import RecordRejected, SwarmError
+from swarmd.plugin import (
+    Material,
+    Message,
+    NoOptions,
+    Place,
+    Plan,
+    Question,
+    RecordRejected,
+    Reference,
+    Score,
+    Split,
+    SwarmConfig,
+    SwarmError,
+    TaskConfig,
+    TrainingConfig,
+    decode_options,
+    extract_answer,
+    hash_number,
+    is_well_formed,
+    span_answer,
+    split_of,
+)
 from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless
 from swarmd.swarms.gym.curriculum import load_ladders, make_ladder
 from swarmd.swarms.gym.digits import register_digits
 from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, GymTask, make_levels
 from swarmd.swarms.gym.made import register_made
-from swarmd.swarms.options import NoOptions, decode_options
-from swarmd.swarms.plan import Material, Message, Place, Plan, Question, Score, Split, hash_number, split_of
-from swarmd.swarms.rollouts import Reference
-from swarmd.swarms.text import extract_answer, is_well_formed, span_answer
 
 # RL Swarm's nine without propositional_logic, which has no answers to compare with, so that there it never paid, and
 # without binary_matrix, whose scorer runs answers as code, so that no node takes it from another.

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from swarmd.plugin import COMPLETIONS_MAX, Outcome, Source
 from swarmd.swarms.math import compat
 from swarmd.swarms.math.extraction import NONE_WORDS, extract_answers, extract_tag
 from swarmd.swarms.math.modes import Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
 from swarmd.swarms.math.prompts import NO_ANSWER, agreement_prompt, comparison_prompt
 from swarmd.swarms.math.questions import Item
-from swarmd.swarms.plan import Outcome
-from swarmd.swarms.rollouts import COMPLETIONS_MAX, Source
 
 ABSENT = COMPLETIONS_MAX - 1  # choice of a source whose peer answered other questions only, and is shown so
 SHOWN_CHARACTERS_MAX = 28_000  # of all answers together, and of all opinions: a message in words has 65,536 at most

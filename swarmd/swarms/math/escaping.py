@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from swarmd.plugin import hash_number
 from swarmd.swarms.math.forms import read_last
 from swarmd.swarms.math.prompts import SENTENCES
-from swarmd.swarms.plan import hash_number
 
 CUT = " [...] "  # stands where a long text was cut
 NUMBER_BYTES_MAX = 120  # of an answer that is shown

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from swarmd.errors import RecordRejected
+from swarmd.plugin import Outcome, RecordRejected, Source
 from swarmd.swarms.math import fixed
 from swarmd.swarms.math.escaping import number_peers, show_answer
 from swarmd.swarms.math.extraction import extract_answers, extract_question, extract_votes, most_voted
@@ -18,8 +18,6 @@ from swarmd.swarms.math.numbers import same_answer
 from swarmd.swarms.math.questions import Item
 from swarmd.swarms.math.settings import STUDENTS_MAX
 from swarmd.swarms.math.shown import Shown
-from swarmd.swarms.plan import Outcome
-from swarmd.swarms.rollouts import Source
 
 # Of a message in words, with room for tags that upstream does not escape. Each student is looked for among the writers,
 # and each vote among the students; a message beyond it is refused.

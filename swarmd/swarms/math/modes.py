@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
+from swarmd.plugin import Outcome, Source
 from swarmd.swarms.math.questions import Item
-from swarmd.swarms.plan import Outcome
-from swarmd.swarms.rollouts import Source
 
 COLUMNS = ("agent_answers_", "agent_opinion_")  # upstream's, which break ties between peers
 Parts = dict[str, float]

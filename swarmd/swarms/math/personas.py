@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from swarmd.swarms.plan import Place, hash_number
+from swarmd.plugin import Place, hash_number
 
 PERSONAS = {
     "PIRATE": "Ahoy! You sail under the black flag some three hundred years ago; talk and reckon as a buccaneer would.",

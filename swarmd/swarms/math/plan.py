@@ -17,8 +17,27 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.errors import RecordRejected, SwarmError
+from swarmd.plugin import (
+    Material,
+    Message,
+    Outcome,
+    Place,
+    Plan,
+    Question,
+    Quoted,
+    RecordRejected,
+    Reference,
+    Score,
+    Source,
+    Split,
+    SwarmConfig,
+    SwarmError,
+    TaskConfig,
+    TrainingConfig,
+    decode_options,
+    hash_number,
+    span_answer,
+)
 from swarmd.swarms.math import prompts
 from swarmd.swarms.math.compat_mode import ABSENT, CompatMode
 from swarmd.swarms.math.fixed_mode import FixedMode
@@ -27,10 +46,6 @@ from swarmd.swarms.math.personas import persona_of
 from swarmd.swarms.math.questions import Bank, GeneratedBank, Item, RowBank, md5_of
 from swarmd.swarms.math.rows import DAPO, GSM8K, DatasetShape, load_rows
 from swarmd.swarms.math.settings import MathOptions
-from swarmd.swarms.options import decode_options
-from swarmd.swarms.plan import Material, Message, Outcome, Place, Plan, Question, Score, Split, hash_number
-from swarmd.swarms.rollouts import Quoted, Reference, Source
-from swarmd.swarms.text import span_answer
 
 QUOTED = "quoted"  # in place of a digest: a question that this node knows from a peer's words only
 

@@ -15,12 +15,10 @@ from random import Random
 
 import msgspec
 
-from swarmd.config import TaskConfig
-from swarmd.errors import RecordRejected, SwarmError
+from swarmd.plugin import RecordRejected, Split, SwarmError, TaskConfig, hash_number, split_of
 from swarmd.swarms.gym.digits import register_digits
 from swarmd.swarms.gym.gym_tasks import GymTask, make_levels
 from swarmd.swarms.gym.made import register_made
-from swarmd.swarms.plan import Split, hash_number, split_of
 
 GENERATED_MAX = 4096  # items of one seed that are looked at
 SELECT_TRIES = 80  # items looked at for each question held out

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from swarmd.errors import DatasetRefused, SwarmError
+from swarmd.errors import DatasetRefused
+from swarmd.plugin import SwarmError, check_digest, read_rows
 from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX, load_from_hub
-from swarmd.swarms.jsonl import check_digest, read_rows
 
 ROWS_MAX = 200_000
 MARK = "####"  # gsm8k's: what follows is the answer

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from swarmd.errors import SwarmError
-from swarmd.swarms.plan import Outcome
+from swarmd.plugin import Outcome, SwarmError
 from swarmd.swarms.proposer.settings import LEVELS
 
 EVERY_ROUNDS = 5  # the level may move

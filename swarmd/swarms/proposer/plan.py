@@ -15,12 +15,28 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.errors import RecordRejected, SwarmError
-from swarmd.sandbox import Sandbox
-from swarmd.swarms.options import decode_options
+from swarmd.plugin import (
+    COMPLETIONS_MAX,
+    INDEX_MAX,
+    Material,
+    Outcome,
+    Place,
+    Plan,
+    Question,
+    RecordRejected,
+    Reference,
+    Sandbox,
+    Score,
+    Source,
+    Split,
+    SwarmConfig,
+    SwarmError,
+    TrainingConfig,
+    decode_options,
+    hash_number,
+    split_of,
+)
 from swarmd.swarms.own_limits import narrow, tell_cuts
-from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score, Split, hash_number, split_of
 from swarmd.swarms.proposer import prompts
 from swarmd.swarms.proposer.difficulty import CORRECT, NO_RATES, Level, PassRates, measure
 from swarmd.swarms.proposer.judge import Judge
@@ -37,7 +53,6 @@ from swarmd.swarms.proposer.proposals import (
 from swarmd.swarms.proposer.rewards import SECTIONS_FORM, Rewards
 from swarmd.swarms.proposer.running import FAILED, ProgramJob, Runner, TestResults
 from swarmd.swarms.proposer.settings import LEVELS, ProposerOptions
-from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, Reference, Source
 
 PROPOSE, SOLVE = "propose", "solve"
 NUMBERS_MAX = INDEX_MAX // (LEVELS * COMPLETIONS_MAX)  # questions of one node in one stage, by number

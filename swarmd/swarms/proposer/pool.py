@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from swarmd.swarms.plan import hash_number
+from swarmd.plugin import hash_number
 from swarmd.swarms.proposer.cases import Test, is_telling, make_test
 from swarmd.swarms.proposer.proposals import Problem
 

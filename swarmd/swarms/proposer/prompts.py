@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmd.swarms.plan import Message, hash_number
+from swarmd.plugin import Message, hash_number
 from swarmd.swarms.proposer.cases import SHOWN, TESTS_MAX, TESTS_MIN
 from swarmd.swarms.proposer.proposals import Problem, show
 from swarmd.swarms.proposer.settings import LEVELS

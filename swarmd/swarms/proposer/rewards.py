@@ -6,7 +6,7 @@ guesses, and those of its proposer's own reward for proposals.
 
 from __future__ import annotations
 
-from swarmd.swarms.plan import Score
+from swarmd.plugin import Score
 from swarmd.swarms.proposer.cases import FUNCTION, SHOWN
 from swarmd.swarms.proposer.proposals import fits
 from swarmd.swarms.proposer.running import TestResults

@@ -12,8 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from swarmd.errors import SandboxUnavailable
-from swarmd.sandbox import Sandbox, Verdict
+from swarmd.plugin import Sandbox, SandboxUnavailable, Verdict
 from swarmd.swarms.proposer.cases import FUNCTION, RESULT_CHARACTERS_MAX, Test, passes
 
 REMEMBERED_MAX = 16_384  # outcomes; beyond it the oldest is forgotten, and its program would be run again

@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from swarmd.config import Section
-from swarmd.sandbox import Isolation, Limits
+from swarmd.plugin import Isolation, Limits, Section
 from swarmd.swarms.own_limits import OwnLimits, find_cuts
 
 LEVELS = 5

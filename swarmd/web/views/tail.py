@@ -97,7 +97,7 @@ class LogTail:
     def _follow(self) -> None:
         """Read until stopped, or to the end of a log that does not grow."""
         while not self._stop.is_set():
-            if self._has_more():
+            if self._look_for_more():
                 self._read()
             if not self._grows:
                 self._judge()
@@ -138,8 +138,11 @@ class LogTail:
 
     # --- is there more? ---
 
-    def _has_more(self) -> bool:
-        """Whether there is something behind the place that was reached, or segments came or went."""
+    def _look_for_more(self) -> bool:
+        """Look behind the place that was reached, and take note of segments that came or went.
+
+        Returns whether there is something to read.
+        """
         directory = self._history.directory
         stamp = directory.stat().st_mtime_ns if directory.is_dir() else 0
         if stamp != self._directory_stamp:

@@ -6,7 +6,6 @@ import itertools
 import json
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -55,20 +54,11 @@ def train(config: Config, home: Path) -> StageTrained:
 
 
 def install(source: Path, site: Path) -> None:
-    """As pip leaves it: the modules, and the entry points that pyproject.toml names, beside them."""
-    project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
-    metadata = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    points = [
-        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in named.items())
-        for group, named in project["entry-points"].items()
-    ]
-    (metadata / "entry_points.txt").write_text("\n".join(points))
-    for module in source.glob("*.py"):
-        (site / module.name).write_text(module.read_text())
+    """A distribution of its own: pip builds a wheel of the package and installs it, without the net."""
+    options = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", *options, "--target", site, source]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_swarm_from_a_file_trains(shell: Shell) -> None:

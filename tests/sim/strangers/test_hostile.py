@@ -139,7 +139,7 @@ LOST = (
     Lost(
         "every coming of a crowd is told",
         Presences,
-        "_may_come",
+        "_charge_coming",
         lambda *_: True,
         "sybil",
         "MemberSeen",
@@ -191,7 +191,7 @@ def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: py
         monkeypatch.setattr(module, "MEMBERS_MAX", few)
     if not makes_room:
         monkeypatch.setattr(coordination, "with_room", keep_all(few))
-        monkeypatch.setattr(Presences, "_has_room", lambda self, rank: len(self.known) < few)
+        monkeypatch.setattr(Presences, "_make_room", lambda self, rank: len(self.known) < few)
     profile = replace(QUICK, hostile="sybil", crowd=300)
     if makes_room:
         assert run(2, profile).rounds > 0
@@ -208,7 +208,7 @@ def test_an_honest_report_that_is_not_counted_is_noticed(monkeypatch: pytest.Mon
     def deaf(worker: GuardedNetworkWorker, seen: Any) -> bool:
         return bool(seen.peer != "peer-001")
 
-    monkeypatch.setattr(GuardedNetworkWorker, "_is_told", deaf)
+    monkeypatch.setattr(GuardedNetworkWorker, "_count_report", deaf)
     with pytest.raises(InvariantBroken, match=r"does not count|count no more|leaves out reports"):
         run(1, replace(QUICK, hostile="freerider"))
 

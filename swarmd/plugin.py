@@ -1,0 +1,81 @@
+"""What the author of a swarm may import: everything that a kind of swarm is written with, and its tests.
+
+A kind is a subclass of `Plan` that an installed distribution names in the entry-point group `swarmd.swarms`.
+docs/swarms/writing.md says what its methods keep to and has a line for each name here; `swarmd swarm scaffold NAME
+--kind plan` writes a package to start from. These names stay from version to version; everything else that a kind could
+reach in `swarmd` is private and may change with any version.
+
+Importing this loads neither torch nor hivemind nor a data set: the daemon imports plug-ins too, to read their `stages`.
+"""
+
+from __future__ import annotations
+
+from swarmd.config import Section, SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmdError, SwarmError
+from swarmd.sandbox import Isolation, Limits, Sandbox, Verdict
+from swarmd.swarms.jsonl import Row, check_digest, digest_rows, load_rows, read_rows
+from swarmd.swarms.options import NoOptions, decode_options
+from swarmd.swarms.plan import (
+    NO_MATERIAL,
+    Material,
+    Message,
+    Outcome,
+    Place,
+    Plan,
+    Question,
+    Score,
+    Split,
+    hash_number,
+    split_of,
+)
+from swarmd.swarms.registry import make_plan
+from swarmd.swarms.rewards import AnswerPlace, find_answer, read_number
+from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, SEED_MAX, Quoted, Reference, Source
+from swarmd.swarms.text import escape_markers, extract_answer, is_well_formed, span_answer
+
+__all__ = [
+    "COMPLETIONS_MAX",
+    "INDEX_MAX",
+    "NO_MATERIAL",
+    "SEED_MAX",
+    "AnswerPlace",
+    "Isolation",
+    "Limits",
+    "Material",
+    "Message",
+    "NoOptions",
+    "Outcome",
+    "Place",
+    "Plan",
+    "Question",
+    "Quoted",
+    "RecordRejected",
+    "Reference",
+    "Row",
+    "Sandbox",
+    "SandboxUnavailable",
+    "Score",
+    "Section",
+    "Source",
+    "Split",
+    "SwarmConfig",
+    "SwarmError",
+    "SwarmdError",
+    "TaskConfig",
+    "TrainingConfig",
+    "Verdict",
+    "check_digest",
+    "decode_options",
+    "digest_rows",
+    "escape_markers",
+    "extract_answer",
+    "find_answer",
+    "hash_number",
+    "is_well_formed",
+    "load_rows",
+    "make_plan",
+    "read_number",
+    "read_rows",
+    "span_answer",
+    "split_of",
+]

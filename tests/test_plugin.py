@@ -1,0 +1,120 @@
+"""What authors of swarms import is `swarmd.plugin` alone, is documented, and stays."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarmd import plugin
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "docs/SWARMS.md", ROOT / "docs/FROM-TRL.md", *(ROOT / "docs/swarms").glob("*.md")]
+SCAFFOLDS = sorted((ROOT / "swarmd/cli/scaffolds").rglob("*.txt"))
+KINDS = sorted((ROOT / "swarmd/swarms").glob("*/*.py"))
+GROUP = "swarmd.swarms"  # of entry points, which is no import
+# What plug-ins imported, by the documents and the scaffold of before, when there was no facade.
+BEFORE = {
+    "swarmd.config": ("SwarmConfig", "TrainingConfig"),
+    "swarmd.errors": ("RecordRejected", "SwarmError"),
+    "swarmd.swarms.jsonl": ("digest_rows", "load_rows", "read_rows"),
+    "swarmd.swarms.options": ("NoOptions", "decode_options"),
+    "swarmd.swarms.plan": (
+        *("NO_MATERIAL", "Material", "Message", "Outcome", "Place", "Plan", "Question", "Score", "Split"),
+        *("hash_number", "split_of"),
+    ),
+    "swarmd.swarms.registry": ("make_plan",),
+    "swarmd.swarms.rollouts": ("Quoted", "Reference", "Source"),
+    "swarmd.swarms.text": ("TAGS", "escape_markers", "extract_answer", "is_well_formed", "span_answer"),
+}
+
+
+def imported_from(source: str) -> set[tuple[str, str]]:
+    """(module, name) of each `from module import name`, and (module, "") of each `import module`."""
+    nodes = list(ast.walk(ast.parse(source)))
+    named = {
+        (node.module or "", each.name) for node in nodes if isinstance(node, ast.ImportFrom) for each in node.names
+    }
+    return named | {(each.name, "") for node in nodes if isinstance(node, ast.Import) for each in node.names}
+
+
+def is_module(dotted: str) -> bool:
+    place = ROOT / "swarmd" / dotted.split(".")[1]
+    return place.is_dir() or place.with_suffix(".py").is_file()
+
+
+def modules_named(text: str) -> set[str]:
+    """Modules of swarmd, and what is in them, that a text names; but for the facade and the group of entry points."""
+    dotted = {name for name in re.findall(r"\bswarmd(?:\.\w+)+", text) if is_module(name)}
+    return {name for name in dotted if name != GROUP and name.split(".")[1] != "plugin"}
+
+
+def test_the_names_are_the_documented_ones() -> None:
+    page = (ROOT / "docs/swarms/writing.md").read_text(encoding="utf-8")
+    table = page.partition("## What a kind imports")[2].partition("\n## ")[0]
+    documented = [name for row in re.findall(r"^\| (`.*?) \|", table, re.M) for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(documented) == sorted(plugin.__all__)
+    public = {name for name in vars(plugin) if not name.startswith("_")} - {"annotations"}
+    assert public == set(plugin.__all__)
+
+
+def doc_of(name: str) -> str:
+    """Of a class or function its own docstring, not an inherited one; all else has its line on the page."""
+    named = getattr(plugin, name)
+    if inspect.isclass(named):
+        return str(vars(named).get("__doc__") or "")
+    return str(named.__doc__ or "") if inspect.isfunction(named) else "in docs/swarms/writing.md"
+
+
+def test_each_class_and_function_has_a_docstring_of_its_own() -> None:
+    assert [name for name in plugin.__all__ if len(doc_of(name)) < 20] == []
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    code = "import sys, swarmd.plugin\n"
+    code += "print(sorted({'torch', 'hivemind', 'datasets', 'reasoning_gym'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", [*PAGES, *SCAFFOLDS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_and_scaffold_name_nothing_else_of_swarmd(path: Path) -> None:
+    assert modules_named(path.read_text(encoding="utf-8")) == set()
+
+
+def test_the_scaffold_imports_only_names_of_the_facade() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in SCAFFOLDS if path.name.endswith(".py.txt")]
+    taken = {pair for source in sources for pair in imported_from(source) if pair[0].startswith("swarmd")}
+    assert len(taken) > 15 and taken <= {("swarmd.plugin", name) for name in plugin.__all__}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from swarmd.swarms.plan import Plan", {"swarmd.swarms.plan"}),
+        ("import swarmd.errors", {"swarmd.errors"}),
+        ("see `swarmd.swarms.text.escape_markers`", {"swarmd.swarms.text.escape_markers"}),
+        ('[project.entry-points."swarmd.swarms"]', set()),
+        ("`swarmd.plugin`, swarmd.toml and swarmd.service", set()),
+    ],
+)
+def test_another_module_is_found(text: str, found: set[str]) -> None:
+    assert modules_named(text) == found
+
+
+def test_swarmds_own_kinds_import_from_the_facade_what_it_has() -> None:
+    homes = imported_from((ROOT / "swarmd/plugin.py").read_text(encoding="utf-8")) - {("__future__", "annotations")}
+    around = {path.name: imported_from(path.read_text(encoding="utf-8")) & homes for path in KINDS}
+    assert len(homes) > 40 and {name: pairs for name, pairs in around.items() if pairs} == {}
+
+
+@pytest.mark.parametrize("module", BEFORE)
+def test_what_plug_ins_imported_before_is_the_same_thing(module: str) -> None:
+    home = importlib.import_module(module)
+    for name in BEFORE[module]:
+        assert hasattr(home, name) and getattr(plugin, name, getattr(home, name)) is getattr(home, name)
