@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
 
 from swarmd.chain.signer.budget import Budget
 from swarmd.chain.submitting.submitter import Submitter
 from swarmd.chain.watching.watcher import Watcher
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
-from swarmd.core.events import CommandFailed, Event, SubmissionRefused
+from swarmd.core.events import CommandFailed, SubmissionRefused
+from swarmd.worker.ports import EventSink, TaskStarter
 
 
 class ChainAgent:
@@ -29,8 +28,8 @@ class ChainAgent:
         watcher: Watcher,
         submitter: Submitter | None,
         budget: Budget | None,
-        emit: Callable[[Event], None],
-        begin: Callable[[Callable[[], Coroutine[Any, Any, None]]], object],
+        emit: EventSink,
+        begin: TaskStarter,
     ) -> None:
         self._watcher = watcher
         self._submitter = submitter

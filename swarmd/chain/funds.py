@@ -6,7 +6,6 @@ Only status and metrics are told. It is no fact for the event log, and where nob
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from swarmd.chain.fees import bound_wei, quote
 from swarmd.config import ChainConfig
 from swarmd.errors import GasTooDear, SwarmdError
 from swarmd.gas import COIN_WEI, round_gas, rounds_paid
+from swarmd.worker.runtime import TimeSource
 
 LOOK_S = 120.0  # from one look to the next
 KEPT_S = 600.0  # what was seen is told for so long when later looks are in vain
@@ -44,7 +44,7 @@ class Funds:
     """
 
     def __init__(
-        self, config: ChainConfig, stages: int, chain: Ethereum, account: str, clock: Callable[[], float] = monotonic
+        self, config: ChainConfig, stages: int, chain: Ethereum, account: str, clock: TimeSource = monotonic
     ) -> None:
         self._config = config
         self._gas = round_gas(config, stages)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from swarmd.chain.ports import BlockReader, ContractReader, NotThere
 from swarmd.chain.watching.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, OPEN_TOPIC, PEERS_MAX, LogEntry, decode_peers
-from swarmd.core.events import Event, MembershipRead
+from swarmd.core.events import MembershipRead
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused
+from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
 CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
@@ -37,7 +37,7 @@ class MembershipReader:
         blocks: BlockReader,
         coordinator: ContractReader,
         from_block: int,
-        emit: Callable[[Event], None],
+        emit: EventSink,
         runtime: Runtime = LOOP,
     ) -> None:
         self._blocks = blocks

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from swarmd.chain.endpoints.rpc import RpcCaller
 from swarmd.chain.fees import quantity
+from swarmd.chain.ports import HeldNonces
 
 
 class NonceCaller:
@@ -19,7 +20,7 @@ class NonceCaller:
         held: the nonces in flight.
     """
 
-    def __init__(self, caller: RpcCaller, held: Callable[[], set[int]]) -> None:
+    def __init__(self, caller: RpcCaller, held: HeldNonces) -> None:
         self._caller = caller
         self._held = held
 

@@ -217,3 +217,31 @@ class HeadNews(Protocol):
 
     def found_unannounced(self) -> None:
         """A new block was found by asking."""
+
+
+class ConfirmedBlock(Protocol):
+    """Tells how far blocks count as confirmed: `swarmd.chain.watching.watcher.Watcher.confirmed_number`."""
+
+    async def __call__(self) -> int:
+        """Number of the last confirmed block, by the chain as it is now. Raises ChainError, as every read."""
+
+
+class AccountSource(Protocol):
+    """Tells which account a node submits from; a signer behind a proxy may be known later only."""
+
+    def __call__(self) -> str:
+        """Its address, checksummed, or empty while nobody knows. Raises nothing."""
+
+
+class HeadListener(Protocol):
+    """Is told when all there is of the chain has been read: `swarmd.chain.submitting.submitter.Submitter.on_head`."""
+
+    def __call__(self) -> None:
+        """Look at what waits for the chain, later. Must return at once, and raises nothing."""
+
+
+class HeldNonces(Protocol):
+    """Tells which nonces of an account are in flight: `swarmd.chain.signer.ledger.SignerLedger.held`."""
+
+    def __call__(self) -> set[int]:
+        """The nonces. Raises nothing."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
@@ -26,7 +25,7 @@ from swarmd.chain.funds import Funds
 from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.submitting.sender import Sender, make_sender
 from swarmd.chain.submitting.submitter import Submitter
-from swarmd.chain.watching.watcher import Reach, Watcher
+from swarmd.chain.watching.watcher import Reach, ReachListener, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
 from swarmd.paths import DataPaths
@@ -110,7 +109,7 @@ class ChainService:
         self._outbox.progress(what, reach.tip, reach.head, reach.endpoint, figures)
 
 
-def throttled(tell: Callable[[Reach], None]) -> Callable[[Reach], None]:
+def throttled(tell: ReachListener) -> ReachListener:
     """The same, but not more often than every PROGRESS_S."""
     last = -PROGRESS_S
 

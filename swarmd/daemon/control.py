@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 import msgspec
@@ -58,6 +58,13 @@ def bind_control(path: Path) -> socket.socket:
     return endpoint
 
 
+class EncodedStatus(Protocol):
+    """Gives the node's status."""
+
+    def __call__(self) -> bytes:
+        """As JSON on one line, as it is now. Must return at once, and raises nothing."""
+
+
 class Control:
     """Serves the control socket: one JSON request and answer per connection.
 
@@ -67,7 +74,7 @@ class Control:
         facts: takes the operator's stop request.
     """
 
-    def __init__(self, path: Path, status: Callable[[], bytes], facts: FactSink) -> None:
+    def __init__(self, path: Path, status: EncodedStatus, facts: FactSink) -> None:
         self._path = path
         self._status = status
         self._facts = facts

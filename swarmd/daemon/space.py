@@ -7,8 +7,8 @@ pauses, above the second it goes on, and below the third it ends while its log c
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 import msgspec
@@ -57,6 +57,13 @@ def _lack(directory: Path, free: int, stop: int) -> str:
     return f"only {free / MIB:.1f} MiB are free for {directory}, the limit is {stop / MIB:.1f} MiB"
 
 
+class RoomMaker(Protocol):
+    """Removes what the node can do without."""
+
+    async def __call__(self) -> None:
+        """Remove it, where there is any. Raises OSError where the disk refuses, which ends the node."""
+
+
 class SpaceGuard:
     """Looks at the free space and says what it comes to.
 
@@ -73,7 +80,7 @@ class SpaceGuard:
         root: Path,
         checkpoints: Path,
         storage: StorageConfig,
-        make_room: Callable[[], Awaitable[None]],
+        make_room: RoomMaker,
         facts: FactSink,
     ) -> None:
         self._root = root

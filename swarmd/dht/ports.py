@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from swarmd.dht.wire.evidence import Evidence
+from swarmd.dht.wire.leaderboard import LeaderboardBody
 from swarmd.dht.wire.records import Payload, SignedRecord
+from swarmd.errors import RecordRejected
 
 T = TypeVar("T")
 
@@ -40,6 +43,90 @@ def as_signed(record: Record) -> SignedRecord:
     """A record of a network in which records are signed."""
     assert isinstance(record, SignedRecord), "only a simulated network has others"
     return record
+
+
+class PeerCheck(Protocol):
+    """Answers a question about a peer: does it count, has the swarm credited it, may it ask?"""
+
+    def __call__(self, peer: str, /) -> bool:
+        """Whether it is so, as far as this node knows now. Raises nothing."""
+
+
+class RecordSink(Protocol):
+    """Takes a record of this node's own, or one that came by gossip."""
+
+    def __call__(self, record: Record, /) -> None:
+        """Take it and return at once. Raises RecordRejected where it came from others and does not count."""
+
+
+class RecordsSink(Protocol):
+    """Takes what was read under a key."""
+
+    def __call__(self, records: Mapping[str, Record], /) -> None:
+        """Take owner → record, after every read, changed or not. Must return at once, and raises nothing."""
+
+
+class RejectionSink(Protocol):
+    """Counts what was refused: `swarmd.dht.limits.rejections.Rejections`."""
+
+    def __call__(self, sender: str, error: RecordRejected, /) -> None:
+        """Count it for whoever sent it. Raises nothing."""
+
+
+class RefusalCounter(Protocol):
+    """Counts what the door refused: `swarmd.dht.limits.rejections.Rejections.count`."""
+
+    def __call__(self, peer: str, reason: str, detail: str, /) -> None:
+        """Count it: `reason` is the bound's name. Raises nothing."""
+
+
+class SignedRecordSink(Protocol):
+    """Takes records whose signatures have been checked."""
+
+    def __call__(self, signed: SignedRecord, /) -> None:
+        """Take one and return at once. Raises nothing."""
+
+
+class IsolationSource(Protocol):
+    """Says why a node counts as cut off: `swarmd.dht.members.coordinator_contact.CoordinatorContact.isolation`."""
+
+    def __call__(self, peers: int, /) -> str:
+        """Why a node with so many peers does, for people; empty where it does not. Raises nothing."""
+
+
+class EvidenceSink(Protocol):
+    """Takes two records of one peer that contradict each other."""
+
+    def __call__(self, evidence: Evidence, /) -> None:
+        """Take what is proven already, once or more often. Must return at once, and raises nothing."""
+
+
+class HintSink(Protocol):
+    """Takes the hint that there is a later record."""
+
+    def __call__(self, key: str, owner: str, expiration: float, /) -> None:
+        """Look at the key when there is time; a hint proves nothing. Raises nothing."""
+
+
+class LeaderboardSink(Protocol):
+    """Takes leaderboards of the coordinator."""
+
+    def __call__(self, board: LeaderboardBody, /) -> None:
+        """Take one that was checked, in the event loop. Must return at once, and raises nothing."""
+
+
+class RoundListener(Protocol):
+    """Is told which round the swarm's clock has reached."""
+
+    def __call__(self, round: int, /) -> None:
+        """Take the round of an announcement, again with each of its stages. Raises nothing."""
+
+
+class LinkLostListener(Protocol):
+    """Is told that p2pd is gone, or does not start."""
+
+    def __call__(self, reason: str, /) -> None:
+        """Take the reason, for people; may be told the same again. Raises nothing."""
 
 
 class Findings(Protocol):

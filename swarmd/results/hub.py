@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from swarmd.errors import ConfigError
 from swarmd.paths import DataPaths
 from swarmd.results.card import NO_DATA, Data, base_of, data_of
 from swarmd.secret_files import SecretKind, locate_secret, read_secret
+from swarmd.worker.ports import EventSink
 
 TOKEN = SecretKind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
 VARIABLE = "HF_TOKEN"  # as everything of the Hub has it
@@ -42,8 +42,6 @@ PRIVATE = ("meta.json", "optimizer.pt", "rollouts.msgpack")  # of a checkpoint: 
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/([A-Za-z0-9][\w.-]{0,95})?")
 _log = structlog.get_logger(__name__)
-
-Observe = Callable[[ModelPushed], None]
 
 
 class PushOrder(msgspec.Struct, frozen=True):
@@ -98,7 +96,7 @@ class Pusher:
         ConfigError: no such repository name, or no token that can be read.
     """
 
-    def __init__(self, config: Config, paths: DataPaths, peer: str, observe: Observe) -> None:
+    def __init__(self, config: Config, paths: DataPaths, peer: str, observe: EventSink) -> None:
         self._config = config
         self._hub = config.results.hub
         self.base = config.training.model

@@ -52,7 +52,8 @@ def loud_errors() -> Iterator[None]:
 class Later(Protocol):
     """Has something done after a while."""
 
-    def __call__(self, delay_s: float, act: Callable[..., None], /, *args: Any) -> None: ...
+    def __call__(self, delay_s: float, act: Callable[..., None], /, *args: Any) -> None:
+        """Have `act(*args)` called after so long, in simulated time; at once is 0. Raises nothing."""
 
 
 class Answer(Generic[T]):

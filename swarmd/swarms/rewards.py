@@ -23,7 +23,6 @@ COMPARING: tuple[RewardName, ...] = ("exact", "numeric", "contains", "similarity
 
 PATTERN_CHARACTERS_MAX = 500
 REGEX_S = 0.05  # of one completion; beyond it the pattern counts as not found
-EXPONENT_DIGITS_MAX = 3
 PLACEHOLDER = "{answer}"
 GRAM = 3  # characters that similarity counts at a time
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import structlog
 
 from swarmd.config import Config
 from swarmd.core.commands import Train
-from swarmd.core.events import OutputsMade, StageTrained
+from swarmd.core.events import Event, OutputsMade, StageTrained
 from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
@@ -36,10 +36,12 @@ from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.checks import check_context, check_stages
 from swarmd.training.models.model import load_policy
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
+from swarmd.training.ports import FiguresSink
 from swarmd.training.sampling.evaluation import measure_held_out
 from swarmd.training.sampling.vllm_sampler import make_sampler
-from swarmd.training.stage import Figures, Stage, StageKey
+from swarmd.training.stage import Stage, StageKey
 from swarmd.training.trainer import SwarmTrainer, make_trainer
+from swarmd.worker.ports import EventSink
 
 _log = structlog.get_logger(__name__)
 
@@ -47,7 +49,7 @@ _log = structlog.get_logger(__name__)
 LEGACY_CADENCE_STEPS = 4  # RL Swarm v0.4 publishes at steps 0, 4, 8 ... of a stage
 
 
-def _no_outputs(event: OutputsMade) -> None:
+def _no_outputs(event: Event) -> None:
     """Ignore outputs: no listener is set."""
 
 
@@ -134,8 +136,8 @@ class TrainingEngine:
         self,
         order: Train,
         cancellation: Cancellation,
-        report: Figures = _no_figures,
-        observe: Callable[[OutputsMade], None] = _no_outputs,
+        report: FiguresSink = _no_figures,
+        observe: EventSink = _no_outputs,
     ) -> StageTrained:
         """Train a stage, write its checkpoint and its rollouts, and return the report of it.
 
@@ -191,7 +193,7 @@ class TrainingEngine:
         return True
 
     def _train_whole(
-        self, order: Train, cancellation: Cancellation, report: Figures, observe: Callable[[OutputsMade], None]
+        self, order: Train, cancellation: Cancellation, report: FiguresSink, observe: EventSink
     ) -> StageTrained:
         """Train the stage, or be what the last checkpoint holds."""
         self._plan.begin(lambda: cancellation.is_asked)
@@ -265,7 +267,7 @@ class TrainingEngine:
                 stage.join(part)
 
     def _train_anew(
-        self, order: Train, cancellation: Cancellation, report: Figures, observe: Callable[[OutputsMade], None]
+        self, order: Train, cancellation: Cancellation, report: FiguresSink, observe: EventSink
     ) -> StageTrained:
         if self._crew is not None:
             self._crew.start_stage(order)

@@ -9,7 +9,6 @@ the base does not train, so it is what the node began with.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,8 +18,8 @@ from transformers import PreTrainedModel
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError
 from swarmd.http_server import load_token
-from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
+from swarmd.training.ports import CancellationSource
 from swarmd.training.reference.client import ReferenceClient, ReferenceServerAddress
 from swarmd.training.reference.scoring import Frozen, freeze
 from swarmd.training.reference.scoring import ReferenceScorer as FrozenReference
@@ -53,7 +52,7 @@ class FrozenCopy:
 
 
 def make_reference(
-    policy: Policy, training: TrainingConfig, root: Path, name: str, cancellation: Callable[[], Cancellation]
+    policy: Policy, training: TrainingConfig, root: Path, name: str, cancellation: CancellationSource
 ) -> KlReference | None:
     """The reference of a node; None where there is none, or adapters are switched off instead.
 

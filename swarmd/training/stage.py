@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from random import Random
 from typing import Any
@@ -302,6 +302,3 @@ def list_doubts(group: TrainingGroup) -> list[list[int]]:
     if not group.peer:
         return [[] for _ in group.completions]
     return [[1 - sure for sure in each] for each in group.sure]
-
-
-Figures = Callable[[int, int, dict[str, float]], None]  # steps done, steps in all, figures by name

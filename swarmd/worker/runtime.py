@@ -14,6 +14,13 @@ from typing import Any, ClassVar, Protocol
 import anyio
 
 
+class TimeSource(Protocol):
+    """Tells the time: `time.time`, `time.monotonic`, or a simulated clock."""
+
+    def __call__(self) -> float:
+        """Seconds: since 1970, or since whenever where only differences count. Raises nothing."""
+
+
 class Signal(Protocol):
     """Wakes one coroutine."""
 

@@ -22,6 +22,7 @@ from swarmd.swarms.scored import decode_scored
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoints.checkpoint import Checkpoints
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.models.device import Precision
 from tests.training.conftest import order
 from tests.training.sampling.test_generation import AfterTokens
 
@@ -314,8 +315,9 @@ def test_short_numbers(make_engine: Maker, monkeypatch: pytest.MonkeyPatch, numb
     from swarmd.training.models import model
 
     if numbers == "mixed":
-        monkeypatch.setattr(model, "choose_dtype", lambda *_: (torch.float32, True))
+        monkeypatch.setattr(model, "choose_precision", lambda *_: Precision("float32", mixed=True))
     engine = make_engine(dtype="auto" if numbers == "mixed" else "bfloat16")
+    assert engine.policy.numbers.mixed is (numbers == "mixed")
     assert engine._sampler.shares_prefill
     before = weights(engine)
     event = train(engine, 0)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from time import time
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 import anyio
@@ -35,7 +35,13 @@ THROTTLED = re.compile(
 )
 
 T = TypeVar("T")
-OnNotification = Callable[[str, msgspec.Raw], None]
+
+
+class NotificationListener(Protocol):
+    """Takes what a subscription brings: `swarmd.chain.endpoints.heads.Heads`."""
+
+    def __call__(self, subscription: str, result: msgspec.Raw, /) -> None:
+        """Take one notification and return at once. Raises nothing: what makes no sense wakes whoever waits, too."""
 
 
 class Throttled(EndpointFailed):
@@ -199,7 +205,7 @@ class SocketEndpoint(RpcEndpoint):
 
     def __init__(self, url: str, call_s: float) -> None:
         super().__init__(url, call_s)
-        self.on_notification: OnNotification = lambda subscription, result: None
+        self.on_notification: NotificationListener = lambda subscription, result: None
         self.on_close: Callable[[], None] = lambda: None
         self._session: aiohttp.ClientSession | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None

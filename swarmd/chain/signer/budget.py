@@ -7,13 +7,14 @@ a process that starts again goes on with what the day has left.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import time
 
 from swarmd.config import FeesConfig
 from swarmd.core.values import Prepared, day_of
 from swarmd.errors import BudgetSpent
 from swarmd.gas import BUDGET_TOLD_SHARE, COIN_WEI, coins
+from swarmd.worker.runtime import TimeSource
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ class Budget:
         clock: POSIX seconds.
     """
 
-    def __init__(self, fees: FeesConfig, clock: Callable[[], float] = time) -> None:
+    def __init__(self, fees: FeesConfig, clock: TimeSource = time) -> None:
         self._coins_max = fees.day_coins_max
         self._clock = clock
         self._day = -1

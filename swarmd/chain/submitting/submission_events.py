@@ -9,7 +9,6 @@ from swarmd.chain.submitting.resolution import ContractRefusal
 from swarmd.chain.submitting.tracking import TrackedSubmission
 from swarmd.core.events import (
     CommandFailed,
-    Event,
     SubmissionConfirmed,
     SubmissionIncluded,
     SubmissionLost,
@@ -18,6 +17,7 @@ from swarmd.core.events import (
     SubmissionSent,
 )
 from swarmd.core.values import BlockRef, Prepared
+from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
 log = logging.getLogger(__name__)
@@ -32,9 +32,7 @@ class SubmissionReporter:
         runtime: the clock.
     """
 
-    def __init__(
-        self, emit: Callable[[Event], None], forget: Callable[[TrackedSubmission], None], runtime: Runtime = LOOP
-    ) -> None:
+    def __init__(self, emit: EventSink, forget: Callable[[TrackedSubmission], None], runtime: Runtime = LOOP) -> None:
         self._emit = emit
         self._forget = forget
         self._runtime = runtime

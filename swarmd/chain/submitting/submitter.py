@@ -8,9 +8,8 @@ follows from `Submit` and the chain, and this process may be killed at any point
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 
-from swarmd.chain.ports import AccountPort, ContractReader, NotThere
+from swarmd.chain.ports import AccountPort, ConfirmedBlock, ContractReader, NotThere
 from swarmd.chain.submitting.broadcasting import Broadcaster
 from swarmd.chain.submitting.resolution import ContractRefusal, SubmissionResolver
 from swarmd.chain.submitting.sender import Fate, Mined, Sender
@@ -18,9 +17,10 @@ from swarmd.chain.submitting.submission_events import SubmissionReporter
 from swarmd.chain.submitting.tracking import TrackedSubmission
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Broadcast, Submit
-from swarmd.core.events import CommandFailed, Event
+from swarmd.core.events import CommandFailed
 from swarmd.core.values import BlockRef
 from swarmd.errors import AccountPoor, BudgetSpent, ChainError, ContractRefused, EndpointFailed, SwarmdError
+from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
 FOLLOWED_MAX = 4096  # submissions looked after at once; one more is turned away, and comes again
@@ -52,8 +52,8 @@ class Submitter:
         coordinator: ContractReader,
         accounts: AccountPort,
         sender: Sender,
-        confirmed: Callable[[], Awaitable[int]],
-        emit: Callable[[Event], None],
+        confirmed: ConfirmedBlock,
+        emit: EventSink,
         runtime: Runtime = LOOP,
     ) -> None:
         self._config = config

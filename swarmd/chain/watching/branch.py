@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from swarmd.core.state import BLOCKS_KEPT
 from swarmd.core.values import BlockRef
 
 KEPT_MAX = 256 + BLOCKS_KEPT  # most recent blocks that are remembered
+
+
+class BlockCheck(Protocol):
+    """Asks whether the chain still has a block: `swarmd.chain.ports.Endpoints.has_block`, or a reading by number."""
+
+    async def __call__(self, block: BlockRef, /) -> bool:
+        """Whether it has. Raises ChainError, as every read."""
 
 
 class Branch:
@@ -40,7 +48,7 @@ class Branch:
         """Forget the blocks after this one."""
         self._blocks = [block for block in self._blocks if block.number <= number]
 
-    async def fork(self, is_on_chain: Callable[[BlockRef], Awaitable[bool]]) -> BlockRef | None:
+    async def fork(self, is_on_chain: BlockCheck) -> BlockRef | None:
         """The last block that is still on the chain, None when none is; every block before such a one is, too."""
         low, high, step = 0, len(self._blocks), 1
         while low < high:  # steps back from the tip double until one is on the chain; then the gap is halved

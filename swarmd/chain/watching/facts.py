@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
+from typing import Protocol
 
 from swarmd.chain.ports import NotThere
 from swarmd.chain.watching.logs import LogEntry, decode_entry
-from swarmd.core.events import AnyChainLog, ChainBlock, Event
+from swarmd.core.events import AnyChainLog, ChainBlock
 from swarmd.core.values import BlockRef
+from swarmd.worker.ports import EventSink
 
 MARK_BLOCKS = 256  # a block without logs is reported when the last report lies so far back,
 MARK_S = 600.0  # or so long
@@ -17,7 +19,12 @@ BLOCK_CHARS_MAX = 3_000_000  # of one block's entries, as hex; a fact has to fit
 SMALL_CHARS = 8192  # entries up to here go first where a block has more than that
 ENTRY_CHARS = 300  # what an entry takes besides its text
 
-Decode = Callable[[LogEntry, Counter[str]], AnyChainLog | None]
+
+class EntryDecoder(Protocol):
+    """Says what an entry of the contract means: `swarmd.chain.watching.logs.decode_entry`."""
+
+    def __call__(self, entry: LogEntry, rejected: Counter[str], /) -> AnyChainLog | None:
+        """The fact in an entry; None where there is none, which `rejected` counts by its reason. Raises nothing."""
 
 
 class BlockReporter:
@@ -28,7 +35,7 @@ class BlockReporter:
         decode: what an entry says; counts what makes no sense.
     """
 
-    def __init__(self, emit: Callable[[Event], None], decode: Decode = decode_entry) -> None:
+    def __init__(self, emit: EventSink, decode: EntryDecoder = decode_entry) -> None:
         self._emit = emit
         self._decode = decode
         self._last: BlockRef | None = None
@@ -52,7 +59,7 @@ class BlockReporter:
 
 
 def facts_from_logs(
-    entries: Sequence[LogEntry], rejected: Counter[str], decode: Decode = decode_entry
+    entries: Sequence[LogEntry], rejected: Counter[str], decode: EntryDecoder = decode_entry
 ) -> tuple[AnyChainLog, ...]:
     """What a block's entries say, up to BLOCK_CHARS_MAX; what is longest is left out first."""
     sizes = [len(entry.data) + ENTRY_CHARS for entry in entries]

@@ -191,8 +191,3 @@ def decode_peers(entry: LogEntry) -> tuple[str, ...]:
     """The peer ids of PeersAllowed or PeersDisallowed. Raises Malformed (a ValueError)."""
     content = AbiReader(bytes.fromhex(entry.data[2:]))
     return _peers(content, content.offset(0, 0), PEERS_MAX)
-
-
-def decode_open(entry: LogEntry) -> bool:
-    """Whether MembershipChanged opened the swarm to all. Raises Malformed (a ValueError)."""
-    return AbiReader(bytes.fromhex(entry.data[2:])).unsigned(0) != 0

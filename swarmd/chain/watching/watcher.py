@@ -8,23 +8,23 @@ blocks that were read with those of the chain.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from swarmd.chain.membership import CHANGES, MembershipReader
-from swarmd.chain.ports import Endpoints, HeadNews, NotThere, Span
+from swarmd.chain.ports import AccountSource, Endpoints, HeadListener, HeadNews, NotThere, Span
 from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.watching.branch import Branch
-from swarmd.chain.watching.facts import BlockReporter, Decode, by_block
+from swarmd.chain.watching.facts import BlockReporter, EntryDecoder, by_block
 from swarmd.chain.watching.logs import decode_entry, seconds_of
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
-from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, Event, OtherLog
+from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, OtherLog
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
+from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
 NEAR_BLOCKS = 64  # below the head, which are read one by one
@@ -47,6 +47,13 @@ class Reach(NamedTuple):
     up: bool
 
 
+class ReachListener(Protocol):
+    """Is told how far the watcher is, to show it."""
+
+    def __call__(self, reach: Reach, /) -> None:
+        """Take it, after every look; must return at once. Raises BrokenPipeError where the daemon is gone."""
+
+
 class Watcher:
     """Reads one contract's logs block by block and reports them as facts, also across reorganisations.
 
@@ -67,10 +74,10 @@ class Watcher:
         terms: ChainRequirements,
         endpoints: Endpoints,
         heads: HeadNews,
-        emit: Callable[[Event], None],
-        account: Callable[[], str],
+        emit: EventSink,
+        account: AccountSource,
         runtime: Runtime = LOOP,
-        decode: Decode = decode_entry,
+        decode: EntryDecoder = decode_entry,
     ) -> None:
         self._config = config
         self._terms = terms
@@ -92,8 +99,8 @@ class Watcher:
         self.heads = heads
         self.reports = BlockReporter(emit, decode)
         self.membership = MembershipReader(self._blocks, terms.coordinator, config.from_block, emit, runtime)
-        self.on_head: Callable[[], None] = lambda: None
-        self.on_progress: Callable[[Reach], None] = lambda reach: None
+        self.on_head: HeadListener = lambda: None
+        self.on_progress: ReachListener = lambda reach: None
 
     @property
     def branch(self) -> Branch:

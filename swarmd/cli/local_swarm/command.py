@@ -24,6 +24,7 @@ from swarmd.cli.local_swarm.layout import parse_setting
 from swarmd.cli.local_swarm.nodes import LocalSwarm, read_skips
 from swarmd.errors import LocalSwarmFailed
 from swarmd.observe.table import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
+from swarmd.worker.runtime import TimeSource
 
 REFRESH_S = 0.5
 SILENT_S = 4.0  # longest that nothing is printed where there is no terminal
@@ -146,7 +147,7 @@ def title(swarm: LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str
     return f"{len(rows)} nodes, {done}{of} rounds done, {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
 
 
-def line_printer(console: Console, clock: Callable[[], float] = time.monotonic) -> Show:
+def line_printer(console: Console, clock: TimeSource = time.monotonic) -> Show:
     """Prints a node's line when something other than its progress has changed; after a silence, how far all are."""
     shown: dict[str, str] = {}
     said_at = clock()

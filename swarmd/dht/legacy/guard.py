@@ -18,6 +18,7 @@ from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.p2p.hivemind_api import DHTRecord, RecordValidatorBase
 from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
+from swarmd.worker.runtime import TimeSource
 
 AHEAD_S = 300.0  # a writer's clock may be wrong by so much
 PAST_S = 60.0
@@ -41,9 +42,7 @@ class LegacyGuard(RecordValidatorBase):  # type: ignore[misc]
         now: the clock, POSIX seconds.
     """
 
-    def __init__(
-        self, rejections: Rejections, stored: Stored | None = None, now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, rejections: Rejections, stored: Stored | None = None, now: TimeSource = time.time) -> None:
         self.rejections = rejections
         self.stored = stored
         self._now = now

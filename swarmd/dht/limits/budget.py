@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import NamedTuple
 
 from swarmd.dht.limits.token_bucket import TokenBuckets
+from swarmd.worker.runtime import TimeSource
 
 RESERVE = 0.25  # share of all that only known peers may use
 ALL = ""
@@ -93,7 +93,7 @@ class Flow:
         now: a monotone clock in seconds.
     """
 
-    def __init__(self, per_s: PeerBounds, burst_s: float, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_s: PeerBounds, burst_s: float, now: TimeSource = time.monotonic) -> None:
         self._burst = per_s.times(burst_s)
         bursts = zip(self._burst, per_s, strict=True)
         self._peers, self._prefixes, self._all = (TokenBuckets(burst, rate, now) for burst, rate in bursts)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from swarmd.errors import RecordRejected
+from swarmd.worker.runtime import TimeSource
 
 T = TypeVar("T", bound=Hashable)
 
@@ -20,7 +21,7 @@ class ChangeLimit(Generic[T]):
         now: a monotone clock in seconds.
     """
 
-    def __init__(self, changes_max: int, apart_s: float, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, changes_max: int, apart_s: float, now: TimeSource = time.monotonic) -> None:
         self._changes_max = changes_max
         self._apart_s = apart_s
         self._now = now

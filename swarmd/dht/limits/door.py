@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from swarmd.dht.limits.budget import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
+from swarmd.dht.ports import RefusalCounter
 from swarmd.errors import RecordRejected
 
 MIB = 1 << 20
@@ -36,8 +37,6 @@ REFUSALS_MAX = 64  # of one peer within so many seconds; then it is disconnected
 PLACES_MAX = 4096  # peers of whom the door remembers where they connect from
 KNOWN_MAX = 4096
 
-Count = Callable[[str, str, str], None]
-
 
 class RequestLimits:
     """The bounds, and what is left of them.
@@ -47,7 +46,7 @@ class RequestLimits:
         known: peers that the node knows beforehand: its members list, its coordinator, its bootstrap peers.
     """
 
-    def __init__(self, count: Count, known: Iterable[str] = ()) -> None:
+    def __init__(self, count: RefusalCounter, known: Iterable[str] = ()) -> None:
         self._count = count
         self._listed = frozenset(known)
         self._met: OrderedDict[str, None] = OrderedDict()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from swarmd.dht.limits.token_bucket import TokenBuckets
+from swarmd.worker.runtime import TimeSource
 
 HINTS_BURST, HINTS_PER_S = 20.0, 5.0  # one sender's
 ALL_BURST, ALL_PER_S = 4096.0, 256.0  # of all senders together
@@ -19,7 +19,7 @@ class HintBounds:
         now: a monotone clock in seconds.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._senders = TokenBuckets(HINTS_BURST, HINTS_PER_S, now)
         self._all = TokenBuckets(ALL_BURST, ALL_PER_S, now)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 
 from swarmd.core.events import RecordsRejected
 from swarmd.dht.limits.token_bucket import TokenBuckets
+from swarmd.worker.runtime import TimeSource
 
 COUNTERS_MAX = 256  # distinct (peer, reason); the rest is counted under no peer
 REPEAT_S = 60.0  # between two events about the same peer and reason
@@ -23,7 +23,7 @@ class Rejections:
         now: a clock in seconds, monotone.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: TimeSource) -> None:
         self._now = now
         self._counts: Counter[tuple[str, str]] = Counter()
         self._told_at: dict[tuple[str, str], float] = {}

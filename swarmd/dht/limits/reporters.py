@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Generic, TypeVar
 
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.limits.change_limit import ChangeLimit
 from swarmd.dht.store.seniority import Places, Rank, pick
+from swarmd.worker.runtime import TimeSource
 
 NEWCOMERS_MAX = 256  # peers without any credit whose reports count in a stage: those that worked most, then by lot
 IDLE_MAX = 16  # of those that have not worked
@@ -25,7 +26,7 @@ class Reporters(Generic[T]):
         now: a monotone clock in seconds.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: TimeSource = time.monotonic) -> None:
         self.peers: set[str] = set()
         self._awaited: set[str] = set()
         self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)

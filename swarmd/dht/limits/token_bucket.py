@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+
+from swarmd.worker.runtime import TimeSource
 
 SENDERS_MAX = 1024  # remembered; the longest silent is forgotten first
 
@@ -19,7 +20,7 @@ class TokenBuckets:
             they must be as many as there can be.
     """
 
-    def __init__(self, burst: float, per_s: float, now: Callable[[], float], senders_max: int = SENDERS_MAX) -> None:
+    def __init__(self, burst: float, per_s: float, now: TimeSource, senders_max: int = SENDERS_MAX) -> None:
         self.burst = burst
         self._per_s = per_s
         self._now = now

@@ -24,6 +24,7 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS, work_bits
 from swarmd.dht.identity.signatures import ED25519_BYTES, verify
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
 from swarmd.errors import ConfigError, RecordRejected
+from swarmd.worker.runtime import TimeSource
 
 DOMAIN = b"swarmd-invitation-v1\x00"
 INVITATION_BYTES_MAX = 300  # of one by a guest of the creator, which has the creator's in it
@@ -156,7 +157,7 @@ class Admission:
         self._bits = bits
         self._verified: OrderedDict[tuple[str, bytes], float] = OrderedDict()
 
-    def check(self, owner: str, work: int, invitation: bytes, now: Callable[[], float]) -> None:
+    def check(self, owner: str, work: int, invitation: bytes, now: TimeSource) -> None:
         """May the owner write? Raises RecordRejected: "not-invited", "withdrawn" or "no-work"."""
         if self._rule == "work" and work_bits(self._swarm, owner, work) < self._bits:
             raise RecordRejected("no-work", f"{owner} has not worked {self._bits} bits")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+
+from swarmd.worker.runtime import TimeSource
 
 SILENT_S = 30.0  # without a word of the coordinator, and a stage that should be over, before it is said
 
@@ -17,9 +18,7 @@ class CoordinatorContact:
         steady: one that nobody sets, seconds.
     """
 
-    def __init__(
-        self, follows: bool, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, follows: bool, wall: TimeSource = time.time, steady: TimeSource = time.monotonic) -> None:
         self._follows = follows
         self._wall = wall
         self._steady = steady

@@ -11,6 +11,7 @@ from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.store.seniority import Rank, pick
 from swarmd.dht.wire.records import PAST_S
+from swarmd.worker.runtime import TimeSource
 
 NEWCOMERS_BURST, NEWCOMERS_PER_S = 256.0, 2.0  # peers without credit whose coming or return is told
 IDLE_BURST, IDLE_PER_S = 64.0, 0.2  # of those that have not worked
@@ -31,7 +32,7 @@ class Presences:
         now: a monotone clock in seconds.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: TimeSource = time.monotonic) -> None:
         self.known: dict[str, Presence] = {}
         self._unworked: set[str] = set()  # of them, who had not done the work that every node does when they came
         self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, now)

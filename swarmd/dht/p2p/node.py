@@ -20,6 +20,7 @@ from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
 from swarmd.dht.p2p.multiaddrs import is_free, is_loopback, tcp_place
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, P2pDaemon, SocketDirectory, await_ports, limits
+from swarmd.dht.ports import LinkLostListener
 from swarmd.dht.wire import names
 from swarmd.errors import NetworkDown
 
@@ -94,7 +95,7 @@ class DhtNode:
         self,
         settings: NodeSettings,
         validator: RecordValidatorBase,
-        down: Callable[[str], None],
+        down: LinkLostListener,
         door: RequestLimits | None = None,
     ) -> None:
         self.settings = settings

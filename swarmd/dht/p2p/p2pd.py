@@ -8,11 +8,11 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe, write_pbmsg
@@ -44,6 +44,13 @@ def find_p2pd() -> Path:
     return Path(str(files("hivemind.hivemind_cli") / "p2pd"))
 
 
+class StartListener(Protocol):
+    """Is told of each p2pd that is started."""
+
+    def __call__(self, daemon: P2pDaemon, /) -> None:
+        """Take it before it answers. Raises nothing."""
+
+
 class P2pDaemon(P2P):  # type: ignore[misc]
     """hivemind's P2P with gossipsub, and with what p2pd last said."""
 
@@ -52,7 +59,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         for mode, flags in P2P.DHT_MODE_MAPPING.items()
     }
 
-    began: Callable[[P2pDaemon], None] | None = None  # told of every start, so that a cancelled one can be ended
+    began: StartListener | None = None  # told of every start, so that a cancelled one can be ended
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,13 +8,12 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable
 
 import anyio
 
 from swarmd.dht.background import spawn
 from swarmd.dht.limits.token_bucket import TokenBuckets
-from swarmd.dht.ports import Record
+from swarmd.dht.ports import Record, RecordSink, RejectionSink
 from swarmd.dht.pubsub.topic import Topic
 from swarmd.dht.wire.records import decode_signed
 from swarmd.errors import RecordRejected
@@ -38,8 +37,8 @@ class ClockGossip:
     def __init__(
         self,
         topic: Topic,
-        heard: Callable[[Record], None],
-        refused: Callable[[str, RecordRejected], None],
+        heard: RecordSink,
+        refused: RejectionSink,
     ) -> None:
         self._topic = topic
         self._heard = heard

@@ -10,20 +10,19 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable
 
 import anyio
 import msgspec
 
 from swarmd.core.commands import NoteEvidence
-from swarmd.core.events import Equivocated, Event
+from swarmd.core.events import Equivocated
 from swarmd.core.peers.evidence import BARRED_ROUNDS, EQUIVOCATIONS_KEPT, bars, is_news
 from swarmd.core.values import KnownEvidence
 from swarmd.dht.background import spawn
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
-from swarmd.dht.ports import Record, as_signed
+from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, as_signed
 from swarmd.dht.pubsub.topic import Topic
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
@@ -32,6 +31,7 @@ from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import LeaderboardRecord, RecordPolicy, Round, SignedRecord, check_payload
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX
 from swarmd.errors import RecordRejected
+from swarmd.worker.ports import EventSink
 
 MESSAGE_BYTES_MAX = 2 * VALUE_BYTES_MAX + 1024  # two leaderboards with their bodies
 MESSAGES_BURST, MESSAGES_PER_S = 16.0, 0.5  # one sender's
@@ -96,10 +96,10 @@ class EvidenceGossip:
         topic: Topic,
         policy: RecordPolicy,
         validator: Validator,
-        known: Callable[[str], bool],
+        known: PeerCheck,
         rejections: Rejections,
-        emit: Callable[[Event], None],
-        contradicted: Callable[[Evidence], None] = lambda evidence: None,
+        emit: EventSink,
+        contradicted: EvidenceSink = lambda evidence: None,
     ) -> None:
         self._topic = topic
         self._policy = policy

@@ -6,14 +6,12 @@ id p2pd has authenticated, and it leads to nothing but one bounded read of a key
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from swarmd.bounds import Real
 from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.limits.hint_limits import HintBounds
-from swarmd.dht.ports import Record
+from swarmd.dht.ports import HintSink, PeerCheck, Record
 from swarmd.dht.pubsub.topic import Topic
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.errors import RecordRejected
@@ -48,9 +46,9 @@ class HintGossip:
         topic: Topic,
         door: RequestLimits,
         peer_id: str,
-        admits: Callable[[str], bool],
-        credited: Callable[[str], bool],
-        hinted: Callable[[str, str, float], None],
+        admits: PeerCheck,
+        credited: PeerCheck,
+        hinted: HintSink,
     ) -> None:
         self._topic = topic
         self._door = door

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ import anyio
 from swarmd.dht.limits.budget import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
+from swarmd.dht.ports import PeerCheck
 from swarmd.dht.wire.bodies import BlobStore
 from swarmd.dht.wire.records import BODY_BYTES_MAX
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
@@ -48,7 +49,7 @@ class BodyServer:
         admits: who may ask.
     """
 
-    def __init__(self, node: DhtNode, blobs: BlobStore, admits: Callable[[str], bool]) -> None:
+    def __init__(self, node: DhtNode, blobs: BlobStore, admits: PeerCheck) -> None:
         self._blobs = blobs
         self._admits = admits
         self._door = node.door

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
 from random import Random
 
-from swarmd.dht.ports import Record, Records
+from swarmd.dht.ports import Records, RecordsSink
 from swarmd.errors import NetworkDown
 from swarmd.worker.runtime import Runtime
 
@@ -38,7 +37,7 @@ class KeyWatch:
         random: Random,
         name: str,
         poll_s: float,
-        seen: Callable[[Mapping[str, Record]], None],
+        seen: RecordsSink,
     ) -> None:
         self.name = name
         self._records = records

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import partial
 
-from swarmd.dht.ports import Keepers, Network, Record
+from swarmd.dht.ports import Keepers, Network, Record, RecordSink
 from swarmd.dht.store.own_records import OwnRecordStore
 from swarmd.dht.wire.records import Membership, Payload, is_far
 from swarmd.errors import NetworkDown, RecordRejected
@@ -41,7 +41,7 @@ class Publisher:
         runtime: Runtime,
         ttl_s: float,
         alone: bool,
-        told: Callable[[Record], None],
+        told: RecordSink,
     ) -> None:
         self._network = network
         self._shelf = shelf

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
-from swarmd.dht.ports import Record, as_signed
+from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, as_signed
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, contradiction, pair_of
 from swarmd.dht.wire.records import (
@@ -46,7 +46,7 @@ class RecordComparison:
         found: called with what contradicts itself.
     """
 
-    def __init__(self, coordinator: str, known: Callable[[str], bool], found: Callable[[Evidence], None]) -> None:
+    def __init__(self, coordinator: str, known: PeerCheck, found: EvidenceSink) -> None:
         self._coordinator = coordinator
         self._known = known
         self._found = found
@@ -118,7 +118,7 @@ class RecordComparison:
         _compare(quoted, seen, found)
 
 
-def _compare(before: SeenRecord | None, seen: SeenRecord, found: Callable[[Evidence], None]) -> None:
+def _compare(before: SeenRecord | None, seen: SeenRecord, found: EvidenceSink) -> None:
     if before is None or before.signed == seen.signed:
         return
     one, other = sorted((before, seen), key=lambda each: each.signed.expiration)

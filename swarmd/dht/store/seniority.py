@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from swarmd.core.values import Standing
 from swarmd.dht.identity.proof_of_work import WORK_BITS, work_bits
-from swarmd.dht.ports import Record
+from swarmd.dht.ports import PeerCheck, Record
 from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
 
 KNOWN_MAX = 4096  # peers whose rounds are remembered, the longest credited of all
@@ -58,7 +58,7 @@ class Seniority:
         secret: draws the lots; empty for one of chance.
     """
 
-    def __init__(self, always: Callable[[str], bool] = lambda peer: False, secret: bytes = b"") -> None:
+    def __init__(self, always: PeerCheck = lambda peer: False, secret: bytes = b"") -> None:
         self._always = always
         self._rounds: dict[str, int] = {}
         self._secret = secret or secrets.token_bytes(16)

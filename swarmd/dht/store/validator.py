@@ -32,6 +32,7 @@ from swarmd.dht.p2p.hivemind_api import (
     node_module,
     protocol_module,
 )
+from swarmd.dht.ports import SignedRecordSink
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, size_of
@@ -65,8 +66,6 @@ RECORDS_PER_STORE_MAX = 8192  # of a call; an honest one has `BATCH_BYTES_MAX`, 
 ABUSED_CALL = 16  # refusals that such a call counts for
 STALE = "stale"
 YIELD_EVERY = 16  # records checked before the loop may do something else
-
-Accepted = Callable[[SignedRecord], None]
 
 
 def guard_serializer() -> None:
@@ -124,7 +123,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self,
         policy: RecordPolicy,
         rejections: Rejections,
-        accepted: Accepted | None = None,
+        accepted: SignedRecordSink | None = None,
         seniority: Seniority | None = None,
     ) -> None:
         self.policy = policy
@@ -132,9 +131,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.accepted = accepted
         self.seniority = seniority
         self.guides: Callable[[], Iterable[str]] = tuple  # peers to ask in each search, whoever is nearest to the key
-        self.verified: Callable[[SignedRecord], None] = lambda signed: (
-            None
-        )  # called with every record that is seen first
+        self.verified: SignedRecordSink = lambda signed: None  # called with every record that is seen first
         self.records_quota = TokenBuckets(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
         self.bytes_quota = TokenBuckets(BYTES_BURST, BYTES_PER_S, time.monotonic)
         self.rewrites_quota = TokenBuckets(REWRITES_BURST, REWRITES_PER_S, time.monotonic, REWRITTEN_MAX)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Annotated
 
 import msgpack  # type: ignore[import-untyped]
@@ -26,6 +26,7 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX, check_payload_size
 from swarmd.errors import RecordRejected
+from swarmd.worker.runtime import TimeSource
 
 DOMAIN = b"swarmd-record-v1\x00"
 SUBKEY_BYTES_MAX = 120
@@ -215,7 +216,7 @@ class RecordPolicy:
         coordinator: str,
         members: tuple[str, ...] = (),
         own: str = "",
-        now: Callable[[], float] = time.time,
+        now: TimeSource = time.time,
         admission: Admission | None = None,
         protocol: int = 1,
     ) -> None:

@@ -7,7 +7,7 @@ file's making (`swarmd.observe.telemetry.labels`), so the number of series has a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -24,6 +24,7 @@ from swarmd.observe.telemetry import labels, readings
 from swarmd.observe.telemetry.outcomes import Count, Outcomes, counter_of, progress_of
 from swarmd.observe.telemetry.readings import ConfiguredLimits
 from swarmd.paths import DataPaths
+from swarmd.worker.runtime import TimeSource
 
 DISK_LOOK_S = 15.0  # at most one look at the disk in so long, however often the figures are asked for
 NOTIFICATIONS = Count(
@@ -49,7 +50,7 @@ class Metrics:
         self,
         paths: DataPaths | None = None,
         limits: ConfiguredLimits | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: TimeSource = time.time,
     ) -> None:
         self._paths = paths
         self._limits = limits or ConfiguredLimits()

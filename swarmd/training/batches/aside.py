@@ -10,7 +10,7 @@ One thing is decided by what was counted: who has no groups in the batches to co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -18,6 +18,7 @@ from swarmd.core.values import SetAside
 from swarmd.training.batches.corroborate import HeldBack
 from swarmd.training.batches.groups import TrainingGroup
 from swarmd.training.batches.peer_schedule import Reason
+from swarmd.training.ports import TokenDecoder
 
 PEERS_MAX = 8  # told of a stage, those first of whom most was set aside
 TEXT_CHARACTERS_MAX = 160
@@ -32,7 +33,6 @@ RIGHT_SHARE = 0.5  # of the right completions that a mark stands in at least
 OTHER_SHARE = 0.1  # of the wrong ones, and of this node's own, that it stands in at most
 
 Run = tuple[int, ...]
-Decode = Callable[[Sequence[int]], str]
 
 
 class Counts(msgspec.Struct):
@@ -136,7 +136,7 @@ class SetAsideTally:
             if self.lacks_example(peer):
                 self.show(peer, *counts.example)
 
-    def summarize(self, decode: Decode) -> tuple[SetAside, ...]:
+    def summarize(self, decode: TokenDecoder) -> tuple[SetAside, ...]:
         """Of each peer of whom something was set aside, what; those with a mark first."""
         found = [(-each.held, -each.passed, peer) for peer, each in self._counts.items() if each.held or each.passed]
         peers = [peer for _, _, peer in sorted(found)[:EXAMINED_MAX]]
@@ -144,7 +144,7 @@ class SetAsideTally:
         told = [self._tell(peer, own, decode) for peer in peers]
         return tuple(sorted(told, key=lambda each: (not each.mark, -each.held))[:PEERS_MAX])
 
-    def _tell(self, peer: str, own: Sequence[set[Run]], decode: Decode) -> SetAside:
+    def _tell(self, peer: str, own: Sequence[set[Run]], decode: TokenDecoder) -> SetAside:
         counts = self._counts[peer]
         tokens, held = counts.example
         mark = find_mark(self._groups.get(peer, []), own) if counts.held else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import msgspec
@@ -19,6 +19,7 @@ from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollout
 from swarmd.training.batches.corroborate import vouch
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
+from swarmd.training.ports import BodyReader
 from swarmd.training.sampling.turns import TurnCompletion, encode_turns
 
 EXAMINED_MAX = 1024  # groups of one stage generated again and scored
@@ -115,7 +116,7 @@ class PeerGroups:
         self._scorer = scorer
         self._own = own
 
-    def collect(self, order: Train, read: Callable[[str], bytes], seed: int, cancellation: Cancellation) -> Collected:
+    def collect(self, order: Train, read: BodyReader, seed: int, cancellation: Cancellation) -> Collected:
         """Informative groups of peers to train on, the material for questions that build on earlier stages, and how
         many groups were refused. A refusal counts once: what is only context was looked at when it was gathered.
 
@@ -149,7 +150,7 @@ class PeerGroups:
         return collected
 
     def _offers(
-        self, order: Train, read: Callable[[str], bytes], collected: Collected
+        self, order: Train, read: BodyReader, collected: Collected
     ) -> Mapping[tuple[int, int], list[tuple[RolloutsRef, Group]]]:
         """Groups by (round, stage), each place of each peer once; this node's own only where questions build on it."""
         seen, rejected = set(), collected.rejected
@@ -170,7 +171,7 @@ class PeerGroups:
             offers[ref.round, ref.stage] += [(ref, group) for group in rollouts.groups]
         return offers
 
-    def _read(self, ref: RolloutsRef, order: Train, read: Callable[[str], bytes]) -> Rollouts:
+    def _read(self, ref: RolloutsRef, order: Train, read: BodyReader) -> Rollouts:
         self._check_age(ref, order)
         rollouts = decode_rollouts(read_body(ref, read))
         check_origin(rollouts, ref, self._limits.swarm)
@@ -295,7 +296,7 @@ def back_peers(plan: Plan, collected: Collected, recipe: int) -> tuple[Backing, 
     )
 
 
-def read_body(ref: RolloutsRef, read: Callable[[str], bytes]) -> bytes:
+def read_body(ref: RolloutsRef, read: BodyReader) -> bytes:
     """The body a reference names. Raises RecordRejected(`missing`)."""
     try:
         return read(ref.digest)

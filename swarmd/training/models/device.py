@@ -89,13 +89,6 @@ def choose_precision(training: TrainingConfig, device: str, fast: bool | None = 
     return Precision("bfloat16" if fast and adapters else "float32", fast, training.quantization, adapters)
 
 
-def choose_dtype(wanted: str, device: str) -> tuple[torch.dtype, bool]:
-    """Numbers of a model that is not trained under adapters, and whether forward passes are bfloat16 all the same."""
-    settings = msgspec.convert({"dtype": wanted}, TrainingConfig)
-    numbers = choose_precision(settings, device)
-    return numbers.dtype, numbers.mixed
-
-
 def order_attention(wanted: str, device: str, numbers: Precision) -> tuple[str, ...]:
     """Implementations of attention to try, best first; only the wanted one where one is configured.
 

@@ -18,7 +18,6 @@ from swarmd.training.batches.batch import computes_twice, split_questions
 from swarmd.training.distributed.parallelism import find_spread
 
 GIB = 2**30
-CGROUPS = Path("/sys/fs/cgroup")
 SLACK = 1.1  # what allocators lose to rounding and fragmentation
 CONTEXT_BYTES = {"cuda": GIB // 2, "xpu": GIB // 2, "mps": GIB // 4, "cpu": 64 * 2**20}  # beside the tensors
 NUMBER_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}

@@ -17,13 +17,16 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
-from swarmd.training.batches.batch import LIGHT_PARAMETERS_MAX as LIGHT_PARAMETERS_MAX
+from swarmd.training.batches.batch import LIGHT_PARAMETERS_MAX
 from swarmd.training.distributed.sharding import Holding, Replicas
 from swarmd.training.models.adapters import add_adapters, load_with_unsloth, quantize_by, trained_parameters
-from swarmd.training.models.device import Precision, choose_precision, order_attention
-from swarmd.training.models.device import choose_device as choose_device
-from swarmd.training.models.device import choose_dtype as choose_dtype
-from swarmd.training.models.device import choose_threads as choose_threads
+from swarmd.training.models.device import (
+    Precision,
+    choose_device,
+    choose_precision,
+    choose_threads,
+    order_attention,
+)
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.smoke_test import first_line, try_out

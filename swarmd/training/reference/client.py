@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,6 +20,7 @@ import torch
 from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
 from swarmd.http_client import Connect, HttpRequest, ask, connect_to
 from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.ports import CancellationSource
 from swarmd.training.reference.frame import JobHeader, Logs, ScoringBatch, decode_result, encode_job
 
 ATTEMPTS_MAX = 16  # over a minute and a half, where each is refused at once: a server that restarts is waited for
@@ -70,7 +71,7 @@ class ReferenceClient:
         model: str,
         temperature: float,
         name: str = "trainer",
-        cancellation: Callable[[], Cancellation] = Cancellation,
+        cancellation: CancellationSource = Cancellation,
     ) -> None:
         self._server = server
         self._connect, self._path = _parse_url(server.url)

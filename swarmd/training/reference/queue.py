@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from swarmd.worker.runtime import TimeSource
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -71,7 +72,7 @@ class JobQueue(Generic[W, R]):
         clock: monotonic seconds.
     """
 
-    def __init__(self, limits: QueueLimits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: QueueLimits, clock: TimeSource = time.monotonic) -> None:
         self.limits = limits
         self._clock = clock
         self._jobs: dict[str, ScoringJob[W, R]] = {}  # in the order in which they came

@@ -15,6 +15,7 @@ import torch
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
 from swarmd.training.cancellation import Cancellation
+from swarmd.training.ports import TokenDecoder
 
 CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached and uncached computation
 SHORT_TOLERANCE = 0.5  # the same for models in bfloat16 or float16
@@ -78,7 +79,7 @@ class Sampler(Sampling):
         stop_ids: Sequence[int],
         pad_id: int,
         autocast: Callable[[], Any],
-        decode: Callable[[Sequence[int]], str] | None = None,
+        decode: TokenDecoder | None = None,
     ) -> None:
         self._decode = decode
         self._model = model
@@ -238,7 +239,7 @@ class _Check(StoppingCriteria):
         return torch.tensor(paused, dtype=torch.bool, device=input_ids.device)
 
 
-def pauses(tokens: Sequence[int], stops: tuple[str, ...], decode: Callable[[Sequence[int]], str]) -> bool:
+def pauses(tokens: Sequence[int], stops: tuple[str, ...], decode: TokenDecoder) -> bool:
     """Whether the text of the tokens ends with one of `stops`, as far as the last few tokens tell."""
     return bool(stops) and decode(tokens[-max(map(len, stops)) - 1 :]).endswith(stops)
 

@@ -27,6 +27,7 @@ from swarmd.training.models.memory import measure_room, vllm_share
 from swarmd.training.models.model import Policy, inspect_model
 from swarmd.training.models.smoke_test import first_line
 from swarmd.training.models.source import locate_model
+from swarmd.training.ports import TokenDecoder
 from swarmd.training.sampling.generation import Sampler, Sampling, Wanted, cut_at, draw_evenly, draw_seed, pauses
 
 CONNECT_S = 120.0  # longest wait for a server that is not up yet
@@ -63,7 +64,7 @@ class VllmSampler(Sampling):
         stop_ids: Sequence[int],
         vocabulary: int,
         steps: Callable[[], int],
-        decode: Callable[[Sequence[int]], str],
+        decode: TokenDecoder,
     ) -> None:
         self._generation = generation
         self._stop_ids = sorted(set(stop_ids))

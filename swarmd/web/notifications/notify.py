@@ -10,8 +10,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from swarmd.config import NotifyConfig
 from swarmd.errors import NotifyFailed, SwarmdError
@@ -21,6 +22,7 @@ from swarmd.paths import DataPaths
 from swarmd.web.notifications.health_changes import HealthChanges, HealthMessage
 from swarmd.web.notifications.memory import NotifierState
 from swarmd.web.notifications.senders import NotificationSender, senders_of
+from swarmd.worker.runtime import TimeSource
 
 LOOK_S = 2.0  # between two looks at the status
 FAREWELL_LOOK_S = 0.1
@@ -29,8 +31,19 @@ QUEUED_MAX = 64  # notes that wait for one sender; the oldest is let go at the b
 
 log = logging.getLogger("swarmd.notify")
 
-Latest = Callable[[], Status | None]
-Last = Callable[[], Awaitable[Status]]
+
+class LatestStatus(Protocol):
+    """Gives the newest status that is known already."""
+
+    def __call__(self) -> Status | None:
+        """It, or None while there is none. Returns at once, and raises nothing."""
+
+
+class LastStatus(Protocol):
+    """Asks for the status of a node that may have stopped."""
+
+    async def __call__(self) -> Status:
+        """It. Raises SwarmdError where it cannot be had."""
 
 
 class HealthNotifier:
@@ -50,7 +63,7 @@ class HealthNotifier:
         senders: Sequence[NotificationSender],
         metrics: Metrics,
         memory: NotifierState | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: TimeSource = time.time,
     ) -> None:
         self._edges = edges
         self._metrics = metrics
@@ -59,7 +72,7 @@ class HealthNotifier:
         self._clock = clock
         self._outlets = [_Outlet(sender, metrics) for sender in senders]
 
-    async def run(self, latest: Latest, every_s: float = LOOK_S, last: Last | None = None) -> None:
+    async def run(self, latest: LatestStatus, every_s: float = LOOK_S, last: LastStatus | None = None) -> None:
         """Watch until cancelled.
 
         Args:
@@ -83,7 +96,7 @@ class HealthNotifier:
                 self._memory.release()
                 self._leads = False
 
-    async def _say_farewell(self, last: Last) -> None:
+    async def _say_farewell(self, last: LastStatus) -> None:
         try:
             async with asyncio.timeout(FAREWELL_S):
                 status = await last()

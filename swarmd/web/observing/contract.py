@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import anyio
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints.heads import Heads
 from swarmd.chain.endpoints.lag import RpcEndpoints
 from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.ports import HeadListener
 from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.watching.watcher import Reach, Watcher
 from swarmd.config import ChainConfig
@@ -29,6 +30,7 @@ from swarmd.manifest import Manifest
 from swarmd.web.observing.opening_balances import OpeningBalances
 from swarmd.web.views.ledger import PeerLedger
 from swarmd.web.views.moments import shown_text
+from swarmd.worker.ports import EventSink
 
 HISTORY_BLOCKS = 50_000  # before the head that are read when an observer comes; of what lies before it asks for sums
 POLL_S = 2.0  # between two looks where an endpoint has no subscription
@@ -59,8 +61,8 @@ class ContractFeed:
         urls: Sequence[str],
         peer: str,
         ledger: PeerLedger,
-        emit: Callable[[Event], None],
-        on_head: Callable[[], None],
+        emit: EventSink,
+        on_head: HeadListener,
     ) -> None:
         assert manifest.chain is not None, "the swarm has no contract"
         self._config = config_of(manifest, urls)

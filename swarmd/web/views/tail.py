@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from swarmd.core.applied import Applied
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
@@ -24,7 +24,12 @@ ALMOST = 0.999  # the share told at most before the log's end was reached
 
 log = logging.getLogger("swarmd.web")
 
-Told = Callable[[list[Applied]], None]
+
+class JournalListener(Protocol):
+    """Is told what a log has had added."""
+
+    def __call__(self, events: list[Applied], /) -> None:
+        """Take the events of a commit, or none when trouble came or went, in the tail's thread. Raises nothing."""
 
 
 class LogTail:
@@ -41,7 +46,7 @@ class LogTail:
         trouble: why the log cannot be read (further), empty while it can.
     """
 
-    def __init__(self, history: LogHistory, told: Told, grows: bool = True) -> None:
+    def __init__(self, history: LogHistory, told: JournalListener, grows: bool = True) -> None:
         self.caught_up = threading.Event()
         self.trouble: SwarmdError | None = None
         self._history = history

@@ -1,0 +1,119 @@
+"""Nothing in swarmd stands there unused."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+READS_NAMES = {".html", ".js", ".toml", ".txt", ".yaml"}  # of the product: what they name counts as used
+OWN_USES_MAX = 2  # of what is looked into
+WORD = re.compile(r"\w+")
+DOTTED = re.compile(r"[\w.: ]{1,80}")
+
+# What nothing in swarmd names, with who does.
+CALLED_FROM_OUTSIDE = {
+    "accelerate": {"_prepare_for_training"},
+    "aiohttp": {"startup"},
+    "hivemind": {
+        "_get_handle_name",
+        "_log_p2pd_message",
+        "_read_from_persistent_conn",
+        "_write_to_persistent_conn",
+        "sign_value",
+        "strip_value",
+    },
+    "tarfile": {"_proc_gnusparse_10", "_proc_member"},
+    "transformers": {"on_step_begin", "on_step_end"},
+    "trl": {"_compute_loss", "_generate_and_score_completions", "_get_grad_norm", "_iter_named_params"},
+    "typer": {"compact_log", "import_key", "uninstall"},
+    "uvicorn": {"connection_lost", "connection_made", "data_received", "on_response_complete"},
+    "web3": {"make_request"},
+}
+FOR_TESTS_AND_BENCHES = {
+    "BENCH",
+    "EMBEDDED_DIR",
+    "LEAN",
+    "REORG_DEPTH_MAX",
+    "expand",
+    "is_idle",
+    "wait_until",
+    "weights_digest",
+}
+
+
+class Definition(NamedTuple):
+    """A function, class or constant of a module, or a method."""
+
+    name: str
+    line: int
+    node: ast.AST
+
+    def is_unused(self, read: int) -> bool:
+        """Whether what reads its name so often is itself."""
+        return read == 0 or (read <= OWN_USES_MAX and uses(self.node)[self.name] >= read)
+
+
+def uses(tree: ast.AST) -> Counter[str]:
+    """How often each name is read, as a name, an attribute or a word of a short string."""
+    found: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found[node.id] += 1
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            found[node.attr] += 1
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+            found.update(WORD.findall(node.value))
+    return found
+
+
+def definitions(body: list[ast.stmt], in_class: bool = False) -> Iterator[Definition]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield Definition(node.name, node.lineno, node)
+        if isinstance(node, ast.ClassDef):
+            yield from definitions(node.body, in_class=True)
+        if isinstance(node, ast.Assign) and not in_class:
+            yield from (Definition(each.id, node.lineno, each) for each in node.targets if isinstance(each, ast.Name))
+        if isinstance(node, ast.If | ast.Try):
+            yield from definitions(node.body, in_class)
+
+
+def unused(modules: dict[str, str], named_elsewhere: frozenset[str] = frozenset()) -> set[tuple[str, int, str]]:
+    """Module, line and name of everything that nothing but itself reads."""
+    trees = {module: ast.parse(source) for module, source in modules.items()}
+    read: Counter[str] = Counter()
+    for tree in trees.values():
+        read.update(uses(tree))
+    return {
+        (module, each.line, each.name)
+        for module, tree in trees.items()
+        for each in definitions(tree.body)
+        if each.is_unused(read[each.name]) and not each.name.startswith("__") and each.name not in named_elsewhere
+    }
+
+
+def product() -> tuple[dict[str, str], frozenset[str]]:
+    """The sources of swarmd's modules, and the words of its other files."""
+    files = [path for path in (ROOT / "swarmd").rglob("*") if path.is_file()]
+    modules = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in files if path.suffix == ".py"}
+    others = [path.read_text("utf-8") for path in files if path.suffix in READS_NAMES]
+    return modules, frozenset(WORD.findall("\n".join([*others, (ROOT / "pyproject.toml").read_text("utf-8")])))
+
+
+def test_everything_in_swarmd_is_used_and_no_exception_is_needless() -> None:
+    allowed, found = FOR_TESTS_AND_BENCHES.union(*CALLED_FROM_OUTSIDE.values()), unused(*product())
+    assert {each for each in found if each[2] not in allowed} == set()
+    assert allowed - {name for _, _, name in found} == set()
+
+
+def test_what_is_unused_is_found() -> None:
+    constants, function = "LOST = 1\nKEPT = 2\n\n", "def again():\n    return again()\n\n"
+    source = constants + function + "class Kept:\n    def gone(self):\n        return KEPT\n"
+    assert unused({"a": source, "b": "from a import Kept\nKept()\n"}) == {
+        ("a", 1, "LOST"),
+        ("a", 4, "again"),
+        ("a", 8, "gone"),
+    }
