@@ -245,6 +245,7 @@ class TrainingConfig(Section, frozen=True):
     micro_questions: Count = 0  # groups in one forward and backward pass; 0: all for small models, else one
     gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
     share_groups: Count = 16  # groups of a stage published for peers
+    share_logprobs: bool = False  # their log-probabilities, too: bodies of version 2, for readers of the same tokenizer
     share_per_task: Count = 0  # of these, at most so many of one task; 0: no bound
     staleness_rounds: Count = 1  # peers' rollouts older than this are refused
     held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none

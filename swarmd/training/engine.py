@@ -35,6 +35,7 @@ from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.checks import check_context, check_stages
 from swarmd.training.models.model import load_policy
+from swarmd.training.models.tokens import digest_tokenizer
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
 from swarmd.training.sampling.evaluation import measure_held_out
 from swarmd.training.sampling.vllm_sampler import make_sampler
@@ -89,6 +90,7 @@ class TrainingEngine:
         self._peer = peer
         self._blobs = Blobs(paths.blobs)
         self.policy = load_policy(config.training)
+        self._tokenizer = digest_tokenizer(self.policy.tokenizer) if config.training.share_logprobs else ""
         check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
         self._scorer = Scorer(plan)
         self._checkpoints = Checkpoints(paths.checkpoints, config.training.checkpoints_kept)
@@ -327,6 +329,7 @@ class TrainingEngine:
             completion_tokens=training.completion_tokens,
             questions=training.peer_questions,
             quoted=self._quotes,
+            tokenizer=self._tokenizer,
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
         collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
@@ -351,6 +354,7 @@ class TrainingEngine:
             quotes=self._quotes,
             replay=self._replay,
             bare=self._draw_bare(place) if order.stage else None,
+            tokenizer=self._tokenizer,
         )
         return stage, collected
 

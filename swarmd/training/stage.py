@@ -14,8 +14,9 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
+from swarmd.swarms.logprobs import pack_logprobs
 from swarmd.swarms.plan import Plan, Question, Score
-from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Quoted, Rollouts
+from swarmd.swarms.rollouts import GROUPS_MAX, LOGPROBS_VERSION, VERSION, Group, Quoted, Rollouts
 from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.batches.aside import Counts, SetAsideTally
 from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
@@ -28,7 +29,7 @@ from swarmd.training.batches.replay import Replay
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling.generation import Sampler
-from swarmd.training.sampling.turns import SamplingLimits, Turns
+from swarmd.training.sampling.turns import SamplingLimits, Turns, encode_turns
 from swarmd.training.trainer import REWARD_KEY
 
 LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit them
@@ -64,6 +65,7 @@ class Stage:
     Args:
         questions: the stage's own, without end.
         bare: questions that show nothing of peers', for when all of `questions` are too long; taken up only then.
+        tokenizer: digest of the policy's, under which log-probabilities are published; empty: none are.
     """
 
     def __init__(
@@ -81,12 +83,15 @@ class Stage:
         quotes: bool = False,
         replay: Replay | None = None,
         bare: Iterator[Question] | None = None,
+        tokenizer: str = "",
     ) -> None:
         self.key = key
         self._training = training
         self._policy = policy
         self._plan = plan
-        self._turns = Turns(plan, policy, sampler, SamplingLimits(training.completion_tokens, training.temperature))
+        limits = SamplingLimits(training.completion_tokens, training.temperature, bool(tokenizer))
+        self._turns = Turns(plan, policy, sampler, limits)
+        self._tokenizer = tokenizer
         self._scorer = scorer
         self._questions = questions
         self._bare = bare
@@ -212,7 +217,7 @@ class Stage:
         drawn = self._turns.complete(questions, prompts, size, self._generator, self._cancellation)
         groups = []
         for place, (question, prompt) in enumerate(asked):
-            group = self._scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size])
+            group = self._scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size], self.key.round)
             self._plan.learn(question, group.scores)
             self._learnt.append((question, group.scores))
             groups.append(group)
@@ -261,7 +266,9 @@ class Stage:
         """What is published of the groups so far."""
         groups = tuple(self._to_wire(group) for group in self._publication.choose())
         place = (self.key.swarm, self.key.peer, self.key.round, self.key.stage)
-        return Rollouts(VERSION, *place, groups, self._reward_sum)
+        if not any(group.logprobs for group in groups):
+            return Rollouts(VERSION, *place, groups, self._reward_sum)
+        return Rollouts(LOGPROBS_VERSION, *place, groups, self._reward_sum, self._tokenizer)
 
     def describe_published(self) -> list[ScoredGroup]:
         """The same groups in words, with truth and rewards."""
@@ -277,7 +284,18 @@ class Stage:
         reference = group.question.reference
         where = (reference.task, reference.config_digest, reference.seed, reference.index)
         quoted = self._quote(group) if self._quotes else reference.quoted
-        return Group(*where, tuple(group.texts), cut, reference.sources, quoted)
+        logprobs = tuple(self._pack(group, place) for place in range(len(group.texts))) if self._tokenizer else ()
+        return Group(*where, tuple(group.texts), cut, reference.sources, quoted, logprobs if any(logprobs) else ())
+
+    def _pack(self, group: TrainingGroup, place: int) -> bytes:
+        """The log-probabilities of a completion as they travel; nothing where they are not known, or where the text
+        alone does not give its tokens, as readers would take them to be another's."""
+        tokens, known = group.completions[place], group.logprobs[place]
+        if not known:
+            return b""
+        cut, limit = tokens[-1] not in self._policy.stop_ids, self._training.completion_tokens
+        written, _ = encode_turns(self._plan, self._policy, group.texts[place], cut, limit)
+        return pack_logprobs(known) if written == tokens else b""
 
     def _quote(self, group: TrainingGroup) -> Quoted:
         best = group.rewards.index(max(group.rewards))
@@ -294,6 +312,7 @@ def cut_group(group: TrainingGroup, tokens_max: int) -> TrainingGroup:
         completions=[tokens[:limit] for tokens, limit in zip(group.completions, limits, strict=True)],
         own=[own[:limit] for own, limit in zip(group.own, limits, strict=True)],
         sure=[sure[:limit] for sure, limit in zip(group.sure, limits, strict=True)],
+        logprobs=[logprobs[:limit] for logprobs, limit in zip(group.logprobs, limits, strict=False)],
     )
 
 

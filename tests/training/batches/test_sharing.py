@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from swarmd.core.values import RolloutsRef
-from swarmd.swarms.rollouts import decode_rollouts
+from swarmd.swarms.rollouts import LOGPROBS_VERSION, VERSION, decode_rollouts
 from swarmd.training import outcome
 from swarmd.training.batches.objective import FOREIGN_KEY
 from swarmd.training.cancellation import Cancellation, Cancelled
@@ -133,3 +133,26 @@ def test_the_loss_of_peers_groups_is_as_configured(
     assert not torch.allclose(as_is, positive, atol=1e-6)
     assert torch.allclose(trained(peer_loss="gate", peer_gate=1e-12), as_is, atol=1e-6)
     assert torch.allclose(trained(peer_loss="gate", peer_gate=1.0), positive, atol=1e-6)
+
+
+def test_log_probabilities_are_published_where_that_is_configured_and_read_by_a_like_node(make_engine: Maker) -> None:
+    ref, body = publish(make_engine, questions=8, share_logprobs=True)
+    plain = decode_rollouts(publish_plain(make_engine))
+    assert (decode_rollouts(body).version, plain.version) == (LOGPROBS_VERSION, VERSION)
+    engine = make_engine("a", questions=6, peer_questions=2, share_logprobs=True)
+    engine._blobs.put(body)
+    _, collected = engine._open_stage(order(1, (ref,)), Cancellation())
+    assert not collected.rejected
+    known = [
+        (tokens, logprobs)
+        for group in collected.groups
+        for tokens, logprobs in zip(group.completions, group.logprobs, strict=True)
+        if logprobs
+    ]
+    assert known and all(len(tokens) == len(logprobs) for tokens, logprobs in known)
+
+
+def publish_plain(make_engine: Maker) -> bytes:
+    """What a node publishes that shares text alone."""
+    engine = make_engine("c", questions=8, held_out_questions=0)
+    return outcome.publish(open_batch(engine, 0)[0], engine._blobs)[1]
