@@ -42,6 +42,7 @@ SenderKind = Literal["wallet", "proxy", "none"]
 Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Optimizer = Literal["adamw", "adamw_8bit"]
+PeerLoss = Literal["as-is", "positive", "gate", "token-ratio", "sequence-ratio", "success-gated", "distill"]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -237,8 +238,9 @@ class TrainingConfig(Section, frozen=True):
     clip_low: Positive = 0.2
     clip_high: Positive = 0.28
     format_reward: NotNegative = 0.2
-    peer_loss: Literal["as-is", "positive", "gate"] = "positive"  # which advantages of peers' completions count
+    peer_loss: PeerLoss = "positive"  # how peers' completions count; docs/TRAINING.md has a table
     peer_gate: Share = 0.05  # gate: negative ones count where this node's own probability of the token is above it
+    peer_ratio_max: Positive = 1.0  # token-ratio, sequence-ratio: an importance ratio above this counts as this
     peer_tokens: Literal["vouched", "truth", "all"] = "vouched"  # of peers' right completions, which tokens count
     peer_floor: Share = 0.1  # vouched: as likely here as this share of exp(-entropy), the chance of what is usual there
     replay_questions: Count = 0  # of `questions`, up to so many earlier groups stand in for flat ones
