@@ -59,6 +59,7 @@ COMMON: Mapping[str, Any] = {
 
 
 LONER = "8/0"
+STALE = "stale"  # among an arm's settings: how many rounds old the groups are that peers get
 HOSTILE = "hostile"  # among an arm's settings: the payload of one more peer, who is as busy as a node
 MAIN = (LONER, "8/0 filtered", "6/2", "4/4", "2/6")
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -71,6 +72,13 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "all tokens": {"peer_tokens": "all"},
     "truth": {"peer_tokens": "truth"},
     "floor .01": {"peer_floor": 0.01},
+    "token-ratio": {"peer_loss": "token-ratio", "share_logprobs": True},
+    "sequence-ratio": {"peer_loss": "sequence-ratio", "share_logprobs": True},
+    "token-ratio 2": {"peer_loss": "token-ratio", "share_logprobs": True, "peer_ratio_max": 2.0},
+    "success-gated": {"peer_loss": "success-gated"},
+    "distill": {"peer_loss": "distill", "share_logprobs": True},
+    "stale": {STALE: 8, "staleness_rounds": 8},
+    "stale token-ratio": {STALE: 8, "staleness_rounds": 8, "peer_loss": "token-ratio", "share_logprobs": True},
     "poisoned": {HOSTILE: "prefix"},
     "poisoned behind": {HOSTILE: "suffix"},
     "poisoned in form": {HOSTILE: "repeat"},
@@ -159,6 +167,7 @@ class Swarm:
         self._swarm = SwarmConfig(id=f"sharing-{seed}", tasks=make_tasks(wordings))
         settings = {**COMMON, **settings}
         self._payload = settings.pop(HOSTILE, "")
+        self._delay = settings.pop(STALE, 1)
         self._tokens = settings["completion_tokens"]
         self._hostile = Hostile(
             DigitsPlan(self._swarm), self._swarm.id, self._payload or "plain", SHARED, settings["generations"]
@@ -170,7 +179,7 @@ class Swarm:
             paths = DataPaths(directory / f"node-{place}")
             engine = TrainingEngine(config, paths, f"node-{place}", DigitsPlan(self._swarm, training))
             self._nodes.append((engine, Blobs(paths.blobs)))
-        self._published: tuple[RolloutsRef, ...] = ()
+        self._published: list[tuple[RolloutsRef, ...]] = []  # by round
         self.peer_groups = 0
         self.tokens = 0
 
@@ -178,8 +187,9 @@ class Swarm:
         """One round of every node; returns the mean reward of what they generated."""
         rewards = []
         published = []
+        given = self._published[-self._delay] if len(self._published) >= self._delay else ()
         for engine, _ in self._nodes:
-            event = engine.train(Train(f"train/{round}/0", round, 0, self._published), Cancellation())
+            event = engine.train(Train(f"train/{round}/0", round, 0, given), Cancellation())
             rewards.append(event.reward)
             published.append(event.rollouts)
             self.peer_groups += event.peer_groups
@@ -187,7 +197,7 @@ class Swarm:
         stores = [store for _, store in self._nodes]
         deliver(published, stores)
         hostile = [self._hostile.publish(round, store) for store in stores] if self._payload else []
-        self._published = (*published, *hostile[:1])
+        self._published.append((*published, *hostile[:1]))
         return sum(rewards) / len(rewards)
 
     def measure(self) -> list[list[float]]:

@@ -46,8 +46,17 @@ NODE_LOCAL = {
     *("device", "dtype", "attention", "quantization", "unsloth", "lora", "vllm", "reference", "memory", "pool"),
     *("processes", "accelerate", "threads", "micro_questions", "gradient_checkpointing", "recycle_rounds"),
     *("schedule", "warmup_steps", "schedule_steps", "optimizer", "max_grad_norm", "seed"),
-    *("peer_loss", "peer_gate", "peer_tokens", "peer_floor", "peer_share", "peer_draw", "replay_questions"),
-    *("share_per_task", "own_questions", "own_questions_max"),
+    *(
+        "peer_loss",
+        "peer_gate",
+        "peer_ratio_max",
+        "peer_tokens",
+        "peer_floor",
+        "peer_share",
+        "peer_draw",
+        "replay_questions",
+    ),
+    *("share_per_task", "share_logprobs", "own_questions", "own_questions_max"),
     *("held_out_questions", "held_out_every", "checkpoints_kept"),
 }
 

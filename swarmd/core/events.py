@@ -16,6 +16,7 @@ from swarmd.core.values import (
     Claim,
     EvidenceKind,
     Judgement,
+    OffPolicy,
     Prepared,
     RolloutsRef,
     SetAside,
@@ -297,6 +298,7 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.scored`), for people to read
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
     backed: tuple[Backing, ...] = ()  # what peers' rollouts of the preceding stage give here, to hold their claims to
+    off_policy: OffPolicy | None = None  # where `training.peer_loss` weighs by it: how far peers' text was from here
 
 
 class OutputsMade(EventBase, frozen=True, tag="outputs_made"):

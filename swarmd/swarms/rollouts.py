@@ -3,6 +3,9 @@
 A group names its question by (task, config digest, seed, index) and, where it was made of what peers wrote at earlier
 stages, by these sources; the receiver generates question and truth again by itself. Completions are text, so that nodes
 with different models and tokenizers understand each other.
+
+A body of version 2 also has the log-probabilities under which completions were drawn, for readers of the same
+tokenizer. One without is written as version 1, byte for byte as nodes wrote it that know of no other.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from swarmd.bounds import Count, Real
 from swarmd.config import GENERATIONS_MAX
 from swarmd.core.values import RolloutsRef, Value
 from swarmd.errors import RecordRejected
+from swarmd.swarms.logprobs import TOKEN_BYTES
 
-VERSION = 1
+VERSION = 1  # of a body of text alone
+LOGPROBS_VERSION = 2  # of one with log-probabilities
 BODY_BYTES_MAX = 1024 * 1024  # a larger body is refused unread
 GROUPS_MAX = 256
 COMPLETIONS_MAX = GENERATIONS_MAX  # of a group
@@ -26,9 +31,11 @@ SEED_MAX = 2**31 - 1  # numpy takes 32 bits, and tasks add the index to the seed
 INDEX_MAX = 2**31 - 1
 SOURCES_MAX = 64  # peers' completions in one question
 QUOTED_CHARACTERS_MAX = 65536
+LOGPROB_BYTES_MAX = TOKEN_BYTES * (4 * COMPLETION_CHARACTERS_MAX + 1)  # a token for each byte of the text, and the end
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
 Completion = Annotated[str, msgspec.Meta(max_length=COMPLETION_CHARACTERS_MAX)]
+Logprobs = Annotated[bytes, msgspec.Meta(max_length=LOGPROB_BYTES_MAX)]
 
 
 class Source(Value, frozen=True, forbid_unknown_fields=True):
@@ -74,7 +81,12 @@ class Reference(Value, frozen=True, forbid_unknown_fields=True):
 
 
 class Group(Value, frozen=True, forbid_unknown_fields=True):
-    """One question and the completions that a node gave to it."""
+    """One question and the completions that a node gave to it.
+
+    `logprobs` has, for each completion, those of its tokens under the policy and temperature that drew them, as
+    `swarmd.swarms.logprobs` writes them; the tokens are those that the tokenizer makes of the text, with the end token
+    unless it is cut. Empty bytes: not known.
+    """
 
     task: Name
     config_digest: Name
@@ -84,6 +96,7 @@ class Group(Value, frozen=True, forbid_unknown_fields=True):
     cut: Annotated[tuple[Count, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # those that ran out of tokens
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
     quoted: Quoted | None = None
+    logprobs: Annotated[tuple[Logprobs, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()
 
     @property
     def reference(self) -> Reference:
@@ -100,6 +113,13 @@ class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
     stage: Count
     groups: Annotated[tuple[Group, ...], msgspec.Meta(max_length=GROUPS_MAX)]
     total: Real = 0.0  # sum of the rewards of all own completions so far, which legacy networks are told
+    tokenizer: Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)] = ""  # digest of it, with `logprobs`
+
+    @property
+    def without_logprobs(self) -> Rollouts:
+        """The text alone, as version 1 has it."""
+        groups = tuple(msgspec.structs.replace(group, logprobs=()) for group in self.groups)
+        return msgspec.structs.replace(self, version=VERSION, groups=groups, tokenizer="")
 
 
 class _Version(msgspec.Struct):
@@ -112,8 +132,12 @@ _version_decoder = msgspec.msgpack.Decoder(_Version)
 
 
 def encode_rollouts(rollouts: Rollouts) -> bytes:
-    """The body as it lies in the blob store. Drops groups from the end until it fits `BODY_BYTES_MAX`."""
+    """The body as it lies in the blob store. Where it is larger than `BODY_BYTES_MAX`, log-probabilities are dropped,
+    and then groups from the end until it fits."""
     body = _encoder.encode(rollouts)
+    if len(body) > BODY_BYTES_MAX and rollouts.tokenizer:
+        rollouts = rollouts.without_logprobs
+        body = _encoder.encode(rollouts)
     while len(body) > BODY_BYTES_MAX and rollouts.groups:
         rollouts = msgspec.structs.replace(rollouts, groups=rollouts.groups[: len(rollouts.groups) * 3 // 4])
         body = _encoder.encode(rollouts)
@@ -125,14 +149,17 @@ def decode_rollouts(body: bytes) -> Rollouts:
 
     Raises:
         RecordRejected: `oversize`, `malformed`, `version`, `group-size` (a group without completions or with a cut mark
-            that names none) or `duplicate` (a question occurs twice).
+            that names none), `logprobs` (not one entry for each completion, half a token, or no tokenizer named) or
+            `duplicate` (a question occurs twice).
     """
     if len(body) > BODY_BYTES_MAX:
         raise RecordRejected("oversize", f"a rollouts body has {len(body)} bytes, the limit is {BODY_BYTES_MAX}")
     try:
         version = _version_decoder.decode(body).version
-        if version != VERSION:
-            raise RecordRejected("version", f"a rollouts body has version {version}, this node reads {VERSION}")
+        if version not in (VERSION, LOGPROBS_VERSION):
+            raise RecordRejected(
+                "version", f"a rollouts body has version {version}, this node reads {VERSION} and {LOGPROBS_VERSION}"
+            )
         rollouts = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordRejected("malformed", f"a rollouts body cannot be read: {error}") from error
@@ -145,10 +172,19 @@ def _check_groups(rollouts: Rollouts) -> None:
     for group in rollouts.groups:
         if not group.completions or any(index >= len(group.completions) for index in group.cut):
             raise RecordRejected("group-size", f"{rollouts.peer} sent a group whose completions do not add up")
+        if group.logprobs and not _fits(rollouts, group):
+            raise RecordRejected("logprobs", f"{rollouts.peer} sent log-probabilities that do not go with completions")
         key = (group.task, group.seed, group.index)
         if key in seen:
             raise RecordRejected("duplicate", f"{rollouts.peer} sent the question {key} twice")
         seen.add(key)
+
+
+def _fits(rollouts: Rollouts, group: Group) -> bool:
+    """Whether log-probabilities are in a body that may have some, one entry for each completion, of whole tokens."""
+    whole = all(len(each) % TOKEN_BYTES == 0 for each in group.logprobs)
+    named = rollouts.version == LOGPROBS_VERSION and rollouts.tokenizer != ""
+    return whole and named and len(group.logprobs) == len(group.completions)
 
 
 def check_origin(rollouts: Rollouts, ref: RolloutsRef, swarm: str) -> None:

@@ -24,6 +24,7 @@ from swarmd.training.batches.batch import bound_peer, count_rows
 from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, back_peers, judge_peers
 from swarmd.training.batches.metrics import name_stage
 from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
+from swarmd.training.batches.objective import needs_logprobs, tells_off_policy
 from swarmd.training.batches.peer_schedule import PeerSchedule
 from swarmd.training.batches.replay import Replay
 from swarmd.training.cancellation import Cancellation
@@ -35,6 +36,7 @@ from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.checks import check_context, check_stages
 from swarmd.training.models.model import load_policy
+from swarmd.training.models.tokens import digest_tokenizer
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
 from swarmd.training.ports import FiguresSink
 from swarmd.training.sampling.evaluation import measure_held_out
@@ -91,6 +93,7 @@ class TrainingEngine:
         self._peer = peer
         self._blobs = Blobs(paths.blobs)
         self.policy = load_policy(config.training)
+        self._tokenizer = digest_tokenizer(self.policy.tokenizer) if needs_logprobs(config.training) else ""
         check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
         self._scorer = Scorer(plan)
         self._checkpoints = Checkpoints(paths.checkpoints, config.training.checkpoints_kept)
@@ -252,6 +255,7 @@ class TrainingEngine:
         """Train, and bring together what the ranks have generated."""
         memory = self._plan.read_memory()
         self._trainer.tell_held = stage.aside.add
+        self._trainer.tell_ratios = stage.off_policy.ratios.add
         self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
         stage.end_steps()
         if self._ranks.size == 1:
@@ -305,6 +309,7 @@ class TrainingEngine:
             judged=judge_peers(self._plan, collected.judged),
             scored=keep_scored(stage, collected, self._plan, self._blobs),
             set_aside=stage.aside.summarize(self.policy.decode_completion),
+            off_policy=stage.off_policy.summarize() if tells_off_policy(self._training) else None,
             backed=back_peers(self._plan, collected, self._recipe_completions),
         )
         self._report_scorers()
@@ -329,6 +334,7 @@ class TrainingEngine:
             completion_tokens=training.completion_tokens,
             questions=training.peer_questions,
             quoted=self._quotes,
+            tokenizer=self._tokenizer,
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
         collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
@@ -353,6 +359,7 @@ class TrainingEngine:
             quotes=self._quotes,
             replay=self._replay,
             bare=self._draw_bare(place) if order.stage else None,
+            tokenizer=self._tokenizer,
         )
         return stage, collected
 

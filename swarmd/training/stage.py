@@ -14,21 +14,25 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
+from swarmd.swarms.logprobs import pack_logprobs
 from swarmd.swarms.plan import Plan, Question, Score
-from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Quoted, Rollouts
+from swarmd.swarms.rollouts import GROUPS_MAX, LOGPROBS_VERSION, VERSION, Group, Quoted, Rollouts
 from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.batches.aside import Counts, SetAsideTally
 from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
 from swarmd.training.batches.groups import Scorer, TrainingGroup, fit_prompt
 from swarmd.training.batches.metrics import StageMetrics, StageSums
-from swarmd.training.batches.objective import FOREIGN_KEY
+from swarmd.training.batches.objective import FOREIGN_KEY, SUCCESS_GATED
+from swarmd.training.batches.off_policy import OffPolicyTally
 from swarmd.training.batches.peer_schedule import PeerSchedule
 from swarmd.training.batches.publication import Publication
+from swarmd.training.batches.ratios import LOGPROB_KEY
 from swarmd.training.batches.replay import Replay
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
+from swarmd.training.sampling.evaluation import CORRECT_SCORE
 from swarmd.training.sampling.generation import Sampler
-from swarmd.training.sampling.turns import SamplingLimits, Turns
+from swarmd.training.sampling.turns import SamplingLimits, Turns, encode_turns
 from swarmd.training.trainer import REWARD_KEY
 
 LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit them
@@ -56,6 +60,7 @@ class RankPart(msgspec.Struct):
     learnt: list[tuple[Question, Sequence[Score]]]
     sums: StageSums
     aside: dict[str, Counts]
+    off_policy: OffPolicyTally
 
 
 class Stage:
@@ -64,6 +69,7 @@ class Stage:
     Args:
         questions: the stage's own, without end.
         bare: questions that show nothing of peers', for when all of `questions` are too long; taken up only then.
+        tokenizer: digest of the policy's, under which log-probabilities are kept and published; empty: none are.
     """
 
     def __init__(
@@ -81,12 +87,15 @@ class Stage:
         quotes: bool = False,
         replay: Replay | None = None,
         bare: Iterator[Question] | None = None,
+        tokenizer: str = "",
     ) -> None:
         self.key = key
         self._training = training
         self._policy = policy
         self._plan = plan
-        self._turns = Turns(plan, policy, sampler, SamplingLimits(training.completion_tokens, training.temperature))
+        limits = SamplingLimits(training.completion_tokens, training.temperature, bool(tokenizer))
+        self._turns = Turns(plan, policy, sampler, limits)
+        self._tokenizer = tokenizer
         self._scorer = scorer
         self._questions = questions
         self._bare = bare
@@ -107,6 +116,7 @@ class Stage:
         self._longest = 0  # tokens of this node's own completions in this stage
         self._learnt: list[tuple[Question, Sequence[Score]]] = []
         self._joined_groups = 0
+        self.off_policy = OffPolicyTally()
 
     @property
     def part(self) -> RankPart:
@@ -121,6 +131,7 @@ class Stage:
             self._learnt,
             self.tally.stage,
             self.aside.counts,
+            self.off_policy,
         )
 
     def end_steps(self) -> None:
@@ -135,6 +146,7 @@ class Stage:
         self._joined_groups += part.peer_groups
         self.tally.stage.join(part.sums)
         self.aside.join(part.aside)
+        self.off_policy.join(part.off_policy)
         for group in part.groups:
             self._publication.add(group)
 
@@ -150,19 +162,27 @@ class Stage:
     @property
     def peer_groups(self) -> int:
         """Peers' groups trained on."""
-        return self._deal.dealt + self._joined_groups
+        return self._deal.dealt + self._joined_groups - (self.off_policy.asked - self.off_policy.failed)
 
     def next_batch(self) -> dict[str, Any]:
         """What TRL's rollout function returns: `questions` groups of `generations`, own and peers', with rewards.
 
-        Flat own groups make room for peers' groups that are left over, then for earlier groups.
+        Flat own groups make room for peers' groups that are left over, then for earlier groups. Where only peers'
+        successes at what this node fails at count, it answers their questions, too.
         """
         self.tally.begin_step()
         share = self._deal.next_share(None if self._training.peer_tokens == "all" else self.aside.judge())
         places = self._training.questions - len(share)
-        telling, flat = self._generate_telling(places)
+        gated = self._training.peer_loss in SUCCESS_GATED
+        asked = len(share) if gated else 0
+        if gated:
+            share, answered = self._keep_failed(share)
+        telling, flat = self._generate_telling(places, asked)
+        if gated:
+            telling = [*answered, *telling][: self._training.questions - len(share)]
         fresh = [*telling, *share]
-        fresh += self._deal.spare(self._training.questions - len(fresh))
+        if not gated:
+            fresh += self._deal.spare(self._training.questions - len(fresh))
         replayed = self._replay.draw(
             min(self._training.replay_questions, self._training.questions - len(fresh)),
             self._random,
@@ -174,6 +194,8 @@ class Stage:
         groups = [*telling, *others, *flat][: self._training.questions]
         foreign = {id(group) for group in others}
         self.tally.add_others(len(foreign))
+        for group in others:
+            self.off_policy.note(group, max(self.key.round - group.round, 0))
         return {
             "prompt_ids": [group.prompt for group in groups for _ in group.completions],
             "completion_ids": [tokens for group in groups for tokens in group.completions],
@@ -181,6 +203,7 @@ class Stage:
             "env_mask": [own for group in groups for own in group.own],
             REWARD_KEY: [reward for group in groups for reward in group.rewards],
             FOREIGN_KEY: [id(group) in foreign for group in groups for _ in group.completions],
+            LOGPROB_KEY: [drawn for group in groups for drawn in list_logprobs(group, id(group) in foreign)],
             DOUBT_KEY: [doubts for group in groups for doubts in list_doubts(group)],
             PEER_KEY: [self.aside.number(group.peer) for group in groups for _ in group.completions],
         }
@@ -193,9 +216,24 @@ class Stage:
         self.aside.note_peer(group)
         return cut_group(group, self._longest)
 
-    def _generate_telling(self, places: int) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
-        """New own groups: up to `places` informative ones, and flat ones."""
-        own = self._generate(max(places, self._training.own_questions))
+    def _keep_failed(self, share: Sequence[TrainingGroup]) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
+        """Answer the questions of peers' groups, too: the groups of those at which this node always failed and the peer
+        did not, and this node's own that are informative.
+
+        These are no questions of this node's: they count neither for its reward nor are they published.
+        """
+        answered = self._answer([(group.question, group.prompt) for group in share])
+        failed = [
+            theirs for theirs, own in zip(share, answered, strict=True) if not is_solved(own) and is_solved(theirs)
+        ]
+        self.tokens += sum(len(tokens) for group in answered for tokens in group.completions)
+        self.off_policy.asked += len(share)
+        self.off_policy.failed += len(failed)
+        return failed, [group for group in answered if not group.is_flat]
+
+    def _generate_telling(self, places: int, asked: int = 0) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
+        """New own groups: up to `places` informative ones, and flat ones; `asked` questions were answered before."""
+        own = self._generate(max(places, self._training.own_questions - asked))
         while True:
             telling = [group for group in own if not group.is_flat]
             room = self._training.own_questions_max - len(own)
@@ -206,18 +244,24 @@ class Stage:
     def _generate(self, count: int) -> list[TrainingGroup]:
         if count < 1:
             return []
-        asked = [self._next_question() for _ in range(count)]
+        groups = self._answer([self._next_question() for _ in range(count)])
+        for group in groups:
+            self._plan.learn(group.question, group.scores)
+            self._learnt.append((group.question, group.scores))
+        self._count(groups)
+        return groups
+
+    def _answer(self, asked: Sequence[tuple[Question, list[int]]]) -> list[TrainingGroup]:
+        """A group of completions of each question, scored."""
+        if not asked:
+            return []
         size = self._training.generations
         questions, prompts = [question for question, _ in asked], [prompt for _, prompt in asked]
         drawn = self._turns.complete(questions, prompts, size, self._generator, self._cancellation)
-        groups = []
-        for place, (question, prompt) in enumerate(asked):
-            group = self._scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size])
-            self._plan.learn(question, group.scores)
-            self._learnt.append((question, group.scores))
-            groups.append(group)
-        self._count(groups)
-        return groups
+        return [
+            self._scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size], self.key.round)
+            for place, (question, prompt) in enumerate(asked)
+        ]
 
     def _next_question(self) -> tuple[Question, list[int]]:
         """The next question that is short enough, with its prompt. Raises SwarmError when none comes.
@@ -261,7 +305,9 @@ class Stage:
         """What is published of the groups so far."""
         groups = tuple(self._to_wire(group) for group in self._publication.choose())
         place = (self.key.swarm, self.key.peer, self.key.round, self.key.stage)
-        return Rollouts(VERSION, *place, groups, self._reward_sum)
+        if not any(group.logprobs for group in groups):
+            return Rollouts(VERSION, *place, groups, self._reward_sum)
+        return Rollouts(LOGPROBS_VERSION, *place, groups, self._reward_sum, self._tokenizer)
 
     def describe_published(self) -> list[ScoredGroup]:
         """The same groups in words, with truth and rewards."""
@@ -277,7 +323,19 @@ class Stage:
         reference = group.question.reference
         where = (reference.task, reference.config_digest, reference.seed, reference.index)
         quoted = self._quote(group) if self._quotes else reference.quoted
-        return Group(*where, tuple(group.texts), cut, reference.sources, quoted)
+        shares = self._training.share_logprobs and self._tokenizer
+        logprobs = tuple(self._pack(group, place) for place in range(len(group.texts))) if shares else ()
+        return Group(*where, tuple(group.texts), cut, reference.sources, quoted, logprobs if any(logprobs) else ())
+
+    def _pack(self, group: TrainingGroup, place: int) -> bytes:
+        """The log-probabilities of a completion as they travel; nothing where they are not known, or where the text
+        alone does not give its tokens, as readers would take them to be another's."""
+        tokens, known = group.completions[place], group.logprobs[place]
+        if not known:
+            return b""
+        cut, limit = tokens[-1] not in self._policy.stop_ids, self._training.completion_tokens
+        written, _ = encode_turns(self._plan, self._policy, group.texts[place], cut, limit)
+        return pack_logprobs(known) if written == tokens else b""
 
     def _quote(self, group: TrainingGroup) -> Quoted:
         best = group.rewards.index(max(group.rewards))
@@ -294,6 +352,7 @@ def cut_group(group: TrainingGroup, tokens_max: int) -> TrainingGroup:
         completions=[tokens[:limit] for tokens, limit in zip(group.completions, limits, strict=True)],
         own=[own[:limit] for own, limit in zip(group.own, limits, strict=True)],
         sure=[sure[:limit] for sure, limit in zip(group.sure, limits, strict=True)],
+        logprobs=[logprobs[:limit] for logprobs, limit in zip(group.logprobs, limits, strict=False)],
     )
 
 
@@ -302,3 +361,13 @@ def list_doubts(group: TrainingGroup) -> list[list[int]]:
     if not group.peer:
         return [[] for _ in group.completions]
     return [[1 - sure for sure in each] for each in group.sure]
+
+
+def list_logprobs(group: TrainingGroup, foreign: bool) -> list[list[float]]:
+    """Log-probabilities under which the completions were drawn; nothing for what was drawn just now."""
+    return list(group.logprobs) if foreign and group.logprobs else [[] for _ in group.completions]
+
+
+def is_solved(group: TrainingGroup) -> bool:
+    """Whether one of the completions is right."""
+    return any(score.accuracy >= CORRECT_SCORE for score in group.scores)

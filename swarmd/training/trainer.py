@@ -26,7 +26,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from swarmd.config import Optimizer, TrainingConfig
+from swarmd.config import Optimizer, PeerLoss, TrainingConfig
 from swarmd.training.batches.batch import computes_twice, count_rows
 from swarmd.training.batches.corroborate import (
     DOUBT_KEY,
@@ -38,7 +38,8 @@ from swarmd.training.batches.corroborate import (
     hold_back,
     mark_doubtful,
 )
-from swarmd.training.batches.objective import PeerLoss, mark_foreign, silence_flat, weigh_foreign
+from swarmd.training.batches.objective import WEIGHINGS, mark_foreign, silence_flat, weigh_foreign
+from swarmd.training.batches.ratios import RatioSums, find_known, mark_logprobs, weigh_tokens
 from swarmd.training.distributed.parallelism import SpreadKind, find_spread
 from swarmd.training.distributed.sharding import Holding, Replicas, hold
 from swarmd.training.distributed.zero import ZeroSeams, set_up_deepspeed
@@ -95,6 +96,7 @@ def make_trainer(
     use_reference(trainer, training.beta, reference)
     trainer.remove_callback(PrinterCallback)
     trainer.peer_loss, trainer.peer_gate = training.peer_loss, training.peer_gate
+    trainer.peer_ratio_max = training.peer_ratio_max
     trainer.peer_tokens, trainer.peer_floor = training.peer_tokens, training.peer_floor
     lengthen_adapters(policy.model)
     policy.holding = trainer.holding = hold(trainer, spread)
@@ -156,9 +158,11 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
     optimizer: Any
     peer_loss: PeerLoss = "as-is"
     peer_gate: float = 0.0
+    peer_ratio_max: float = 1.0
     peer_tokens: PeerTokens = "all"
     peer_floor: float = 0.0
     tell_held: Callable[[HeldBack], None] = staticmethod(lambda held: None)
+    tell_ratios: Callable[[RatioSums], None] = staticmethod(lambda sums: None)
     _pass: dict[str, Any] | None = None  # the part of the batch that the loss is taken of just now
     holding: Holding = Replicas()
     _shared: bool | None = None  # whether the shared computation agrees with TRL's; None until tried
@@ -191,6 +195,7 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
         batch["advantages"] = silence_flat(batch["advantages"], rewards, group)
         mark_foreign(batch, inputs)
         mark_doubtful(batch, inputs)
+        mark_logprobs(batch, inputs)
         if not self.beta:
             batch = self._drop_flat_groups(batch)
         measured = self.peer_loss == "gate"  # of other rows on each rank
@@ -230,17 +235,30 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
         return torch.cat(measured)
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """What `_compute_logps` gives; in the loss, peers' tokens that do not count have no gradient."""
+        """What `_compute_logps` gives; in the loss, foreign tokens count as `peer_loss` and `peer_tokens` say."""
         computed = self._compute_logps(model, *args, **kwargs)
-        if self._pass is None or self.peer_tokens == "all" or model is self.ref_model:
+        if self._pass is None or model is self.ref_model:
             return computed
-        if not bool(self._pass[PEER_KEY].any()):
-            return computed
-        doubtful = self._pass[DOUBT_KEY] & find_raised(self._pass)
-        logps, held = hold_back(computed[0], computed[1], doubtful, self.peer_tokens, self.peer_floor)
-        for each in count_held(self._pass, held):
+        return self._hold_back(self._weigh(computed[0], self._pass), computed[1], self._pass), *computed[1:]
+
+    def _weigh(self, logps: torch.Tensor, part: dict[str, Any]) -> torch.Tensor:
+        """Log-probabilities of a pass with the gradients of foreign tokens weighed."""
+        weighing = WEIGHINGS.get(self.peer_loss)
+        if weighing is None or not bool(find_known(part).any()):
+            return logps
+        weighed, sums = weigh_tokens(logps, part, weighing, self.peer_ratio_max)
+        self.tell_ratios(sums)
+        return weighed
+
+    def _hold_back(self, logps: torch.Tensor, entropies: torch.Tensor, part: dict[str, Any]) -> torch.Tensor:
+        """Log-probabilities of a pass without gradient at peers' tokens that do not count."""
+        if self.peer_tokens == "all" or not bool(part[PEER_KEY].any()):
+            return logps
+        doubtful = part[DOUBT_KEY] & find_raised(part)
+        logps, held = hold_back(logps, entropies, doubtful, self.peer_tokens, self.peer_floor)
+        for each in count_held(part, held):
             self.tell_held(each)
-        return logps, *computed[1:]
+        return logps
 
     def _compute_logps(
         self,

@@ -141,6 +141,7 @@ _BULKY = (
     "stages",
     "claims",
     "backed",
+    "off_policy",
 )
 
 

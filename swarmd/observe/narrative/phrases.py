@@ -42,6 +42,7 @@ from swarmd.observe.narrative.aside import aside_words, is_marked
 from swarmd.observe.narrative.conduct import conduct_turn, is_trouble
 from swarmd.observe.narrative.equivocations import equivocation_words
 from swarmd.observe.narrative.lines import hold_turn, line_of
+from swarmd.observe.narrative.off_policy import off_policy_words
 
 WARNINGS = ("warning", "error", "critical")
 REASON_CHARACTERS_MAX = 300
@@ -167,8 +168,9 @@ def _trained(applied: Applied, last_at: float) -> Sentence | None:
         f"{event.tokens:,} tokens, {event.peer_groups} groups of peers, reward {event.reward:.3f}"
     )
     held_out = "" if event.held_out is None else f", held-out accuracy {event.held_out:.2f}"
+    weighed = f"; {off_policy_words(event.off_policy)}" if event.off_policy else ""
     aside = f"; {aside_words(event)}" if event.set_aside else ""
-    fact = _fact(applied, text + held_out + aside, event.round)
+    fact = _fact(applied, text + held_out + weighed + aside, event.round)
     return msgspec.structs.replace(fact, trouble=is_marked(event))
 
 

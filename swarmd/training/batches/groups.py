@@ -14,6 +14,7 @@ from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.commands import Train
 from swarmd.core.values import Backing, Judgement, RolloutsRef
 from swarmd.errors import RecordRejected, SwarmdError, SwarmError
+from swarmd.swarms.logprobs import unpack_logprobs
 from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
 from swarmd.training.batches.corroborate import vouch
@@ -41,6 +42,8 @@ class TrainingGroup(msgspec.Struct, frozen=True):
     own: list[list[int]]  # for each token, whether a model wrote it (1) or the swarm put it there (0)
     peer: str = ""  # who wrote the completions; empty for this node
     sure: Sequence[list[int]] = ()  # peers': for each token, whether the truth alone vouches for it (1) or not (0)
+    logprobs: Sequence[list[float]] = ()  # of the tokens, under the policy that drew them; an empty one: not known
+    round: int = 0  # in which the completions were drawn
 
     @property
     def is_flat(self) -> bool:
@@ -67,8 +70,10 @@ class Scorer:
         self.failures[question.task] += sum(score.failed for score in scores)
         return scores
 
-    def make_group(self, question: Question, prompt: list[int], drawn: Sequence[TurnCompletion]) -> TrainingGroup:
-        """This node's own completions, scored."""
+    def make_group(
+        self, question: Question, prompt: list[int], drawn: Sequence[TurnCompletion], round: int = 0
+    ) -> TrainingGroup:
+        """This node's own completions of a round, scored."""
         texts = [each.text for each in drawn]
         scores = self.score(question, texts)
         return TrainingGroup(
@@ -79,6 +84,8 @@ class Scorer:
             [score.reward for score in scores],
             scores,
             [each.own for each in drawn],
+            logprobs=[each.logprobs for each in drawn],
+            round=round,
         )
 
 
@@ -93,6 +100,7 @@ class PeerLimits(msgspec.Struct, frozen=True):
     completion_tokens: int
     questions: int = 1  # of peers' groups in a step; 0: they are material, and not trained on
     quoted: bool = False  # questions come in words, as in legacy networks; elsewhere words are nobody's to choose
+    tokenizer: str = ""  # digest of this node's; log-probabilities under others say nothing here. Empty: none are read
 
 
 class Collected(msgspec.Struct):
@@ -168,7 +176,8 @@ class PeerGroups:
                 continue
             if ref in order.rollouts:
                 collected.totals[ref.peer] = rollouts.total
-            offers[ref.round, ref.stage] += [(ref, group) for group in rollouts.groups]
+            known = rollouts if rollouts.tokenizer == self._limits.tokenizer else rollouts.without_logprobs
+            offers[ref.round, ref.stage] += [(ref, group) for group in known.groups]
         return offers
 
     def _read(self, ref: RolloutsRef, order: Train, read: BodyReader) -> Rollouts:
@@ -208,7 +217,8 @@ class PeerGroups:
             raise RecordRejected("prompt-length", f"a question of {ref.peer} has {len(prompt)} tokens here")
         rewards = [score.reward for score in scores]
         tokens, own = [each.tokens for each in drawn], [each.own for each in drawn]
-        return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer, sure)
+        logprobs = [each.logprobs for each in drawn]
+        return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer, sure, logprobs, ref.round)
 
     def _understand(
         self, ref: RolloutsRef, group: Group, material: Material
@@ -236,7 +246,15 @@ class PeerGroups:
             raise RecordRejected("empty", f"{ref.peer} sent an empty completion")
         if tokens[-1] != self._policy.tokenizer.eos_token_id:
             text = self._policy.decode_completion(tokens)
-        return TurnCompletion(tokens, own, text)
+        return TurnCompletion(tokens, own, text, self._read_logprobs(ref, group, index, len(tokens)))
+
+    def _read_logprobs(self, ref: RolloutsRef, group: Group, index: int, tokens: int) -> list[float]:
+        """Of so many tokens of a completion, as its writer says; those of a longer one that was cut here are cut, too.
+        None where it says nothing. Raises RecordRejected(`logprobs`) where they are of another number of tokens."""
+        said = unpack_logprobs(group.logprobs[index]) if group.logprobs else []
+        if said and (len(said) < tokens or (len(said) > tokens and tokens < self._limits.completion_tokens)):
+            raise RecordRejected("logprobs", f"{ref.peer} sent {len(said)} log-probabilities of {tokens} tokens")
+        return said[:tokens]
 
 
 Offer = tuple[RolloutsRef, Group]

@@ -28,13 +28,16 @@ class TurnCompletion(msgspec.Struct):
     tokens: list[int]
     own: list[int]
     text: str
+    logprobs: list[float] = []  # of every token under the policy that drew it, 0 for the swarm's; empty: not known
 
 
 class SamplingLimits(msgspec.Struct, frozen=True):
-    """Of sampling: tokens of a completion, foreign ones included, and the temperature."""
+    """Of sampling: tokens of a completion, foreign ones included, the temperature, and whether log-probabilities are
+    kept where the sampler knows them."""
 
     tokens_max: int
     temperature: float
+    logprobs: bool = False
 
 
 class Turns:
@@ -62,9 +65,9 @@ class Turns:
         cancellation: Cancellation,
     ) -> list[TurnCompletion]:
         """`group` completions of each question, question by question. Raises Cancelled."""
-        drawn = self._draw(prompts, group, (), generator, cancellation)
         completions = [
-            TurnCompletion(tokens, [1] * len(tokens), self._policy.decode_completion(tokens)) for tokens in drawn
+            TurnCompletion(tokens, [1] * len(tokens), self._policy.decode_completion(tokens), logprobs)
+            for tokens, logprobs in self._draw(prompts, group, (), generator, cancellation)
         ]
         if self._plan.stops:
             asked = [(questions[place // group], prompts[place // group]) for place in range(len(completions))]
@@ -87,8 +90,9 @@ class Turns:
                 return
             prompts = [asked[place][1] + completions[place].tokens for place in paused]
             rooms = [self._limits.tokens_max - len(completions[place].tokens) for place in paused]
-            for place, tokens in zip(paused, self._draw(prompts, 1, rooms, generator, cancellation), strict=True):
-                self._append(completions[place], tokens, own=1)
+            given = self._draw(prompts, 1, rooms, generator, cancellation)
+            for place, (tokens, logprobs) in zip(paused, given, strict=True):
+                self._append(completions[place], tokens, logprobs, own=1)
             paused = [place for place in paused if self._is_paused(completions[place])]
 
     def _react(self, paused: Sequence[tuple[Question, TurnCompletion, int]], cancellation: Cancellation) -> list[int]:
@@ -99,7 +103,8 @@ class Turns:
             if answer is None:
                 continue
             room = self._limits.tokens_max - len(drawn.tokens)
-            self._append(drawn, self._policy.encode_completion(answer, True, room), own=0)
+            tokens = self._policy.encode_completion(answer, True, room)
+            self._append(drawn, tokens, [0.0] * len(tokens), own=0)
             if len(drawn.tokens) < self._limits.tokens_max:
                 going.append(place)
         return going
@@ -121,8 +126,10 @@ class Turns:
         full = len(drawn.tokens) >= self._limits.tokens_max
         return not full and drawn.tokens[-1] not in self._policy.stop_ids and drawn.text.endswith(self._plan.stops)
 
-    def _append(self, drawn: TurnCompletion, tokens: Sequence[int], own: int) -> None:
+    def _append(self, drawn: TurnCompletion, tokens: Sequence[int], logprobs: Sequence[float], own: int) -> None:
         room = self._limits.tokens_max - len(drawn.tokens)
+        known = len(drawn.logprobs) == len(drawn.tokens) and len(logprobs) == len(tokens)
+        drawn.logprobs = [*drawn.logprobs, *logprobs[:room]] if known else []
         drawn.tokens += tokens[:room]
         drawn.own += [own] * len(tokens[:room])
         drawn.text = self._policy.decode_completion(drawn.tokens)
@@ -134,11 +141,14 @@ class Turns:
         rooms: Sequence[int],
         generator: torch.Generator,
         cancellation: Cancellation,
-    ) -> list[list[int]]:
+    ) -> list[tuple[list[int], list[float]]]:
+        """Tokens of each completion, and their log-probabilities, none where they are not known."""
         limits, stops = self._limits, self._plan.stops
-        return self._sampler.sample(
-            prompts, group, limits.tokens_max, limits.temperature, generator, cancellation, stops, rooms
+        known: list[list[float]] | None = [] if limits.logprobs else None
+        drawn = self._sampler.sample(
+            prompts, group, limits.tokens_max, limits.temperature, generator, cancellation, stops, rooms, known
         )
+        return list(zip(drawn, known or [[] for _ in drawn], strict=True))
 
 
 def encode_turns(plan: Plan, policy: Policy, text: str, cut: bool, tokens_max: int) -> tuple[list[int], list[int]]:

@@ -99,7 +99,10 @@ class VllmSampler(Sampling):
         beside = self._generation.mode == "server"
         answer = self._run_beside(call, cancellation) if beside else self._guard(call)
         cancellation.check()
-        return [self._cut(tokens, wanted) for tokens in self._check(answer[1], len(repeated))]
+        drawn = [self._cut(tokens, wanted) for tokens in self._check(answer[1], len(repeated))]
+        if wanted.logprobs is not None and wanted.temperature > 0:
+            wanted.logprobs.extend(read_answered(answer[2], drawn))
+        return drawn
 
     def _set(self, wanted: Wanted) -> None:
         generation, seed = self._generation, draw_seed(wanted.generator)
@@ -160,6 +163,20 @@ class VllmSampler(Sampling):
         tokens = cut_at(tokens[: wanted.tokens_max], self._stop_ids)
         ends = (end for end in range(1, len(tokens) + 1) if self._decode(tokens[:end]).endswith(stops))
         return tokens[: next(ends, len(tokens))] if stops else tokens
+
+
+def read_answered(answered: Any, drawn: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Log-probabilities of the tokens drawn, as vLLM gave them, at the temperature; nothing where any is missing.
+
+    Args:
+        answered: by completion, token and rank; the only rank is the token drawn.
+        drawn: the completions, cut to what counts of them.
+    """
+    if not isinstance(answered, list) or len(answered) != len(drawn):
+        return []
+    rows = [[ranks[0] for ranks in row[: len(tokens)]] for row, tokens in zip(answered, drawn, strict=True)]
+    whole = all(len(row) == len(tokens) and None not in row for row, tokens in zip(rows, drawn, strict=True))
+    return rows if whole else []
 
 
 def make_sampler(policy: Policy, training: TrainingConfig, trainer: Any, steps: Callable[[], int]) -> Any:

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.training.batches.objective import FOREIGN_KEY, PeerLoss, mark_foreign, weigh_foreign
+from swarmd.config import PeerLoss
+from swarmd.training.batches.objective import FOREIGN_KEY, mark_foreign, weigh_foreign
 
 rows = st.lists(st.tuples(st.floats(-3, 3, width=32), st.booleans()), min_size=1, max_size=20)
 

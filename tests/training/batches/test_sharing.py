@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from swarmd.core.values import RolloutsRef
-from swarmd.swarms.rollouts import decode_rollouts
+from swarmd.swarms.rollouts import LOGPROBS_VERSION, VERSION, decode_rollouts
 from swarmd.training import outcome
+from swarmd.training import stage as subject
+from swarmd.training.batches.groups import TrainingGroup
 from swarmd.training.batches.objective import FOREIGN_KEY
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
@@ -133,3 +135,62 @@ def test_the_loss_of_peers_groups_is_as_configured(
     assert not torch.allclose(as_is, positive, atol=1e-6)
     assert torch.allclose(trained(peer_loss="gate", peer_gate=1e-12), as_is, atol=1e-6)
     assert torch.allclose(trained(peer_loss="gate", peer_gate=1.0), positive, atol=1e-6)
+
+
+def test_log_probabilities_are_published_where_that_is_configured_and_read_by_a_like_node(make_engine: Maker) -> None:
+    ref, body = publish(make_engine, questions=8, share_logprobs=True)
+    plain = decode_rollouts(publish_plain(make_engine))
+    assert (decode_rollouts(body).version, plain.version) == (LOGPROBS_VERSION, VERSION)
+    engine = make_engine("a", questions=6, peer_questions=2, share_logprobs=True)
+    engine._blobs.put(body)
+    _, collected = engine._open_stage(order(1, (ref,)), Cancellation())
+    assert not collected.rejected
+    known = [
+        (tokens, logprobs)
+        for group in collected.groups
+        for tokens, logprobs in zip(group.completions, group.logprobs, strict=True)
+        if logprobs
+    ]
+    assert known and all(len(tokens) == len(logprobs) for tokens, logprobs in known)
+
+
+def publish_plain(make_engine: Maker) -> bytes:
+    """What a node publishes that shares text alone."""
+    engine = make_engine("c", questions=8, held_out_questions=0)
+    return outcome.publish(open_batch(engine, 0)[0], engine._blobs)[1]
+
+
+def test_ratios_are_measured_over_a_stage_and_told(make_engine: Maker) -> None:
+    ref, body = publish(make_engine, questions=8, share_logprobs=True)
+    engine = make_engine("a", questions=6, peer_questions=2, peer_loss="token-ratio", held_out_questions=0)
+    engine._blobs.put(body)
+    told = engine.train(order(1, (ref,)), Cancellation()).off_policy
+    assert told is not None and 0 < told.known <= told.completions
+    assert (told.rounds_mean, told.rounds_most) == (1.0, 1)
+    assert told.ratio > 0 and 0 < told.effective <= 1
+    plain = engine.train(order(2), Cancellation()).off_policy
+    assert plain is not None and plain.completions == 0
+
+
+def test_a_peers_success_counts_only_where_this_node_failed(
+    make_engine: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref, body = publish(make_engine, questions=8)
+    engine = make_engine("a", questions=6, peer_questions=3, peer_loss="success-gated", share_groups=64)
+    engine._blobs.put(body)
+    solved = {True: 0, False: 0}
+
+    def solve(group: TrainingGroup) -> bool:
+        """Peers always succeed, and this node in every other group."""
+        solved[bool(group.peer)] += 1
+        return bool(group.peer) or solved[False] % 2 == 0
+
+    monkeypatch.setattr(subject, "is_solved", solve)
+    stage, batch = open_batch(engine, 1, ref)
+    told = stage.off_policy
+    assert told.asked > told.failed > 0
+    assert sum(marks(batch)) == stage.peer_groups == told.failed
+    published = {group.question.reference.base for group in stage._publication.choose()}
+    theirs = {group.reference.base for group in decode_rollouts(body).groups}
+    assert published and not published & theirs, "answers to peers' questions are not published"
+    assert stage._completions == GROUP * len(stage._publication.choose())
