@@ -1,4 +1,8 @@
-"""One request over HTTP that ends: its answer is bounded in bytes, and all of it in time."""
+"""One request over HTTP that ends: its answer is bounded in bytes, and all of it in time.
+
+`ask` is for threads and processes without an event loop. Whoever has one asks by aiohttp, and reads the answer by
+`read_start`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 CHUNK_BYTES = 1 << 20
 
@@ -22,6 +26,21 @@ class HttpRequest(NamedTuple):
     path: str
     body: bytes = b""
     headers: Mapping[str, str] = {}
+
+
+class ByteStream(Protocol):
+    """The body of an answer that comes in pieces: aiohttp's `StreamReader`."""
+
+    async def read(self, n: int, /) -> bytes:
+        """Some bytes, as soon as there are any, at most so many; none at the end. Raises what breaks it off."""
+
+
+async def read_start(stream: ByteStream, bytes_max: int) -> bytes:
+    """The body up to its end, in however many pieces it comes, or its first `bytes_max` bytes."""
+    read = b""
+    while len(read) < bytes_max and (piece := await stream.read(bytes_max - len(read))):
+        read += piece
+    return read
 
 
 def connect_to(scheme: str, host: str, port: int | None) -> Connect:

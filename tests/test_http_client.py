@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from swarmd.http_client import HttpRequest, ask, connect_to
+from swarmd.http_client import HttpRequest, ask, connect_to, read_start
 
 CALL_S = 30.0
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -101,3 +101,24 @@ def test_a_deadline_that_is_past_asks_nobody() -> None:
 def test_it_is_light() -> None:
     code = "import sys, swarmd.http_client; assert not {'torch', 'numpy', 'aiohttp'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=CALL_S).returncode == 0
+
+
+class Pieces:
+    """A body that comes in pieces."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = list(pieces)
+
+    async def read(self, n: int, /) -> bytes:
+        piece = self._pieces.pop(0) if self._pieces else b""
+        if piece[n:]:
+            self._pieces.insert(0, piece[n:])
+        return piece[:n]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("bytes_max", "read"), [(100, b"onetwothree"), (5, b"onetw"), (3, b"one"), (11, b"onetwothree")]
+)
+async def test_the_start_of_a_body_is_read_in_however_many_pieces_it_comes(bytes_max: int, read: bytes) -> None:
+    assert await read_start(Pieces(b"one", b"two", b"three"), bytes_max) == read

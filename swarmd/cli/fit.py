@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from swarmd.cli.options import PrintJson
 from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
 from swarmd.errors import ConfigError
 
@@ -27,7 +28,7 @@ def fit(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="Reckon with this file's section training.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: PrintJson = False,
 ) -> None:
     """Print what training each model of the pool takes here, as configured and as 4-bit weights under adapters."""
     training = load_config(config).training if config else TrainingConfig()

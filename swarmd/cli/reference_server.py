@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from swarmd.cli.options import ListenAt, RequestToken
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmdError
 
@@ -17,12 +18,8 @@ def reference_server(
         str, typer.Option(metavar="MODEL", help="As training.model: embedded, a directory, or a Hugging Face id.")
     ] = "embedded",
     revision: Annotated[str, typer.Option(metavar="REV", help="As training.revision.")] = "",
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")
-    ] = "127.0.0.1:59807",
-    token_file: Annotated[
-        str, typer.Option(metavar="FILE", help="The bearer token that requests must carry, or credential:NAME.")
-    ] = "",
+    listen: ListenAt = "127.0.0.1:59807",
+    token_file: RequestToken = "",
     compat: Annotated[bool, typer.Option("--compat", help="Also answer simple_GRPO's /upload and /get.")] = False,
     device: Annotated[Literal["auto", "cpu", "cuda", "mps", "xpu"], typer.Option(help="As training.device.")] = "auto",
     dtype: Annotated[

@@ -24,6 +24,7 @@ from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind
 from swarmd.errors import ConfigError, ContractRefused, EndpointFailed, ExitCode, KeystoreError, RpcRefused, SignerError
+from swarmd.http_client import read_start
 from swarmd.paths import DataPaths
 from swarmd.secret_files import SecretKind, locate_secret, read_secret
 
@@ -177,7 +178,7 @@ class Proxy:
                 aiohttp.ClientSession(timeout=patience) as session,
                 session.post(url, data=content, headers=self._headers, allow_redirects=False) as answer,
             ):
-                return answer.status, await answer.content.read(ANSWER_BYTES_MAX)
+                return answer.status, await read_start(answer.content, ANSWER_BYTES_MAX)
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL):
             raise SignerError(f"the signer proxy {self._name} cannot be reached: is it running?") from None
         except TimeoutError:

@@ -71,7 +71,19 @@ def init(
         typer.echo(f"{root / CONFIG}: there is a node already, nothing was changed")
     else:
         given = Answers(
-            root, manifest, swarm, kind, model, rpc, announce, name, device, processes, hub_repo, hub_token_file, web
+            root=root,
+            manifest=manifest,
+            swarm=swarm,
+            kind=kind,
+            model=model,
+            rpc=rpc,
+            announce=announce,
+            name=name,
+            device=device,
+            processes=processes,
+            hub_repo=hub_repo,
+            hub_token_file=hub_token_file,
+            web=web,
         )
         _make(given, asker)
     return finish(root, examine)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.cli.locate import CONFIG, RULE
+from swarmd.cli.locate import CONFIG
+from swarmd.cli.options import NodeDir
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
 
@@ -31,7 +32,7 @@ UNCONFIGURED = "the configuration is not in it, and secrets that it names were n
 
 
 def bundle(
-    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
+    directory: NodeDir = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file; else config.toml in DIR."),

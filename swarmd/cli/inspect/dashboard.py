@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from swarmd.cli.locate import RULE, locate, log_in
+from swarmd.cli.locate import locate, log_in
+from swarmd.cli.options import ConfigFile, NodeDir
 from swarmd.config import WebConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
@@ -23,11 +24,27 @@ LISTEN = "127.0.0.1:8800"
 PORT = 8800
 
 
+class PageOptions(NamedTuple):
+    """Where a page is served, and to whom.
+
+    Attributes:
+        listen: HOST:PORT.
+        token: file or credential with the bearer token; a relative path is relative to the data directory.
+        hosts: further host names that it is reached by.
+        open_page: open a browser.
+        else_any: take a free port where that one is taken.
+    """
+
+    listen: str = LISTEN
+    token: str = ""
+    hosts: tuple[str, ...] = ()
+    open_page: bool = False
+    else_any: bool = False
+
+
 def dashboard(
-    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
-    ] = None,
+    directory: NodeDir = None,
+    config: ConfigFile = None,
     swarm: Annotated[
         Path | None,
         typer.Option(
@@ -68,8 +85,8 @@ def dashboard(
     if swarm is not None:
         if directory is not None or config is not None:
             raise ConfigError("--manifest observes the DHT, not a node", "Give no directory and no --config with it")
-        token, reached = token_named(token_file, ""), (tuple(bootstrap or ()), tuple(rpc or ()))
-        serve_observer(swarm, *reached, listen or LISTEN, token, tuple(hosts or ()), open_page)
+        page = PageOptions(listen or LISTEN, token_named(token_file, ""), tuple(hosts or ()), open_page)
+        serve_observer(swarm, tuple(bootstrap or ()), tuple(rpc or ()), page)
         return
     if bootstrap or rpc:
         raise ConfigError("--bootnode and --rpc are for an observer", "Give --manifest MANIFEST with them")
@@ -77,14 +94,9 @@ def dashboard(
     web = load_config(config).web if config is not None else WebConfig()
     if not DataPaths(node.data).events.is_dir():
         log_in(node, directory is None and config is None)
-    serve_log(
-        node.data,
-        listen or web.listen or LISTEN,
-        token_named(token_file, web.token),
-        (*(hosts or ()), *web.hosts),
-        config=config or usable(node.config),
-        open_page=open_page,
-    )
+    token = token_named(token_file, web.token)
+    page = PageOptions(listen or web.listen or LISTEN, token, (*(hosts or ()), *web.hosts), open_page)
+    serve_log(node.data, page, config or usable(node.config))
 
 
 def usable(found: Path | None) -> Path | None:
@@ -100,27 +112,14 @@ def token_named(file: Path | None, configured: str) -> str:
     return str(file.absolute()) if file is not None else configured
 
 
-def serve_log(
-    root: Path,
-    listen: str,
-    token: str = "",
-    hosts: tuple[str, ...] = (),
-    config: Path | None = None,
-    archive: Path | None = None,
-    else_any: bool = False,
-    open_page: bool = False,
-) -> None:
+def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive: Path | None = None) -> None:
     """Check what is asked for, listen, and put a server of one log in this process's place; does not return.
 
     Args:
         root: the node's data directory.
-        listen: HOST:PORT.
-        token: file or credential with the bearer token; a relative path is relative to the data directory.
-        hosts: further host names.
+        page: where it is served, and to whom.
         config: the node's configuration file.
         archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
-        else_any: take a free port where that one is taken.
-        open_page: open a browser.
 
     Raises:
         ConfigError: the address is none, or strangers could reach it and no token is asked for.
@@ -128,37 +127,29 @@ def serve_log(
     """
     from swarmd.web.standalone import Show, become
 
-    doors, endpoint = open_doors(listen, token, root, hosts, else_any)
+    doors, endpoint = open_doors(page, root)
     become(
         Show(
             root=str(root.resolve()),
             listen=(doors.listen.host, doors.listen.port),
             descriptor=endpoint.detach(),
-            token=token,
-            hosts=hosts,
+            token=page.token,
+            hosts=page.hosts,
             config=str(config.resolve()) if config else "",
             archive=str(archive.resolve()) if archive else "",
-            open_page=open_page,
+            open_page=page.open_page,
         )
     )
 
 
-def serve_observer(
-    manifest: Path,
-    bootstrap: tuple[str, ...],
-    rpc: tuple[str, ...],
-    listen: str,
-    token: str,
-    hosts: tuple[str, ...],
-    open_page: bool,
-) -> None:
+def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, ...], page: PageOptions) -> None:
     """Serve the page of a swarm as the DHT and its contract have it, until stopped, in this process.
 
     Args:
         manifest: of the swarm.
         bootstrap: addresses of nodes beyond the manifest's.
         rpc: endpoints of the chain as they were given, in place of the manifest's.
-        listen, token, hosts, open_page: as of `serve_log`.
+        page: where it is served, and to whom.
 
     Raises:
         ManifestError: the manifest is not sound.
@@ -177,24 +168,22 @@ def serve_observer(
         raise ConfigError(f"the swarm {read.id} has no chain: --rpc means nothing there")
     endpoints = rpc or (read.chain.rpc if read.chain else ())
     urls = read_urls(endpoints, Path.cwd()) if endpoints else ()
-    doors, endpoint = open_doors(listen, token, Path.cwd(), hosts)
+    doors, endpoint = open_doors(page, Path.cwd())
     with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
         observed = DhtSwarm(read, Path(place), bootstrap, urls)
-        serve_page(make_app(observed, doors, here=observed.here(), background=[observed.run]), endpoint, open_page)
+        serve_page(make_app(observed, doors, here=observed.here(), background=[observed.run]), endpoint, page.open_page)
 
 
-def open_doors(
-    listen: str, token: str, root: Path, hosts: tuple[str, ...], else_any: bool = False
-) -> tuple[AccessRules, socket.socket]:
+def open_doors(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
     from swarmd.http_server import check_listen, load_token, parse_listen
     from swarmd.web.http.guard import AccessRules
     from swarmd.web.http.server import bind
 
-    address = parse_listen(listen, PORT)
-    secret = load_token(token, root)
+    address = parse_listen(page.listen, PORT)
+    secret = load_token(page.token, root)
     check_listen(address, secret, "the dashboard")
-    return AccessRules(address, secret, hosts), bind(address, else_any)
+    return AccessRules(address, secret, page.hosts), bind(address, page.else_any)
 
 
 def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmd.cli.locate import CONFIG, RULE, config_of_node, holds_log, place_of
+from swarmd.cli.options import ConfigFile, DataDir
 from swarmd.doctor.finding import Severity
 from swarmd.errors import NotFoundError
 
@@ -26,12 +27,8 @@ def doctor(
     directory: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} Without any node, the machine alone.")
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Data directory in place of the configuration's, as of `run`.")
-    ] = None,
+    config: ConfigFile = None,
+    data: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask nothing but this machine: no peers, no endpoints.")

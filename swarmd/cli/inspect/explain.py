@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.cli.options import ConfigFile
 from swarmd.errors import ConfigError, ControlError, ExitCode
 from swarmd.paths import DataPaths
 
@@ -29,9 +30,7 @@ def explain(
             "gap.",
         ),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
-    ] = None,
+    config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the stories as JSON.")] = False,
     evidence: Annotated[
         bool, typer.Option("--evidence", help="Show who signed two different records for one place, and check both.")

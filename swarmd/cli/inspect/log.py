@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.cli.locate import RULE, log_of
+from swarmd.cli.locate import log_of
+from swarmd.cli.options import LogDir
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,15 +24,12 @@ app = typer.Typer(
 FOLLOW_S = 0.2  # how often `tail -f` looks for new events
 TAIL_EVENTS = 10
 
-Directory = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} A copy will do, and an events directory alone.")
-]
 Text = Annotated[bool, typer.Option("--text", "-t", help="Short lines for people instead of JSON lines.")]
 
 
 @app.command()
 def cat(
-    directory: Directory = None,
+    directory: LogDir = None,
     first: Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="First event.")] = 0,
     last: Annotated[int | None, typer.Option("--to", metavar="SEQ", min=0, help="Last event.")] = None,
     text: Text = False,
@@ -44,7 +42,7 @@ def cat(
 
 @app.command()
 def tail(
-    directory: Directory = None,
+    directory: LogDir = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended, until Ctrl-C.")] = False,
     count: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last events.")] = TAIL_EVENTS,
     text: Text = False,
@@ -59,7 +57,7 @@ def tail(
 
 
 @app.command()
-def verify(directory: Directory = None) -> None:
+def verify(directory: LogDir = None) -> None:
     """Check every byte: frames, sequence, the chain of segments, snapshots. Commands: `swarmd replay --verify`."""
     from swarmd.eventlog.offline.check import check_log
 
@@ -77,7 +75,7 @@ def verify(directory: Directory = None) -> None:
 
 @app.command()
 def export(
-    directory: Directory = None,
+    directory: LogDir = None,
     jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")] = None,
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="OUT", help="Write a Parquet table.")] = None,
 ) -> None:
@@ -96,7 +94,7 @@ def export(
 
 @app.command("compact")
 def compact_log(
-    directory: Directory = None,
+    directory: LogDir = None,
     keep_bytes: Annotated[
         int, typer.Option(metavar="BYTES", min=0, help="Remove no more than it takes to get down to this.")
     ] = 0,

@@ -6,12 +6,12 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.cli.locate import RULE, config_of_node, locate
+from swarmd.cli.locate import config_of_node, locate
+from swarmd.cli.options import ConfigFile, DataDir, NodeDir
 from swarmd.config import Config, load_config
 from swarmd.errors import ConfigError, ExitCode, NotifyFailed
 
@@ -46,13 +46,9 @@ _CODES = {
 
 
 def notify(
-    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Data directory in place of the configuration's, as of `run`.")
-    ] = None,
+    directory: NodeDir = None,
+    config: ConfigFile = None,
+    data: DataDir = None,
     unit: Annotated[
         str, typer.Option(help="A unit that has ended, from its OnFailure=: say how, by systemd's MONITOR_* variables.")
     ] = "",

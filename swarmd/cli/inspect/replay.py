@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.cli.locate import RULE
+from swarmd.cli.options import LogDir
 from swarmd.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 FILTERS = "Show only"
 MODES = "What to do (by default, list events and commands)"
 INDENT = " " * 10
-Directory = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} A copy will do, and an events directory alone.")
-]
 
 
 def replay(
-    directory: Directory = None,
+    directory: LogDir = None,
     types: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help="Events of this type.", rich_help_panel=FILTERS)
     ] = None,
@@ -103,9 +100,9 @@ def replay(
 
 def show_page(log: Path) -> None:
     """Serve the log's page until Ctrl-C, on the usual port or, where that is taken, on any."""
-    from swarmd.cli.inspect.dashboard import LISTEN, serve_log
+    from swarmd.cli.inspect.dashboard import PageOptions, serve_log
 
-    serve_log(log.parent, LISTEN, archive=log, else_any=True)
+    serve_log(log.parent, PageOptions(else_any=True), archive=log)
 
 
 # --- what is folded and what is shown ---

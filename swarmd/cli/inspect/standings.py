@@ -26,6 +26,14 @@ CHARACTERS_SHOWN_MAX = 256  # of a peer id; one of a node has 52
 ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
+class ContractHead(NamedTuple):
+    """A contract as of the newest block that was read."""
+
+    contract: str
+    chain_id: int
+    block: int
+
+
 class ChainBoard(msgspec.Struct, frozen=True):
     """Standings up to a block, and what there is to say about them."""
 
@@ -64,7 +72,7 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
             f"the log in {log} holds nothing of the chain yet", "The node has not reached the chain so far"
         )
     notes = _notes_of_log(standings, up.contract) if first_seq_of(list_segments(log)[0]) else ()
-    return _board(standings, up.contract, up.chain_id, head, by, depth, notes)
+    return _board(standings, ContractHead(up.contract, up.chain_id, head), by, depth, notes)
 
 
 def _is_of_chain(event: Any) -> bool:
@@ -111,16 +119,15 @@ def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: i
         notes.append("the contract keeps no sums of its own to compare with")
     elif not read.differences:
         notes.append("the contract's own sums say the same")
-    board = _board(read.standings, contract, read.chain_id, read.head.number, by, depth, tuple(notes))
+    head = ContractHead(contract, read.chain_id, read.head.number)
+    board = _board(read.standings, head, by, depth, tuple(notes))
     return msgspec.structs.replace(board, differences=read.differences or ())
 
 
-def _board(
-    standings: ChainStandings, contract: str, chain_id: int, head: int, by: Order, depth: int, notes: tuple[str, ...]
-) -> ChainBoard:
-    confirmed = max(head - depth, -1)
+def _board(standings: ChainStandings, of: ContractHead, by: Order, depth: int, notes: tuple[str, ...]) -> ChainBoard:
+    confirmed = max(of.block - depth, -1)
     ranked = tuple(rank(standings.standings().values(), by))
-    return ChainBoard(contract, chain_id, head, confirmed, ranked, standings.standings(confirmed), notes)
+    return ChainBoard(*of, confirmed, ranked, standings.standings(confirmed), notes)
 
 
 def as_plain(board: ChainBoard, top: int) -> dict[str, Any]:

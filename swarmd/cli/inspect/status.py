@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmd.cli.locate import RULE, Located, locate, refuse_unmade
+from swarmd.cli.options import ConfigFile
 from swarmd.config import load_config
 from swarmd.errors import ConfigError, ControlError, ExitCode
 from swarmd.paths import DataPaths
@@ -25,9 +26,7 @@ PAUSE = threading.Event()  # never set: a wait that Ctrl-C ends
 
 def status(
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE, show_default=False)] = None,
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file.")
-    ] = None,
+    config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as JSON.")] = False,
     watched: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every second, until Ctrl-C.")] = False,
 ) -> int:

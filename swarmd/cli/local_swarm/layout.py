@@ -157,7 +157,11 @@ def choose_port(place: NodePlace) -> int:
 def _kept_port(place: NodePlace) -> int:
     if not place.config.exists():
         return 0
-    kept = re.search(r"^listen = .*/tcp/(\d+)", place.config.read_text(encoding="utf-8"), re.MULTILINE)
+    try:
+        written = tomllib.loads(place.config.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError:
+        return 0  # it is written anew in any case
+    kept = re.search(r"/tcp/(\d+)", str(written.get("dht", {}).get("listen", "")))
     return int(kept[1]) if kept else 0
 
 

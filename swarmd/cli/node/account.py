@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from swarmd.cli.options import KeyPassphraseFile
 from swarmd.errors import KeystoreDamaged, PathUnusable
 from swarmd.gas import COIN_WEI
 
@@ -18,10 +19,6 @@ KEY_CHARS_MAX = 256  # read at most; a key has 66
 CALL_S = 10.0
 
 File = Annotated[Path, typer.Argument(help="The keystore, usually DATA/account.json.")]
-Passphrase = Annotated[
-    Path | None,
-    typer.Option("--passphrase-file", metavar="FILE", help="A private file that holds it; else it is asked for."),
-]
 NewPassphrase = Annotated[
     Path | None,
     typer.Option(
@@ -59,7 +56,7 @@ def show(
     rpc: Annotated[
         str, typer.Option(metavar="URL", help="A node of the chain, to show the balance; a file of URLs as file:PATH.")
     ] = "",
-    passphrase_file: Passphrase = None,
+    passphrase_file: KeyPassphraseFile = None,
 ) -> None:
     """Print an account's address and, with --rpc, what it has; with --passphrase-file, check that its key opens."""
     from swarmd.chain.keystore import address_of, read_keystore
@@ -113,7 +110,7 @@ def _new_passphrase(file: Path | None) -> str:
         passphrase = create_passphrase(file)
         _tell(f"{file} holds a new random passphrase (mode 0600)")
         return passphrase
-    passphrase = take_passphrase(file, "Passphrase of the new keystore", twice=True)
+    passphrase = take_passphrase(file, "KeyPassphraseFile of the new keystore", twice=True)
     check_passphrase(passphrase)
     return passphrase
 

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from swarmd.cli.locate import RULE, Located, locate, log_in
+from swarmd.cli.options import BackupPassphraseFile
 from swarmd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,10 +41,6 @@ app = typer.Typer(
     help="Make a backup of a node (`swarmd backup DIR OUT.tar.gz`), or check one.",
 )
 
-PassphraseFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="A private file with the passphrase; otherwise it is asked for.")
-]
-
 
 @app.command()
 def make(
@@ -53,7 +50,7 @@ def make(
             metavar="[DIR] OUT", help=f"{RULE} The node may run. And the file to write, .tar.gz or .tar, a new one."
         ),
     ],
-    passphrase_file: PassphraseFile = None,
+    passphrase_file: BackupPassphraseFile = None,
     without_keys: Annotated[
         bool, typer.Option("--without-keys", help="Leave out keys, passphrases and all else that may be secret.")
     ] = False,
@@ -120,7 +117,7 @@ def _note(key: Path, manifest: BackupManifest, out: Path) -> None:
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
-    passphrase_file: PassphraseFile = None,
+    passphrase_file: BackupPassphraseFile = None,
 ) -> None:
     """Read a backup from end to end: everything in it is what it was; with the passphrase, the keys open too."""
     from swarmd.backup.restore import check_backup

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmd.animals import Words, animal_name, read_words
+from swarmd.cli.options import KeyPassphraseFile, PrintJson
 from swarmd.dht.identity.identity import (
     FILE_BYTES_MAX,
     Identity,
@@ -35,11 +36,6 @@ app = typer.Typer(
 
 File = Annotated[Path, typer.Argument(help="The key file, usually DATA/identity.key.")]
 BackupFile = Annotated[Path, typer.Argument(metavar="BACKUP", help="A file that `swarmd identity backup` wrote.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Passphrase = Annotated[
-    Path | None,
-    typer.Option("--passphrase-file", metavar="FILE", help="A private file that holds it; else it is asked for."),
-]
 
 
 @app.command()
@@ -57,7 +53,7 @@ def new(
 
 
 @app.command()
-def show(path: File, as_json: Json = False) -> None:
+def show(path: File, as_json: PrintJson = False) -> None:
     """Check a key file and print its peer id, the node's fingerprint."""
     identity = load_identity(path)
     if as_json:
@@ -74,7 +70,7 @@ def backup(
         Path | None,
         typer.Option(metavar="DIR", help="The node's data directory, where the key does not lie in it."),
     ] = None,
-    passphrase_file: Passphrase = None,
+    passphrase_file: KeyPassphraseFile = None,
 ) -> None:
     """Write the key into an encrypted file, and beside it how far the node has come, for a warning at a restore."""
     from swarmd.cli.node.passphrase import take_passphrase
@@ -84,7 +80,7 @@ def backup(
     identity = load_identity(path)
     _refuse_existing(out)
     marks = _marks_for_backup(path, data, identity.peer_id)
-    passphrase = take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
+    passphrase = take_passphrase(passphrase_file, "KeyPassphraseFile of the new backup", twice=True)
     made_at = time.time()
     write_private(out, seal_backup(Backup(identity.encode(), identity.peer_id, made_at, marks), passphrase))
     try:
@@ -102,7 +98,7 @@ def restore(
         Path | None,
         typer.Option(metavar="DIR", help="The data directory it is for; by default the one that FILE lies in."),
     ] = None,
-    passphrase_file: Passphrase = None,
+    passphrase_file: KeyPassphraseFile = None,
 ) -> None:
     """Bring a key back from a backup. Nothing is overwritten; old signing state is warned of."""
     from swarmd.cli.node.passphrase import take_passphrase
@@ -110,7 +106,7 @@ def restore(
 
     _refuse_existing(path)
     raw = read_backup(source)
-    opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
+    opened = open_backup(raw, take_passphrase(passphrase_file, "KeyPassphraseFile of the backup"), str(source))
     identity = opened.identity
     logged = read_marks(DataPaths(data or path.parent), identity.peer_id)
     write_private(path, identity.encode())
@@ -123,8 +119,8 @@ def restore(
 def check(
     path: File,
     backup: Annotated[Path | None, typer.Option(metavar="BACKUP", help="Does it open, and hold this key?")] = None,
-    passphrase_file: Passphrase = None,
-    as_json: Json = False,
+    passphrase_file: KeyPassphraseFile = None,
+    as_json: PrintJson = False,
 ) -> int:
     """Check a key file: that it is whole, private and this user's; and that a backup of it is good."""
     try:
@@ -298,7 +294,7 @@ def _examine_backup(path: Path, identity: Identity, passphrase_file: Path | None
     from swarmd.dht.identity.backup import open_backup, read_backup
 
     raw = read_backup(path)
-    opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(path))
+    opened = open_backup(raw, take_passphrase(passphrase_file, "KeyPassphraseFile of the backup"), str(path))
     if opened.identity.encode() != identity.encode():
         raise IdentityDamaged(
             f"{path} is the backup of {opened.peer}, the key is that of {identity.peer_id}",

@@ -9,14 +9,13 @@ from typing import Annotated
 import typer
 
 from swarmd.cli.locate import RULE, locate
+from swarmd.cli.options import BackupPassphraseFile
 
 
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup that `swarmd backup` made.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory to make; new or empty.")],
-    passphrase_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A private file with the passphrase; otherwise it is asked for.")
-    ] = None,
+    passphrase_file: BackupPassphraseFile = None,
     without_keys: Annotated[
         bool, typer.Option("--without-keys", help="Leave the sealed part closed; keys come from elsewhere.")
     ] = False,

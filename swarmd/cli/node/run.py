@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from swarmd.cli.locate import RULE, config_of_node, locate
+from swarmd.cli.locate import config_of_node, locate
+from swarmd.cli.options import NodeDir
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.paths import DataPaths
@@ -16,7 +17,7 @@ PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a perso
 
 
 def run(
-    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)] = None,
+    directory: NodeDir = None,
     config: Annotated[
         Path | None,
         typer.Option(

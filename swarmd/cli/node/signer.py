@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from swarmd.cli.options import ListenAt, RequestToken
 from swarmd.config import ChainConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
@@ -33,12 +34,8 @@ def signer(
     passphrase_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="A private file with its passphrase, or credential:NAME.")
     ] = None,
-    listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 for any.")
-    ] = "127.0.0.1:3000",
-    token_file: Annotated[
-        str, typer.Option(metavar="FILE", help="The bearer token that requests must carry, or credential:NAME.")
-    ] = "",
+    listen: ListenAt = "127.0.0.1:3000",
+    token_file: RequestToken = "",
     org: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="The orgId that nodes name; several are possible.")
     ] = None,

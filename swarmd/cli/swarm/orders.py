@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import msgspec
+import tomlkit
 import typer
 
 from swarmd.cli.swarm.options import MAX_GWEI, Account, Endpoints, ManifestFile, MaxGwei, PassphraseFile, Payer, payer
@@ -15,6 +16,7 @@ from swarmd.dht.identity.identity import is_peer_id, load_identity
 from swarmd.errors import ConfigError, ContractRefused
 from swarmd.manifest import Manifest, sign_manifest, write_manifest
 from swarmd.manifest.form import UINT32_MAX, Membership, check_bootnode
+from swarmd.manifest.layout import inline
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
@@ -269,11 +271,12 @@ def _change_manifest_members(
         members = tuple(peer for peer in wanted if peer not in removed or peer == manifest.creator)
     membership: Membership = "allow-list" if members else "open"
     _sign_again(target, msgspec.structs.replace(manifest, membership=membership, members=members))
-    typer.echo(f"every node needs this in its configuration, and a restart:\n\n[dht]\nmembers = {_toml(members)}")
+    typer.echo(f"every node needs this in its configuration, and a restart:\n\n{_toml(members)}")
 
 
 def _toml(members: tuple[str, ...]) -> str:
-    return "[" + ", ".join(f'"{member}"' for member in members) + "]"
+    """The section of a configuration that admits them."""
+    return tomlkit.dumps({"dht": {"members": inline(members)}}).rstrip()
 
 
 def _sign_again(target: Target, manifest: Manifest) -> None:

@@ -11,6 +11,7 @@ import anyio
 import msgspec
 import typer
 
+from swarmd.cli.options import PrintJson
 from swarmd.cli.swarm.options import MAX_GWEI, Endpoints, ManifestFile, payer
 from swarmd.errors import ConfigError
 from swarmd.manifest import Manifest, read_manifest
@@ -51,7 +52,7 @@ def status(
     rpc: Endpoints = None,
     contract: Annotated[str, typer.Option(help="The contract's address, without a manifest.")] = "",
     from_block: Annotated[int, typer.Option(min=0, help="Block that created it, without a manifest.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: PrintJson = False,
 ) -> None:
     """Say where a swarm is: round, stage, deadline, policy, peers, bootnodes, members."""
     from swarmd.cli.chain_access import find_target

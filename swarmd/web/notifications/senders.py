@@ -19,6 +19,7 @@ import aiohttp
 
 from swarmd.config import NotifyConfig
 from swarmd.errors import ConfigError, NotifyFailed
+from swarmd.http_client import read_start
 from swarmd.observe.logging.redaction import address_secrets, redact_text
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret, read_secret
 from swarmd.web.notifications.health_changes import HealthMessage
@@ -121,7 +122,7 @@ class HttpSender:
             ):
                 if 200 <= answer.status < 300:
                     return None
-                said = (await answer.content.read(ANSWER_BYTES_MAX)).decode("utf-8", "replace")
+                said = (await read_start(answer.content, ANSWER_BYTES_MAX)).decode("utf-8", "replace")
                 return f"status {answer.status}: {said}", answer.status in AGAIN
         except TimeoutError:
             return f"no answer within {self._try_s:g} s", True

@@ -243,6 +243,20 @@ async def test_every_answer_is_a_typed_error(
     assert words in str(error.value) and len(str(error.value)) < 600 and str(error.value).isprintable()
 
 
+async def test_an_answer_that_comes_in_pieces_is_read_whole(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
+    async def dribble(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=400)
+        await response.prepare(request)
+        for piece in (b'{"error":"PeerIdAlready', b'Registered","metaMessages":', b"[]}"):
+            await response.write(piece)
+            await asyncio.sleep(0.05)
+        return response
+
+    server.before = dribble
+    with pytest.raises(ContractRefused, match="PeerIdAlreadyRegistered"):
+        await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+
+
 async def test_a_proxy_that_is_not_there_or_does_not_answer(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
     async def hang(request: web.Request) -> web.Response:
         request.transport.close() if request.transport else None

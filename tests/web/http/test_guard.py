@@ -274,17 +274,17 @@ def test_any_form_is_answered(closed_server: Served, body: bytes) -> None:
 
 
 def test_an_address_of_others_needs_a_token(tmp_path: Path) -> None:
-    from swarmd.cli.inspect.dashboard import serve_log
+    from swarmd.cli.inspect.dashboard import PageOptions, serve_log
 
     copy_of(FOLLOWER, tmp_path)
     with pytest.raises(ConfigError, match="asks for no token"):
-        serve_log(tmp_path, "0.0.0.0:0")
+        serve_log(tmp_path, PageOptions("0.0.0.0:0"))
     weak = tmp_path / "token"
     weak.write_text("short")
     weak.chmod(0o600)
     with pytest.raises(ConfigError, match="no token"):
-        serve_log(tmp_path, "0.0.0.0:0", str(weak))
+        serve_log(tmp_path, PageOptions("0.0.0.0:0", str(weak)))
     weak.write_text(TOKEN)
     weak.chmod(0o644)
     with pytest.raises(ConfigError):
-        serve_log(tmp_path, "0.0.0.0:0", str(weak))
+        serve_log(tmp_path, PageOptions("0.0.0.0:0", str(weak)))
