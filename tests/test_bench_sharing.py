@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bench import learning
-from bench.sharing import HOSTILE, LONER, MAIN, STEPS, VARIANTS, Outcome, Swarm, make_arms, make_rows
+from bench.sharing import HOSTILE, LONER, MAIN, STALE, STEPS, VARIANTS, Outcome, Swarm, make_arms, make_rows
 from bench.specialists import FIRST, SECOND, SKILLS, Goal, draw_lessons, make_plan, teach
 from swarmd.config import TrainingConfig
 from swarmd.core.events import StageTrained
@@ -43,14 +43,14 @@ def test_a_swarm_trains_on_what_its_peers_published_and_a_loner_does_not(tmp_pat
 
 def test_a_poisoned_swarm_has_one_peer_more_and_looks_for_its_payload(tmp_path: Path) -> None:
     swarm = run_slice(tmp_path, make_arms()["4/4 poisoned"])
-    assert [ref.peer for ref in swarm._published] == ["node-0", "node-1", "hostile"]
+    assert [ref.peer for ref in swarm._published[-1]] == ["node-0", "node-1", "hostile"]
     assert swarm.look_for_payload() == [0.0, 0.0]
 
 
 def test_arms_fill_a_batch_and_have_own_groups_in_it() -> None:
     assert set(MAIN) <= set(make_arms()) >= {f"4/4 {name}" for name in VARIANTS}
     for settings in make_arms().values():
-        training = TrainingConfig(**{key: value for key, value in settings.items() if key != HOSTILE})
+        training = TrainingConfig(**{key: value for key, value in settings.items() if key not in (HOSTILE, STALE)})
         assert training.peer_questions + training.replay_questions < 8
 
 

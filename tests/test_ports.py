@@ -41,6 +41,7 @@ WITHIN_ONE_ROOM = {
     "training/sampling/generation.py::_Check.pauses",
     "training/sampling/vllm_sampler.py::VllmSampler.steps",
     "training/trainer.py::SwarmTrainer.tell_held",
+    "training/trainer.py::SwarmTrainer.tell_ratios",
     "web/http/guard.py::RequestGuard.let_go",
     "web/http/server.py::HttpServer.ready",
 }

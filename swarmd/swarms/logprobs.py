@@ -14,7 +14,6 @@ from collections.abc import Sequence
 TOKEN_BYTES = 2
 UNITS = 2048  # of one nat
 UNITS_MAX = 2**16 - 1
-ERROR_MAX = 0.5 / UNITS  # nats, down to LOWEST
 LOWEST = -UNITS_MAX / UNITS
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import RecordRejected
-from swarmd.swarms.logprobs import ERROR_MAX, LOWEST, pack_logprobs, unpack_logprobs
+from swarmd.swarms.logprobs import LOWEST, UNITS, pack_logprobs, unpack_logprobs
 from swarmd.swarms.rollouts import (
     BODY_BYTES_MAX,
     COMPLETION_CHARACTERS_MAX,
@@ -171,7 +171,7 @@ def test_the_body_must_be_what_its_reference_says() -> None:
 def test_log_probabilities_travel_within_their_error_and_two_bytes_a_token(values: list[float]) -> None:
     packed = pack_logprobs(values)
     assert len(packed) == 2 * len(values)
-    assert unpack_logprobs(packed) == pytest.approx(values, abs=ERROR_MAX)
+    assert unpack_logprobs(packed) == pytest.approx(values, abs=0.5 / UNITS)
 
 
 @given(st.binary(max_size=64).filter(lambda packed: len(packed) % 2 == 0))
