@@ -14,6 +14,8 @@ from swarmd.dht.wire.evidence import Evidence, contradiction
 from swarmd.dht.wire.records import ReportRecord, SignedRecord
 from swarmd.sim.ports.dht import SimReport
 
+RETELL_S, PAIRS_KEPT = 300.0, 64  # as `swarmd.dht.pubsub.evidence_gossip` has them
+
 
 class EvidenceFinder:
     """What one network worker has seen signed, and what it has told of.
@@ -28,6 +30,7 @@ class EvidenceFinder:
         self._found = found
         self._compared = RecordComparison(coordinator, known, self._take)
         self._noted: tuple[KnownEvidence, ...] = ()
+        self._held: dict[Equivocated, float] = {}  # when it was told last
         self._seen: dict[str, SimReport] = {}  # the latest of each owner: what is read again is compared once
 
     def note(self, known: tuple[KnownEvidence, ...]) -> None:
@@ -41,6 +44,19 @@ class EvidenceFinder:
             return
         self._seen[owner] = report
         self._compared.see(signed_of(report, at))
+
+    def held(self, event: Equivocated, at: float) -> None:
+        """Note that it has been told, to be told again for whoever was not there; the oldest of many is forgotten."""
+        self._held.pop(event, None)
+        self._held[event] = at
+        while len(self._held) > PAIRS_KEPT:
+            del self._held[next(iter(self._held))]
+
+    def due(self, at: float) -> list[Equivocated]:
+        """What is to be told again now."""
+        due = [event for event, told_at in self._held.items() if at >= told_at + RETELL_S]
+        self._held.update(dict.fromkeys(due, at))
+        return due
 
     def hear(self, event: Equivocated) -> None:
         """Somebody tells evidence, which proves itself."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmd.core.commands import Command
-from swarmd.core.peers.conduct import verdict_of, words_of
+from swarmd.core.peers.conduct import left_out, verdict_of, words_of
 from swarmd.core.state import State
 from swarmd.errors import SwarmdError
 from swarmd.sim.invariants.accounts import Accounts
@@ -85,8 +85,14 @@ class NodeChecks:
             self.world.fail(self.node, stall)
 
     def _look_at_conduct(self, state: State) -> None:
-        """All coordinators are honest here, whatever becomes of their machines."""
-        verdict = verdict_of(state)
+        """All coordinators are honest here, whatever becomes of their machines.
+
+        Until a node hears the evidence for which the coordinator leaves peers out, it can but wonder.
+        """
+        verdict, coordination = verdict_of(state), self.world.nodes[0].state.coordination
+        barred = () if coordination is None else coordination.barred
+        if verdict == "leaves-out" and set(left_out(state)) <= set(barred):
+            return
         if verdict not in ("", "slow"):
             self.world.fail(self.node, f"{words_of(state)}; it is honest. {state.conduct}")
 

@@ -202,6 +202,8 @@ class GuardedNetworkWorker(NetworkWorker):
         super()._poll()
         for event in self.rejections.due():
             self.tell(event)
+        for evidence in self.evidence.due(self.world.now) if self.linked else ():
+            self._gossip_evidence(evidence)
 
     # --- evidence ---
 
@@ -211,6 +213,10 @@ class GuardedNetworkWorker(NetworkWorker):
     def _tell_evidence(self, event: Equivocated) -> None:
         """Tell the daemon, and the others by gossip."""
         self.tell(event)
+        self._gossip_evidence(event)
+
+    def _gossip_evidence(self, event: Equivocated) -> None:
+        self.evidence.held(event, self.world.now)
         for other in self.dht.reached_by(self):
             if other is not self:
                 assert isinstance(other, GuardedNetworkWorker), "all workers of a world are of one kind"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from swarmd.core.events import Event
 from swarmd.core.values import Standing
@@ -24,6 +24,7 @@ ROLLOUTS_BYTES = 4600  # with their body
 BARE_BYTES = 450  # without
 
 Place = tuple[int, int]
+T = TypeVar("T")
 
 
 class KeyRecords:
@@ -73,8 +74,12 @@ class KeyRecords:
         rank, work_of, sizes = seniority.rank, self._dht.work_of, self.sizes
         return {owner: rank(owner, self.name, work_of(owner), sizes[owner]) for owner in owners}
 
+    def kept_of(self, held: Mapping[str, T]) -> dict[str, T]:
+        """Of what the owners hold, that for which there is room."""
+        return {owner: record for owner, record in held.items() if owner in self.sizes}
+
     def copy(self) -> KeyRecords:
-        """The same once more."""
+        """The same once more, as those rank now that it is of: who was credited no longer may find no room."""
         twin = KeyRecords(self._dht, self.name.decode())
         for owner, until in self.until.items():
             twin.admit(owner, self.sizes[owner], until)
@@ -104,10 +109,10 @@ class GuardedStore(Store):
     def copy(self) -> GuardedStore:
         twin = GuardedStore(self.dht)
         twin.clock, twin.clock_before = self.clock, self.clock_before
-        twin.members = dict(self.members)
-        twin.reports = {place: dict(reports) for place, reports in self.reports.items()}
-        twin.rollouts = {place: dict(reports) for place, reports in self.rollouts.items()}
         twin.keys = {name: key.copy() for name, key in self.keys.items()}
+        twin.members = twin.key(MEMBERS).kept_of(self.members)
+        twin.reports = {place: twin.key(_reports(place)).kept_of(held) for place, held in self.reports.items()}
+        twin.rollouts = {place: twin.key(_rollouts(place)).kept_of(held) for place, held in self.rollouts.items()}
         return twin
 
     def merge(self, other: Store) -> None:
