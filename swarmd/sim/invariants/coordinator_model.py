@@ -170,7 +170,7 @@ class CoordinatorModel:
         if not since or not trains or own in self.reports:
             return False
         silent = coordination.round - max(self.credited.get(own, -1), since[0] - 1)
-        return silent <= 3 or is_awaited(silent, coordination.round)
+        return silent <= 3 or own in self._expected_of[2]
 
     def _find_expected(self, round: int, members: tuple[Member, ...]) -> list[str]:
         return [
